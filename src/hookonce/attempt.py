@@ -1,0 +1,289 @@
+"""One attempt at an event: run its handlers under the claim, decide, settle, report.
+
+The same for a delivery that waits for its answer and for a dead letter that is replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeAlias, TypeVar
+
+from .context import Context
+from .dispatch import Dispatcher, Failure, Progress, Report
+from .errors import StoreError
+from .events import Event
+from .lease import LeaseKeeper, within
+from .limits import Limits
+from .outcome import Outcome, Reason, later
+from .routing import Handler, Router
+from .stores.base import Claimed, DeadReason, Delivery, Ownership, Store
+
+__all__ = ["Attempt", "Attempts", "Bury", "Complete", "Release", "Settlement", "decide"]
+
+_log = logging.getLogger("hookonce")
+
+T = TypeVar("T")
+
+# The sender makes nine attempts (interface, Limits: Delivery attempts). Own attempts can be fewer
+# than the sender's, because a copy that finds the event in flight counts as one of the sender's
+# only; giving up one earlier leaves room for that.
+_LAST_OWN_ATTEMPT = 8
+_LAST_DELIVERY_ATTEMPT = 9
+
+_FIRST_RECORDING_PAUSE_SECONDS = 0.1
+_LONGEST_RECORDING_PAUSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Every handler has succeeded: record it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the event back; the sender will bring it again."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Make the event a dead letter."""
+
+    reason: DeadReason
+    outcome: Outcome
+
+
+Settlement: TypeAlias = Complete | Release | Bury
+
+
+def decide(report: Report, *, last_chance: bool, keeps_bodies: bool) -> Settlement:
+    """Return what follows from a report.
+
+    A rejection counts only when nothing else has failed: as long as another handler may still
+    succeed, the event comes again, and the rejecting one will reject it then.
+    """
+    if not report.failures:
+        return Complete()
+    if report.rejected:
+        return Bury(DeadReason.REJECTED, Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED))
+    if last_chance and keeps_bodies:
+        return Bury(DeadReason.EXHAUSTED, Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED))
+    if report.errors or report.retry_after is None:
+        return Release(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED))
+    if report.retry_after:
+        return Release(later(Reason.RETRY_REQUESTED, report.retry_after))
+    return Release(later(Reason.RETRY_REQUESTED))
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What an attempt is made of.
+
+    Attributes:
+        claim: the claim it runs under.
+        delivery: the delivery as it arrived or was kept.
+        event: the event read from it.
+        handlers: every handler the event is for; those that have finished are left out.
+        delivery_attempt: the sender's own count, unsigned.
+        is_replay: whether an operator replays a dead letter.
+
+    """
+
+    claim: Claimed
+    delivery: Delivery
+    event: Event[Any]
+    handlers: Sequence[Handler]
+    delivery_attempt: int | None = None
+    is_replay: bool = False
+
+    @property
+    def is_last_chance(self) -> bool:
+        """Whether nobody may have the event any more if this attempt fails."""
+        return (
+            self.is_replay
+            or self.claim.attempt >= _LAST_OWN_ATTEMPT
+            or (self.delivery_attempt or 0) >= _LAST_DELIVERY_ATTEMPT
+        )
+
+    def context(self, handler: str) -> Context:
+        """Return what the handler of that name is told."""
+        return Context(
+            key=self.claim.key,
+            endpoint=self.delivery.endpoint,
+            event_id=self.event.id,
+            event_type=self.event.type,
+            handler=handler,
+            attempt=self.claim.attempt,
+            delivery_attempt=self.delivery_attempt,
+            last_chance=self.is_last_chance,
+            is_replay=self.is_replay,
+            received_at=self.delivery.received_at,
+            body=self.delivery.body,
+        )
+
+
+class Attempts:
+    """Makes attempts: runs handlers, keeps the lease, settles with the store, tells of failures.
+
+    Args:
+        store: where claims are settled.
+        router: whose error hooks are told.
+        limits: time limits.
+
+    """
+
+    def __init__(self, store: Store, router: Router, limits: Limits) -> None:
+        self._store = store
+        self._router = router
+        self._limits = limits
+        self._dispatcher = Dispatcher(
+            threads=limits.threads, handler_timeout=limits.handler_timeout_seconds
+        )
+
+    def close(self) -> None:
+        """Let go of the threads of sync handlers."""
+        self._dispatcher.close()
+
+    async def make(
+        self,
+        attempt: Attempt,
+        *,
+        settled: Callable[[Outcome], None],
+        succeeded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run the attempt to its end.
+
+        Args:
+            attempt: what to run.
+            settled: called with the outcome as soon as it stands, perhaps more than once; error
+                hooks run after it.
+            succeeded: called when every handler has succeeded, before that is recorded.
+
+        """
+        claim, progress = attempt.claim, Progress()
+        if attempt.is_last_chance and not attempt.is_replay:
+            await self._keep(attempt)
+        async with LeaseKeeper(self._store, claim, progress, self._limits.store_seconds) as keeper:
+            try:
+                report = await self._dispatcher.run(
+                    [h for h in attempt.handlers if h.name not in claim.finished],
+                    attempt.event,
+                    lambda handler: attempt.context(handler.name),
+                    progress,
+                )
+            except asyncio.CancelledError:
+                await asyncio.shield(self._give_back(claim, progress))
+                raise
+            settlement = decide(
+                report,
+                last_chance=attempt.is_last_chance,
+                keeps_bodies=self._store.keeps_bodies,
+            )
+            if isinstance(settlement, Complete):
+                succeeded()
+                await self._complete(claim, keeper, settled)
+                return
+            settled(await self._give_up(attempt, report, settlement, progress))
+        # A retry that was asked for is no failure, unless it was asked for in vain.
+        buried = isinstance(settlement, Bury)
+        await self._tell(attempt, report.failures if buried else report.errors)
+
+    async def _keep(self, attempt: Attempt) -> None:
+        """Keep the body, so that not even a crash of the last attempt can lose the event."""
+        if not self._store.keeps_bodies:
+            return
+        try:
+            await self._in_time(self._store.keep(attempt.claim, attempt.delivery))
+        except StoreError as error:
+            _log.error("could not keep %s for its last attempt: %s", attempt.claim.key, error)
+
+    async def _complete(
+        self, claim: Claimed, keeper: LeaseKeeper, settled: Callable[[Outcome], None]
+    ) -> None:
+        """Record the success; the answer is 200 even if that fails, since a 5xx would repeat it."""
+        handled = Outcome(HTTPStatus.OK, Reason.HANDLED)
+        pause = _FIRST_RECORDING_PAUSE_SECONDS
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._in_time(self._store.complete(claim))
+            except StoreError as error:
+                if loop.time() >= keeper.expires_at:
+                    _log.error(
+                        "%s is handled, but that could not be recorded while its lease lived; a"
+                        " further delivery of it would be handled again: %s",
+                        claim.key,
+                        error,
+                    )
+                    return
+                settled(handled)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_RECORDING_PAUSE_SECONDS)
+            else:
+                settled(handled)
+                return
+
+    async def _give_up(
+        self, attempt: Attempt, report: Report, settlement: Release | Bury, progress: Progress
+    ) -> Outcome:
+        """Release or bury the event, and return the answer that is true after that."""
+        claim = attempt.claim
+        try:
+            if isinstance(settlement, Bury):
+                ownership = await self._in_time(
+                    self._store.bury(
+                        claim,
+                        settlement.reason,
+                        error=report.describe(),
+                        finished=report.finished,
+                        delivery=attempt.delivery,
+                    )
+                )
+            elif progress.thread_goes_on:
+                # A sync handler that ran out of time still runs; until its lease ends, no other
+                # attempt shall run beside it.
+                return settlement.outcome
+            else:
+                ownership = await self._in_time(
+                    self._store.release(claim, report.finished, report.describe())
+                )
+        except StoreError as error:
+            _log.error("could not settle %s; its lease will run out: %s", claim.key, error)
+            return later(Reason.STORE_UNAVAILABLE)
+        if ownership is Ownership.LOST:
+            # Another attempt has begun or even succeeded; its outcome is the one that counts.
+            return later(Reason.IN_FLIGHT)
+        return settlement.outcome
+
+    async def _give_back(self, claim: Claimed, progress: Progress) -> None:
+        """Release the claim of an attempt that was cancelled."""
+        if progress.thread_goes_on:
+            return
+        try:
+            await self._in_time(
+                self._store.release(claim, frozenset(progress.finished), "cancelled at shutdown")
+            )
+        except StoreError as error:
+            _log.error("could not release %s; its lease will run out: %s", claim.key, error)
+
+    async def _tell(self, attempt: Attempt, failures: Sequence[Failure]) -> None:
+        if not failures:
+            return
+        count = len(failures)
+        group = ExceptionGroup(
+            f"{count} handler{'s' if count > 1 else ''} of {attempt.event.type} failed",
+            [failure.error for failure in failures],
+        )
+        _log.error(
+            "attempt %d at %s failed", attempt.claim.attempt, attempt.claim.key, exc_info=group
+        )
+        context = attempt.context(", ".join(failure.handler for failure in failures))
+        await self._dispatcher.tell(self._router.error_hooks, group, attempt.event, context)
+
+    async def _in_time(self, call: Awaitable[T]) -> T:
+        return await within(self._limits.store_seconds, call)

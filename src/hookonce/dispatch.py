@@ -1,0 +1,239 @@
+"""Runs the handlers of one event, each on its own, and collects what became of them.
+
+A failure of one handler never hides another: all run, and all failures are reported together.
+Async handlers run on the event loop, sync ones in a bounded pool of threads. What follows from a
+report (answer, retry, dead letter) is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from .context import Context
+from .errors import Reject, Retry
+from .events import Event
+from .routing import ErrorHook, Handler
+
+__all__ = ["Dispatcher", "Failure", "Progress", "Report"]
+
+_log = logging.getLogger("hookonce.dispatch")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A handler and what it raised."""
+
+    handler: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of one attempt.
+
+    Attributes:
+        finished: the handlers that have succeeded in this attempt.
+        failures: the others, in the order of registration.
+
+    """
+
+    finished: frozenset[str]
+    failures: tuple[Failure, ...]
+
+    @property
+    def rejected(self) -> bool:
+        """Whether there are failures, and all of them are ``Reject``."""
+        return bool(self.failures) and all(isinstance(f.error, Reject) for f in self.failures)
+
+    @property
+    def retry_after(self) -> float | None:
+        """The longest wait asked for with ``Retry``, in seconds; None if no handler raised one."""
+        waits = [f.error.after_seconds or 0 for f in self.failures if isinstance(f.error, Retry)]
+        return max(waits, default=None)
+
+    @property
+    def errors(self) -> tuple[Failure, ...]:
+        """The failures that nobody asked for: all but ``Retry``."""
+        return tuple(f for f in self.failures if not isinstance(f.error, Retry))
+
+    def describe(self) -> str:
+        """Return the failures as text for an operator, one line each."""
+        return "\n".join(f"{f.handler}: {_one_line(f.error)}" for f in self.failures)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """How far an attempt has come, for those who look on while it runs.
+
+    Attributes:
+        finished: the handlers that have succeeded so far.
+        changed: called after each of them.
+        threads: the sync handlers of the attempt.
+
+    """
+
+    finished: set[str] = field(default_factory=set)
+    changed: Callable[[], None] = lambda: None
+    threads: list[Future[Any]] = field(default_factory=list)
+
+    @property
+    def thread_goes_on(self) -> bool:
+        """Whether a sync handler is still running, which no cancellation or time limit can end."""
+        return any(not future.done() for future in self.threads)
+
+
+class Dispatcher:
+    """Runs handlers with a time limit, sync ones in its own threads.
+
+    Args:
+        threads: how many sync handlers run at once.
+        handler_timeout: seconds after which an attempt of a handler counts as failed. An async
+            handler is cancelled then; a thread cannot be, and may still go on.
+
+    """
+
+    def __init__(self, *, threads: int, handler_timeout: float) -> None:
+        self._threads = threads
+        self._handler_timeout = handler_timeout
+        self._pool: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        """Take on no more sync handlers; those that run are not waited for."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    async def run(
+        self,
+        handlers: Sequence[Handler],
+        event: Event[Any],
+        context_for: Callable[[Handler], Context],
+        progress: Progress,
+    ) -> Report:
+        """Run every handler and return the report.
+
+        Args:
+            handlers: what is to run, in the order of registration.
+            event: what they get.
+            context_for: makes the context of a handler that takes one.
+            progress: kept up to date while they run.
+
+        """
+        attempts = [self._attempt(handler, event, context_for, progress) for handler in handlers]
+        if len(attempts) == 1:
+            failures = [await attempts[0]]
+        else:
+            failures = await _all_of(attempts)
+        return Report(
+            finished=frozenset(progress.finished),
+            failures=tuple(failure for failure in failures if failure is not None),
+        )
+
+    async def tell(
+        self,
+        hooks: Sequence[ErrorHook],
+        error: ExceptionGroup[Exception],
+        event: Event[Any],
+        context: Context,
+    ) -> None:
+        """Tell every error hook; what one raises is logged and changes nothing."""
+        for hook in hooks:
+            arguments = (error, event, context)[: hook.arguments]
+            failure = await self._guarded(hook.function, hook.is_async, arguments, Progress())
+            if failure is not None:
+                _log.error("an on_error function failed", exc_info=failure)
+
+    async def _attempt(
+        self,
+        handler: Handler,
+        event: Event[Any],
+        context_for: Callable[[Handler], Context],
+        progress: Progress,
+    ) -> Failure | None:
+        arguments = (event, context_for(handler)) if handler.takes_context else (event,)
+        error = await self._guarded(handler.function, handler.is_async, arguments, progress)
+        if error is None:
+            progress.finished.add(handler.name)
+            progress.changed()
+            return None
+        error.add_note(f"raised by the handler {handler.name!r}")
+        return Failure(handler.name, error)
+
+    async def _guarded(
+        self,
+        function: Callable[..., Any],
+        is_async: bool,
+        arguments: tuple[Any, ...],
+        progress: Progress,
+    ) -> Exception | None:
+        """Call a user's function and return what it raised.
+
+        A cancellation of this very task (shutdown) passes; one that came out of the function, and
+        SystemExit, are failures of the function like any other.
+        """
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task else 0
+        try:
+            async with asyncio.timeout(self._handler_timeout) as limit:
+                if is_async:
+                    await function(*arguments)
+                else:
+                    result = await self._in_thread(function, arguments, progress)
+                    if asyncio.iscoroutine(result):  # a lambda or a wrapper around an async one
+                        await result
+        except TimeoutError as error:
+            if not limit.expired():
+                return error
+            return TimeoutError(f"not finished within {self._handler_timeout:g} s")
+        except Exception as error:  # noqa: BLE001 - reported as this handler's failure
+            return error
+        except asyncio.CancelledError as error:
+            if task is not None and task.cancelling() > cancellations:
+                raise
+            return _as_exception(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit must not end the server
+            return _as_exception(error)
+        return None
+
+    async def _in_thread(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], progress: Progress
+    ) -> Any:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="hookonce-handler")
+        call = partial(contextvars.copy_context().run, _without_stop_iteration, function, arguments)
+        future = self._pool.submit(call)
+        progress.threads.append(future)
+        return await asyncio.wrap_future(future)
+
+
+def _without_stop_iteration(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        return function(*arguments)
+    except StopIteration as error:  # a future cannot hold one
+        raise RuntimeError("the handler raised StopIteration") from error
+
+
+async def _all_of(attempts: Sequence[Any]) -> list[Failure | None]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(attempt) for attempt in attempts]
+    return [task.result() for task in tasks]
+
+
+def _as_exception(error: BaseException) -> Exception:
+    wrapped = RuntimeError(f"the handler raised {type(error).__name__}")
+    wrapped.__cause__ = error
+    return wrapped

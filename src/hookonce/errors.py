@@ -1,0 +1,185 @@
+"""Every exception that leaves the package, and the reasons a program can branch on.
+
+    WebhookError
+    ├── SecretError (ValueError)          a signing secret that cannot be used
+    ├── VerificationError                 not a genuine delivery; also a standardwebhooks error
+    ├── PayloadError                      genuine, but not readable as an event
+    ├── StoreError                        the store did not do what it was asked
+    ├── Reject                            raised by a handler: bury this event
+    └── Retry                             raised by a handler: bring it again later
+
+Errors hold fields and render them. No secret, signature, expected value or body is ever among them.
+This module imports nothing from the package.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+
+from standardwebhooks import WebhookVerificationError
+
+__all__ = [
+    "PayloadError",
+    "PayloadFault",
+    "Refusal",
+    "Reject",
+    "Retry",
+    "SecretError",
+    "StoreError",
+    "VerificationError",
+    "WebhookError",
+]
+
+
+class WebhookError(Exception):
+    """The base of every error of this package."""
+
+
+class SecretError(WebhookError, ValueError):
+    """A signing secret that cannot be used; the message says what is wrong and never shows it."""
+
+
+class Refusal(StrEnum):
+    """Why a delivery is not accepted as genuine."""
+
+    MISSING_ID = "missing_id"
+    MISSING_TIMESTAMP = "missing_timestamp"
+    MISSING_SIGNATURE = "missing_signature"
+    MALFORMED_ID = "malformed_id"
+    MALFORMED_TIMESTAMP = "malformed_timestamp"
+    MALFORMED_SIGNATURE = "malformed_signature"
+    CONFLICTING_ID = "conflicting_id"
+    CONFLICTING_TIMESTAMP = "conflicting_timestamp"
+    TIMESTAMP_TOO_OLD = "timestamp_too_old"
+    TIMESTAMP_TOO_NEW = "timestamp_too_new"
+    NO_MATCHING_SIGNATURE = "no_matching_signature"
+
+
+_REFUSAL_TEXT = {
+    Refusal.MISSING_ID: "the webhook-id header is missing or empty",
+    Refusal.MISSING_TIMESTAMP: "the webhook-timestamp header is missing or empty",
+    Refusal.MISSING_SIGNATURE: "the webhook-signature header is missing or empty",
+    Refusal.MALFORMED_ID: (
+        "webhook-id must be 1 to 256 characters of UTF-8 without control characters or full stops"
+    ),
+    Refusal.MALFORMED_TIMESTAMP: "webhook-timestamp must be Unix seconds in plain decimal digits",
+    Refusal.MALFORMED_SIGNATURE: "webhook-signature is not text",
+    Refusal.CONFLICTING_ID: "webhook-id is given more than once, with different values",
+    Refusal.CONFLICTING_TIMESTAMP: (
+        "webhook-timestamp is given more than once, with different values"
+    ),
+    Refusal.TIMESTAMP_TOO_OLD: "webhook-timestamp lies too far in the past",
+    Refusal.TIMESTAMP_TOO_NEW: "webhook-timestamp lies too far in the future",
+    Refusal.NO_MATCHING_SIGNATURE: (
+        "no v1 signature matches: another secret signed this, or the body or headers were changed"
+    ),
+}
+
+_UNAUTHENTIC = {
+    Refusal.TIMESTAMP_TOO_OLD,
+    Refusal.TIMESTAMP_TOO_NEW,
+    Refusal.NO_MATCHING_SIGNATURE,
+}
+
+
+class VerificationError(WebhookError, WebhookVerificationError):
+    """A delivery that is not genuine, whatever bytes it was made of.
+
+    It is also a ``standardwebhooks.WebhookVerificationError``, so code that catches the reference
+    library's error keeps working.
+
+    Attributes:
+        reason: the ``Refusal``, for a program to branch on.
+        skew: for a timestamp outside the tolerance, our clock minus the timestamp in seconds.
+
+    """
+
+    def __init__(self, reason: Refusal, skew: float | None = None) -> None:
+        super().__init__(reason, skew)
+        self.reason = reason
+        self.skew = skew
+
+    def __str__(self) -> str:
+        text = _REFUSAL_TEXT[self.reason]
+        return text if self.skew is None else f"{text} (our clock minus it: {self.skew:+.0f} s)"
+
+    @property
+    def status_hint(self) -> int:
+        """401 where the delivery may be forged or replayed, 400 where its headers are unusable."""
+        return 401 if self.reason in _UNAUTHENTIC else 400
+
+
+class PayloadFault(StrEnum):
+    """Why a genuine body cannot be read as an event."""
+
+    NOT_JSON = "not_json"
+    NOT_ENVELOPE = "not_envelope"
+    WRONG_SHAPE = "wrong_shape"
+    ID_MISMATCH = "id_mismatch"
+
+
+_FAULT_TEXT = {
+    PayloadFault.NOT_JSON: "the body is not JSON",
+    PayloadFault.NOT_ENVELOPE: "the body is not an event envelope",
+    PayloadFault.WRONG_SHAPE: "data does not have the shape of the event's type",
+    PayloadFault.ID_MISMATCH: "the id in the body is not the webhook-id that was signed",
+}
+
+
+class PayloadError(WebhookError):
+    """A verified body that cannot be read as an event: unreadable, which is not the same as forged.
+
+    Attributes:
+        fault: the ``PayloadFault``, for a program to branch on.
+        problems: where it is wrong, as ``field.path: what was expected``; never the values found.
+
+    """
+
+    def __init__(self, fault: PayloadFault, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(fault, problems)
+        self.fault = fault
+        self.problems = problems
+
+    def __str__(self) -> str:
+        text = _FAULT_TEXT[self.fault]
+        return f"{text} ({'; '.join(self.problems)})" if self.problems else text
+
+
+class StoreError(WebhookError):
+    """The store could not do what it was asked: unreachable, locked, full, or not able to.
+
+    Nothing is known to be recorded when this is raised; a delivery is answered 503 and comes again.
+    """
+
+
+class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
+    """Raised by a handler to say that no attempt will ever succeed.
+
+    The event becomes a dead letter and is answered 202, so that the sender stops.
+    """
+
+    def __init__(self, reason: str = "rejected by a handler") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
+    """Raised by a handler to ask for a later attempt; not reported as an error.
+
+    Args:
+        after: seconds (or a ``timedelta``) to wait. Inline the sender keeps its own schedule, and
+            the value is only told to it as Retry-After.
+
+    """
+
+    def __init__(self, after: float | timedelta | None = None) -> None:
+        super().__init__(after)
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            raise ValueError(f"Retry(after=…) takes a finite number of seconds >= 0, not {after!r}")
+        self.after_seconds = seconds
+
+    def __str__(self) -> str:
+        when = "" if self.after_seconds is None else f" in {self.after_seconds:g} s"
+        return f"a handler asked for another attempt{when}"

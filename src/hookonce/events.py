@@ -1,0 +1,276 @@
+"""The event envelope, the seven documented event types, and the reading of verified bytes.
+
+Every delivery's body is the envelope ``id, type, createdAt, workspaceId, data`` (interface, Events:
+Delivery format). Only ``comment.received`` is documented field for field; the others carry "the
+shape of the matching resource". A type without a model here is an ``UnknownEvent``, never an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args
+
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+
+from .errors import PayloadError, PayloadFault
+from .headers import RawHeaders
+from .resources import Channel, Instant, PostTarget, ReceivedComment, ReceivedMessage, Resource
+from .secrets import SecretSource
+from .signature import DEFAULT_TOLERANCE, verify
+
+__all__ = [
+    "EVENT_CLASSES",
+    "ChannelDisconnected",
+    "ChannelUnhealthy",
+    "CommentReceived",
+    "Event",
+    "EventClass",
+    "EventParser",
+    "MessageReceived",
+    "PostTargetFailed",
+    "PostTargetPublished",
+    "UnknownEvent",
+    "WebhookTest",
+    "event_types_of",
+    "unwrap",
+]
+
+DataT = TypeVar("DataT")
+
+
+class Event(Resource, Generic[DataT]):
+    """The envelope every event comes in.
+
+    Make an event class of your own, for a type that has no model here or a richer shape of one
+    that has, by deriving from it and naming the type::
+
+        class AdPublished(Event[AdData]):
+            type: Literal["ad.published"]
+
+    Attributes:
+        id: the event's id, the same as the webhook-id.
+        type: the event type, for example ``comment.received``.
+        created_at: when it happened; deliveries are not ordered, so compare this.
+        workspace_id: the workspace it happened in.
+        data: what the event carries.
+
+    """
+
+    id: str
+    type: str
+    created_at: Instant
+    workspace_id: str
+    data: DataT
+
+
+EventClass: TypeAlias = type[Event[Any]]
+
+
+class PostTargetPublished(Event[PostTarget]):
+    """One channel of a post finished publishing."""
+
+    type: Literal["post.target.published"]
+
+
+class PostTargetFailed(Event[PostTarget]):
+    """Publishing to one channel failed for good."""
+
+    type: Literal["post.target.failed"]
+
+
+class CommentReceived(Event[ReceivedComment]):
+    """A new comment from someone else arrived; polled platforms bring it minutes later."""
+
+    type: Literal["comment.received"]
+
+
+class MessageReceived(Event[ReceivedMessage]):
+    """A direct message or a story reply arrived; ``data.message.kind`` tells them apart."""
+
+    type: Literal["message.received"]
+
+
+class ChannelUnhealthy(Event[Channel]):
+    """The connection to a channel stopped working and its posts are held."""
+
+    type: Literal["channel.unhealthy"]
+
+
+class ChannelDisconnected(Event[Channel]):
+    """A channel was disconnected from the workspace."""
+
+    type: Literal["channel.disconnected"]
+
+
+class WebhookTest(Event[dict[str, JsonValue]]):
+    """A test was requested in the app or by the test operation; what it carries is not documented.
+
+    It is never retried and cannot be subscribed to.
+    """
+
+    type: Literal["webhook.test"]
+
+
+class UnknownEvent(Event[JsonValue]):
+    """An event of a type that has no model here, with its data as it came."""
+
+    model_config = ConfigDict(title="UnknownEvent")
+
+
+def event_types_of(event_class: EventClass) -> tuple[str, ...]:
+    """Return the type strings an event class stands for.
+
+    Raises:
+        TypeError: it is no event class, or names no type.
+
+    """
+    if not (isinstance(event_class, type) and issubclass(event_class, Event)):
+        raise TypeError(f"{event_class!r} is not an event class; derive it from hookonce.Event")
+    if event_class is UnknownEvent:
+        raise TypeError("UnknownEvent stands for no type of its own; use on_unknown")
+    types = get_args(event_class.model_fields["type"].annotation)
+    if not types or not all(isinstance(name, str) for name in types):
+        raise TypeError(
+            f"{event_class.__name__} names no event type; give it `type: Literal['…']`,"
+            " or use the pattern '*' for every event"
+        )
+    return types
+
+
+EVENT_CLASSES: Mapping[str, EventClass] = MappingProxyType(
+    {
+        name: event_class
+        for event_class in (
+            PostTargetPublished,
+            PostTargetFailed,
+            CommentReceived,
+            MessageReceived,
+            ChannelUnhealthy,
+            ChannelDisconnected,
+            WebhookTest,
+        )
+        for name in event_types_of(event_class)
+    }
+)
+"""The documented event types and their classes (interface, Events: Event types)."""
+
+
+class EventParser:
+    """Reads verified bytes as events of the given classes.
+
+    Args:
+        classes: event classes of the user's own; one for a documented type takes its place.
+
+    """
+
+    def __init__(self, classes: Iterable[EventClass] = ()) -> None:
+        self.classes: Mapping[str, EventClass] = {
+            **EVENT_CLASSES,
+            **{name: cls for cls in classes for name in event_types_of(cls)},
+        }
+        # A tagged union: pydantic looks at `type` once and validates against that class alone.
+        union: Any = Union.__getitem__(tuple(dict.fromkeys(self.classes.values())))
+        self._known: TypeAdapter[Event[Any]] = TypeAdapter(
+            Annotated[union, Field(discriminator="type")]
+        )
+
+    def parse(self, body: bytes, message_id: str | None = None) -> Event[Any]:
+        """Return the event in ``body``.
+
+        Args:
+            body: the verified bytes.
+            message_id: the signed webhook-id, which the body's ``id`` must equal.
+
+        Raises:
+            PayloadError: it is no JSON, no envelope, not of its type's shape, or of another id.
+
+        """
+        try:
+            event = self._known.validate_json(body)
+        except ValidationError as error:
+            event = self._reread(body, error)
+        if message_id is not None and event.id != message_id:
+            raise PayloadError(PayloadFault.ID_MISMATCH)
+        return event
+
+    def _reread(self, body: bytes, error: ValidationError) -> Event[Any]:
+        """Return the event that the quick way could not read, or raise PayloadError."""
+        # `from None` throughout: pydantic's error holds the body, and a logged traceback prints it.
+        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        if fault["type"] == "json_invalid":
+            try:
+                return self.parse(_without_lone_surrogates(body))
+            except ValueError:
+                raise PayloadError(PayloadFault.NOT_JSON) from None
+        if fault["type"] == "union_tag_invalid":
+            try:
+                return UnknownEvent.model_validate_json(body)
+            except ValidationError as unknown:
+                raise PayloadError(PayloadFault.NOT_ENVELOPE, _problems(unknown)) from None
+        # Locations start with the tag of the union's member that was tried.
+        in_data = fault["loc"][1:2] == ("data",)
+        raise PayloadError(
+            PayloadFault.WRONG_SHAPE if in_data else PayloadFault.NOT_ENVELOPE, _problems(error)
+        ) from None
+
+
+def _without_lone_surrogates(body: bytes) -> bytes:
+    r"""Return JSON with ``?`` for each escaped half of a surrogate pair, or raise ValueError.
+
+    A sender that cuts a text in the middle of an emoji writes ``"\ud83d"``. That is JSON, and no
+    reason to bury a genuine comment, but no Unicode text can hold it.
+    """
+    try:
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    mended = text.encode("utf-8", "replace")
+    if mended == text.encode("utf-8", "surrogatepass"):
+        raise ValueError("nothing to mend")
+    return mended
+
+
+_MAX_PROBLEMS = 5
+
+
+def _problems(error: ValidationError) -> tuple[str, ...]:
+    details = error.errors(include_url=False, include_input=False, include_context=False)
+    return tuple(
+        f"{'.'.join(str(part) for part in detail['loc']) or 'body'}: {detail['msg']}"
+        for detail in details[:_MAX_PROBLEMS]
+    )
+
+
+_parser = lru_cache(maxsize=32)(EventParser)
+
+
+def unwrap(
+    body: bytes,
+    headers: RawHeaders,
+    secrets: SecretSource,
+    *,
+    tolerance: float = DEFAULT_TOLERANCE,
+    now: float | None = None,
+    events: tuple[EventClass, ...] = (),
+) -> Event[Any]:
+    """Return the typed event of a genuine delivery: ``verify``, then read the body.
+
+    Args:
+        body: the raw request body, exactly as received.
+        headers: a mapping or (name, value) pairs, str or bytes, any case.
+        secrets: one ``whsec_`` secret, several, or a provider; one match is enough.
+        tolerance: how many seconds the timestamp may lie from ``now``, in both directions.
+        now: Unix time in seconds; the system's clock by default.
+        events: event classes of your own.
+
+    Raises:
+        VerificationError: it is not genuine.
+        PayloadError: it is genuine, and cannot be read as an event.
+        SecretError: a secret cannot be used, or there is none.
+
+    """
+    delivery = verify(body, headers, secrets, tolerance=tolerance, now=now)
+    return _parser(events).parse(delivery.body, delivery.id)

@@ -1,0 +1,46 @@
+"""The limits a receiver keeps to, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["Limits"]
+
+# Any 2xx within 10 s is success (interface, Limits: Webhook answer time).
+_SENDER_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long and how large things may become.
+
+    Attributes:
+        answer_seconds: a delivery is answered this long after it arrived at the latest; a handler
+            that needs longer goes on, and the retry finds it done. Below the sender's ten.
+        lease_seconds: a claim is renewed at a third of this while its handlers run, and is free
+            again this long after a crash.
+        handler_timeout_seconds: after this an attempt of a handler counts as failed.
+        store_seconds: a store that has not answered by then counts as unreachable.
+        body_seconds: a request whose body has not arrived by then is answered 408.
+        drain_seconds: how long a shutdown waits for running handlers.
+        body_bytes: the largest body; a larger one is answered 413 and never held in memory.
+        threads: how many sync handlers run at once.
+
+    """
+
+    answer_seconds: float = 8.0
+    lease_seconds: float = 30.0
+    handler_timeout_seconds: float = 900.0
+    store_seconds: float = 3.0
+    body_seconds: float = 5.0
+    drain_seconds: float = 20.0
+    body_bytes: int = 2 * 1024 * 1024
+    threads: int = 8
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{limit.name} must be a finite number above 0, not {value!r}")
+        if self.answer_seconds >= _SENDER_PATIENCE_SECONDS:
+            raise ValueError("answer_seconds must be below 10, after which the sender has given up")

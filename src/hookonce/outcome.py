@@ -1,0 +1,76 @@
+"""What became of a delivery, and the answer that says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from http import HTTPStatus
+from math import ceil
+
+__all__ = ["Outcome", "Reason", "later"]
+
+# The first wait of the sender's schedule (interface, Events: Delivery behaviour). That it reads
+# Retry-After is not documented; it does no harm.
+_RETRY_AFTER_SECONDS = 30.0
+
+
+class Reason(StrEnum):
+    """What became of a delivery, as the answer's body names it."""
+
+    HANDLED = "handled"
+    DUPLICATE = "duplicate"
+    UNKNOWN_TYPE = "unknown_type"
+    NO_HANDLER = "no_handler"
+    QUARANTINED = "quarantined"
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+    ALREADY_DEAD = "already_dead"
+    HANDLER_FAILED = "handler_failed"
+    RETRY_REQUESTED = "retry_requested"
+    STILL_RUNNING = "still_running"
+    IN_FLIGHT = "in_flight"
+    UNREADABLE = "unreadable"
+    STORE_UNAVAILABLE = "store_unavailable"
+    SECRETS_UNAVAILABLE = "secrets_unavailable"
+    SHUTTING_DOWN = "shutting_down"
+    INTERNAL_ERROR = "internal_error"
+    BODY_TOO_LARGE = "body_too_large"
+    BODY_TIMEOUT = "body_timeout"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a delivery.
+
+    Attributes:
+        status: the HTTP status; never a 3xx, never 410.
+        reason: what became of it: a ``Reason``, or the ``Refusal`` of a delivery not genuine.
+        headers: headers of the answer beside those that describe its body.
+
+    """
+
+    status: int
+    reason: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> bytes:
+        """The answer's body: ``{"status": "accepted" | "refused" | "retry", "reason": "…"}``."""
+        if self.status < HTTPStatus.BAD_REQUEST:
+            status = "accepted"
+        elif self.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            status = "refused"
+        else:
+            status = "retry"
+        return json.dumps({"status": status, "reason": self.reason}).encode()
+
+
+def later(reason: Reason, after_seconds: float = _RETRY_AFTER_SECONDS) -> Outcome:
+    """Return a 503 that asks for another attempt."""
+    return Outcome(
+        HTTPStatus.SERVICE_UNAVAILABLE, reason, {"retry-after": str(max(1, ceil(after_seconds)))}
+    )

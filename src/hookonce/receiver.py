@@ -1,0 +1,190 @@
+"""The receiver: the public face that wires the parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from . import asgi
+from .attempt import Attempts
+from .dead import DeadLetters
+from .errors import StoreError
+from .headers import RawHeaders
+from .lease import within
+from .limits import Limits
+from .outcome import Outcome
+from .pipeline import Pipeline
+from .routing import Router
+from .secrets import SecretSource
+from .signature import DEFAULT_TOLERANCE, Verifier
+from .stores import open_store
+from .stores.base import DEFAULT_RETENTION, Store
+from .types import Clock, system_clock
+
+__all__ = ["Receiver"]
+
+# Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
+_ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+# Where a receiver answers that is an application by itself, or mounted as one.
+_OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
+
+
+class Receiver(Router):
+    """Receives the webhooks of one endpoint: verifies each, handles each once, loses none.
+
+    It is a router of handlers (``on``, ``on_unknown``, ``on_error``, ``include``), an ASGI
+    application, and an async context manager. Routes for another application come from ``routes``,
+    its lifespan from ``lifespan``; the pipeline without HTTP is ``handle``.
+
+    Args:
+        secrets: one ``whsec_`` secret, several (newest first), or a provider of them.
+        store: a store, or the URL of one: ``sqlite:///file.db`` or ``memory://``.
+        endpoint: a name of letters, digits, ``_``, ``.`` and ``-`` that scopes what is handled
+            once: two endpoints of one workspace receive the same event ids.
+        service: the sender's name in its own two headers; without it their endings are enough.
+        tolerance: how many seconds a timestamp may lie from the clock, in both directions.
+        retention: how long a handled event is remembered, 26 hours at the least; for a store given
+            as a URL.
+        limits: time limits and sizes.
+        clock: Unix time in seconds.
+
+    Raises:
+        SecretError: a secret cannot be used, or there is none.
+        ValueError: another argument cannot be used; the message says what to do.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        secrets: SecretSource,
+        store: Store | str = "sqlite:///hookonce.db",
+        endpoint: str = "default",
+        service: str | None = None,
+        tolerance: float = DEFAULT_TOLERANCE,
+        retention: timedelta | None = None,
+        limits: Limits | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        super().__init__()
+        if _ENDPOINT.fullmatch(endpoint) is None:
+            raise ValueError(
+                "endpoint takes 1 to 64 letters, digits, underscores, full stops and hyphens,"
+                f" not {endpoint!r}"
+            )
+        if isinstance(store, str):
+            store = open_store(store, retention=retention or DEFAULT_RETENTION, clock=clock)
+        elif retention is not None:
+            raise ValueError("give retention to the store itself, or the store as a URL")
+        self._endpoint = endpoint
+        self._store = store
+        self._limits = limits or Limits()
+        self._attempts = Attempts(store, self, self._limits)
+        self._pipeline = Pipeline(
+            verifier=Verifier(secrets, tolerance=tolerance, clock=clock),
+            router=self,
+            store=store,
+            attempts=self._attempts,
+            endpoint=endpoint,
+            service=service,
+            limits=self._limits,
+            clock=clock,
+        )
+        self._app = asgi.DeliveryApp(self.handle, self._limits)
+        self._guarded = asgi.StatusGuard(self._app)
+        self.dead = DeadLetters(
+            store=store,
+            router=self,
+            attempts=self._attempts,
+            endpoint=endpoint,
+            lease_seconds=self._limits.lease_seconds,
+        )
+
+    def __repr__(self) -> str:
+        return f"Receiver(endpoint={self._endpoint!r}, {len(self.handlers)} handlers)"
+
+    @property
+    def endpoint(self) -> str:
+        """The name that scopes what is handled once."""
+        return self._endpoint
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        """Return what to answer to a delivery: the whole pipeline without HTTP.
+
+        Args:
+            body: the raw request body, exactly as received.
+            headers: a mapping or (name, value) pairs, str or bytes, any case.
+            started: when the request arrived, in the event loop's time; now by default. The answer
+                budget counts from there.
+
+        """
+        return await self._pipeline.handle(body, headers, started=started)
+
+    def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
+        """Return routes for a Starlette or FastAPI application.
+
+        They answer with and without a trailing slash and never redirect.
+
+        Args:
+            path: where deliveries arrive, for example ``/webhooks``.
+            middleware: for these routes alone; whatever it answers, no 3xx or 410 goes out.
+
+        """
+        return asgi.delivery_routes(path, self._app, middleware)
+
+    def health_routes(self) -> list[Route]:
+        """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application."""
+        return asgi.health_routes(self.check)
+
+    async def check(self) -> asgi.Readiness:
+        """Return whether deliveries can be taken, and if not, why."""
+        try:
+            await within(self._limits.store_seconds, self._store.stats())
+        except StoreError as error:
+            return asgi.Readiness((str(error),))
+        return asgi.Readiness()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks
+        """Open the store; at the end drain running handlers, release the rest, and close.
+
+        Pass it as the lifespan of the application that has the routes. Where an application has
+        none, the store opens at the first delivery.
+        """
+        async with self:
+            yield
+
+    async def __aenter__(self) -> Self:
+        await self._store.open()
+        self._pipeline.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._pipeline.drain()
+        self._attempts.close()
+        await self._store.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve as an ASGI application, alone or mounted."""
+        if scope["type"] == "lifespan":
+            await asgi.run_lifespan(self, receive, send)
+        elif scope["type"] == "http" and asgi.app_path(scope) in _OWN_PATHS:
+            await self._guarded(scope, receive, send)
+        else:
+            await asgi.respond_elsewhere(scope, send)

@@ -1,0 +1,502 @@
+# ruff: noqa: PYI051 - `Literal[...] | str` is the point of an open enum: editors complete it
+"""The resources of the Social Publishing Service, as its interface (v1) lists them.
+
+Invariant: reading keeps everything. An unknown field, or a value an enum does not list yet, is
+kept and written back under its wire name; bytes that do not fit end in pydantic's
+`ValidationError` and in nothing else. Names are camelCase on the wire and snake_case in Python.
+This file knows shapes only: it does no I/O and imports nothing from the package.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    JsonValue,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError, core_schema
+
+__all__ = [
+    "ApiKey",
+    "Blocker",
+    "Channel",
+    "ChannelRef",
+    "ChannelStatus",
+    "Comment",
+    "CommentStatus",
+    "ContentType",
+    "ErrorBody",
+    "ErrorKind",
+    "ErrorResponse",
+    "Instant",
+    "KeyRole",
+    "Me",
+    "Media",
+    "MediaKind",
+    "MediaStatus",
+    "Message",
+    "Page",
+    "Plan",
+    "Platform",
+    "Post",
+    "PostInput",
+    "PostListItem",
+    "PostMode",
+    "PostStatus",
+    "PostTarget",
+    "PostTargetInput",
+    "PublishWarning",
+    "ReceivedComment",
+    "ReceivedMessage",
+    "RequestLimits",
+    "Resource",
+    "TargetError",
+    "TargetStatus",
+    "TargetValidation",
+    "ValidationIssue",
+    "ValidationResult",
+    "WebhookDelivery",
+    "WebhookEndpoint",
+    "Workspace",
+]
+
+DataT = TypeVar("DataT")
+
+
+def _read_as_utc(value: datetime) -> datetime:
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def _write_as_service(value: datetime) -> str:
+    if value.utcoffset():
+        try:
+            value = value.astimezone(UTC)
+        except OverflowError:  # year 1 or 9999: there is no UTC twin, the offset stays
+            return value.isoformat()
+    # The service writes milliseconds; finer digits that came in are not thrown away.
+    timespec = "microseconds" if value.microsecond % 1000 else "milliseconds"
+    return value.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
+
+
+# A value with an offset, which is what the service sends, is read without calling Python; only
+# one without an offset falls through to the second choice.
+_INSTANT_SCHEMA = core_schema.union_schema(
+    [
+        core_schema.datetime_schema(tz_constraint="aware"),
+        core_schema.no_info_after_validator_function(_read_as_utc, core_schema.datetime_schema()),
+    ],
+    mode="left_to_right",
+    custom_error_type="instant",
+    custom_error_message="Input should be an RFC 3339 date-time",
+)
+
+Instant: TypeAlias = Annotated[
+    datetime,
+    GetPydanticSchema(lambda _source, _handler: _INSTANT_SCHEMA),
+    PlainSerializer(_write_as_service, return_type=str, when_used="json"),
+]
+"""A datetime that always has an offset; JSON gets UTC, milliseconds and `Z`."""
+
+# Checked as the plain string it may be: trying the listed values first costs time on every
+# field, and most of all for a value that is new.
+_OPEN = GetPydanticSchema(lambda _source, handler: handler(str))
+
+Plan: TypeAlias = Annotated[Literal["free", "starter", "pro", "agency"] | str, _OPEN]
+KeyRole: TypeAlias = Annotated[Literal["viewer", "contributor", "editor", "admin"] | str, _OPEN]
+Platform: TypeAlias = Annotated[
+    Literal[
+        "instagram",
+        "facebook",
+        "youtube",
+        "threads",
+        "tiktok",
+        "linkedin",
+        "x",
+        "bluesky",
+        "pinterest",
+        "google_business",
+        "shopee",
+    ]
+    | str,
+    _OPEN,
+]
+ChannelStatus: TypeAlias = Annotated[
+    Literal["active", "needs_reconnect", "disconnected", "error"] | str, _OPEN
+]
+PostStatus: TypeAlias = Annotated[
+    Literal[
+        "draft", "pending_approval", "scheduled", "publishing", "published", "failed", "partial"
+    ]
+    | str,
+    _OPEN,
+]
+ContentType: TypeAlias = Annotated[
+    Literal["feed", "photo", "post", "text", "carousel", "reels", "video", "short", "story"] | str,
+    _OPEN,
+]
+TargetStatus: TypeAlias = Annotated[
+    Literal["pending", "queued", "publishing", "published", "failed", "held", "skipped"] | str,
+    _OPEN,
+]
+PostMode: TypeAlias = Literal["draft", "schedule", "now", "queue"]
+MediaKind: TypeAlias = Annotated[Literal["image", "video"] | str, _OPEN]
+MediaStatus: TypeAlias = Annotated[Literal["uploading", "ready", "failed"] | str, _OPEN]
+CommentStatus: TypeAlias = Annotated[Literal["open", "assigned", "done"] | str, _OPEN]
+ErrorKind: TypeAlias = Annotated[
+    Literal["validation", "permission", "not_found", "conflict", "limit", "platform", "internal"]
+    | str,
+    _OPEN,
+]
+
+
+class Resource(BaseModel):
+    """A frozen model that keeps unknown fields and speaks camelCase on the wire.
+
+    `model_dump_json()` writes wire names. Both names are read: `created_at=` in Python,
+    `createdAt` in JSON (interface, Versioning: "Clients must parse tolerantly").
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="allow",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        hide_input_in_errors=True,  # secrets and what people wrote stay out of messages and logs
+    )
+
+
+class Workspace(Resource):
+    """The workspace a key belongs to (interface, Resources: Workspace, key, limits)."""
+
+    id: str
+    slug: str
+    name: str
+    timezone: str
+    plan: Plan
+
+
+class ApiKey(Resource):
+    """What is known of an API key; never the key (interface, Resources: Workspace, key, limits)."""
+
+    id: str
+    name: str
+    prefix: str
+    role: KeyRole
+
+
+class RequestLimits(Resource):
+    """The daily quota of the workspace (interface, Resources: Workspace, key, limits)."""
+
+    requests_per_day: int
+
+
+class Me(Resource):
+    """Who a key is: the data of `GET /v1/me` (interface, Resources: Workspace, key, limits)."""
+
+    workspace: Workspace
+    key: ApiKey
+    limits: RequestLimits
+    # Added inside v1, where every added response field is optional; its shape is not shown.
+    features: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class ChannelRef(Resource):
+    """A channel as a listed post names it (interface, Resources: Post (list item))."""
+
+    id: str
+    platform: Platform
+    username: str
+
+
+class Channel(Resource):
+    """A connected social account (interface, Resources: Channel)."""
+
+    id: str
+    platform: Platform
+    username: str
+    display_name: str
+    avatar_url: str | None = None
+    status: ChannelStatus
+    status_reason: str | None = None
+    follower_count: int | None = None
+    connected_at: Instant | None = None
+
+
+class PostListItem(Resource):
+    """A post as a list shows it (interface, Resources: Post (list item))."""
+
+    id: str
+    title: str | None = None
+    status: PostStatus
+    caption: str
+    scheduled_at: Instant | None = None
+    published_at: Instant | None = None
+    created_at: Instant
+    channels: list[ChannelRef]
+
+
+class TargetError(Resource):
+    """Why publishing to one channel failed (interface, Resources: PostTarget)."""
+
+    code: str
+    message: str | None = None
+
+
+class PostTarget(Resource):
+    """One channel of a post and how it fared there (interface, Resources: PostTarget)."""
+
+    id: str
+    channel_id: str
+    platform: Platform
+    username: str
+    content_type: ContentType
+    caption: str | None = None
+    media_ids: list[str]
+    first_comment: str | None = None
+    settings: dict[str, JsonValue]
+    status: TargetStatus
+    external_post_id: str | None = None
+    permalink: str | None = None
+    error: TargetError | None = None
+    published_at: Instant | None = None
+
+
+class Post(Resource):
+    """A post with its targets (interface, Resources: Post (single))."""
+
+    id: str
+    title: str | None = None
+    status: PostStatus
+    caption: str
+    media_ids: list[str]
+    scheduled_at: Instant | None = None
+    published_at: Instant | None = None
+    created_at: Instant
+    targets: list[PostTarget]
+
+
+class _Input(Resource):
+    """A request body: a field that is None is not sent.
+
+    A body is the whole post, so leaving a field out says the same as null, and most optional
+    fields are not listed as "or null".
+    """
+
+    @model_serializer(mode="wrap")
+    def _leave_out_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        unknown = self.model_extra or {}
+        return {k: v for k, v in write(self).items() if v is not None or k in unknown}
+
+
+class PostTargetInput(_Input):
+    """One destination of a post to send (interface, Resources: Post input, Target input item)."""
+
+    channel_id: str | None = None
+    social_account_id: str | None = None  # the old name of channel_id, still accepted
+    content_type: ContentType | None = None
+    caption: str | None = None
+    media_ids: list[str] | None = Field(default=None, max_length=35)
+    first_comment: str | None = Field(default=None, max_length=2200)
+    settings: dict[str, JsonValue] | None = None
+
+    @model_validator(mode="after")
+    def _names_a_channel(self) -> Self:
+        if self.channel_id is None and self.social_account_id is None:
+            raise PydanticCustomError("missing", "channelId is required")
+        return self
+
+
+class PostInput(_Input):
+    """The body to create, replace or validate a post (interface, Resources: Post input)."""
+
+    title: str | None = Field(default=None, max_length=120)
+    caption: str | None = Field(default=None, max_length=63206)
+    base_caption: str | None = Field(default=None, max_length=63206)  # old name of caption
+    media_ids: list[str] | None = Field(default=None, max_length=35)
+    base_media_ids: list[str] | None = Field(default=None, max_length=35)  # old name of media_ids
+    targets: list[PostTargetInput] = Field(min_length=1)
+    scheduled_at: Instant | None = None
+    mode: PostMode = "draft"  # closed, unlike what is read: we are the ones who write it
+
+    @model_validator(mode="after")
+    def _schedule_has_a_time(self) -> Self:
+        if self.mode == "schedule" and self.scheduled_at is None:
+            # The code with which the service refuses the same body (interface, Errors).
+            raise PydanticCustomError(
+                "post.schedule_required", "scheduledAt is required when mode is schedule"
+            )
+        return self
+
+
+class Media(Resource):
+    """An uploaded image or video (interface, Resources: Media)."""
+
+    id: str
+    filename: str
+    url: str
+    kind: MediaKind
+    mime: str
+    size: int
+    width: int | None = None
+    height: int | None = None
+    duration_ms: int | None = None
+    status: MediaStatus
+    created_at: Instant | None = None
+
+
+class Comment(Resource):
+    """A comment by someone else on a post (interface, Resources: Comment)."""
+
+    id: str
+    text: str
+    status: CommentStatus
+    is_hidden: bool
+    channel_id: str
+    platform: Platform
+    external_post_id: str | None = None
+    author_username: str | None = None
+    author_name: str | None = None
+    created_at: Instant | None = None
+
+
+class ReceivedComment(Comment):
+    """The comment of a `comment.received` event (interface, Resources: Comment)."""
+
+    post_id: str | None = None
+    parent_id: str | None = None
+
+
+class Message(Resource):
+    """A direct message or a story reply (interface, Events: Event types).
+
+    `kind` tells the two apart; its values and all other fields are not shown, so whatever
+    arrives is kept in `model_extra`.
+    """
+
+    kind: str
+
+
+class ReceivedMessage(Resource):
+    """The data of a `message.received` event (interface, Events: Event types)."""
+
+    message: Message
+
+
+class WebhookEndpoint(Resource):
+    """A registered receiver of events (interface, Resources: Webhook endpoint)."""
+
+    id: str
+    url: str
+    description: str
+    events: list[str]
+    status: str
+    disabled_reason: str | None = None  # there is none before it was disabled
+    secret_prefix: str
+    consecutive_failures: int
+    last_success_at: Instant | None = None  # there is none before the first success
+    last_failure_at: Instant | None = None  # there is none before the first failure
+    created_at: Instant
+    # Only the answers to creation and to secret rotation carry it.
+    secret: str | None = Field(default=None, repr=False)
+
+
+class WebhookDelivery(Resource):
+    """One entry of an endpoint's delivery log (interface, Resources: Webhook delivery)."""
+
+    id: str
+    event_id: str
+    event_type: str
+    status: str
+    attempts: int
+    response_status: int | None = None  # there is none before the receiver answered
+    error_message: str | None = None  # there is none unless an attempt failed
+    duration_ms: int | None = None  # there is none before the first attempt
+    is_test: bool
+    created_at: Instant
+    delivered_at: Instant | None = None  # there is none before a success
+    next_attempt_at: Instant | None = None  # there is none once no attempt follows
+
+
+class ValidationIssue(Resource):
+    """One finding on one target (interface, Resources: Validation result)."""
+
+    level: str
+    code: str
+    field: str
+    message: str
+
+
+class TargetValidation(Resource):
+    """Whether one target would be accepted (interface, Resources: Validation result)."""
+
+    channel_id: str
+    platform: Platform
+    ok: bool
+    issues: list[ValidationIssue]
+
+
+class Blocker(Resource):
+    """What else would refuse the save (interface, Resources: Validation result)."""
+
+    code: str
+    message: str
+    hint: str | None = None  # its type is not shown, and the hint of an error is optional
+
+
+class PublishWarning(Resource):
+    """What did not stop the post but deserves a look (interface, Resources: Validation result)."""
+
+    channel_id: str
+    platform: Platform
+    code: str
+    field: str | None = None  # its type is not shown, and a warning may be about no one field
+    message: str
+    hint: str | None = None  # its type is not shown, and the hint of an error is optional
+
+
+class ValidationResult(Resource):
+    """What creating a post would answer (interface, Resources: Validation result)."""
+
+    ok: bool
+    mode: Annotated[PostMode | str, _OPEN]
+    scheduled_at: Instant | None = None  # there is none for a draft
+    x_credits: int
+    targets: list[TargetValidation]
+    blockers: list[Blocker]
+    warnings: list[PublishWarning]
+
+
+class ErrorBody(Resource):
+    """What went wrong: branch on `code`, never on `message` (interface, Errors)."""
+
+    code: str
+    kind: ErrorKind
+    message: str
+    hint: str | None = None  # not every error knows what to do next
+    details: JsonValue = None  # not every code has them; their shape depends on the code
+
+
+class ErrorResponse(Resource):
+    """The body of every failed request (interface, Errors)."""
+
+    error: ErrorBody
+
+
+class Page(Resource, Generic[DataT]):
+    """One page of a collection, e.g. `Page[Comment]` (interface, Endpoints: Pagination).
+
+    Pass `next_cursor` back unchanged for the next page; it is None on the last one.
+    """
+
+    data: list[DataT]
+    next_cursor: str | None = None

@@ -1,0 +1,88 @@
+"""Signing secrets: their spelling, and where they come from.
+
+The key is the base64 decoding of the secret after its ``whsec_`` prefix (interface, Events:
+Signature). No message, repr or log of this file ever shows a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from .errors import SecretError
+
+__all__ = ["SecretSource", "SecretsProvider", "decode_secret", "split_secrets"]
+
+_PREFIX = "whsec_"
+
+# Other kinds of keys of the Standard Webhooks family, which must never become an HMAC key: with a
+# public key as the secret, anybody who knows it could sign.
+_FOREIGN_PREFIXES = {
+    "whpk_": "a public key of the asymmetric scheme",
+    "whsk_": "a private key of the asymmetric scheme",
+    "v1,whsec_": "a secret with a signature version before it; remove the 'v1,'",
+}
+
+
+@runtime_checkable
+class SecretsProvider(Protocol):
+    """A source of secrets that may change while the program runs."""
+
+    def current(self) -> Sequence[str]:
+        """Return the secrets in force, newest first; called for every delivery, so be quick."""
+        ...
+
+
+SecretSource: TypeAlias = str | Sequence[str] | SecretsProvider
+"""One ``whsec_`` secret, several (newest first), or a provider of them."""
+
+
+def decode_secret(secret: str) -> bytes:
+    """Return the HMAC key of a ``whsec_…`` secret.
+
+    Surrounding white space is forgiven, and so is a missing prefix.
+
+    Raises:
+        SecretError: it is no secret, or no standard base64, or decodes to nothing.
+
+    """
+    if not isinstance(secret, str):
+        raise SecretError(
+            f"a secret must be text such as 'whsec_…', not {type(secret).__name__};"
+            " is the setting it comes from missing?"
+        )
+    text = secret.strip()
+    for prefix, meaning in _FOREIGN_PREFIXES.items():
+        if text.startswith(prefix):
+            raise SecretError(f"this is not a whsec_ secret but {meaning}")
+    encoded = text.removeprefix(_PREFIX)
+    if not encoded:
+        raise SecretError("the secret is empty; copy the whole value that starts with 'whsec_'")
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise SecretError(f"the secret is not standard base64: {_base64_fault(encoded)}") from None
+    if not key:
+        raise SecretError("the secret decodes to nothing")
+    return key
+
+
+def _base64_fault(encoded: str) -> str:
+    if "-" in encoded or "_" in encoded:
+        return "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'whsec_'"
+    if re.search(r"[^A-Za-z0-9+/=]", encoded):
+        return "it has characters outside A-Z a-z 0-9 + / ="
+    if len(encoded) % 4:
+        return (
+            "its length is not a multiple of four, so characters (perhaps the '=' at its end)"
+            " are missing"
+        )
+    return "its '=' padding is not where it belongs"
+
+
+def split_secrets(text: str) -> tuple[str, ...]:
+    """Return the secrets of a setting that holds several, separated by white space or commas."""
+    return tuple(text.replace(",", " ").split())

@@ -1,0 +1,234 @@
+"""Verification and signing: pure functions over bytes, no I/O, no state but the secrets.
+
+Standard Webhooks, symmetric scheme (interface, Events: Signature): HMAC-SHA256 with the decoded
+secret over ``{webhook-id}.{webhook-timestamp}.{raw body}``, compared as base64 text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from binascii import b2a_base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hmac import compare_digest
+from typing import TypeAlias
+
+from .errors import Refusal, SecretError, VerificationError
+from .headers import DeliveryHeaders, RawHeaders, is_message_id
+from .secrets import SecretSource, SecretsProvider, decode_secret
+from .types import Clock, system_clock
+
+__all__ = ["DEFAULT_TOLERANCE", "VerifiedDelivery", "Verifier", "sign", "verify"]
+
+DEFAULT_TOLERANCE = 300.0
+"""Seconds: "a webhook-timestamp more than five minutes away" is rejected (interface, Limits)."""
+
+_SignContent: TypeAlias = Callable[[bytes, bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedDelivery:
+    """What a delivery was, once its signature has been found genuine.
+
+    Attributes:
+        id: the webhook-id, which is the id of the event.
+        timestamp: when this attempt was signed, in Unix seconds.
+        body: the bytes that were signed.
+        secret_index: which of the configured secrets matched; 0 is the first.
+        signature_count: how many ``v1`` signatures it carried; two during a rotation.
+        skew: our clock minus the timestamp, in seconds; negative where the sender's is ahead.
+
+    """
+
+    id: str
+    timestamp: int
+    body: bytes = field(repr=False)
+    secret_index: int
+    signature_count: int
+    skew: float
+
+
+def verify(
+    body: bytes,
+    headers: RawHeaders,
+    secrets: SecretSource,
+    *,
+    tolerance: float = DEFAULT_TOLERANCE,
+    now: float | None = None,
+) -> VerifiedDelivery:
+    """Return the verified delivery, or raise.
+
+    Args:
+        body: the raw request body, exactly as received.
+        headers: a mapping or (name, value) pairs, str or bytes, any case.
+        secrets: one ``whsec_`` secret, several, or a provider; one match is enough.
+        tolerance: how many seconds the timestamp may lie from ``now``, in both directions.
+        now: Unix time in seconds; the system's clock by default.
+
+    Raises:
+        VerificationError: it is not genuine; ``reason`` says why.
+        SecretError: a secret cannot be used, or there is none.
+
+    """
+    signers = _signers(_current(secrets))
+    return _verified(signers, body, headers, tolerance, system_clock() if now is None else now)
+
+
+class Verifier:
+    """A verifier with its secrets read once.
+
+    Args:
+        secrets: one ``whsec_`` secret, several, or a provider, which is asked at every delivery.
+        tolerance: how many seconds a timestamp may lie from the clock, in both directions.
+        clock: Unix time in seconds.
+
+    Raises:
+        SecretError: a secret cannot be used, or there is none.
+
+    """
+
+    __slots__ = ("_clock", "_known", "_provider", "_signers", "_tolerance")
+
+    def __init__(
+        self,
+        secrets: SecretSource,
+        *,
+        tolerance: float = DEFAULT_TOLERANCE,
+        clock: Clock = system_clock,
+    ) -> None:
+        if not 0 <= tolerance < float("inf"):
+            raise ValueError(f"tolerance takes a finite number of seconds >= 0, not {tolerance!r}")
+        self._provider = secrets if isinstance(secrets, SecretsProvider) else None
+        self._known = _current(secrets)
+        self._signers = _signers(self._known)
+        self._tolerance = tolerance
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"Verifier(<{len(self._known)} secrets>, tolerance={self._tolerance:g})"
+
+    def verify(
+        self, body: bytes, headers: RawHeaders, *, now: float | None = None
+    ) -> VerifiedDelivery:
+        """Return the verified delivery, or raise as the function ``verify`` does."""
+        if self._provider is not None:
+            current = tuple(self._provider.current())
+            if current != self._known:
+                self._signers = _signers(current)
+                self._known = current
+        return _verified(
+            self._signers, body, headers, self._tolerance, self._clock() if now is None else now
+        )
+
+
+def sign(
+    secret: str | Sequence[str], message_id: str, body: bytes, *, timestamp: float | None = None
+) -> dict[str, str]:
+    """Return the three headers that make ``body`` a genuine delivery.
+
+    Args:
+        secret: the ``whsec_`` secret; several give as many signatures, as during a rotation.
+        message_id: the webhook-id.
+        body: the raw bytes that will be sent.
+        timestamp: Unix seconds (a fraction is cut off); now by default.
+
+    Raises:
+        SecretError: a secret cannot be used, or there is none.
+        ValueError: ``message_id`` or ``timestamp`` is one that no receiver accepts.
+
+    """
+    if not is_message_id(message_id):
+        raise ValueError(VerificationError(Refusal.MALFORMED_ID))
+    seconds = int(system_clock() if timestamp is None else timestamp)
+    if seconds <= 0:
+        raise ValueError("timestamp takes Unix seconds after 1970")
+    signers = _signers((secret,) if isinstance(secret, str) else tuple(secret))
+    prefix = f"{message_id}.{seconds}.".encode()
+    signatures = (signed(prefix, _raw(body)).decode("ascii") for signed in signers)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+    }
+
+
+def _current(secrets: SecretSource) -> tuple[str, ...]:
+    if isinstance(secrets, str):
+        return (secrets,)
+    if isinstance(secrets, list | tuple):
+        return tuple(secrets)
+    if secrets is None:
+        raise SecretError("no secret is configured; is the setting it comes from missing?")
+    return tuple(secrets.current() if isinstance(secrets, SecretsProvider) else secrets)
+
+
+# Decoding a secret costs as much as verifying with it; `verify` is called with the same few.
+@lru_cache(maxsize=64)
+def _signers(secrets: tuple[str, ...]) -> tuple[_SignContent, ...]:
+    if not secrets:
+        raise SecretError("at least one secret is needed, and none is configured")
+    return tuple(_signer(decode_secret(secret)) for secret in secrets)
+
+
+def _signer(key: bytes) -> _SignContent:
+    """Return a function that gives the base64 signature of a prefix and a body.
+
+    HMAC hashes one block made of the key before the message and another before the result. Both
+    states are kept and copied: 1.0 µs instead of 2.1 µs at 0.5 KB, 2.4 instead of 3.0 at 2 KB.
+    """
+    block_size = 64
+    block = (hashlib.sha256(key).digest() if len(key) > block_size else key).ljust(
+        block_size, b"\0"
+    )
+    inner_state = hashlib.sha256(bytes(byte ^ 0x36 for byte in block)).copy
+    outer_state = hashlib.sha256(bytes(byte ^ 0x5C for byte in block)).copy
+
+    def signed(prefix: bytes, body: bytes) -> bytes:
+        inner = inner_state()
+        inner.update(prefix)
+        inner.update(body)
+        outer = outer_state()
+        outer.update(inner.digest())
+        return b2a_base64(outer.digest(), newline=False)
+
+    return signed
+
+
+def _raw(body: bytes) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise TypeError(
+        f"body must be the raw bytes of the request, not {type(body).__name__};"
+        " decoded or re-encoded text does not verify"
+    )
+
+
+def _verified(
+    signers: tuple[_SignContent, ...],
+    body: bytes,
+    headers: RawHeaders,
+    tolerance: float,
+    now: float,
+) -> VerifiedDelivery:
+    parsed = DeliveryHeaders.parse(headers)
+    message_id, timestamp, prefix, signatures = parsed
+    skew = now - timestamp
+    # Written so that a clock that is not a number refuses.
+    if not -tolerance <= skew <= tolerance:
+        too_old = skew > 0
+        raise VerificationError(
+            Refusal.TIMESTAMP_TOO_OLD if too_old else Refusal.TIMESTAMP_TOO_NEW, skew
+        )
+    body = _raw(body)
+    if signatures:
+        for index, signed in enumerate(signers):
+            expected = signed(prefix, body)
+            for signature in signatures:
+                if compare_digest(signature, expected):
+                    return VerifiedDelivery(
+                        message_id, timestamp, body, index, len(signatures), skew
+                    )
+    raise VerificationError(Refusal.NO_MATCHING_SIGNATURE)

@@ -1,0 +1,104 @@
+"""The tables of the SQLite store, and how a file of an earlier version is brought up to date.
+
+Keys are 16-byte digests: a done event costs 29 bytes, and an index on its expiry would double
+that, so pruning walks the primary key instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from ..errors import StoreError
+
+__all__ = ["migrate", "transaction"]
+
+_APPLICATION_ID = 0x686F6F6B  # "hook": other programs' files are recognised as such
+
+_VERSION_1 = """
+CREATE TABLE done (
+    key BLOB PRIMARY KEY,
+    expires INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE attempts (
+    key BLOB PRIMARY KEY,
+    token TEXT,
+    until REAL NOT NULL,
+    lease REAL NOT NULL,
+    attempt INTEGER NOT NULL,
+    finished TEXT NOT NULL,
+    error TEXT,
+    expires INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dead (
+    id INTEGER PRIMARY KEY,
+    key BLOB NOT NULL UNIQUE,
+    endpoint TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    event_type TEXT,
+    received_at REAL NOT NULL,
+    body BLOB NOT NULL,
+    reason TEXT NOT NULL,
+    error TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    finished TEXT NOT NULL,
+    buried_at REAL NOT NULL
+) STRICT;
+"""
+
+
+def _create(connection: apsw.Connection) -> None:
+    connection.execute(_VERSION_1)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+
+
+# The step at index n leads from version n to n + 1.
+_MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (_create,)
+
+
+@contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[None]:
+    """Run the body in a transaction that holds the write lock from its start.
+
+    One that only asked for it at its first write could find its snapshot outdated, and fail.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # some errors, a full disk among them, roll back themselves
+            connection.execute("ROLLBACK")
+        raise
+
+
+def migrate(connection: apsw.Connection) -> None:
+    """Bring the file to this version's schema, in one transaction.
+
+    Raises:
+        StoreError: it belongs to another program, or to a later version of this one.
+
+    """
+    with transaction(connection):
+        version = _pragma(connection, "user_version")
+        owner = _pragma(connection, "application_id")
+        if version > len(_MIGRATIONS):
+            raise StoreError(
+                f"the SQLite store was written by a later version (schema {version}, here"
+                f" {len(_MIGRATIONS)}); upgrade hookonce"
+            )
+        has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
+        if owner != _APPLICATION_ID and (owner or version or has_tables):
+            raise StoreError("this SQLite file belongs to another program; choose another path")
+        for step in _MIGRATIONS[version:]:
+            step(connection)
+        connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+
+
+def _pragma(connection: apsw.Connection, name: str) -> int:
+    value = connection.pragma(name)
+    return value if isinstance(value, int) else 0

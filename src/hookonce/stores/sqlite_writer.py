@@ -1,0 +1,251 @@
+"""One connection, one thread, and group commit.
+
+Every step that waits when the thread comes round is run in one transaction and shares one fsync,
+so durability costs a batch what it would cost a single call. A caller is answered only after the
+commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import apsw
+
+from ..errors import StoreError
+from .sqlite_schema import migrate, transaction
+
+__all__ = ["Maintenance", "Writer"]
+
+_log = logging.getLogger("hookonce.store")
+
+T = TypeVar("T")
+Step: TypeAlias = Callable[[apsw.Connection], T]
+Maintenance: TypeAlias = Callable[[apsw.Connection], float]
+"""A small piece of upkeep in its own transaction; returns the seconds until the next."""
+
+# Another process may hold the file; a delivery must be answered within about three seconds.
+_BUSY_MILLISECONDS = 2_000
+# Bounds a batch's transaction to some tens of milliseconds.
+_MOST_STEPS = 1_000
+_FIRST_MAINTENANCE_SECONDS = 60.0
+# Errors that one step can cause by itself; whatever else fails, fails for every step alike.
+_STEP_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError)
+
+_EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
+    (apsw.BusyError, "another process keeps it locked"),
+    (apsw.LockedError, "another process keeps it locked"),
+    (apsw.FullError, "the disk is full"),
+    (apsw.ReadOnlyError, "it is read-only"),
+    (apsw.CantOpenError, "it cannot be opened; does its folder exist, and is it writable?"),
+    (apsw.NotADBError, "the file is not an SQLite database"),
+    (apsw.CorruptError, "the file is damaged"),
+    (apsw.PermissionsError, "access is denied"),
+    (apsw.IOError, "reading or writing the file failed"),
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    step: Step[Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    outcome: Any = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """Runs steps on one SQLite file, in order, each batch of them in one transaction.
+
+    It starts its thread at the first call, and again after ``aclose`` or a fork.
+    """
+
+    def __init__(self, path: Path, maintenance: Maintenance) -> None:
+        self._path = path
+        self._maintenance = maintenance
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._pid = os.getpid()
+
+    async def run(self, step: Step[T]) -> T:
+        """Return what ``step`` returned, after its transaction has been committed.
+
+        A step may be run twice if a neighbour's error undid the batch; it must only read and write
+        the database. It may raise StoreError before it has written anything.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(step, loop, loop.create_future())
+        with self._lock:
+            if self._thread is None or self._pid != os.getpid():
+                self._start()
+            self._jobs.put(job)
+        result: T = await job.future
+        return result
+
+    async def aclose(self) -> None:
+        """Finish what waits, close the file and end the thread."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is None or self._pid != os.getpid():
+                return
+            self._jobs.put(None)
+            self._jobs = queue.SimpleQueue()
+        await asyncio.to_thread(thread.join)
+
+    def _start(self) -> None:
+        if self._pid != os.getpid():
+            # After a fork the parent's thread does not exist here, what waited in its queue is the
+            # parent's to answer, and its connection must not be touched.
+            self._pid = os.getpid()
+            self._jobs = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._work,
+            args=(self._jobs,),
+            name=f"hookonce-sqlite:{self._path.name}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _work(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
+        connection: apsw.Connection | None = None
+        next_maintenance = time.monotonic() + _FIRST_MAINTENANCE_SECONDS
+        more_may_come = True
+        while more_may_come:
+            batch, more_may_come = _next_batch(jobs, max(0.0, next_maintenance - time.monotonic()))
+            try:
+                connection = connection or self._open()
+                if batch:
+                    _commit(connection, batch)
+            except apsw.Error as error:
+                _fail(batch, self._translated(error))
+                _close(connection)
+                connection = None
+            except BaseException as error:  # noqa: BLE001 - the callers get it; the thread lives on
+                _fail(batch, error)
+                _close(connection)
+                connection = None
+            _answer(batch)
+            if more_may_come and time.monotonic() >= next_maintenance:
+                next_maintenance = time.monotonic() + self._maintain(connection)
+        _close(connection)
+
+    def _open(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self._path))
+        try:
+            connection.set_busy_timeout(_BUSY_MILLISECONDS)
+            _use_write_ahead_log(connection)
+            connection.execute("PRAGMA synchronous = FULL")
+            migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _maintain(self, connection: apsw.Connection | None) -> float:
+        if connection is None:
+            return _FIRST_MAINTENANCE_SECONDS
+        try:
+            with transaction(connection):
+                return self._maintenance(connection)
+        except apsw.Error as error:
+            _log.warning("upkeep is put off: %s", self._translated(error))
+            return _FIRST_MAINTENANCE_SECONDS
+
+    def _translated(self, error: apsw.Error) -> StoreError:
+        reason = next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
+        translated = StoreError(f"the SQLite store {self._path.name!r} failed: {reason}")
+        translated.__cause__ = error
+        return translated
+
+
+def _next_batch(jobs: queue.SimpleQueue[_Job | None], wait: float) -> tuple[list[_Job], bool]:
+    """Return what waits, at the latest after ``wait`` seconds, and whether more may come."""
+    batch: list[_Job] = []
+    with contextlib.suppress(queue.Empty):
+        job = jobs.get(timeout=wait)
+        while job is not None:
+            batch.append(job)
+            if len(batch) == _MOST_STEPS:
+                return batch, True
+            job = jobs.get_nowait()
+        return batch, False
+    return batch, True
+
+
+def _use_write_ahead_log(connection: apsw.Connection) -> None:
+    # Two processes that create the file at once: SQLite does not wait for the lock this needs.
+    for remaining in range(39, -1, -1):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except apsw.BusyError:
+            if not remaining:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _commit(connection: apsw.Connection, batch: list[_Job]) -> None:
+    try:
+        _transact(connection, batch)
+    except _STEP_ERRORS:
+        # One of them is at fault; on their own, its neighbours succeed.
+        for job in batch:
+            try:
+                _transact(connection, [job])
+            except _STEP_ERRORS as error:
+                job.error = StoreError(f"the SQLite store refused a record: {error}")
+
+
+def _transact(connection: apsw.Connection, batch: list[_Job]) -> None:
+    with transaction(connection):
+        for job in batch:
+            if job.future.cancelled():  # the caller gave up: a claim now would have no owner
+                continue
+            try:
+                job.outcome = job.step(connection)
+            except StoreError as error:
+                job.error = error
+
+
+def _fail(batch: list[_Job], error: BaseException) -> None:
+    for job in batch:
+        job.error = job.error or error
+
+
+def _close(connection: apsw.Connection | None) -> None:
+    if connection is not None:
+        try:
+            connection.close()
+        except apsw.Error as error:
+            _log.warning("closing the SQLite store failed: %s", error)
+
+
+def _answer(batch: list[_Job]) -> None:
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Job]] = defaultdict(list)
+    for job in batch:
+        by_loop[job.loop].append(job)
+    for loop, jobs in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_resolve, jobs)
+
+
+def _resolve(jobs: list[_Job]) -> None:
+    for job in jobs:
+        if job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.outcome)

@@ -1,0 +1,14 @@
+"""Tokens that tell one request's claim from another's."""
+
+from __future__ import annotations
+
+import os
+
+from .types import Token
+
+__all__ = ["new_token"]
+
+
+def new_token() -> Token:
+    """Return a token that no other request has."""
+    return Token(os.urandom(12).hex())
