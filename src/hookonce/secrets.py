@@ -10,11 +10,12 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
+from secrets import token_bytes
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from .errors import SecretError
 
-__all__ = ["SecretSource", "SecretsProvider", "decode_secret", "split_secrets"]
+__all__ = ["SecretSource", "SecretsProvider", "decode_secret", "new_secret", "split_secrets"]
 
 _PREFIX = "whsec_"
 
@@ -81,6 +82,11 @@ def _base64_fault(encoded: str) -> str:
             " are missing"
         )
     return "its '=' padding is not where it belongs"
+
+
+def new_secret() -> str:
+    """Return a new ``whsec_`` secret: 32 random bytes, as long as the hash it keys."""
+    return _PREFIX + base64.b64encode(token_bytes(32)).decode("ascii")
 
 
 def split_secrets(text: str) -> tuple[str, ...]:

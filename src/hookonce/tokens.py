@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from secrets import token_hex
 
 from .types import Token
 
@@ -11,4 +11,4 @@ __all__ = ["new_token"]
 
 def new_token() -> Token:
     """Return a token that no other request has."""
-    return Token(os.urandom(12).hex())
+    return Token(token_hex(12))
