@@ -12,15 +12,20 @@ from pathlib import Path
 from typing import TypeAlias
 
 from .errors import SecretError
-from .secrets import decode_secret, split_secrets
+from .secrets import decode_secret, secret_lines, split_secrets
 
-__all__ = ["SECRETS_VARIABLE", "EnvironmentSecrets", "FileSecrets"]
+__all__ = ["SECRETS_VARIABLE", "EnvironmentSecrets", "FileSecrets", "read_environment"]
 
 _log = logging.getLogger("hookonce.secrets")
 
 SECRETS_VARIABLE = "HOOKONCE_SECRETS"
 
 _Version: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+
+
+def read_environment(variable: str = SECRETS_VARIABLE) -> tuple[str, ...]:
+    """Return what the variable holds as secrets, unchecked."""
+    return split_secrets(os.environ.get(variable, ""))
 
 
 class EnvironmentSecrets:
@@ -34,7 +39,7 @@ class EnvironmentSecrets:
     """
 
     def __init__(self, variable: str = SECRETS_VARIABLE) -> None:
-        self._secrets = split_secrets(os.environ.get(variable, ""))
+        self._secrets = read_environment(variable)
         if not self._secrets:
             raise SecretError(
                 f"set the environment variable {variable} to the endpoint's secret (whsec_…), or"
@@ -102,14 +107,13 @@ def _file_version(path: Path) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def _read_secrets(path: Path) -> list[str]:
+def _read_secrets(path: Path) -> tuple[str, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SecretError(f"cannot read the secrets in {path}: {reason}") from None
-    lines = [line.strip() for line in text.splitlines()]
-    secrets = [line for line in lines if line and not line.startswith("#")]
+    secrets = secret_lines(text)
     if not secrets:
         raise SecretError(f"{path} holds no secret; it takes one whsec_… a line, newest first")
     for number, secret in enumerate(secrets, start=1):

@@ -1,4 +1,6 @@
-"""Fixtures for pytest. Ask for them in your ``conftest.py``::
+"""Fixtures for pytest.
+
+Ask for them in your ``conftest.py``::
 
 pytest_plugins = ["hookonce.pytest_plugin"]
 """
@@ -19,7 +21,9 @@ __all__ = ["SenderFactory", "webhook_secret", "webhook_sender"]
 class SenderFactory(Protocol):
     """Makes a sender for an application, signing with ``webhook_secret``."""
 
-    def __call__(self, app: ASGIApp, *, path: str = "/webhooks") -> TestSender: ...
+    def __call__(self, app: ASGIApp, *, path: str = "/webhooks") -> TestSender:
+        """Return a sender for a receiver or an application that has its routes at ``path``."""
+        ...
 
 
 @pytest.fixture

@@ -15,7 +15,14 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from .errors import SecretError
 
-__all__ = ["SecretSource", "SecretsProvider", "decode_secret", "new_secret", "split_secrets"]
+__all__ = [
+    "SecretSource",
+    "SecretsProvider",
+    "decode_secret",
+    "new_secret",
+    "secret_lines",
+    "split_secrets",
+]
 
 _PREFIX = "whsec_"
 
@@ -92,3 +99,9 @@ def new_secret() -> str:
 def split_secrets(text: str) -> tuple[str, ...]:
     """Return the secrets of a setting that holds several, separated by white space or commas."""
     return tuple(text.replace(",", " ").split())
+
+
+def secret_lines(text: str) -> tuple[str, ...]:
+    """Return the secrets of a file: one a line, but for blank lines and ``#`` comments."""
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(line for line in lines if line and not line.startswith("#"))

@@ -19,12 +19,21 @@ from .headers import DeliveryHeaders, RawHeaders, is_message_id
 from .secrets import SecretSource, SecretsProvider, decode_secret
 from .types import Clock, system_clock
 
-__all__ = ["DEFAULT_TOLERANCE", "VerifiedDelivery", "Verifier", "sign", "verify"]
+__all__ = [
+    "DEFAULT_TOLERANCE",
+    "Signer",
+    "VerifiedDelivery",
+    "Verifier",
+    "sign",
+    "signer",
+    "verify",
+]
 
 DEFAULT_TOLERANCE = 300.0
 """Seconds: "a webhook-timestamp more than five minutes away" is rejected (interface, Limits)."""
 
-_SignContent: TypeAlias = Callable[[bytes, bytes], bytes]
+Signer: TypeAlias = Callable[[bytes, bytes], bytes]
+"""Gives the base64 signature of ``{webhook-id}.{webhook-timestamp}.`` and a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +174,14 @@ def _current(secrets: SecretSource) -> tuple[str, ...]:
 
 # Decoding a secret costs as much as verifying with it; `verify` is called with the same few.
 @lru_cache(maxsize=64)
-def _signers(secrets: tuple[str, ...]) -> tuple[_SignContent, ...]:
+def _signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
     if not secrets:
         raise SecretError("at least one secret is needed, and none is configured")
-    return tuple(_signer(decode_secret(secret)) for secret in secrets)
+    return tuple(signer(decode_secret(secret)) for secret in secrets)
 
 
-def _signer(key: bytes) -> _SignContent:
-    """Return a function that gives the base64 signature of a prefix and a body.
+def signer(key: bytes) -> Signer:
+    """Return the signing function of an HMAC key.
 
     HMAC hashes one block made of the key before the message and another before the result. Both
     states are kept and copied: 1.0 µs instead of 2.1 µs at 0.5 KB, 2.4 instead of 3.0 at 2 KB.
@@ -207,7 +216,7 @@ def _raw(body: bytes) -> bytes:
 
 
 def _verified(
-    signers: tuple[_SignContent, ...],
+    signers: tuple[Signer, ...],
     body: bytes,
     headers: RawHeaders,
     tolerance: float,

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from ..types import Clock
 from .base import DEFAULT_RETENTION, Store
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "sqlite_path"]
 
 
 def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clock) -> Store:
@@ -29,7 +29,7 @@ def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clo
         memory = import_module(".memory", __name__)
         return cast("Store", memory.MemoryStore(retention=retention, clock=clock))
     if scheme == "sqlite":
-        path = _sqlite_path(url)
+        path = sqlite_path(url)
         sqlite = import_module(".sqlite", __name__)
         return cast("Store", sqlite.SQLiteStore(path, retention=retention, clock=clock))
     raise ValueError(
@@ -38,7 +38,8 @@ def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clo
     )
 
 
-def _sqlite_path(url: str) -> str:
+def sqlite_path(url: str) -> str:
+    """Return the path of the file a SQLite URL names, or raise ValueError."""
     host, path = urlsplit(url).netloc, unquote(urlsplit(url).path)
     if host:
         raise ValueError(

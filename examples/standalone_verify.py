@@ -1,0 +1,30 @@
+"""Verification alone: pure functions over bytes, no server, no store.
+
+python examples/standalone_verify.py
+"""
+
+from hookonce import Refusal, VerificationError, Verifier, sign, unwrap
+from hookonce.events import CommentReceived
+from hookonce.secrets import new_secret
+from hookonce.testing import make_event
+
+new, old = new_secret(), new_secret()
+event = make_event(CommentReceived, data={"text": "Lovely bread!"})
+body = event.model_dump_json(exclude_unset=True).encode()
+
+# During a rotation the service signs with both secrets; one match is enough.
+verifier = Verifier([new, old])
+delivery = verifier.verify(body, sign(old, event.id, body))
+print(f"{delivery.id == event.id=}, {delivery.secret_index=}")
+
+# unwrap verifies, then reads the typed event.
+received = unwrap(body, sign([new, old], event.id, body), [new])
+assert isinstance(received, CommentReceived)
+print(received.data.text)
+
+# What is not genuine gives one kind of error, with a reason to branch on.
+try:
+    verifier.verify(body + b" ", sign(new, event.id, body))
+except VerificationError as error:
+    assert error.reason is Refusal.NO_MATCHING_SIGNATURE
+    print(f"refused: {error.reason}")

@@ -1,0 +1,20 @@
+"""The command line: the only part that exits, prints or reads arguments.
+
+It needs the extra ``cli``; without it the command says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command ``hookonce``."""
+    missing = [name for name in ("click", "httpx2", "rich", "uvicorn") if find_spec(name) is None]
+    if missing:
+        sys.exit(f"the command line needs {', '.join(missing)}: pip install 'hookonce[cli]'")
+    import_module(".commands", __name__).cli()

@@ -1,0 +1,58 @@
+"""The command group, and the small commands."""
+
+from __future__ import annotations
+
+import os
+from http import HTTPStatus
+
+import click
+import httpx2
+
+from hookonce import __version__
+from hookonce.secrets import new_secret
+
+from .dead import dead
+from .demo import demo
+from .send import send
+from .serve import DEFAULT_PORT, serve
+from .verify import explain, verify
+
+__all__ = ["cli"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hookonce")
+def cli() -> None:
+    """Receive signed webhooks: every hook, once; none lost.
+
+    Secrets come from the environment variable HOOKONCE_SECRETS (several with spaces between, newest
+    first) or from a file with one a line, never from the command line.
+    """
+
+
+@cli.command()
+def secret() -> None:
+    """Print a new signing secret (whsec_…)."""
+    click.echo(new_secret())
+
+
+@cli.command()
+@click.argument("url", required=False)
+def health(url: str | None) -> None:
+    """Ask a running server for its health; exit 0 if it is well.
+
+    URL is http://127.0.0.1:$PORT/livez by default, with port 8000 where PORT is not set. Made for a
+    container's HEALTHCHECK.
+    """
+    url = url or f"http://127.0.0.1:{os.environ.get('PORT', DEFAULT_PORT)}/livez"
+    try:
+        response = httpx2.get(url, timeout=3.0)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise click.ClickException(f"{url} does not answer: {error}") from error
+    click.echo(response.text)
+    if response.status_code != HTTPStatus.OK:
+        raise SystemExit(1)
+
+
+for command in (dead, demo, explain, send, serve, verify):
+    cli.add_command(command)

@@ -1,0 +1,69 @@
+"""What commands are given: receivers by name, secrets by environment or file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from hookonce import Receiver
+from hookonce.errors import SecretError
+from hookonce.providers import (
+    SECRETS_VARIABLE,
+    EnvironmentSecrets,
+    FileSecrets,
+    read_environment,
+)
+from hookonce.secrets import secret_lines
+
+__all__ = ["load_receiver", "load_secrets", "secrets_option", "unchecked_secrets"]
+
+secrets_option = click.option(
+    "--secrets-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"Read the secrets from this file, one a line, instead of from ${SECRETS_VARIABLE}.",
+)
+
+
+def load_secrets(path: Path | None) -> tuple[str, ...]:
+    """Return the configured secrets, newest first, or end with what is wrong."""
+    try:
+        return (EnvironmentSecrets() if path is None else FileSecrets(path)).current()
+    except SecretError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
+    """Return the configured secrets as they are, usable or not."""
+    return read_environment() if path is None else secret_lines(path.read_text("utf-8"))
+
+
+def load_receiver(name: str) -> Receiver:
+    """Return the receiver that ``MODULE:NAME`` names, or end with what is wrong.
+
+    Modules are looked for in the current folder too, as ``python -m`` does.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise click.BadParameter(
+            f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
+        )
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise click.BadParameter(f"there is no module {module_name!r} here") from None
+    except SecretError as error:
+        raise click.ClickException(f"{module_name} cannot start: {error}") from None
+    receiver = getattr(module, attribute, None)
+    if not isinstance(receiver, Receiver):
+        found = "nothing" if receiver is None else f"a {type(receiver).__name__}"
+        raise click.BadParameter(f"{attribute!r} in {module_name} is {found}, not a Receiver")
+    return receiver

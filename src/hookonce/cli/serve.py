@@ -1,0 +1,71 @@
+"""``hookonce serve``: a receiver on a server of its own."""
+
+from __future__ import annotations
+
+import click
+import uvicorn
+from starlette.applications import Starlette
+
+from hookonce import Receiver
+
+from .loading import load_receiver
+
+__all__ = ["DEFAULT_PORT", "serve", "service_app"]
+
+DEFAULT_PORT = 8000
+
+# Longer than the receiver's own drain, so that handlers end before their connections are cut.
+_SHUTDOWN_SECONDS = 30
+
+
+def service_app(receiver: Receiver, path: str) -> Starlette:
+    """Return an application with the receiver's routes at ``path``, ``/livez`` and ``/readyz``."""
+    return Starlette(
+        routes=[*receiver.routes(path), *receiver.health_routes()], lifespan=receiver.lifespan
+    )
+
+
+@click.command()
+@click.argument("receiver", metavar="MODULE:RECEIVER")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    envvar="PORT",
+    show_envvar=True,
+    type=click.IntRange(0, 65535),
+    help="The port to listen on; 0 for a free one.",
+)
+@click.option("--path", default="/webhooks", show_default=True, help="Where deliveries arrive.")
+def serve(receiver: str, host: str, port: int, path: str) -> None:
+    """Serve MODULE:RECEIVER over HTTP, with /livez and /readyz beside it.
+
+    For example: hookonce serve app.hooks:receiver --port 9000
+    """
+    if not path.startswith("/"):
+        raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
+    uvicorn.run(
+        service_app(load_receiver(receiver), path),
+        host=host,
+        port=port,
+        log_config=_LOG_CONFIG,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+
+
+# uvicorn's own, with the library's lines in the same form. Its access log is off: the receiver
+# writes a line for each delivery that says more.
+_LOG_CONFIG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname)-7s %(name)s: %(message)s"},
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "loggers": {
+        "hookonce": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+        "uvicorn": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+        "uvicorn.access": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,174 @@
+"""``hookonce verify`` and ``hookonce explain``: saved deliveries, looked at again."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from hookonce.diagnosis import Diagnosis, diagnose
+from hookonce.errors import VerificationError
+from hookonce.signature import verify as verify_delivery
+
+from .loading import load_secrets, secrets_option, unchecked_secrets
+from .output import Output, json_option
+
+__all__ = ["explain", "verify"]
+
+_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+_saved = (
+    click.option(
+        "--request",
+        "request_file",
+        type=_file,
+        help="A saved HTTP request: request line, headers, blank line, body. - for standard input.",
+    ),
+    click.option(
+        "--headers", "headers_file", type=_file, help="Its headers, one 'Name: value' a line."
+    ),
+    click.option("--body", "body_file", type=_file, help="Its raw body. - for standard input."),
+    click.option("--now", type=float, help="Verify as of this Unix time, for a recorded delivery."),
+    click.option(
+        "--tolerance", default=300.0, show_default=True, help="Seconds the timestamp may be off."
+    ),
+    secrets_option,
+    json_option,
+)
+
+
+class _Saved(NamedTuple):
+    body: bytes
+    headers: list[tuple[bytes, bytes]]
+
+
+def _with_saved_delivery(command: Any) -> Any:  # click's decorators are untyped in their order
+    for option in reversed(_saved):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_with_saved_delivery
+def verify(
+    request_file: Path | None,
+    headers_file: Path | None,
+    body_file: Path | None,
+    now: float | None,
+    tolerance: float,
+    secrets_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Verify a saved delivery; exit 0 if it is genuine, 1 if it is not.
+
+    For example: hookonce verify --headers headers.txt --body body.json
+    """
+    saved = _read(request_file, headers_file, body_file)
+    secrets = load_secrets(secrets_file)
+    output = Output(as_json=as_json)
+    try:
+        delivery = verify_delivery(saved.body, saved.headers, secrets, tolerance=tolerance, now=now)
+    except VerificationError as error:
+        record = {"genuine": False, "reason": str(error.reason), "skew": error.skew}
+        output.record(record, f"refused: {error}", "red")
+        output.say("hookonce explain, with the same options, looks for the cause")
+        raise SystemExit(1) from None
+    output.record(
+        {
+            "genuine": True,
+            "id": delivery.id,
+            "timestamp": delivery.timestamp,
+            "skew": delivery.skew,
+            "secret": delivery.secret_index + 1,
+            "signatures": delivery.signature_count,
+        },
+        f"genuine: {delivery.id}, signed {delivery.skew:.0f} s before, with secret"
+        f" {delivery.secret_index + 1} of {len(secrets)}",
+        "green",
+    )
+
+
+@click.command()
+@_with_saved_delivery
+@click.option(
+    "--retired-secrets-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Secrets configured no more, to recognise their signatures.",
+)
+def explain(
+    request_file: Path | None,
+    headers_file: Path | None,
+    body_file: Path | None,
+    now: float | None,
+    tolerance: float,
+    secrets_file: Path | None,
+    retired_secrets_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Find out why a saved delivery does not verify, and name the fix.
+
+    Exits 0 if it is genuine, 1 if it is not.
+    """
+    saved = _read(request_file, headers_file, body_file)
+    found = diagnose(
+        saved.body,
+        saved.headers,
+        unchecked_secrets(secrets_file),
+        retired=unchecked_secrets(retired_secrets_file) if retired_secrets_file else (),
+        now=now,
+        tolerance=tolerance,
+    )
+    _print(found, Output(as_json=as_json))
+    if not found.genuine:
+        raise SystemExit(1)
+
+
+def _print(found: Diagnosis, output: Output) -> None:
+    verdict = "genuine" if found.genuine else f"refused: {found.refusal}"
+    output.record(
+        {
+            "genuine": found.genuine,
+            "reason": found.refusal,
+            "findings": [
+                {"cause": finding.cause, "fix": finding.fix} for finding in found.findings
+            ],
+        },
+        verdict,
+        "green" if found.genuine else "red",
+    )
+    for finding in found.findings:
+        output.say(f"- {finding.cause}")
+        output.say(f"  {finding.fix}", "dim")
+
+
+def _read(request: Path | None, headers: Path | None, body: Path | None) -> _Saved:
+    if request is not None and headers is None and body is None:
+        return _split_request(_bytes(request))
+    if request is None and headers is not None and body is not None:
+        return _Saved(_bytes(body), _header_lines(_bytes(headers)))
+    raise click.UsageError("give either --request, or both --headers and --body")
+
+
+def _bytes(path: Path) -> bytes:
+    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+
+
+def _split_request(raw: bytes) -> _Saved:
+    found = re.search(rb"\r?\n\r?\n", raw)
+    if found is None:
+        raise click.UsageError("the saved request has no blank line between headers and body")
+    return _Saved(raw[found.end() :], _header_lines(raw[: found.start()]))
+
+
+def _header_lines(raw: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the pairs of ``Name: value`` lines; a request line is no such line."""
+    pairs = []
+    for line in raw.splitlines():
+        name, colon, value = line.partition(b":")
+        if colon and b" " not in name.strip():
+            pairs.append((name.strip(), value.strip()))
+    return pairs

@@ -1,0 +1,340 @@
+"""Why a delivery does not verify: the usual mistakes, tried one after the other.
+
+A signature says only yes or no. But each usual mistake (an undecoded secret, a body that was parsed
+and written again, another id) leads to a signature that can be computed; the one that matches names
+the mistake. Nothing of this is used to accept a delivery.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hmac import compare_digest
+from itertools import product
+
+from .errors import Refusal, SecretError, VerificationError
+from .headers import DeliveryHeaders, RawHeaders
+from .secrets import decode_secret
+from .signature import DEFAULT_TOLERANCE, signer, verify
+
+__all__ = ["Diagnosis", "Finding", "diagnose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or worth knowing, and what to do about it."""
+
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found.
+
+    Attributes:
+        refusal: why the delivery is refused; None where it is genuine.
+        findings: the causes; never empty for a refused delivery.
+
+    """
+
+    refusal: Refusal | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def genuine(self) -> bool:
+        """Whether the delivery verifies as it is."""
+        return self.refusal is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Guess:
+    """A value that may have been signed instead, and what that would mean (nothing: as it is)."""
+
+    value: bytes
+    finding: Finding | None = None
+
+
+def diagnose(
+    body: bytes,
+    headers: RawHeaders,
+    secrets: Sequence[str],
+    *,
+    retired: Sequence[str] = (),
+    now: float | None = None,
+    tolerance: float = DEFAULT_TOLERANCE,
+) -> Diagnosis:
+    """Return why a delivery is refused, and what to change.
+
+    Args:
+        body: the body as the verifier got it.
+        headers: the headers as the verifier got them.
+        secrets: the configured secrets; unusable ones are among the findings.
+        retired: secrets that are configured no more, to recognise their signatures.
+        now: Unix time in seconds; the system's clock by default.
+        tolerance: how many seconds the timestamp may lie from ``now``.
+
+    """
+    usable, unusable = _sorted_out(secrets)
+    try:
+        parsed = DeliveryHeaders.parse(headers)
+    except VerificationError as error:
+        return Diagnosis(error.reason, (*unusable, _header_finding(error.reason)))
+    refusal, findings = Refusal.NO_MATCHING_SIGNATURE, list(unusable)
+    try:
+        delivery = verify(body, headers, usable, tolerance=tolerance, now=now)
+    except SecretError:
+        pass  # none is usable; why stands among the findings
+    except VerificationError as error:
+        refusal = error.reason
+        if error.skew is not None:
+            findings.append(_skew_finding(error.skew, tolerance))
+    else:
+        return Diagnosis(None, _notes(delivery.secret_index, delivery.signature_count, usable))
+    match = _first_match(parsed, body, secrets, retired)
+    if match is not None:
+        findings.extend(match)
+    else:
+        findings.append(_stranger(parsed))
+    return Diagnosis(refusal, tuple(findings))
+
+
+def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Finding]]:
+    usable: list[str] = []
+    findings: list[Finding] = []
+    for number, secret in enumerate(secrets, start=1):
+        try:
+            decode_secret(secret)
+        except SecretError as error:
+            findings.append(
+                Finding(
+                    f"Secret {number} cannot be used: {error}.",
+                    "Copy the whole value that creation or rotation of the endpoint showed.",
+                )
+            )
+        else:
+            usable.append(secret)
+    if not secrets:
+        findings.append(
+            Finding("No secret is configured.", "Set HOOKONCE_SECRETS or name a secrets file.")
+        )
+    return usable, findings
+
+
+def _header_finding(reason: Refusal) -> Finding:
+    text = str(VerificationError(reason))
+    cause = f"{text[0].upper()}{text[1:]}."
+    if reason in {Refusal.MISSING_ID, Refusal.MISSING_TIMESTAMP, Refusal.MISSING_SIGNATURE}:
+        fix = "Let every webhook-* header through, and hand the verifier all headers."
+    elif reason in {Refusal.CONFLICTING_ID, Refusal.CONFLICTING_TIMESTAMP}:
+        fix = "Find the proxy that adds a second one; the sender puts each header once."
+    elif reason is Refusal.MALFORMED_TIMESTAMP:
+        fix = "Pass the header on as it came: whole seconds, neither milliseconds nor a date."
+    else:
+        fix = "Pass the header on as it came."
+    return Finding(cause, fix)
+
+
+def _skew_finding(skew: float, tolerance: float) -> Finding:
+    side = "ago" if skew > 0 else "in the future"
+    return Finding(
+        f"It was signed {abs(skew):.0f} s {side}; {tolerance:g} s are tolerated.",
+        "For a delivery recorded earlier that is expected. Otherwise set this machine's clock by"
+        " NTP, and look for a queue or proxy that holds deliveries back.",
+    )
+
+
+def _notes(secret_index: int, signature_count: int, secrets: Sequence[str]) -> tuple[Finding, ...]:
+    notes = []
+    if secret_index:
+        notes.append(
+            Finding(
+                f"Only secret {secret_index + 1} of {len(secrets)} matches.",
+                "Keep it until deliveries match the first; a rotation lasts 24 hours.",
+            )
+        )
+    if signature_count > 1:
+        notes.append(
+            Finding(
+                f"It carries {signature_count} signatures: a rotation of the secret is under way.",
+                "Configure the new secret before the 24 hours of the rotation are over.",
+            )
+        )
+    return tuple(notes)
+
+
+def _stranger(parsed: DeliveryHeaders) -> Finding:
+    if not parsed.signatures:
+        return Finding(
+            "webhook-signature has no well-formed v1 entry ('v1,' and 44 characters of base64).",
+            "Pass the header on as it came, and check that the sender signs with HMAC-SHA256.",
+        )
+    return Finding(
+        "None of these secrets signed these bytes, in none of the usual mistaken ways.",
+        "Compare the secret with the endpoint's secretPrefix: it may be another endpoint's, or have"
+        " been rotated (try the old one too). Otherwise the body or a header was changed on its"
+        " way, or the delivery is forged.",
+    )
+
+
+def _first_match(
+    parsed: DeliveryHeaders, body: bytes, secrets: Sequence[str], retired: Sequence[str]
+) -> list[Finding] | None:
+    """Return the findings of the simplest combination of guesses that gives the signature."""
+    keys = [*_key_guesses(secrets), *_retired_guesses(retired)]
+    ids = list(_id_guesses(parsed, body))
+    bodies = list(_body_guesses(body))
+    combinations = sorted(
+        product(keys, ids, bodies), key=lambda combination: len(_findings(combination))
+    )
+    for combination in combinations:
+        key, message_id, content = (guess.value for guess in combination)
+        expected = signer(key)(b"%b.%d." % (message_id, parsed.timestamp), content)
+        if any(compare_digest(signature, expected) for signature in parsed.signatures):
+            return _findings(combination)
+    return None
+
+
+def _findings(combination: Sequence[_Guess]) -> list[Finding]:
+    return [guess.finding for guess in combination if guess.finding is not None]
+
+
+def _key_guesses(secrets: Sequence[str]) -> Iterator[_Guess]:
+    for number, secret in enumerate(secrets, start=1):
+        text = secret.strip()
+        bare = text.removeprefix("whsec_")
+        yield from _decoded(text, None)
+        yield _Guess(
+            text.encode() or b"\0",
+            Finding(
+                f"The signer used the text of secret {number} as its key.",
+                "Make it decode what follows 'whsec_' from base64, and sign with those bytes.",
+            ),
+        )
+        yield _Guess(
+            bare.encode() or b"\0",
+            Finding(
+                f"The signer used secret {number} without its prefix, but not decoded, as its key.",
+                "Make it decode that text from base64, and sign with those bytes.",
+            ),
+        )
+        mended = text.strip("\"'`,; \t\r\n").removeprefix("v1,").removeprefix("whsec_")
+        mended = "".join(mended.split()).replace("-", "+").replace("_", "/").rstrip("=")
+        mended += "=" * (-len(mended) % 4)
+        if mended != bare:
+            yield from _decoded(
+                mended,
+                Finding(
+                    f"Secret {number} is right but for its spelling: quotes, white space, another"
+                    " base64 alphabet, or '=' missing at its end.",
+                    "Configure it exactly as it was shown: 'whsec_' and standard base64.",
+                ),
+            )
+
+
+def _retired_guesses(retired: Sequence[str]) -> Iterator[_Guess]:
+    for secret in retired:
+        yield from _decoded(
+            secret,
+            Finding(
+                "It is signed with a retired secret.",
+                "During a rotation configure both, the new one first; after its 24 hours a"
+                " delivery with the old one alone is no longer genuine.",
+            ),
+        )
+
+
+def _decoded(secret: str, finding: Finding | None) -> Iterator[_Guess]:
+    try:
+        yield _Guess(decode_secret(secret), finding)
+    except SecretError:
+        return
+
+
+def _id_guesses(parsed: DeliveryHeaders, body: bytes) -> Iterator[_Guess]:
+    message_id = parsed.message_id
+    yield _Guess(message_id.encode())
+    try:
+        envelope = json.loads(body)
+    except (ValueError, RecursionError):
+        envelope = None
+    inner = envelope.get("id") if isinstance(envelope, dict) else None
+    if isinstance(inner, str) and inner != message_id:
+        yield _Guess(
+            inner.encode("utf-8", "replace"),
+            Finding(
+                "The id in the body was signed, and webhook-id is another.",
+                "Pass webhook-id on as it came; nothing on the way may replace it.",
+            ),
+        )
+    if message_id != message_id.strip():
+        yield _Guess(
+            message_id.strip().encode(),
+            Finding("webhook-id has gained white space.", "Pass the header on as it came."),
+        )
+
+
+def _body_guesses(body: bytes) -> Iterator[_Guess]:
+    yield _Guess(body)
+    tried = {body}
+    for value, finding in (*_transport_changes(body), *_rewritings(body)):
+        if value not in tried:
+            tried.add(value)
+            yield _Guess(value, finding)
+
+
+def _transport_changes(body: bytes) -> Iterator[tuple[bytes, Finding]]:
+    line_ends = Finding(
+        "Line ends at the body's end or within it were changed.",
+        "Save and pass the body as bytes, not as text.",
+    )
+    yield body.rstrip(b"\r\n"), line_ends
+    yield body + b"\n", line_ends
+    yield body.replace(b"\r\n", b"\n"), line_ends
+    yield body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), line_ends
+    yield (
+        body.removeprefix(b"\xef\xbb\xbf"),
+        Finding("The body has gained a byte order mark.", "Save and pass the body as bytes."),
+    )
+    try:
+        decoded = base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError):
+        return
+    yield (
+        decoded,
+        Finding(
+            "The body is still encoded in base64.",
+            "Decode it first; on AWS Lambda look at isBase64Encoded.",
+        ),
+    )
+
+
+def _rewritings(body: bytes) -> Iterator[tuple[bytes, Finding]]:
+    """Yield the usual ways of writing the same JSON: the sender's own may be among them."""
+    finding = Finding(
+        "The body was parsed and written again before it was verified.",
+        "Verify the raw bytes first, and parse them afterwards: `await request.body()` in Starlette"
+        " and FastAPI, `request.get_data()` in Flask, `request.body` in Django.",
+    )
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    layouts: tuple[tuple[int | None, tuple[str, str] | None], ...] = (
+        (None, (",", ":")),
+        (None, None),
+        (2, None),
+        (4, None),
+    )
+    for (indent, separators), ascii_only, ordered in product(layouts, (False, True), (False, True)):
+        text = json.dumps(
+            value,
+            indent=indent,
+            separators=separators,
+            ensure_ascii=ascii_only,
+            sort_keys=ordered,
+        )
+        yield text.encode("utf-8", "replace"), finding
