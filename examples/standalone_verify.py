@@ -19,12 +19,11 @@ print(f"{delivery.id == event.id=}, {delivery.secret_index=}")
 
 # unwrap verifies, then reads the typed event.
 received = unwrap(body, sign([new, old], event.id, body), [new])
-assert isinstance(received, CommentReceived)
-print(received.data.text)
+if isinstance(received, CommentReceived):
+    print(received.data.text)
 
 # What is not genuine gives one kind of error, with a reason to branch on.
 try:
     verifier.verify(body + b" ", sign(new, event.id, body))
 except VerificationError as error:
-    assert error.reason is Refusal.NO_MATCHING_SIGNATURE
-    print(f"refused: {error.reason}")
+    print(f"refused: {error.reason}", error.reason is Refusal.NO_MATCHING_SIGNATURE)

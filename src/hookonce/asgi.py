@@ -1,7 +1,7 @@
 """The HTTP face: pure ASGI around ``handle``, and a guard over what may go out.
 
 Everything that is decided from HTTP alone is decided here (method, size, slowness), and this is the
-only file of the core that builds responses.
+only file of the core that builds responses or knows Starlette.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -25,12 +26,21 @@ from .limits import Limits
 from .outcome import Outcome, Reason
 
 __all__ = [
+    "ASGIApp",
     "DeliveryApp",
+    "Message",
+    "Middleware",
     "Readiness",
+    "Receive",
+    "Route",
+    "Scope",
+    "Send",
     "StatusGuard",
     "app_path",
+    "application",
     "delivery_routes",
     "health_routes",
+    "respond_elsewhere",
     "run_lifespan",
 ]
 
@@ -214,6 +224,13 @@ def delivery_routes(
         Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)
         for spelling in ((bare, f"{bare}/") if bare else ("/",))
     ]
+
+
+def application(
+    routes: Iterable[Route], lifespan: Callable[[object], AbstractAsyncContextManager[None]]
+) -> ASGIApp:
+    """Return an application of these routes and nothing else."""
+    return Starlette(routes=list(routes), lifespan=lifespan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from .attempt import Attempt, Attempts
 from .outcome import Outcome, Reason, later
 from .routing import Router
 from .stores.base import Claimed, DeadLetter, InFlight, Store, delivery_key
-from .tokens import new_token
+from .types import new_token
 
 __all__ = ["DeadLetters"]
 

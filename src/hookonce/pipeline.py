@@ -30,8 +30,7 @@ from .stores.base import (
     Ownership,
     Store,
 )
-from .tokens import new_token
-from .types import Clock, DeliveryKey
+from .types import Clock, DeliveryKey, new_token
 
 __all__ = ["Pipeline"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Protocol
 
 import pytest
-from starlette.types import ASGIApp
 
+from .asgi import ASGIApp
 from .secrets import new_secret
 from .testing import TestSender
 

@@ -9,11 +9,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from starlette.middleware import Middleware
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
-
 from . import asgi
+from .asgi import Middleware, Receive, Route, Scope, Send
 from .attempt import Attempts
 from .dead import DeadLetters
 from .errors import StoreError

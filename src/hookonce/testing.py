@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from pydantic import JsonValue
-from starlette.types import ASGIApp, Message, Scope
 
+from .asgi import ASGIApp, Message, Scope
 from .events import Event
 from .samples import event_body, make_event, new_event_id
 from .signature import sign

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 import uvicorn
-from starlette.applications import Starlette
 
 from hookonce import Receiver
+from hookonce.asgi import ASGIApp, application
 
 from .loading import load_receiver
 
@@ -18,11 +18,9 @@ DEFAULT_PORT = 8000
 _SHUTDOWN_SECONDS = 30
 
 
-def service_app(receiver: Receiver, path: str) -> Starlette:
+def service_app(receiver: Receiver, path: str) -> ASGIApp:
     """Return an application with the receiver's routes at ``path``, ``/livez`` and ``/readyz``."""
-    return Starlette(
-        routes=[*receiver.routes(path), *receiver.health_routes()], lifespan=receiver.lifespan
-    )
+    return application([*receiver.routes(path), *receiver.health_routes()], receiver.lifespan)
 
 
 @click.command()

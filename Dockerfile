@@ -1,0 +1,26 @@
+FROM python:3.13-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN python -m venv /opt/hookonce \
+    && /opt/hookonce/bin/pip install --no-cache-dir '.[cli]'
+
+FROM python:3.13-slim
+COPY --from=build /opt/hookonce /opt/hookonce
+# Replace this file with your own receiver, or set another MODULE:RECEIVER as the command.
+COPY examples/starlette_app.py /app/receiver_app.py
+RUN useradd --system --uid 10001 hookonce \
+    && install --directory --owner=hookonce /data
+ENV PATH=/opt/hookonce/bin:$PATH \
+    PYTHONPATH=/app \
+    PYTHONUNBUFFERED=1 \
+    PORT=8000
+# The SQLite store lies in the working folder; keep it on a volume.
+WORKDIR /data
+VOLUME /data
+USER 10001
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s CMD ["hookonce", "health"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["hookonce"]
+CMD ["serve", "receiver_app:receiver", "--host", "0.0.0.0"]

@@ -1,0 +1,130 @@
+"""The layout the README draws is the one the code has."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "hookonce"
+
+# Only these may import them: a backend, a framework or a tool is one file's affair.
+HOMES = {
+    "apsw": {"stores/sqlite.py", "stores/sqlite_schema.py", "stores/sqlite_writer.py"},
+    "starlette": {"asgi.py"},
+    "pytest": {"pytest_plugin.py"},
+    "uvicorn": {"cli/"},
+    "click": {"cli/"},
+    "rich": {"cli/"},
+    "httpx2": {"cli/"},
+}
+INPUT_OUTPUT = {"asyncio", "logging", "os", "pathlib", "queue", "socket", "subprocess", "threading"}
+
+
+def drawn_layers() -> dict[str, int]:
+    """Return the layer of each file in the README's picture."""
+    picture = re.search(
+        r"```\nsrc/hookonce/\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    assert picture is not None
+    layers: dict[str, int] = {}
+    layer = -1
+    for line in picture[1].splitlines():
+        number = re.match(r" ?(\d+) ", line)
+        layer = int(number[1]) if number else layer
+        layers |= dict.fromkeys(re.findall(r"[\w/]+(?:\.py|/(?=\s))", line), layer)
+    return layers
+
+
+LAYERS = drawn_layers()
+FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+
+def layer_of(file: str) -> int:
+    return LAYERS["cli/"] if file.startswith("cli/") else LAYERS[file]
+
+
+def imports(file: str) -> Iterator[str]:
+    """Yield the absolute dotted name of every module a file imports, wherever it does so."""
+    package = ["hookonce", *Path(file).parts[:-1]]
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            name = ".".join([*start, *([node.module] if node.module else [])])
+            yield from (f"{name}.{alias.name}" for alias in node.names)
+
+
+def own_file(module: str) -> str | None:
+    """Return the file of the package that an imported name comes from."""
+    if module.split(".", maxsplit=1)[0] != "hookonce":
+        return None
+    parts = module.split(".")[1:]
+    for length in range(len(parts), 0, -1):
+        stem = "/".join(parts[:length])
+        for candidate in (f"{stem}.py", f"{stem}/__init__.py"):
+            if (PACKAGE / candidate).exists():
+                return candidate
+    return "__init__.py"
+
+
+def test_the_picture_shows_every_file_and_nothing_else() -> None:
+    assert {file for file in FILES if not file.startswith("cli/")} == set(LAYERS) - {"cli/"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_imports_only_from_lower_layers(file: str) -> None:
+    targets = {target for name in imports(file) if (target := own_file(name)) is not None}
+    wrong = {
+        target
+        for target in targets - {file}
+        if layer_of(target) >= layer_of(file)
+        and not (file.startswith("cli/") and target.startswith("cli/"))
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_dependency_is_imported_only_where_it_belongs(file: str) -> None:
+    foreign = {name.split(".")[0] for name in imports(file)} & set(HOMES)
+    wrong = {
+        name
+        for name in foreign
+        if not any(
+            file == home or (file.startswith("cli/") and home == "cli/") for home in HOMES[name]
+        )
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if layer_of(file) <= 2])
+def test_the_lowest_layers_do_no_input_or_output_and_wait_for_nothing(file: str) -> None:
+    assert not {name.split(".")[0] for name in imports(file)} & INPUT_OUTPUT
+    tree = ast.parse((PACKAGE / file).read_text())
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Await)]
+
+
+def test_no_backend_imports_another() -> None:
+    backends = [
+        f
+        for f in FILES
+        if f.startswith("stores/") and f not in {"stores/__init__.py", "stores/base.py"}
+    ]
+    for file in backends:
+        family = file.split("_")[0].removesuffix(".py")
+        others = {t for name in imports(file) if (t := own_file(name)) and t in backends}
+        assert {other for other in others if not other.startswith(family)} == set()
+
+
+def test_importing_the_package_loads_no_backend_server_or_tool() -> None:
+    unwanted = ("redis", "apsw", "uvicorn", "click", "rich", "httpx2", "pytest")
+    code = f"import hookonce, sys; print([n for n in {unwanted} if n in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    assert loaded.stdout.strip() == "[]"
