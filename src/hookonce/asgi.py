@@ -46,6 +46,8 @@ __all__ = [
 
 _log = logging.getLogger("hookonce.http")
 
+_MOST_LENGTH_DIGITS = 18
+
 _TOO_LARGE = Outcome(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Reason.BODY_TOO_LARGE)
 _TOO_SLOW = Outcome(HTTPStatus.REQUEST_TIMEOUT, Reason.BODY_TIMEOUT)
 _NOT_POST = Outcome(HTTPStatus.METHOD_NOT_ALLOWED, Reason.METHOD_NOT_ALLOWED, {"allow": "POST"})
@@ -106,8 +108,11 @@ class DeliveryApp:
 
 async def _read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive, most: int) -> bytes:
     for name, value in headers:
-        if name == b"content-length" and value.isdigit() and int(value) > most:
-            raise _TooLargeError
+        # By its length first: int() refuses thousands of digits.
+        if name == b"content-length" and value.isdigit():
+            too_large = len(value) > _MOST_LENGTH_DIGITS or int(value) > most
+            if too_large:
+                raise _TooLargeError
     chunks: list[bytes] = []
     size = 0
     while True:

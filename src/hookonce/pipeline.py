@@ -39,6 +39,8 @@ _log = logging.getLogger("hookonce")
 # How often another process's claim is looked at: soon at first, since most handlers are quick.
 _FIRST_LOOK_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 0.5
+# A look at the very end of the answer budget still gets time to be answered.
+_LAST_LOOK_SECONDS = 1.0
 
 _DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
 _ALREADY_DEAD = Outcome(HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD)
@@ -110,6 +112,11 @@ class Pipeline:
         """Accept deliveries (again)."""
         self._accepting = True
 
+    @property
+    def accepting(self) -> bool:
+        """Whether deliveries are accepted; they are not during and after a shutdown."""
+        return self._accepting
+
     async def drain(self) -> None:
         """Accept nothing more, wait for running handlers, then cancel and release the rest."""
         self._accepting = False
@@ -154,7 +161,7 @@ class Pipeline:
         if _log.isEnabledFor(logging.INFO):
             _log.info(
                 "%s %s at %s: %d %s",
-                event_type or "unreadable event",
+                event_type or f"an event said to be {hints.event_type!r}",
                 delivery.id,
                 self._endpoint,
                 outcome.status,
@@ -235,9 +242,10 @@ class Pipeline:
         token = new_token()
         look = _FIRST_LOOK_SECONDS
         while True:
+            remaining = self._remaining(deadline)
             try:
                 result = await within(
-                    min(self._limits.store_seconds, self._remaining(deadline)),
+                    min(self._limits.store_seconds, max(remaining, _LAST_LOOK_SECONDS)),
                     self._store.claim(key, token, self._limits.lease_seconds),
                 )
             except StoreError as error:
@@ -251,9 +259,9 @@ class Pipeline:
                 case Dead():
                     return _ALREADY_DEAD
                 case InFlight(until):
-                    if self._remaining(deadline) <= look:
+                    if remaining <= 0:
                         return later(Reason.IN_FLIGHT, until - self._clock())
-                    await self._wait_for_owner(key, look)
+                    await self._wait_for_owner(key, min(look, remaining))
                     look = min(2 * look, _LONGEST_LOOK_SECONDS)
 
     async def _wait_for_owner(self, key: DeliveryKey, seconds: float) -> None:

@@ -83,14 +83,15 @@ class FileSecrets:
         return self._secrets
 
     def _reload(self, version: _Version) -> None:
-        # The version from before the reading: what changes meanwhile is seen at the next look.
-        self._version = version
         try:
             self._secrets = self._read()
         except SecretError as error:
             _log.error("the secrets in force stay, for the new ones cannot be used: %s", error)
         else:
             _log.info("read %d secrets anew", len(self._secrets))
+        # Last, so that other threads wait for the new secrets; and the version from before the
+        # reading, so that what changes meanwhile is seen at the next look.
+        self._version = version
 
     def _look(self) -> _Version:
         return tuple(_file_version(path) for path in self._paths)

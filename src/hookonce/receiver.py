@@ -146,6 +146,8 @@ class Receiver(Router):
 
     async def check(self) -> asgi.Readiness:
         """Return whether deliveries can be taken, and if not, why."""
+        if not self._pipeline.accepting:
+            return asgi.Readiness(("the receiver is shutting down",))
         try:
             await within(self._limits.store_seconds, self._store.stats())
         except StoreError as error:
