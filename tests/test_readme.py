@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from hookonce import Limits, Reason, Receiver, Refusal, Reject
-from hookonce.events import CommentReceived
+from hookonce.events import EVENT_CLASSES, CommentReceived
 from hookonce.secrets import new_secret
 from hookonce.testing import TestSender, event_body, make_event, signed_request
 
@@ -58,9 +58,21 @@ def secret() -> str:
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
 def test_each_python_snippet_runs(number: int, tmp_path: Path, secret: str) -> None:
-    (tmp_path / "snippet.py").write_text(SNIPPETS[number])
+    snippet = SNIPPETS[number]
+    (tmp_path / "snippet.py").write_text(snippet)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["hookonce.pytest_plugin"]\n')
+    how = ["-m", "pytest", "-q"] if "\nasync def test_" in snippet else []
     environment = os.environ | {"HOOKONCE_SECRETS": secret}
-    subprocess.run([sys.executable, "snippet.py"], cwd=tmp_path, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, *how, "snippet.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not how or "1 passed" in done.stdout
 
 
 @contextmanager
@@ -151,6 +163,11 @@ def test_the_first_screen_has_one_command_to_see_it_work_and_one_to_test_it() ->
 def test_every_reason_an_answer_can_have_is_in_the_table(reason: str) -> None:
     table = README.partition("## What is answered")[2].partition("\n## ")[0]
     assert f"`{reason}`" in table
+
+
+def test_every_event_type_is_in_its_table_with_its_class() -> None:
+    for event_type, event_class in EVENT_CLASSES.items():
+        assert f"| `{event_type}` | `{event_class.__name__}` |" in README
 
 
 def test_every_limit_is_named() -> None:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .headers import RawHeaders
@@ -39,8 +38,8 @@ __all__ = [
     "app_path",
     "application",
     "delivery_routes",
+    "elsewhere",
     "health_routes",
-    "respond_elsewhere",
     "run_lifespan",
 ]
 
@@ -167,7 +166,7 @@ class StatusGuard:
         if scope["type"] != "http" or not self._guards(scope):
             await self._app(scope, receive, send)
             return
-        answer = _GuardedAnswer(send)
+        answer = _GuardedAnswer(send, scope["path"])
         try:
             await self._app(scope, receive, answer.send)
         except Exception:
@@ -183,6 +182,7 @@ class StatusGuard:
 @dataclass(slots=True)
 class _GuardedAnswer:
     _send: Send
+    _path: str
     started: bool = False
     replaced: bool = False
 
@@ -194,7 +194,11 @@ class _GuardedAnswer:
             status = message["status"]
             if status == HTTPStatus.GONE or HTTPStatus.MULTIPLE_CHOICES <= status < 400:
                 self.replaced = True
-                _log.error("the application answered a delivery with %d; sent 500 instead", status)
+                _log.error(
+                    "the application answered a delivery to %s with %d; sent 500 instead",
+                    self._path,
+                    status,
+                )
                 await _respond(self._send, _BROKEN)
                 return
         await self._send(message)
@@ -234,8 +238,8 @@ def delivery_routes(
 def application(
     routes: Iterable[Route], lifespan: Callable[[object], AbstractAsyncContextManager[None]]
 ) -> ASGIApp:
-    """Return an application of these routes and nothing else."""
-    return Starlette(routes=list(routes), lifespan=lifespan)
+    """Return an application of these routes and nothing else; it never redirects."""
+    return Router(list(routes), redirect_slashes=False, default=elsewhere, lifespan=lifespan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +290,7 @@ async def run_lifespan(
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def respond_elsewhere(scope: Scope, send: Send) -> None:
+async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
     """Answer what is no delivery: 404 for a request, a closed door for a WebSocket."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})

@@ -13,8 +13,8 @@ from http import HTTPStatus
 from typing import Any, TypeAlias, TypeVar
 
 from .context import Context
-from .dispatch import Dispatcher, Failure, Progress, Report
-from .errors import StoreError
+from .dispatch import Dispatcher, Progress, Report
+from .errors import Reject, Retry, StoreError
 from .events import Event
 from .lease import LeaseKeeper, within
 from .limits import Limits
@@ -22,7 +22,16 @@ from .outcome import Outcome, Reason, later
 from .routing import Handler, Router
 from .stores.base import Claimed, DeadReason, Delivery, Ownership, Store
 
-__all__ = ["Attempt", "Attempts", "Bury", "Complete", "Release", "Settlement", "decide"]
+__all__ = [
+    "Attempt",
+    "Attempts",
+    "Bury",
+    "Complete",
+    "Release",
+    "Settlement",
+    "decide",
+    "is_last_delivery",
+]
 
 _log = logging.getLogger("hookonce")
 
@@ -36,6 +45,11 @@ _LAST_DELIVERY_ATTEMPT = 9
 
 _FIRST_RECORDING_PAUSE_SECONDS = 0.1
 _LONGEST_RECORDING_PAUSE_SECONDS = 2.0
+
+
+def is_last_delivery(delivery_attempt: int | None) -> bool:
+    """Return whether the sender, by its own unsigned count, will not bring the event again."""
+    return (delivery_attempt or 0) >= _LAST_DELIVERY_ATTEMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +121,7 @@ class Attempt:
         return (
             self.is_replay
             or self.claim.attempt >= _LAST_OWN_ATTEMPT
-            or (self.delivery_attempt or 0) >= _LAST_DELIVERY_ATTEMPT
+            or is_last_delivery(self.delivery_attempt)
         )
 
     def context(self, handler: str) -> Context:
@@ -145,6 +159,19 @@ class Attempts:
             threads=limits.threads, handler_timeout=limits.handler_timeout_seconds
         )
 
+    @property
+    def overdue(self) -> int:
+        """How many sync handlers run longer than their time limit; each occupies a thread."""
+        return self._dispatcher.overdue
+
+    async def keep_in_flight(self, delivery: Delivery) -> None:
+        """Keep the last delivery of an event that is in flight: its attempt may yet fail."""
+        if self._store.keeps_bodies:
+            try:
+                await self._in_time(self._store.keep_in_flight(delivery))
+            except StoreError as error:
+                _log.error("could not keep the last delivery of %s: %s", delivery.key, error)
+
     def close(self) -> None:
         """Let go of the threads of sync handlers."""
         self._dispatcher.close()
@@ -154,7 +181,7 @@ class Attempts:
         attempt: Attempt,
         *,
         settled: Callable[[Outcome], None],
-        succeeded: Callable[[], None] = lambda: None,
+        ended: Callable[[Report], None] = lambda _: None,
     ) -> None:
         """Run the attempt to its end.
 
@@ -162,7 +189,7 @@ class Attempts:
             attempt: what to run.
             settled: called with the outcome as soon as it stands, perhaps more than once; error
                 hooks run after it.
-            succeeded: called when every handler has succeeded, before that is recorded.
+            ended: called when every handler has ended, before that is recorded.
 
         """
         claim, progress = attempt.claim, Progress()
@@ -179,19 +206,17 @@ class Attempts:
             except asyncio.CancelledError:
                 await asyncio.shield(self._give_back(claim, progress))
                 raise
+            ended(report)
             settlement = decide(
                 report,
                 last_chance=attempt.is_last_chance,
                 keeps_bodies=self._store.keeps_bodies,
             )
             if isinstance(settlement, Complete):
-                succeeded()
                 await self._complete(claim, keeper, settled)
                 return
-            settled(await self._give_up(attempt, report, settlement, progress))
-        # A retry that was asked for is no failure, unless it was asked for in vain.
-        buried = isinstance(settlement, Bury)
-        await self._tell(attempt, report.failures if buried else report.errors)
+            settled(await self._give_up(attempt, report, settlement))
+        await self._tell(attempt, report, buried=isinstance(settlement, Bury))
 
     async def _keep(self, attempt: Attempt) -> None:
         """Keep the body, so that not even a crash of the last attempt can lose the event."""
@@ -213,6 +238,7 @@ class Attempts:
             try:
                 await self._in_time(self._store.complete(claim))
             except StoreError as error:
+                settled(handled)
                 if loop.time() >= keeper.expires_at:
                     _log.error(
                         "%s is handled, but that could not be recorded while its lease lived; a"
@@ -221,7 +247,6 @@ class Attempts:
                         error,
                     )
                     return
-                settled(handled)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_RECORDING_PAUSE_SECONDS)
             else:
@@ -229,7 +254,7 @@ class Attempts:
                 return
 
     async def _give_up(
-        self, attempt: Attempt, report: Report, settlement: Release | Bury, progress: Progress
+        self, attempt: Attempt, report: Report, settlement: Release | Bury
     ) -> Outcome:
         """Release or bury the event, and return the answer that is true after that."""
         claim = attempt.claim
@@ -244,10 +269,6 @@ class Attempts:
                         delivery=attempt.delivery,
                     )
                 )
-            elif progress.thread_goes_on:
-                # A sync handler that ran out of time still runs; until its lease ends, no other
-                # attempt shall run beside it.
-                return settlement.outcome
             else:
                 ownership = await self._in_time(
                     self._store.release(claim, report.finished, report.describe())
@@ -261,17 +282,23 @@ class Attempts:
         return settlement.outcome
 
     async def _give_back(self, claim: Claimed, progress: Progress) -> None:
-        """Release the claim of an attempt that was cancelled."""
-        if progress.thread_goes_on:
-            return
+        """Release the claim of an attempt that was cancelled.
+
+        A thread cannot be cancelled. While one goes on, no other attempt shall run beside it, so
+        the claim is left to its lease.
+        """
+        finished = progress.all_finished()
         try:
-            await self._in_time(
-                self._store.release(claim, frozenset(progress.finished), "cancelled at shutdown")
-            )
+            if progress.thread_goes_on:
+                await self._in_time(self._store.extend(claim, finished))
+            else:
+                await self._in_time(self._store.release(claim, finished, "cancelled at shutdown"))
         except StoreError as error:
             _log.error("could not release %s; its lease will run out: %s", claim.key, error)
 
-    async def _tell(self, attempt: Attempt, failures: Sequence[Failure]) -> None:
+    async def _tell(self, attempt: Attempt, report: Report, *, buried: bool) -> None:
+        # A retry that was asked for is no failure, unless it was asked for in vain.
+        failures = report.failures if buried else report.errors
         if not failures:
             return
         count = len(failures)
@@ -279,9 +306,11 @@ class Attempts:
             f"{count} handler{'s' if count > 1 else ''} of {attempt.event.type} failed",
             [failure.error for failure in failures],
         )
-        _log.error(
-            "attempt %d at %s failed", attempt.claim.attempt, attempt.claim.key, exc_info=group
-        )
+        number, key = attempt.claim.attempt, attempt.claim.key
+        if all(isinstance(failure.error, Reject | Retry) for failure in failures):
+            _log.warning("attempt %d at %s was its last: %s", number, key, report.describe())
+        else:
+            _log.error("attempt %d at %s failed", number, key, exc_info=group)
         context = attempt.context(", ".join(failure.handler for failure in failures))
         await self._dispatcher.tell(self._router.error_hooks, group, attempt.event, context)
 

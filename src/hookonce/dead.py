@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from .attempt import Attempt, Attempts
+from .errors import StoreError
 from .outcome import Outcome, Reason, later
 from .routing import Router
 from .stores.base import Claimed, DeadLetter, InFlight, Store, delivery_key
@@ -78,6 +79,8 @@ class DeadLetters:
         letter = await self._store.dead_letter(key)
         if letter is None:
             raise LookupError(f"there is no dead letter {event_id!r} at {self._endpoint!r}")
+        if not self._store.keeps_bodies:
+            raise StoreError("the store keeps no bodies, so there is nothing to replay")
         event = self._router.parser.parse(letter.delivery.body, event_id)
         handlers = self._router.find(event)
         if not handlers:
@@ -85,7 +88,7 @@ class DeadLetters:
         claim = await self._store.replay(key, new_token(), self._lease_seconds)
         if isinstance(claim, InFlight):
             return later(Reason.IN_FLIGHT)
-        if not isinstance(claim, Claimed):  # another replay was quicker
+        if not isinstance(claim, Claimed):  # another replay has just succeeded
             return Outcome(HTTPStatus.OK, Reason.DUPLICATE)
         outcomes: list[Outcome] = []
         await self._attempts.make(

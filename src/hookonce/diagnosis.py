@@ -10,14 +10,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
 from itertools import product
+from typing import cast
 
 from .errors import Refusal, SecretError, VerificationError
-from .headers import DeliveryHeaders, RawHeaders
-from .secrets import decode_secret
+from .headers import DeliveryHeaders, RawHeaders, header_pairs
+from .secrets import decode_secret, new_secret
 from .signature import DEFAULT_TOLERANCE, signer, verify
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
@@ -55,15 +57,15 @@ class _Guess:
     """A value that may have been signed instead, and what that would mean (nothing: as it is)."""
 
     value: bytes
-    finding: Finding | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 def diagnose(
     body: bytes,
     headers: RawHeaders,
-    secrets: Sequence[str],
+    secrets: str | Sequence[str],
     *,
-    retired: Sequence[str] = (),
+    retired: str | Sequence[str] = (),
     now: float | None = None,
     tolerance: float = DEFAULT_TOLERANCE,
 ) -> Diagnosis:
@@ -72,12 +74,15 @@ def diagnose(
     Args:
         body: the body as the verifier got it.
         headers: the headers as the verifier got them.
-        secrets: the configured secrets; unusable ones are among the findings.
+        secrets: the configured secret or secrets; unusable ones are among the findings.
         retired: secrets that are configured no more, to recognise their signatures.
         now: Unix time in seconds; the system's clock by default.
         tolerance: how many seconds the timestamp may lie from ``now``.
 
     """
+    secrets = (secrets,) if isinstance(secrets, str) else secrets
+    retired = (retired,) if isinstance(retired, str) else retired
+    headers = cast("RawHeaders", list(header_pairs(headers)))  # they are read twice
     usable, unusable = _sorted_out(secrets)
     try:
         parsed = DeliveryHeaders.parse(headers)
@@ -85,15 +90,16 @@ def diagnose(
         return Diagnosis(error.reason, (*unusable, _header_finding(error.reason)))
     refusal, findings = Refusal.NO_MATCHING_SIGNATURE, list(unusable)
     try:
-        delivery = verify(body, headers, usable, tolerance=tolerance, now=now)
-    except SecretError:
-        pass  # none is usable; why stands among the findings
+        # Where none is usable, with nobody's: the timestamp is judged all the same.
+        delivery = verify(body, headers, usable or [new_secret()], tolerance=tolerance, now=now)
     except VerificationError as error:
         refusal = error.reason
         if error.skew is not None:
             findings.append(_skew_finding(error.skew, tolerance))
     else:
-        return Diagnosis(None, _notes(delivery.secret_index, delivery.signature_count, usable))
+        index = secrets.index(usable[delivery.secret_index])
+        notes = _notes(index, delivery.signature_count, secrets)
+        return Diagnosis(None, (*unusable, *notes))
     match = _first_match(parsed, body, secrets, retired)
     if match is not None:
         findings.extend(match)
@@ -185,8 +191,8 @@ def _first_match(
 ) -> list[Finding] | None:
     """Return the findings of the simplest combination of guesses that gives the signature."""
     keys = [*_key_guesses(secrets), *_retired_guesses(retired)]
-    ids = list(_id_guesses(parsed, body))
     bodies = list(_body_guesses(body))
+    ids = list(_id_guesses(parsed, bodies))
     combinations = sorted(
         product(keys, ids, bodies), key=lambda combination: len(_findings(combination))
     )
@@ -199,40 +205,41 @@ def _first_match(
 
 
 def _findings(combination: Sequence[_Guess]) -> list[Finding]:
-    return [guess.finding for guess in combination if guess.finding is not None]
+    return [finding for guess in combination for finding in guess.findings]
+
+
+# What is left of 'whsec_' where copying missed its start.
+_CUT_PREFIX = re.compile("(?:hsec|sec|ec|c)?_")
 
 
 def _key_guesses(secrets: Sequence[str]) -> Iterator[_Guess]:
     for number, secret in enumerate(secrets, start=1):
+        if not isinstance(secret, str):  # a setting that is missing; its finding says so
+            continue
         text = secret.strip()
         bare = text.removeprefix("whsec_")
-        yield from _decoded(text, None)
-        yield _Guess(
-            text.encode() or b"\0",
-            Finding(
-                f"The signer used the text of secret {number} as its key.",
-                "Make it decode what follows 'whsec_' from base64, and sign with those bytes.",
-            ),
+        yield from _decoded(text)
+        whole_text = Finding(
+            f"The signer used the text of secret {number} as its key.",
+            "Make it decode what follows 'whsec_' from base64, and sign with those bytes.",
         )
-        yield _Guess(
-            bare.encode() or b"\0",
-            Finding(
-                f"The signer used secret {number} without its prefix, but not decoded, as its key.",
-                "Make it decode that text from base64, and sign with those bytes.",
-            ),
+        yield _Guess(text.encode("utf-8", "replace"), (whole_text,))
+        bare_text = Finding(
+            f"The signer used secret {number} without its prefix, but not decoded, as its key.",
+            "Make it decode that text from base64, and sign with those bytes.",
         )
-        mended = text.strip("\"'`,; \t\r\n").removeprefix("v1,").removeprefix("whsec_")
-        mended = "".join(mended.split()).replace("-", "+").replace("_", "/").rstrip("=")
-        mended += "=" * (-len(mended) % 4)
-        if mended != bare:
-            yield from _decoded(
-                mended,
-                Finding(
-                    f"Secret {number} is right but for its spelling: quotes, white space, another"
-                    " base64 alphabet, or '=' missing at its end.",
-                    "Configure it exactly as it was shown: 'whsec_' and standard base64.",
-                ),
-            )
+        yield _Guess(bare.encode("utf-8", "replace"), (bare_text,))
+        misspelt = Finding(
+            f"Secret {number} is right but for its spelling: quotes, white space, another base64"
+            " alphabet, or a piece missing of 'whsec_' or of the '=' at its end.",
+            "Configure it exactly as it was shown: 'whsec_' and standard base64.",
+        )
+        core = text.strip("\"'`,; \t\r\n\ufeff").removeprefix("v1,").removeprefix("whsec_")
+        for spelling in (core, _CUT_PREFIX.sub("", core, count=1)):
+            mended = "".join(spelling.split()).replace("-", "+").replace("_", "/").rstrip("=")
+            mended += "=" * (-len(mended) % 4)
+            if mended != bare:
+                yield from _decoded(mended, misspelt)
 
 
 def _retired_guesses(retired: Sequence[str]) -> Iterator[_Guess]:
@@ -247,43 +254,56 @@ def _retired_guesses(retired: Sequence[str]) -> Iterator[_Guess]:
         )
 
 
-def _decoded(secret: str, finding: Finding | None) -> Iterator[_Guess]:
+def _decoded(secret: str, *findings: Finding) -> Iterator[_Guess]:
     try:
-        yield _Guess(decode_secret(secret), finding)
+        yield _Guess(decode_secret(secret), findings)
     except SecretError:
         return
 
 
-def _id_guesses(parsed: DeliveryHeaders, body: bytes) -> Iterator[_Guess]:
+def _id_guesses(parsed: DeliveryHeaders, bodies: Sequence[_Guess]) -> Iterator[_Guess]:
     message_id = parsed.message_id
     yield _Guess(message_id.encode())
+    if message_id != message_id.strip():
+        spaced = Finding("webhook-id has gained white space.", "Pass the header on as it came.")
+        yield _Guess(message_id.strip().encode(), (spaced,))
+    replaced = Finding(
+        "The id in the body was signed, and webhook-id is another.",
+        "Pass webhook-id on as it came; nothing on the way may replace it.",
+    )
+    for inner in dict.fromkeys(_id_in(body.value) for body in bodies):
+        if inner is not None and inner != message_id:
+            yield _Guess(inner.encode("utf-8", "replace"), (replaced,))
+
+
+def _id_in(body: bytes) -> str | None:
     try:
         envelope = json.loads(body)
     except (ValueError, RecursionError):
-        envelope = None
+        return None
     inner = envelope.get("id") if isinstance(envelope, dict) else None
-    if isinstance(inner, str) and inner != message_id:
-        yield _Guess(
-            inner.encode("utf-8", "replace"),
-            Finding(
-                "The id in the body was signed, and webhook-id is another.",
-                "Pass webhook-id on as it came; nothing on the way may replace it.",
-            ),
-        )
-    if message_id != message_id.strip():
-        yield _Guess(
-            message_id.strip().encode(),
-            Finding("webhook-id has gained white space.", "Pass the header on as it came."),
-        )
+    return inner if isinstance(inner, str) else None
 
 
 def _body_guesses(body: bytes) -> Iterator[_Guess]:
+    """Yield the body as it is, and what it may have been before one change on its way or two."""
     yield _Guess(body)
     tried = {body}
-    for value, finding in (*_transport_changes(body), *_rewritings(body)):
+    transported = list(_transport_changes(body))
+    rewritten = list(_rewritings(body))
+    for value, finding in (*transported, *rewritten):
         if value not in tried:
             tried.add(value)
-            yield _Guess(value, finding)
+            yield _Guess(value, (finding,))
+    for value, finding in transported:
+        # What can be parsed as it is gives no other rewritings without its changes.
+        for earlier, another in (
+            *_transport_changes(value),
+            *(() if rewritten else _rewritings(value)),
+        ):
+            if earlier not in tried:
+                tried.add(earlier)
+                yield _Guess(earlier, tuple(dict.fromkeys((finding, another))))
 
 
 def _transport_changes(body: bytes) -> Iterator[tuple[bytes, Finding]]:
@@ -300,7 +320,7 @@ def _transport_changes(body: bytes) -> Iterator[tuple[bytes, Finding]]:
         Finding("The body has gained a byte order mark.", "Save and pass the body as bytes."),
     )
     try:
-        decoded = base64.b64decode(body, validate=True)
+        decoded = base64.b64decode(b"".join(body.split()), validate=True)  # lines of 76, say
     except (binascii.Error, ValueError):
         return
     yield (
@@ -330,11 +350,14 @@ def _rewritings(body: bytes) -> Iterator[tuple[bytes, Finding]]:
         (4, None),
     )
     for (indent, separators), ascii_only, ordered in product(layouts, (False, True), (False, True)):
-        text = json.dumps(
-            value,
-            indent=indent,
-            separators=separators,
-            ensure_ascii=ascii_only,
-            sort_keys=ordered,
-        )
+        try:
+            text = json.dumps(
+                value,
+                indent=indent,
+                separators=separators,
+                ensure_ascii=ascii_only,
+                sort_keys=ordered,
+            )
+        except RecursionError:  # reading may go deeper than writing
+            return
         yield text.encode("utf-8", "replace"), finding

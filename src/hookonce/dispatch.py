@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -69,7 +70,10 @@ class Report:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a broken __str__ must not break the report of it
+        text = "(its text cannot be made)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -80,27 +84,37 @@ class Progress:
     Attributes:
         finished: the handlers that have succeeded so far.
         changed: called after each of them.
-        threads: the sync handlers of the attempt.
+        threads: the sync handlers that have been given to a thread, by their names.
 
     """
 
     finished: set[str] = field(default_factory=set)
     changed: Callable[[], None] = lambda: None
-    threads: list[Future[Any]] = field(default_factory=list)
+    threads: dict[str, Future[Any]] = field(default_factory=dict)
 
     @property
     def thread_goes_on(self) -> bool:
         """Whether a sync handler is still running, which no cancellation or time limit can end."""
-        return any(not future.done() for future in self.threads)
+        return any(not future.done() for future in self.threads.values())
+
+    def all_finished(self) -> frozenset[str]:
+        """Return what has succeeded, threads among them that nobody has waited for."""
+        ended = (
+            name
+            for name, future in self.threads.items()
+            if future.done() and not future.cancelled() and future.exception() is None
+        )
+        return frozenset(self.finished).union(ended)
 
 
 class Dispatcher:
-    """Runs handlers with a time limit, sync ones in its own threads.
+    """Runs handlers, sync ones in its own threads.
 
     Args:
         threads: how many sync handlers run at once.
-        handler_timeout: seconds after which an attempt of a handler counts as failed. An async
-            handler is cancelled then; a thread cannot be, and may still go on.
+        handler_timeout: seconds after which an async handler is cancelled and counts as failed. A
+            thread cannot be cancelled, and an event must not run beside itself: a sync handler
+            keeps its claim until it ends, and is only reported as overdue.
 
     """
 
@@ -108,6 +122,13 @@ class Dispatcher:
         self._threads = threads
         self._handler_timeout = handler_timeout
         self._pool: ThreadPoolExecutor | None = None
+        self._overdue: set[Future[Any]] = set()
+
+    @property
+    def overdue(self) -> int:
+        """How many sync handlers run longer than the time limit; each occupies a thread."""
+        self._overdue = {future for future in self._overdue if not future.done()}
+        return len(self._overdue)
 
     def close(self) -> None:
         """Take on no more sync handlers; those that run are not waited for."""
@@ -151,7 +172,9 @@ class Dispatcher:
         """Tell every error hook; what one raises is logged and changes nothing."""
         for hook in hooks:
             arguments = (error, event, context)[: hook.arguments]
-            failure = await self._guarded(hook.function, hook.is_async, arguments, Progress())
+            failure = await self._guarded(
+                "on_error", hook.function, hook.is_async, arguments, Progress()
+            )
             if failure is not None:
                 _log.error("an on_error function failed", exc_info=failure)
 
@@ -163,38 +186,48 @@ class Dispatcher:
         progress: Progress,
     ) -> Failure | None:
         arguments = (event, context_for(handler)) if handler.takes_context else (event,)
-        error = await self._guarded(handler.function, handler.is_async, arguments, progress)
+        error = await self._guarded(
+            handler.name, handler.function, handler.is_async, arguments, progress
+        )
         if error is None:
             progress.finished.add(handler.name)
             progress.changed()
             return None
-        error.add_note(f"raised by the handler {handler.name!r}")
+        note = f"raised by the handler {handler.name!r}"
+        if note not in getattr(error, "__notes__", ()):  # the same object may be raised again
+            error.add_note(note)
         return Failure(handler.name, error)
 
     async def _guarded(
         self,
+        name: str,
         function: Callable[..., Any],
         is_async: bool,
         arguments: tuple[Any, ...],
         progress: Progress,
     ) -> Exception | None:
-        """Call a user's function and return what it raised.
+        """Call a user's function, wait for all it began, and return what it raised.
 
         A cancellation of this very task (shutdown) passes; one that came out of the function, and
         SystemExit, are failures of the function like any other.
         """
         task = asyncio.current_task()
         cancellations = task.cancelling() if task else 0
+        limit: asyncio.Timeout | None = None
         try:
+            result = None
+            if not is_async:
+                result = await self._in_thread(name, function, arguments, progress)
             async with asyncio.timeout(self._handler_timeout) as limit:
                 if is_async:
-                    await function(*arguments)
-                else:
-                    result = await self._in_thread(function, arguments, progress)
-                    if asyncio.iscoroutine(result):  # a lambda or a wrapper around an async one
-                        await result
+                    result = await function(*arguments)
+                # A wrapper, or a forgotten `await`: what is only begun is not handled yet.
+                while inspect.isawaitable(result):
+                    result = await result
+            if inspect.isgenerator(result) or inspect.isasyncgen(result):
+                return TypeError("it returned a generator, so nothing of it has run")
         except TimeoutError as error:
-            if not limit.expired():
+            if limit is None or not limit.expired():
                 return error
             return TimeoutError(f"not finished within {self._handler_timeout:g} s")
         except Exception as error:  # noqa: BLE001 - reported as this handler's failure
@@ -210,14 +243,31 @@ class Dispatcher:
         return None
 
     async def _in_thread(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], progress: Progress
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        progress: Progress,
     ) -> Any:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="hookonce-handler")
         call = partial(contextvars.copy_context().run, _without_stop_iteration, function, arguments)
         future = self._pool.submit(call)
-        progress.threads.append(future)
-        return await asyncio.wrap_future(future)
+        progress.threads[name] = future
+        waiting = asyncio.wrap_future(future)
+        try:
+            await asyncio.wait({waiting}, timeout=self._handler_timeout)
+        except asyncio.CancelledError:
+            future.cancel()  # one that waits for a thread must not begin any more
+            raise
+        if not waiting.done() and future.running():
+            self._overdue.add(future)
+            _log.error(
+                "a sync handler has been running for more than %g s and cannot be cancelled; it"
+                " keeps its thread and its event until it ends",
+                self._handler_timeout,
+            )
+        return await waiting
 
 
 def _without_stop_iteration(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

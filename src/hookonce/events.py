@@ -205,7 +205,7 @@ class EventParser:
                 return self.parse(_without_lone_surrogates(body))
             except ValueError:
                 raise PayloadError(PayloadFault.NOT_JSON) from None
-        if fault["type"] == "union_tag_invalid":
+        if fault["type"] == "union_tag_invalid" and fault["loc"] == ():
             try:
                 return UnknownEvent.model_validate_json(body)
             except ValidationError as unknown:
@@ -234,12 +234,15 @@ def _without_lone_surrogates(body: bytes) -> bytes:
 
 
 _MAX_PROBLEMS = 5
+# What pydantic says of these can hold what it found.
+_REVEALING = {"union_tag_invalid", "value_error", "assertion_error"}
 
 
 def _problems(error: ValidationError) -> tuple[str, ...]:
     details = error.errors(include_url=False, include_input=False, include_context=False)
     return tuple(
-        f"{'.'.join(str(part) for part in detail['loc']) or 'body'}: {detail['msg']}"
+        f"{'.'.join(str(part) for part in detail['loc']) or 'body'}:"
+        f" {'not accepted' if detail['type'] in _REVEALING else detail['msg']}"
         for detail in details[:_MAX_PROBLEMS]
     )
 

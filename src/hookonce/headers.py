@@ -78,6 +78,9 @@ class DeliveryHeaders(NamedTuple):
     signed_prefix: bytes
     signatures: tuple[bytes, ...]
 
+    def __repr__(self) -> str:
+        return f"DeliveryHeaders({self.message_id!r}, {self.timestamp}, <signatures>)"
+
     @classmethod
     def parse(cls, headers: RawHeaders) -> DeliveryHeaders:
         """Return the signed headers among ``headers``.
@@ -88,27 +91,29 @@ class DeliveryHeaders(NamedTuple):
             VerificationError: one is missing, malformed, or repeated with another value.
 
         """
-        found: list[bytes | None] = [None, None, None]
+        found: list[bytes | None] = [None, None]
+        signature_lines: list[bytes] = []
         for name, value in header_pairs(headers):
-            field = _FIELDS.get(name)
-            if field is None:
-                if not isinstance(name, str | bytes):
-                    continue
-                field = _FIELDS.get(name.lower())
+            try:
+                field = _FIELDS.get(name)
                 if field is None:
-                    continue
+                    field = _FIELDS.get(name.lower())
+                    if field is None:
+                        continue
+            except (TypeError, AttributeError):  # a name that is no text is none of ours
+                continue
             if value.__class__ is not bytes:
                 if value is None:  # a framework's "no such header"
                     continue
                 value = _encoded(value, field)  # noqa: PLW2901 - the same value, as bytes
-            known = found[field]
-            if known is None:
+            if field == _SIGNATURE:
+                signature_lines.append(value)
+            elif found[field] is None:
                 found[field] = value
-            elif field == _SIGNATURE:
-                found[field] = known + b" " + value
-            elif known != value:
+            elif found[field] != value:
                 raise VerificationError(_CONFLICTING[field])
-        message_id, timestamp, signature = found
+        message_id, timestamp = found
+        signature = b" ".join(signature_lines)
         if not message_id:
             raise VerificationError(Refusal.MISSING_ID)
         if not timestamp:
@@ -196,6 +201,8 @@ class DeliveryHints(NamedTuple):
         event_type: str | None = None
         attempt: int | None = None
         for name, value in header_pairs(headers):
+            if value is None or not isinstance(name, str | bytes):
+                continue
             lowered = name.lower()
             if not lowered.endswith(_HINT_ENDINGS.get(type(lowered), ())):
                 continue

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 # Handlers of one event often finish together; their success is written down in one step.
 _CHECKPOINT_DELAY_SECONDS = 0.1
+_RETRY_SECONDS = 1.0
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:
@@ -96,7 +97,7 @@ class LeaseKeeper:
             ownership = await within(self._store_seconds, self._store.extend(self._claim, finished))
         except StoreError as error:
             _log.warning("could not extend the lease of %s: %s", self._claim.key, error)
-            self._extend_in(1.0)
+            self._extend_in(min(_RETRY_SECONDS, self._claim.lease / 10))
             return
         if ownership is Ownership.LOST:
             _log.error(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 __all__ = ["Limits"]
 
 # Any 2xx within 10 s is success (interface, Limits: Webhook answer time).
-_SENDER_PATIENCE_SECONDS = 10.0
+# 10 s is the sender's patience; what may come after the budget is two last calls to the store.
+_MOST_ANSWER_SECONDS = 8.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,10 +17,11 @@ class Limits:
 
     Attributes:
         answer_seconds: a delivery is answered this long after it arrived at the latest; a handler
-            that needs longer goes on, and the retry finds it done. Below the sender's ten.
+            that needs longer goes on, and the retry finds it done. At most 8.5.
         lease_seconds: a claim is renewed at a third of this while its handlers run, and is free
             again this long after a crash.
-        handler_timeout_seconds: after this an attempt of a handler counts as failed.
+        handler_timeout_seconds: after this an async handler is cancelled and counts as failed; a
+            sync one cannot be, keeps its claim until it ends, and makes the receiver unready.
         store_seconds: a store that has not answered by then counts as unreachable.
         body_seconds: a request whose body has not arrived by then is answered 408.
         drain_seconds: how long a shutdown waits for running handlers.
@@ -42,5 +44,7 @@ class Limits:
             value = getattr(self, limit.name)
             if not 0 < value < float("inf"):
                 raise ValueError(f"{limit.name} must be a finite number above 0, not {value!r}")
-        if self.answer_seconds >= _SENDER_PATIENCE_SECONDS:
-            raise ValueError("answer_seconds must be below 10, after which the sender has given up")
+        if self.answer_seconds > _MOST_ANSWER_SECONDS:
+            raise ValueError(
+                f"answer_seconds must be at most {_MOST_ANSWER_SECONDS}: the sender gives up at 10"
+            )

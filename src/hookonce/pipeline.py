@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Collection
 from http import HTTPStatus
+from typing import TypeVar, cast
 
-from .attempt import Attempt, Attempts
+from .attempt import Attempt, Attempts, is_last_delivery
+from .dispatch import Report
 from .errors import PayloadError, SecretError, StoreError, VerificationError
 from .events import Event, UnknownEvent
-from .headers import DeliveryHints, RawHeaders
+from .headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
 from .lease import within
 from .limits import Limits
 from .outcome import Outcome, Reason, later
@@ -36,12 +39,17 @@ __all__ = ["Pipeline"]
 
 _log = logging.getLogger("hookonce")
 
+T = TypeVar("T")
+
 # How often another process's claim is looked at: soon at first, since most handlers are quick.
 _FIRST_LOOK_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 0.5
-# A look at the very end of the answer budget still gets time to be answered.
-_LAST_LOOK_SECONDS = 1.0
+# A call to the store at the very end of the answer budget still gets time to be answered. There
+# can be two, and the sender gives up at ten seconds.
+_LAST_LOOK_SECONDS = 0.7
+_IDLE_LOOK_SECONDS = 0.01
 
+_HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
 _DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
 _ALREADY_DEAD = Outcome(HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD)
 
@@ -51,18 +59,22 @@ class _Run:
 
     Attributes:
         answer: the outcome, once it stands.
-        succeeded: whether every handler has succeeded, recorded or not.
+        report: what became of the handlers once they have ended, recorded or not.
 
     """
 
-    __slots__ = ("answer", "succeeded")
+    __slots__ = ("answer", "report")
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.succeeded = False
+        self.report: Report | None = None
 
-    def has_succeeded(self) -> None:
-        self.succeeded = True
+    @property
+    def succeeded(self) -> bool:
+        return self.report is not None and not self.report.failures
+
+    def has_ended(self, report: Report) -> None:
+        self.report = report
 
     def settle(self, outcome: Outcome) -> None:
         if not self.answer.done():
@@ -105,8 +117,10 @@ class Pipeline:
         self._limits = limits
         self._clock = clock
         self._runs: dict[DeliveryKey, _Run] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Run] = {}
+        self._claiming = 0
         self._accepting = True
+        self._unhandled: set[str] = set()
 
     def open(self) -> None:
         """Accept deliveries (again)."""
@@ -120,18 +134,30 @@ class Pipeline:
     async def drain(self) -> None:
         """Accept nothing more, wait for running handlers, then cancel and release the rest."""
         self._accepting = False
-        if not self._tasks:
-            return
-        _, late = await asyncio.wait(self._tasks, timeout=self._limits.drain_seconds)
+        await self._until_idle(self._limits.drain_seconds)
+        # What has ended is only being recorded; that is let go on.
+        late = [task for task, run in self._tasks.items() if run.report is None]
+        for task in late:
+            task.cancel()
         if late:
             _log.warning(
-                "%d events are still being handled after %g s; they are left to a retry",
-                len(late),
+                "handlers still running after %g s: %d; their events are left to a retry",
                 self._limits.drain_seconds,
+                len(late),
             )
-            for task in late:
-                task.cancel()
-            await asyncio.wait(late)
+        await self._until_idle(2 * self._limits.store_seconds)
+        for task in self._tasks:
+            _log.error("%s did not end, though it was cancelled", task.get_name())
+            task.cancel()
+
+    async def _until_idle(self, seconds: float) -> None:
+        """Wait until nothing claims, runs or settles, but no longer than that."""
+        end = asyncio.get_running_loop().time() + seconds
+        while (self._tasks or self._claiming) and self._remaining(end):
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._remaining(end))
+            else:
+                await asyncio.sleep(_IDLE_LOOK_SECONDS)
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -147,11 +173,17 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         if started is None:
             started = loop.time()
+        headers = _readable_twice(headers)
         deadline = started + self._limits.answer_seconds
         try:
             delivery = self._verifier.verify(body, headers)
         except VerificationError as error:
-            _log.warning("refused a delivery: %s", error, extra={"reason": error.reason})
+            _log.warning(
+                "refused a delivery that calls itself %s: %s",
+                _claimed_id(headers),
+                error,
+                extra={"reason": str(error.reason)},
+            )
             return Outcome(error.status_hint, error.reason)
         except SecretError as error:
             _log.error("no delivery can be verified: %s", error)
@@ -203,33 +235,38 @@ class Pipeline:
             if isinstance(event, UnknownEvent):
                 _log.warning("%s is of the unknown type %r; ignored", arrived.key, event.type)
                 return Outcome(HTTPStatus.OK, Reason.UNKNOWN_TYPE)
+            if event.type not in self._unhandled:
+                self._unhandled.add(event.type)  # bounded: a type with a model
+                _log.warning("there is no handler for %s; such events are ignored", event.type)
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
         claim = await self._claim(arrived.key, deadline)
         if isinstance(claim, Outcome):
+            if claim.reason == Reason.IN_FLIGHT and is_last_delivery(hints.attempt):
+                await self._attempts.keep_in_flight(arrived)
             return claim
         run = self._begin(Attempt(claim, arrived, event, handlers, hints.attempt))
         await asyncio.wait({run.answer}, timeout=self._remaining(deadline))
         if run.answer.done():
             return run.answer.result()
         if run.succeeded:
-            return Outcome(HTTPStatus.OK, Reason.HANDLED)
+            return _HANDLED
         return later(Reason.STILL_RUNNING)
 
     def _begin(self, attempt: Attempt) -> _Run:
         """Start an attempt in a task of its own, which no lost connection can cancel."""
         run, key = _Run(), attempt.claim.key
         task = asyncio.get_running_loop().create_task(
-            self._attempts.make(attempt, succeeded=run.has_succeeded, settled=run.settle)
+            self._attempts.make(attempt, settled=run.settle, ended=run.has_ended)
         )
-        self._tasks.add(task)
+        self._tasks[task] = run
         self._runs[key] = run
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
+            del self._tasks[task]
             if self._runs.get(key) is run:
                 del self._runs[key]
             if task.cancelled():
-                run.settle(later(Reason.SHUTTING_DOWN))
+                run.settle(_HANDLED if run.succeeded else later(Reason.SHUTTING_DOWN))
             elif (error := task.exception()) is not None:
                 _log.error("an attempt at %s broke off", key, exc_info=error)
                 run.settle(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR))
@@ -239,21 +276,28 @@ class Pipeline:
 
     async def _claim(self, key: DeliveryKey, deadline: float) -> Claimed | Outcome:
         """Return a claim, or the outcome where there is none to be had before the deadline."""
+        self._claiming += 1
+        try:
+            return await self._claim_or_wait(key, deadline)
+        except StoreError as error:
+            _log.error("cannot claim %s: %s", key, error)
+            return later(Reason.STORE_UNAVAILABLE)
+        finally:
+            self._claiming -= 1
+
+    async def _claim_or_wait(self, key: DeliveryKey, deadline: float) -> Claimed | Outcome:
         token = new_token()
         look = _FIRST_LOOK_SECONDS
-        while True:
+        while self._accepting:
             remaining = self._remaining(deadline)
-            try:
-                result = await within(
-                    min(self._limits.store_seconds, max(remaining, _LAST_LOOK_SECONDS)),
-                    self._store.claim(key, token, self._limits.lease_seconds),
-                )
-            except StoreError as error:
-                _log.error("cannot claim %s: %s", key, error)
-                return later(Reason.STORE_UNAVAILABLE)
+            result = await self._in_time(
+                deadline, self._store.claim(key, token, self._limits.lease_seconds)
+            )
             match result:
                 case Claimed():
-                    return result
+                    if self._accepting:
+                        return result
+                    await self._in_time(deadline, self._store.release(result, frozenset()))
                 case Done():
                     return _DUPLICATE
                 case Dead():
@@ -263,6 +307,7 @@ class Pipeline:
                         return later(Reason.IN_FLIGHT, until - self._clock())
                     await self._wait_for_owner(key, min(look, remaining))
                     look = min(2 * look, _LONGEST_LOOK_SECONDS)
+        return later(Reason.SHUTTING_DOWN)
 
     async def _wait_for_owner(self, key: DeliveryKey, seconds: float) -> None:
         """Wait until the claim's owner settles, if it is in this process, or for a moment."""
@@ -274,15 +319,15 @@ class Pipeline:
 
     async def _quarantine(self, arrived: Delivery, error: PayloadError, deadline: float) -> Outcome:
         """Bury a genuine delivery that cannot be read, with its bytes, for a person to look at."""
-        _log.error("%s cannot be read: %s", arrived.key, error)
         if not self._store.keeps_bodies:
+            _log.error("%s cannot be read, and the store keeps no bodies: %s", arrived.key, error)
             return Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.UNREADABLE)
         claim = await self._claim(arrived.key, deadline)
         if isinstance(claim, Outcome):
             return claim
         try:
-            ownership = await within(
-                self._limits.store_seconds,
+            ownership = await self._in_time(
+                deadline,
                 self._store.bury(claim, DeadReason.UNREADABLE, error=str(error), delivery=arrived),
             )
         except StoreError as fault:
@@ -290,7 +335,28 @@ class Pipeline:
             return later(Reason.STORE_UNAVAILABLE)
         if ownership is Ownership.LOST:
             return later(Reason.IN_FLIGHT)
+        _log.error("%s cannot be read, and is a dead letter now: %s", arrived.key, error)
         return Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
+
+    async def _in_time(self, deadline: float, call: Awaitable[T]) -> T:
+        """Return what a store's call returns, if it does so in time for the answer."""
+        left = max(self._remaining(deadline), _LAST_LOOK_SECONDS)
+        return await within(min(self._limits.store_seconds, left), call)
 
     def _remaining(self, deadline: float) -> float:
         return max(0.0, deadline - asyncio.get_running_loop().time())
+
+
+def _readable_twice(headers: RawHeaders) -> RawHeaders:
+    """Return the headers in a form that can be read for the signature and again for the hints."""
+    if isinstance(headers, Collection):
+        return headers
+    return cast("RawHeaders", list(header_pairs(headers)))
+
+
+def _claimed_id(headers: RawHeaders) -> str:
+    """Return the id of a delivery that was refused, for the log: quoted, since anybody wrote it."""
+    try:
+        return repr(DeliveryHeaders.parse(headers).message_id)
+    except VerificationError:
+        return "nothing readable"

@@ -70,6 +70,7 @@ class FileSecrets:
             raise SecretError("FileSecrets needs the path of at least one file")
         self._paths = tuple(Path(path) for path in paths)
         self._lock = threading.Lock()
+        self._fault: tuple[_Version, str] | None = None  # the last one logged
         self._version = self._look()
         self._secrets = self._read()
 
@@ -86,12 +87,16 @@ class FileSecrets:
         try:
             self._secrets = self._read()
         except SecretError as error:
-            _log.error("the secrets in force stay, for the new ones cannot be used: %s", error)
+            # Tried again at the next look, since not every fault goes with a change of the file.
+            if (version, str(error)) != self._fault:
+                self._fault = version, str(error)
+                _log.error("the secrets in force stay, for the new ones cannot be used: %s", error)
         else:
-            _log.info("read %d secrets anew", len(self._secrets))
-        # Last, so that other threads wait for the new secrets; and the version from before the
-        # reading, so that what changes meanwhile is seen at the next look.
-        self._version = version
+            _log.info("the secrets were read anew; there are now %d", len(self._secrets))
+            # Last, so that other threads wait for the new secrets; and the version from before
+            # the reading, so that what changes meanwhile is seen at the next look.
+            self._fault = None
+            self._version = version
 
     def _look(self) -> _Version:
         return tuple(_file_version(path) for path in self._paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -27,6 +28,8 @@ from .stores.base import DEFAULT_RETENTION, Store
 from .types import Clock, system_clock
 
 __all__ = ["Receiver"]
+
+_log = logging.getLogger("hookonce")
 
 # Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -148,11 +151,18 @@ class Receiver(Router):
         """Return whether deliveries can be taken, and if not, why."""
         if not self._pipeline.accepting:
             return asgi.Readiness(("the receiver is shutting down",))
+        problems = []
+        if self._attempts.overdue:
+            problems.append(
+                f"sync handlers beyond their time limit: {self._attempts.overdue}; each keeps one"
+                f" of {self._limits.threads} threads"
+            )
         try:
-            await within(self._limits.store_seconds, self._store.stats())
+            await within(self._limits.store_seconds, self._store.open())
         except StoreError as error:
-            return asgi.Readiness((str(error),))
-        return asgi.Readiness()
+            _log.warning("not ready: %s", error)
+            problems.append("the store cannot be used; the log says why")
+        return asgi.Readiness(tuple(problems))
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks
@@ -186,4 +196,4 @@ class Receiver(Router):
         elif scope["type"] == "http" and asgi.app_path(scope) in _OWN_PATHS:
             await self._guarded(scope, receive, send)
         else:
-            await asgi.respond_elsewhere(scope, send)
+            await asgi.elsewhere(scope, receive, send)

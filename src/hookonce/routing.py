@@ -7,10 +7,12 @@ a pattern that can match nothing. A delivery must not be the first to notice.
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, get_type_hints, overload
+from difflib import get_close_matches
+from typing import Any, Literal, Protocol, TypeVar, cast, get_type_hints, overload
 
 from .context import Context
 from .events import (
@@ -30,6 +32,8 @@ from .events import (
 )
 
 __all__ = ["ErrorHook", "Handler", "HandlerDecorator", "Router"]
+
+_log = logging.getLogger("hookonce")
 
 E = TypeVar("E")
 E1 = TypeVar("E1", bound=Event[Any])
@@ -199,15 +203,22 @@ class Router:
         """
         if not events:
             raise TypeError("on() takes at least one event class, type string or pattern")
+        if inspect.isfunction(events[0]):
+            raise TypeError(
+                "on() takes what the handler is for: @receiver.on(CommentReceived), or a type"
+                " string"
+            )
         types: dict[str, EventClass | None] = {}
         patterns = []
         for wanted in events:
             if not isinstance(wanted, str):
                 types |= dict.fromkeys(event_types_of(wanted), wanted)
-            elif "*" in wanted:
+                continue
+            if "*" in wanted:
                 patterns.append(_pattern(wanted))
             else:
                 types.setdefault(_type_string(wanted), None)
+            self._warn_of_misspelling(wanted)
 
         def register(function: F, /) -> F:
             handler = Handler(
@@ -218,8 +229,14 @@ class Router:
                 types=frozenset(types),
                 patterns=tuple(patterns),
             )
-            classes = {wanted: cls for wanted, cls in types.items() if cls is not None}
-            _check_annotation(function, classes)
+            annotated = _annotated_class(function)
+            classes = {event_type: cls for event_type, cls in types.items() if cls is not None}
+            if annotated is not None:
+                plain = [event_type for event_type, cls in types.items() if cls is None]
+                expected = {name: self._class_for(name, annotated) for name in plain} | classes
+                _check_annotation(function, annotated, expected)
+                if annotated is not Event:
+                    classes |= {t: c for t, c in expected.items() if c is not UnknownEvent}
             self._add(handler, classes)
             return function
 
@@ -264,11 +281,30 @@ class Router:
         arguments = next((count for count in (3, 2, 1) if _accepts(function, count)), None)
         if arguments is None:
             raise TypeError(
-                f"{function!r} must be callable as (error), (error, event) or"
+                f"{_described(function)} must be callable as (error), (error, event) or"
                 " (error, event, context)"
             )
         self._add_error_hook(ErrorHook(function, _is_async(function), arguments))
         return function
+
+    def _class_for(self, event_type: str, annotated: EventClass) -> EventClass:
+        """Return the class in which a handler of a type string is given its events."""
+        if annotated not in {Event, UnknownEvent} and event_type in event_types_of(annotated):
+            return annotated
+        return self._classes.get(event_type) or EVENT_CLASSES.get(event_type, UnknownEvent)
+
+    def _warn_of_misspelling(self, wanted: str) -> None:
+        """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""
+        known = [*EVENT_CLASSES, *self._classes]
+        pattern = _pattern(wanted) if "*" in wanted else re.compile(re.escape(wanted))
+        if any(pattern.fullmatch(event_type) for event_type in known):
+            return
+        likely = get_close_matches(wanted.lower().removesuffix(".*"), known, n=1, cutoff=0.5)
+        _log.warning(
+            "%r is no event type known here%s",
+            wanted,
+            f"; did you mean {likely[0]!r}?" if likely else "",
+        )
 
     def include(self, other: Router) -> None:
         """Take over the handlers of another router, also those it will get later.
@@ -277,12 +313,19 @@ class Router:
             ValueError: a name is taken, or one of the two includes the other already.
 
         """
-        if other is self or self in other._lineage():
+        if other is self or other in self._lineage():
             raise ValueError("a router cannot include itself")
-        if other in self._lineage():
+        if self in other._lineage():
             raise ValueError("this router is included already")
-        for handler in other.handlers:
-            self._add(handler, {t: c for t, c in other._classes.items() if t in handler.types})
+        theirs = [
+            (handler, {t: c for t, c in other._classes.items() if t in handler.types})
+            for handler in other.handlers
+        ]
+        for router in [self, *self._lineage()]:  # check all before changing any
+            for handler, classes in theirs:
+                router._check(handler, classes)
+        for handler, classes in theirs:
+            self._add(handler, classes)
         for hook in other.error_hooks:
             self._add_error_hook(hook)
         other._included_by.append(self)
@@ -303,7 +346,8 @@ class Router:
 
     def _add_error_hook(self, hook: ErrorHook) -> None:
         for router in [self, *self._lineage()]:
-            router._error_hooks.append(hook)
+            if hook not in router._error_hooks:  # it may come along two ways
+                router._error_hooks.append(hook)
 
     def _check(self, handler: Handler, classes: Mapping[str, EventClass]) -> None:
         if handler.name in self._handlers:
@@ -368,26 +412,29 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
     qualified = getattr(function, "__qualname__", None)
     if module is None or qualified is None or "<lambda>" in qualified:
         raise ValueError(
-            f"{function!r} has no stable name of its own; register it with name='…', under which"
-            " its success is remembered"
+            f"{_described(function)} has no stable name of its own; register it with name=…, under"
+            " which its success is remembered"
         )
     return f"{module}.{qualified}"
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
+    # What a plain wrapper around an async function returns is awaited after it has run in a thread.
     call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
-    candidates = (inspect.unwrap(function), getattr(function, "func", None), call)
-    return any(inspect.iscoroutinefunction(candidate) for candidate in candidates)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:
-    for candidate in (function, getattr(function, "__call__", None)):  # noqa: B004
+    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
+    for candidate in (function, inspect.unwrap(function), call):
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
-            raise TypeError(f"{function!r} is a generator; a handler is a plain or async function")
+            raise TypeError(
+                f"{_described(function)} is a generator; a handler is a plain or async function"
+            )
     if not _accepts(function, 1):
         if _accepts(function, 2):
             return True
-        raise TypeError(f"{function!r} must be callable as (event) or (event, context)")
+        raise TypeError(f"{_described(function)} must be callable as (event) or (event, context)")
     # An optional second parameter is the handler's own business unless it says it is the context.
     second = list(inspect.signature(function).parameters.values())[1:2]
     return _accepts(function, 2) and any(
@@ -403,25 +450,42 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
     try:
         inspect.signature(function).bind(*range(count))
     except ValueError as error:
-        raise TypeError(f"{function!r} has no signature that can be checked") from error
+        raise TypeError(f"{_described(function)} has no signature to be checked") from error
     except TypeError:
         return False
     return True
 
 
-def _check_annotation(function: Callable[..., Any], classes: Mapping[str, EventClass]) -> None:
-    """Refuse a handler whose first parameter is annotated with another event's class."""
+def _annotated_class(function: Callable[..., Any]) -> EventClass | None:
+    """Return the event class a handler's first parameter is annotated with, if it is one class."""
     try:
         hints = get_type_hints(inspect.unwrap(function))
-        first = next(iter(inspect.signature(function).parameters))
-    except (NameError, TypeError, AttributeError, StopIteration):
-        return  # an annotation that cannot be read here is the type checker's affair
-    annotation = hints.get(first)
-    if not (isinstance(annotation, type) and issubclass(annotation, Event)):
-        return
+        parameters = list(inspect.signature(function).parameters)
+    except (NameError, TypeError, AttributeError):
+        return None  # an annotation that cannot be read here is the type checker's affair
+    first, second = ([hints.get(name) for name in parameters] + [None, None])[:2]
+    if first is Context or (isinstance(second, type) and issubclass(second, Event)):
+        raise TypeError(f"{_described(function)} takes its context before its event; swap them")
+    if not (isinstance(first, type) and issubclass(first, Event)):
+        return None
+    # Event[Any] and the like are classes of their own to pydantic.
+    origin = first.__pydantic_generic_metadata__["origin"]
+    return cast("EventClass", origin or first)
+
+
+def _check_annotation(
+    function: Callable[..., Any],
+    annotated: EventClass | None,
+    classes: Mapping[str, EventClass],
+) -> None:
+    """Refuse a handler annotated with another event's class than it will be given."""
     for event_type, cls in classes.items():
-        if not issubclass(cls, annotation):
+        if annotated is not None and not issubclass(cls, annotated):
             raise TypeError(
-                f"{function!r} expects {annotation.__name__} and is registered for"
+                f"{_described(function)} expects {annotated.__name__} and is registered for"
                 f" {event_type!r}, which comes as {cls.__name__}"
             )
+
+
+def _described(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -32,6 +32,9 @@ __all__ = [
 DEFAULT_TOLERANCE = 300.0
 """Seconds: "a webhook-timestamp more than five minutes away" is rejected (interface, Limits)."""
 
+# Eleven digits, the most that a receiver accepts.
+_END_OF_TIMESTAMPS = 10**11
+
 Signer: TypeAlias = Callable[[bytes, bytes], bytes]
 """Gives the base64 signature of ``{webhook-id}.{webhook-timestamp}.`` and a body."""
 
@@ -80,6 +83,7 @@ def verify(
         SecretError: a secret cannot be used, or there is none.
 
     """
+    _check(tolerance)
     signers = _signers(_current(secrets))
     return _verified(signers, body, headers, tolerance, system_clock() if now is None else now)
 
@@ -97,7 +101,7 @@ class Verifier:
 
     """
 
-    __slots__ = ("_clock", "_known", "_provider", "_signers", "_tolerance")
+    __slots__ = ("_clock", "_keyring", "_provider", "_tolerance")
 
     def __init__(
         self,
@@ -106,28 +110,29 @@ class Verifier:
         tolerance: float = DEFAULT_TOLERANCE,
         clock: Clock = system_clock,
     ) -> None:
-        if not 0 <= tolerance < float("inf"):
-            raise ValueError(f"tolerance takes a finite number of seconds >= 0, not {tolerance!r}")
+        _check(tolerance)
         self._provider = secrets if isinstance(secrets, SecretsProvider) else None
-        self._known = _current(secrets)
-        self._signers = _signers(self._known)
+        known = _current(secrets)
+        # One attribute: threads must never see the secrets of one moment with the keys of another.
+        self._keyring = known, _signers(known)
         self._tolerance = tolerance
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"Verifier(<{len(self._known)} secrets>, tolerance={self._tolerance:g})"
+        return f"Verifier(<{len(self._keyring[0])} secrets>, tolerance={self._tolerance:g})"
 
     def verify(
         self, body: bytes, headers: RawHeaders, *, now: float | None = None
     ) -> VerifiedDelivery:
         """Return the verified delivery, or raise as the function ``verify`` does."""
+        known, signers = self._keyring
         if self._provider is not None:
             current = tuple(self._provider.current())
-            if current != self._known:
-                self._signers = _signers(current)
-                self._known = current
+            if current != known:
+                signers = _signers(current)
+                self._keyring = current, signers
         return _verified(
-            self._signers, body, headers, self._tolerance, self._clock() if now is None else now
+            signers, body, headers, self._tolerance, self._clock() if now is None else now
         )
 
 
@@ -149,10 +154,11 @@ def sign(
     """
     if not is_message_id(message_id):
         raise ValueError(VerificationError(Refusal.MALFORMED_ID))
-    seconds = int(system_clock() if timestamp is None else timestamp)
-    if seconds <= 0:
-        raise ValueError("timestamp takes Unix seconds after 1970")
-    signers = _signers((secret,) if isinstance(secret, str) else tuple(secret))
+    moment = system_clock() if timestamp is None else timestamp
+    if not 1 <= moment < _END_OF_TIMESTAMPS:
+        raise ValueError(f"timestamp takes Unix seconds (not milliseconds), unlike {timestamp!r}")
+    seconds = int(moment)
+    signers = _signers(_current(secret))
     prefix = f"{message_id}.{seconds}.".encode()
     signatures = (signed(prefix, _raw(body)).decode("ascii") for signed in signers)
     return {
@@ -172,9 +178,16 @@ def _current(secrets: SecretSource) -> tuple[str, ...]:
     return tuple(secrets.current() if isinstance(secrets, SecretsProvider) else secrets)
 
 
+def _signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
+    try:
+        return _known_signers(secrets)
+    except TypeError:  # something that no cache can hold is no secret either
+        return tuple(signer(decode_secret(secret)) for secret in secrets)
+
+
 # Decoding a secret costs as much as verifying with it; `verify` is called with the same few.
 @lru_cache(maxsize=64)
-def _signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
+def _known_signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
     if not secrets:
         raise SecretError("at least one secret is needed, and none is configured")
     return tuple(signer(decode_secret(secret)) for secret in secrets)
@@ -203,6 +216,11 @@ def signer(key: bytes) -> Signer:
         return b2a_base64(outer.digest(), newline=False)
 
     return signed
+
+
+def _check(tolerance: float) -> None:
+    if not 0 <= tolerance < float("inf"):
+        raise ValueError(f"tolerance takes a finite number of seconds >= 0, not {tolerance!r}")
 
 
 def _raw(body: bytes) -> bytes:

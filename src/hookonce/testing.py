@@ -109,7 +109,7 @@ def signed_request(
 def _names_in(body: bytes) -> tuple[str | None, str | None]:
     try:
         envelope = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, None
     if not isinstance(envelope, dict):
         return None, None

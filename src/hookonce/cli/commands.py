@@ -13,6 +13,7 @@ from hookonce.secrets import new_secret
 
 from .dead import dead
 from .demo import demo
+from .output import Output
 from .send import send
 from .serve import DEFAULT_PORT, serve
 from .verify import explain, verify
@@ -44,12 +45,13 @@ def health(url: str | None) -> None:
     URL is http://127.0.0.1:$PORT/livez by default, with port 8000 where PORT is not set. Made for a
     container's HEALTHCHECK.
     """
-    url = url or f"http://127.0.0.1:{os.environ.get('PORT', DEFAULT_PORT)}/livez"
+    url = url or f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/livez"
     try:
-        response = httpx2.get(url, timeout=3.0)
+        # A proxy in the environment is for the way out of the machine.
+        response = httpx2.get(url, timeout=3.0, trust_env=False)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise click.ClickException(f"{url} does not answer: {error}") from error
-    click.echo(response.text)
+    Output(as_json=False).say(response.text)
     if response.status_code != HTTPStatus.OK:
         raise SystemExit(1)
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,7 +20,7 @@ from hookonce.stores.base import DeadLetter, Store, delivery_key
 from hookonce.types import system_clock
 
 from .loading import load_receiver
-from .output import Output, json_option
+from .output import Output, json_option, one_line
 
 __all__ = ["dead"]
 
@@ -64,8 +65,9 @@ def list_letters(
         lambda store: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=limit),
     )
     output = Output(as_json=as_json)
-    output.table([_record(letter) for letter in letters], _COLUMNS)
-    if not letters:
+    if letters:
+        output.table([_record(letter) for letter in letters], _COLUMNS)
+    else:
         output.say("no dead letters")
 
 
@@ -82,7 +84,7 @@ def show(store_url: str, event_id: str, endpoint: str, *, as_json: bool) -> None
         raise click.ClickException(f"there is no dead letter {event_id!r} at {endpoint!r}")
     body = letter.delivery.body.decode("utf-8", "backslashreplace")
     record = _record(letter) | {"finished": sorted(letter.finished), "body": body}
-    lines = (f"{name}: {value}" for name, value in record.items() if name != "body")
+    lines = (f"{name}: {one_line(value)}" for name, value in record.items() if name != "body")
     Output(as_json=as_json).record(record, "\n".join([*lines, "", body]))
 
 
@@ -164,11 +166,16 @@ _MANY = 1_000_000
 def _with_store(url: str, use: Callable[[Store], Awaitable[T]]) -> T:
     try:
         store = open_store(url, clock=system_clock)
-        missing = url.startswith("sqlite:") and not Path(sqlite_path(url)).exists()
+        path = sqlite_path(url) if urlsplit(url).scheme == "sqlite" else None
     except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    if missing:  # opening it would create an empty one, and hide a misspelt path
-        raise click.BadParameter(f"there is no file {sqlite_path(url)!r}")
+        raise click.ClickException(str(error)) from None
+    if path is not None and not Path(path).exists():
+        # Opening it would create an empty one, and hide a misspelt path.
+        raise click.ClickException(f"there is no file {path!r}")
+    if not store.keeps_bodies:
+        raise click.ClickException(
+            "only its own process can see what is in memory://; name a store that is a file"
+        )
 
     async def run() -> T:
         async with _opened(store):

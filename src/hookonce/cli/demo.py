@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -56,15 +57,23 @@ def demo(port: int, *, keep: bool, as_json: bool) -> None:
     output = Output(as_json=as_json)
     # The library's own log would tell the same story in between.
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
-    with TemporaryDirectory(prefix="hookonce-demo-") as folder:
+    with _terminated_as_interrupted(), TemporaryDirectory(prefix="hookonce-demo-") as folder:
         try:
             right = asyncio.run(_demonstrate(Path(folder), port, output, keep=keep))
-        except KeyboardInterrupt:
-            right = True  # the way to end --keep
         except OSError as error:
             raise click.ClickException(f"cannot serve on port {port}: {error.strerror}") from error
     if not right:
         raise SystemExit(1)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that it leaves no folder with a secret behind."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _demonstrate(folder: Path, port: int, output: Output, *, keep: bool) -> bool:
@@ -73,19 +82,21 @@ async def _demonstrate(folder: Path, port: int, output: Output, *, keep: bool) -
     receiver = _receiver(folder, [secret, old_secret], runs)
     async with (
         _serving(receiver, port) as (base_url, stopped),
-        httpx2.AsyncClient(base_url=base_url, timeout=10.0) as client,
+        # A proxy in the environment is for the way out of the machine.
+        httpx2.AsyncClient(base_url=base_url, timeout=10.0, trust_env=False) as client,
     ):
         output.say(f"receiver  {base_url}{_PATH}, store SQLite (WAL, synchronous=FULL)")
         output.say("sender    signs with standardwebhooks, posts over HTTP")
         output.say()
         output.say(_Sender.heading, "bold")
         sender = _Sender(client, output, secret, old_secret)
-        await _play(sender)
+        await _play(sender, runs)
         right = await _summarise(sender, receiver, runs, output)
         if keep:
             (folder / "secret").write_text(secret, encoding="utf-8")
             _announce(base_url, folder / "secret", output)
-            await stopped.wait()
+            with suppress(asyncio.CancelledError):  # Ctrl-C, the way to end it
+                await stopped.wait()
     return right
 
 
@@ -230,7 +241,7 @@ def _short(event_id: str) -> str:
     return event_id if len(event_id) <= 14 else f"{event_id[:13]}…"
 
 
-async def _play(sender: _Sender) -> None:
+async def _play(sender: _Sender, runs: Counter[str]) -> None:
     """Deliver everything a receiver must cope with, and state what each must lead to."""
 
     async def deliver(
@@ -269,11 +280,13 @@ async def _play(sender: _Sender) -> None:
     await deliver("post.target.failed", failed, event_id="evt_demo_flaky")
     await deliver("post.target.failed", event_id="evt_demo_flaky", attempt=2)
     say("two copies at the same time: one is handled, the other waits for it", "dim")
-    first = asyncio.create_task(deliver("message.received", event_id="evt_demo_slow"))
-    await asyncio.sleep(0.05)  # so that which of the two comes first is certain
     duplicate = (HTTPStatus.OK, Reason.DUPLICATE)
-    await deliver("message.received", duplicate, event_id="evt_demo_slow")
-    await first
+    async with asyncio.TaskGroup() as copies:
+        first = copies.create_task(deliver("message.received", event_id="evt_demo_slow"))
+        # Which of the two comes first must be certain.
+        while not (runs["evt_demo_slow"] or first.done()):  # noqa: ASYNC110 - runs are only counted
+            await asyncio.sleep(0.005)
+        await deliver("message.received", duplicate, event_id="evt_demo_slow")
     say("a body changed on its way, and a delivery recorded and replayed", "dim")
     forged = (HTTPStatus.UNAUTHORIZED, Refusal.NO_MATCHING_SIGNATURE)
     await deliver(comment, forged, tampered=True)

@@ -38,7 +38,10 @@ def load_secrets(path: Path | None) -> tuple[str, ...]:
 
 def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
     """Return the configured secrets as they are, usable or not."""
-    return read_environment() if path is None else secret_lines(path.read_text("utf-8"))
+    if path is None:
+        return read_environment()
+    # What is not UTF-8 becomes a secret that cannot be used, and the diagnosis says so.
+    return secret_lines(path.read_text("utf-8", "replace"))
 
 
 def load_receiver(name: str) -> Receiver:
@@ -47,8 +50,8 @@ def load_receiver(name: str) -> Receiver:
     Modules are looked for in the current folder too, as ``python -m`` does.
     """
     module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
-        raise click.BadParameter(
+    if not (all(module_name.split(".")) and colon and attribute):
+        raise click.ClickException(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
     folder = os.getcwd()
@@ -59,11 +62,14 @@ def load_receiver(name: str) -> Receiver:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise click.BadParameter(f"there is no module {module_name!r} here") from None
+        raise click.ClickException(f"there is no module {module_name!r} here") from None
     except SecretError as error:
         raise click.ClickException(f"{module_name} cannot start: {error}") from None
     receiver = getattr(module, attribute, None)
-    if not isinstance(receiver, Receiver):
-        found = "nothing" if receiver is None else f"a {type(receiver).__name__}"
-        raise click.BadParameter(f"{attribute!r} in {module_name} is {found}, not a Receiver")
-    return receiver
+    if isinstance(receiver, Receiver):
+        return receiver
+    if receiver is None:
+        raise click.ClickException(f"there is no {attribute!r} in {module_name}")
+    raise click.ClickException(
+        f"{attribute!r} in {module_name} is of the type {type(receiver).__name__}, not Receiver"
+    )

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["Output", "json_option"]
+__all__ = ["Output", "json_option", "one_line"]
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a line, for programs."
@@ -20,6 +20,8 @@ json_option = click.option(
 
 class Output:
     """Prints records: styled lines for people, or NDJSON for programs.
+
+    Whatever a sender or server wrote, nothing but printable characters and line ends goes out.
 
     Args:
         as_json: print NDJSON.
@@ -33,14 +35,14 @@ class Output:
     def record(self, record: Mapping[str, Any], line: str, style: str = "") -> None:
         """Print one record: as JSON, or as the line that says the same to a person."""
         if self._as_json:
-            click.echo(json.dumps(record, ensure_ascii=False, default=str))
+            _print_json(record)
         else:
-            self._console.print(Text(line, style=style))
+            self._print(line, style)
 
     def say(self, line: str = "", style: str = "") -> None:
         """Print a line for people; programs do not get it."""
         if not self._as_json:
-            self._console.print(Text(line, style=style))
+            self._print(line, style)
 
     def table(self, records: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
         """Print records as a table, or one JSON object a line.
@@ -52,19 +54,38 @@ class Output:
         """
         if self._as_json:
             for record in records:
-                click.echo(json.dumps(record, ensure_ascii=False, default=str))
+                _print_json(record)
             return
         if not self._console.is_terminal:
             for record in records:
-                click.echo("\t".join(_cell(record[name]) for name in columns))
+                click.echo("\t".join(one_line(record[name]) for name in columns))
             return
-        table = Table(*columns.values(), box=None, pad_edge=False)
+        headings = (  # an id is there to be copied, so it stays in one piece
+            Column(heading, overflow="fold", no_wrap=name == "id")
+            for name, heading in columns.items()
+        )
+        table = Table(*headings, box=None, pad_edge=False)
         for record in records:
-            table.add_row(*(Text(_cell(record[name])) for name in columns))
+            table.add_row(*(Text(one_line(record[name])) for name in columns))
         self._console.print(table)
 
+    def _print(self, line: str, style: str) -> None:
+        self._console.print(Text(_printable(line), style=style))
 
-def _cell(value: object) -> str:
-    """Return text for one cell; what a sender wrote cannot move the cursor or add lines."""
+
+def one_line(value: object) -> str:
+    """Return a value as text that cannot move the cursor or add lines."""
     text = "" if value is None else str(value)
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _printable(text: str) -> str:
+    r"""Return text with an escape (``\x1b``) for each character that a terminal may act on."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text
+    )
+
+
+def _print_json(record: Mapping[str, Any]) -> None:
+    # ASCII only: also a character that ends a line or moves the cursor stays within its string.
+    click.echo(json.dumps(record, default=str))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +13,7 @@ import click
 import httpx2
 from pydantic import JsonValue
 
-from hookonce.samples import event_body, new_event_id
+from hookonce.samples import event_body
 from hookonce.testing import signed_request
 
 from .loading import load_secrets, secrets_option
@@ -22,6 +23,9 @@ __all__ = ["send"]
 
 # The sender waits ten seconds for an answer (interface, Limits: Webhook answer time).
 _PATIENCE_SECONDS = 10.0
+
+# A proxy in the environment is for the way out of the machine.
+_WITHOUT_PROXY = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
 
 
 @click.command()
@@ -40,7 +44,9 @@ _PATIENCE_SECONDS = 10.0
     type=click.File("rb"),
     help="Send these bytes instead of a sample; - for standard input.",
 )
-@click.option("--id", "event_id", help="The event's id; a new one by default.")
+@click.option(
+    "--id", "event_id", help="Its webhook-id; by default the id in the body, else a new one."
+)
 @click.option(
     "--attempt", default=1, show_default=True, type=click.IntRange(1), help="The attempt to name."
 )
@@ -77,31 +83,24 @@ def send(
 
     For example: hookonce send comment.received --url http://127.0.0.1:8000/webhooks
     """
-    secrets = load_secrets(secrets_file)
-    event_id = event_id or new_event_id()
-    if body_file is None:
-        body = _sample(event_type, event_id, changes)
-    elif changes:
+    secret = load_secrets(secrets_file)[0]  # the newest, which the sender keeps after a rotation
+    if body_file is not None and changes:
         raise click.UsageError("--set changes the sample; with --body there is none")
-    else:
-        body = body_file.read()
     output = Output(as_json=as_json)
     accepted = True
-    with httpx2.Client(timeout=_PATIENCE_SECONDS) as client:
+    with (
+        _explained(f"cannot deliver to {url}"),
+        httpx2.Client(timeout=_PATIENCE_SECONDS, mounts=_WITHOUT_PROXY) as client,
+    ):
+        body = _sample(event_type, event_id, changes) if body_file is None else body_file.read()
         for _ in range(times):
-            # Signed with the first: the newest, the one the sender keeps after a rotation.
-            request = signed_request(
-                body, secrets[0], message_id=event_id, attempt=attempt, skew=skew
-            )
+            request = signed_request(body, secret, message_id=event_id, attempt=attempt, skew=skew)
             if tamper:
                 request = request.tampered()
+            event_id = request.headers["webhook-id"]  # every copy has it
+            headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
             started = time.perf_counter()
-            try:
-                response = client.post(url, content=request.body, headers=dict(request.headers))
-            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                raise click.ClickException(
-                    f"{url} does not answer: {str(error) or type(error).__name__}"
-                ) from error
+            response = client.post(url, content=request.body, headers=headers)
             milliseconds = (time.perf_counter() - started) * 1000
             accepted = accepted and response.is_success
             output.record(
@@ -121,7 +120,16 @@ def send(
         raise SystemExit(1)
 
 
-def _sample(event_type: str, event_id: str, changes: tuple[str, ...]) -> bytes:
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """End with one line where an id, a time or a text cannot be sent, or nobody answers."""
+    try:
+        yield
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        raise click.ClickException(f"{what}: {str(error) or type(error).__name__}") from error
+
+
+def _sample(event_type: str, event_id: str | None, changes: tuple[str, ...]) -> bytes:
     envelope: dict[str, JsonValue] = json.loads(event_body(event_type, event_id=event_id))
     for change in changes:
         path, equals, text = change.partition("=")
@@ -147,4 +155,4 @@ def _value(text: str) -> JsonValue:
 
 
 def _compact(envelope: Mapping[str, JsonValue]) -> bytes:
-    return json.dumps(envelope, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(envelope, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -18,6 +19,13 @@ from .output import Output, json_option
 
 __all__ = ["explain", "verify"]
 
+
+def _finite(_: click.Context, option: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and not math.isfinite(seconds):
+        raise click.BadParameter(f"{seconds} is no number of seconds", param=option)
+    return seconds
+
+
 _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 _saved = (
     click.option(
@@ -30,9 +38,19 @@ _saved = (
         "--headers", "headers_file", type=_file, help="Its headers, one 'Name: value' a line."
     ),
     click.option("--body", "body_file", type=_file, help="Its raw body. - for standard input."),
-    click.option("--now", type=float, help="Verify as of this Unix time, for a recorded delivery."),
     click.option(
-        "--tolerance", default=300.0, show_default=True, help="Seconds the timestamp may be off."
+        "--now",
+        type=float,
+        callback=_finite,
+        help="Verify as of this Unix time, for a recorded delivery.",
+    ),
+    click.option(
+        "--tolerance",
+        default=300.0,
+        show_default=True,
+        type=click.FloatRange(0),
+        callback=_finite,
+        help="Seconds the timestamp may be off.",
     ),
     secrets_option,
     json_option,
@@ -148,7 +166,7 @@ def _print(found: Diagnosis, output: Output) -> None:
 def _read(request: Path | None, headers: Path | None, body: Path | None) -> _Saved:
     if request is not None and headers is None and body is None:
         return _split_request(_bytes(request))
-    if request is None and headers is not None and body is not None:
+    if request is None and headers is not None and body is not None and headers != body:
         return _Saved(_bytes(body), _header_lines(_bytes(headers)))
     raise click.UsageError("give either --request, or both --headers and --body")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from importlib import import_module
+from pathlib import PurePath
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -40,12 +41,21 @@ def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clo
 
 def sqlite_path(url: str) -> str:
     """Return the path of the file a SQLite URL names, or raise ValueError."""
-    host, path = urlsplit(url).netloc, unquote(urlsplit(url).path)
-    if host:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not url[len(parts.scheme) :].startswith("://"):
         raise ValueError(
             "a SQLite URL has three slashes before a relative path and four before an absolute one:"
-            f" sqlite:///{host}{path}"
+            f" sqlite:///{parts.netloc}{parts.path}"
         )
-    if path in {"", "/", "/:memory:"}:
-        raise ValueError("a SQLite URL names a file: sqlite:///hookonce.db; see also memory://")
-    return path.removeprefix("/")
+    if parts.query or parts.fragment or "\0" in path:
+        raise ValueError(
+            "a SQLite URL names a file and nothing else, such as sqlite:///hookonce.db; write '?'"
+            " as %3F and '#' as %23"
+        )
+    file = path.removeprefix("/")
+    if PurePath(file).name in {"", ".."}:
+        raise ValueError("a SQLite URL names a file, such as sqlite:///hookonce.db")
+    if PurePath(file).name == ":memory:":
+        raise ValueError("SQLite's own memory is of no use here; the store in memory is memory://")
+    return file

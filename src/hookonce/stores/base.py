@@ -43,6 +43,10 @@ _LEAST_RETENTION = timedelta(hours=26)
 
 def check_retention(retention: timedelta) -> float:
     """Return the retention of done records in seconds, or refuse one that forgets too early."""
+    if not isinstance(retention, timedelta):
+        raise TypeError(
+            f"retention takes a timedelta, such as timedelta(days=15), not {retention!r}"
+        )
     if retention < _LEAST_RETENTION:
         raise ValueError(
             f"retention must be at least 26 hours, not {retention}: the sender retries for about"
@@ -213,6 +217,13 @@ class Store(Protocol):
         """Keep the delivery beside its claim, for the case that the claim ends unsettled.
 
         If the lease then runs out, the event is a dead letter (``INTERRUPTED``).
+        """
+        ...
+
+    async def keep_in_flight(self, delivery: Delivery) -> None:
+        """Keep a delivery whose event somebody else has claimed, and that will not come again.
+
+        Like ``keep``: if that claim does not lead to success, the event is a dead letter.
         """
         ...
 

@@ -49,7 +49,7 @@ class _Attempt:
 
 
 class MemoryStore:
-    """Remembers events in memory, a bounded number of them.
+    """Remembers events in memory, a bounded number of them; for one event loop.
 
     Args:
         retention: how long a done event is remembered; at least 26 hours.
@@ -136,6 +136,10 @@ class MemoryStore:
         return Ownership.HELD
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+        """Refuse: this store keeps no bodies."""
+        raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
+
+    async def keep_in_flight(self, delivery: Delivery) -> None:
         """Refuse: this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 

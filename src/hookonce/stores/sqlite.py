@@ -54,21 +54,31 @@ _GRANT = "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, NULL, ?)"
 _OWNED = "SELECT attempt, finished FROM attempts WHERE key = ? AND token = ?"
 _EXTEND = "UPDATE attempts SET until = ?, finished = ? WHERE key = ?"
 _RELEASE = "UPDATE attempts SET token = NULL, until = 0, finished = ?, error = ? WHERE key = ?"
+_RESTORE_ATTEMPT = """
+INSERT INTO attempts (key, until, lease, attempt, finished, expires)
+VALUES (?, 0, 0, ?, ?, ?) ON CONFLICT (key) DO NOTHING
+"""
 _FINISH = "INSERT OR REPLACE INTO done VALUES (?, ?)"
 _FORGET_ATTEMPT = "DELETE FROM attempts WHERE key = ?"
 _FORGET_DEAD = "DELETE FROM dead WHERE key = ? RETURNING 1"
-_KEEP = """
+_WRITE_LETTER = """
 INSERT INTO dead (key, endpoint, event_id, event_type, received_at, body,
-                  reason, error, attempts, finished, buried_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                  reason, error, attempts, finished, buried_at, kept)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
     reason = excluded.reason, error = excluded.error, attempts = excluded.attempts,
-    finished = excluded.finished, buried_at = excluded.buried_at
+    finished = excluded.finished, buried_at = excluded.buried_at, kept = excluded.kept
 """
 _BURY_KEPT = """
-UPDATE dead SET reason = ?, error = ?, attempts = ?, finished = ?, buried_at = ?
+UPDATE dead SET reason = ?, error = ?, attempts = ?, finished = ?, buried_at = ?, kept = 0
 WHERE key = ? RETURNING 1
 """
+_GIVE_UP_KEPT = """
+UPDATE dead SET reason = 'exhausted', error = ?, finished = ?, buried_at = ?, kept = 0
+WHERE key = ? AND kept
+"""
+_NOTE_KEPT = "UPDATE dead SET finished = ? WHERE key = ? AND kept"
+_REPLAYED = "UPDATE dead SET kept = 0 WHERE key = ?"
 _LETTER = """
 SELECT endpoint, event_id, event_type, received_at, {body},
        reason, error, attempts, finished, buried_at
@@ -76,8 +86,8 @@ FROM dead
 """
 # A delivery kept for the case of a crash is no dead letter while its last attempt still runs.
 _VISIBLE = """
-NOT (reason = 'interrupted' AND EXISTS (
-    SELECT 1 FROM attempts WHERE attempts.key = dead.key AND attempts.until > ?))
+NOT (kept AND EXISTS (
+    SELECT 1 FROM attempts WHERE attempts.key = dead.key AND attempts.until > ?1))
 """
 
 
@@ -115,17 +125,24 @@ class SQLiteStore:
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
-        return await self._writer.run(partial(self._claim, key, token, lease, replay=False))
+        step = partial(self._claim, key, token, lease, replay=False)
+        return await self._writer.run(step, may_be_dropped=True)
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
 
         def step(connection: apsw.Connection) -> ClaimResult | None:
-            if self._find_letter(connection, key) is None:
+            letter = self._find_letter(connection, key)
+            if letter is None:
                 return None
+            digest = _digest(key)
+            expires = int(self._clock() + self._retention)
+            finished = _dump(letter.finished)
+            connection.execute(_RESTORE_ATTEMPT, (digest, letter.attempts, finished, expires))
+            connection.execute(_REPLAYED, (digest,))
             return self._claim(key, token, lease, connection, replay=True)
 
-        return await self._writer.run(step)
+        return await self._writer.run(step, may_be_dropped=True)
 
     async def extend(self, claim: Claimed, finished: frozenset[str] = frozenset()) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
@@ -133,6 +150,8 @@ class SQLiteStore:
         def step(connection: apsw.Connection, digest: bytes, known: frozenset[str]) -> None:
             until = self._clock() + claim.lease
             connection.execute(_EXTEND, (until, _dump(known | finished), digest))
+            if finished - known:
+                connection.execute(_NOTE_KEPT, (_dump(known | finished), digest))
 
         return await self._as_owner(claim, step)
 
@@ -142,8 +161,9 @@ class SQLiteStore:
         """Give the event back; see ``Store.release``."""
 
         def step(connection: apsw.Connection, digest: bytes, known: frozenset[str]) -> None:
-            text = None if error is None else error[:_MAX_ERROR_CHARACTERS]
-            connection.execute(_RELEASE, (_dump(known | finished), text, digest))
+            text, names = _error_text(error or ""), _dump(known | finished)
+            connection.execute(_RELEASE, (names, text, digest))
+            connection.execute(_GIVE_UP_KEPT, (text, names, self._clock(), digest))
 
         return await self._as_owner(claim, step)
 
@@ -155,11 +175,21 @@ class SQLiteStore:
         """Keep the delivery beside its claim; see ``Store.keep``."""
 
         def step(connection: apsw.Connection, digest: bytes, known: frozenset[str]) -> None:
-            self._write_letter(
-                connection, digest, delivery, DeadReason.INTERRUPTED, "", claim.attempt, known
-            )
+            self._keep(connection, digest, delivery, claim.attempt, known)
 
         return await self._as_owner(claim, step)
+
+    async def keep_in_flight(self, delivery: Delivery) -> None:
+        """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
+
+        def step(connection: apsw.Connection) -> None:
+            digest = _digest(delivery.key)
+            row = cast("tuple[Any, ...]", connection.execute(_LOOK_UP, (digest,)).get)
+            done_until, is_dead, _, _, _, count, finished = row
+            if not is_dead and (done_until is None or done_until <= self._clock()):
+                self._keep(connection, digest, delivery, count or 0, _load(finished))
+
+        await self._writer.run(step)
 
     async def bury(
         self,
@@ -171,7 +201,7 @@ class SQLiteStore:
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter; see ``Store.bury``."""
-        error = error[:_MAX_ERROR_CHARACTERS]
+        error = _error_text(error)
 
         def step(connection: apsw.Connection, digest: bytes, known: frozenset[str]) -> None:
             known |= finished
@@ -192,8 +222,9 @@ class SQLiteStore:
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first, with empty bodies."""
         query = _LETTER.format(body="x''") + (
-            f"WHERE {_VISIBLE} AND coalesce(endpoint = ?, TRUE) AND coalesce(event_type = ?, TRUE)"
-            " ORDER BY id LIMIT ?"
+            f"WHERE {_VISIBLE}"
+            " AND (?2 IS NULL OR endpoint = ?2) AND (?3 IS NULL OR event_type = ?3)"
+            " ORDER BY id LIMIT ?4"
         )
         bindings = (self._clock(), endpoint, event_type, limit)
         return await self._writer.run(
@@ -292,6 +323,17 @@ class SQLiteStore:
         connection.execute(_FORGET_ATTEMPT, (digest,))
         connection.execute(_FORGET_DEAD, (digest,))
 
+    def _keep(
+        self,
+        connection: apsw.Connection,
+        digest: bytes,
+        delivery: Delivery,
+        attempts: int,
+        finished: frozenset[str],
+    ) -> None:
+        reason = DeadReason.INTERRUPTED
+        self._write_letter(connection, digest, delivery, reason, "", attempts, finished, kept=True)
+
     def _write_letter(
         self,
         connection: apsw.Connection,
@@ -301,9 +343,11 @@ class SQLiteStore:
         error: str,
         attempts: int,
         finished: frozenset[str],
+        *,
+        kept: bool = False,
     ) -> None:
         connection.execute(
-            _KEEP,
+            _WRITE_LETTER,
             (
                 digest,
                 delivery.endpoint,
@@ -316,12 +360,13 @@ class SQLiteStore:
                 attempts,
                 _dump(finished),
                 self._clock(),
+                kept,
             ),
         )
 
     def _find_letter(self, connection: apsw.Connection, key: DeliveryKey) -> DeadLetter | None:
-        query = _LETTER.format(body="body") + f"WHERE key = ? AND {_VISIBLE}"
-        row = connection.execute(query, (_digest(key), self._clock())).fetchone()
+        query = _LETTER.format(body="body") + f"WHERE {_VISIBLE} AND key = ?2"
+        row = connection.execute(query, (self._clock(), _digest(key))).fetchone()
         return None if row is None else _letter(row)
 
     def _prune_step(
@@ -362,6 +407,11 @@ def _nothing(_: apsw.Connection) -> None:
 
 def _digest(key: DeliveryKey) -> bytes:
     return blake2b(key.encode(), digest_size=16).digest()
+
+
+def _error_text(error: str) -> str:
+    """Return the text, bounded, with an escape for what no encoding can hold."""
+    return error[:_MAX_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()
 
 
 def _dump(finished: frozenset[str]) -> str:

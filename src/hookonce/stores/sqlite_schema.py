@@ -13,7 +13,7 @@ import apsw
 
 from ..errors import StoreError
 
-__all__ = ["migrate", "transaction"]
+__all__ = ["check_owner", "migrate", "transaction"]
 
 _APPLICATION_ID = 0x686F6F6B  # "hook": other programs' files are recognised as such
 
@@ -41,12 +41,13 @@ CREATE TABLE dead (
     event_id TEXT NOT NULL,
     event_type TEXT,
     received_at REAL NOT NULL,
-    body BLOB NOT NULL,
     reason TEXT NOT NULL,
     error TEXT NOT NULL,
     attempts INTEGER NOT NULL,
     finished TEXT NOT NULL,
-    buried_at REAL NOT NULL
+    buried_at REAL NOT NULL,
+    kept INTEGER NOT NULL,
+    body BLOB NOT NULL
 ) STRICT;
 """
 
@@ -76,25 +77,30 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
         raise
 
 
-def migrate(connection: apsw.Connection) -> None:
-    """Bring the file to this version's schema, in one transaction.
+def check_owner(connection: apsw.Connection) -> int:
+    """Return the schema's version, or refuse a file that is not ours, before it is changed.
 
     Raises:
         StoreError: it belongs to another program, or to a later version of this one.
 
     """
+    version = _pragma(connection, "user_version")
+    owner = _pragma(connection, "application_id")
+    has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
+    if owner != _APPLICATION_ID and (owner or version or has_tables):
+        raise StoreError("this SQLite file belongs to another program; choose another path")
+    if version > len(_MIGRATIONS):
+        raise StoreError(
+            f"the SQLite store was written by a later version (schema {version}, here"
+            f" {len(_MIGRATIONS)}); upgrade hookonce"
+        )
+    return version
+
+
+def migrate(connection: apsw.Connection) -> None:
+    """Bring the file to this version's schema, in one transaction; raise as ``check_owner``."""
     with transaction(connection):
-        version = _pragma(connection, "user_version")
-        owner = _pragma(connection, "application_id")
-        if version > len(_MIGRATIONS):
-            raise StoreError(
-                f"the SQLite store was written by a later version (schema {version}, here"
-                f" {len(_MIGRATIONS)}); upgrade hookonce"
-            )
-        has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
-        if owner != _APPLICATION_ID and (owner or version or has_tables):
-            raise StoreError("this SQLite file belongs to another program; choose another path")
-        for step in _MIGRATIONS[version:]:
+        for step in _MIGRATIONS[check_owner(connection) :]:
             step(connection)
         connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
 

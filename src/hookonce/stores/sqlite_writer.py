@@ -14,16 +14,18 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
 from ..errors import StoreError
-from .sqlite_schema import migrate, transaction
+from .sqlite_schema import check_owner, migrate, transaction
 
 __all__ = ["Maintenance", "Writer"]
 
@@ -36,6 +38,7 @@ Maintenance: TypeAlias = Callable[[apsw.Connection], float]
 
 # Another process may hold the file; a delivery must be answered within about three seconds.
 _BUSY_MILLISECONDS = 2_000
+_WAL_PAUSE_MILLISECONDS = 50
 # Bounds a batch's transaction to some tens of milliseconds.
 _MOST_STEPS = 1_000
 _FIRST_MAINTENANCE_SECONDS = 60.0
@@ -62,6 +65,8 @@ class _Job:
     future: asyncio.Future[Any]
     outcome: Any = None
     error: BaseException | None = None
+    may_be_dropped: bool = False
+    committed: bool = False
 
 
 class Writer:
@@ -73,21 +78,51 @@ class Writer:
     def __init__(self, path: Path, maintenance: Maintenance) -> None:
         self._path = path
         self._maintenance = maintenance
-        self._lock = threading.Lock()
+        self._connection: apsw.Connection | None = None
         self._thread: threading.Thread | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._connection_lock = threading.Lock()
+        _writers.add(self)
 
-    async def run(self, step: Step[T]) -> T:
+    def before_fork(self) -> None:
+        """Close the file: a connection and its locks cannot live in two processes."""
+        self._connection_lock.acquire()
+        self._close()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on; in the child with a thread and a queue of its own."""
+        if not in_child:
+            self._connection_lock.release()
+            return
+        # What waited in the queue is the parent's to answer. A fork that came from C, without
+        # before_fork, leaves a connection that must not even be closed here.
+        if self._connection is not None:
+            _abandoned.append(self._connection)
+        self._connection = self._thread = None
+        self._jobs = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._connection_lock = threading.Lock()
+
+    async def run(self, step: Step[T], *, may_be_dropped: bool = False) -> T:
         """Return what ``step`` returned, after its transaction has been committed.
 
         A step may be run twice if a neighbour's error undid the batch; it must only read and write
         the database. It may raise StoreError before it has written anything.
+
+        Args:
+            step: what to do.
+            may_be_dropped: leave it out if the caller is cancelled before its turn: a claim that
+                nobody waits for would have no owner, while a completion is a fact all the same.
+
+        Raises:
+            StoreError: it was not done.
+
         """
         loop = asyncio.get_running_loop()
-        job = _Job(step, loop, loop.create_future())
+        job = _Job(step, loop, loop.create_future(), may_be_dropped=may_be_dropped)
         with self._lock:
-            if self._thread is None or self._pid != os.getpid():
+            if self._thread is None or not self._thread.is_alive():
                 self._start()
             self._jobs.put(job)
         result: T = await job.future
@@ -97,53 +132,57 @@ class Writer:
         """Finish what waits, close the file and end the thread."""
         with self._lock:
             thread, self._thread = self._thread, None
-            if thread is None or self._pid != os.getpid():
+            if thread is None:
                 return
             self._jobs.put(None)
             self._jobs = queue.SimpleQueue()
         await asyncio.to_thread(thread.join)
 
     def _start(self) -> None:
-        if self._pid != os.getpid():
-            # After a fork the parent's thread does not exist here, what waited in its queue is the
-            # parent's to answer, and its connection must not be touched.
-            self._pid = os.getpid()
-            self._jobs = queue.SimpleQueue()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._work,
             args=(self._jobs,),
             name=f"hookonce-sqlite:{self._path.name}",
             daemon=True,
         )
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreError(f"the SQLite store cannot start its thread: {error}") from error
+        self._thread = thread
 
     def _work(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
-        connection: apsw.Connection | None = None
         next_maintenance = time.monotonic() + _FIRST_MAINTENANCE_SECONDS
         more_may_come = True
         while more_may_come:
             batch, more_may_come = _next_batch(jobs, max(0.0, next_maintenance - time.monotonic()))
-            try:
-                connection = connection or self._open()
-                if batch:
-                    _commit(connection, batch)
-            except apsw.Error as error:
-                _fail(batch, self._translated(error))
-                _close(connection)
-                connection = None
-            except BaseException as error:  # noqa: BLE001 - the callers get it; the thread lives on
-                _fail(batch, error)
-                _close(connection)
-                connection = None
-            _answer(batch)
-            if more_may_come and time.monotonic() >= next_maintenance:
-                next_maintenance = time.monotonic() + self._maintain(connection)
-        _close(connection)
+            with self._connection_lock:
+                self._do(batch)
+                _answer(batch)
+                if time.monotonic() >= next_maintenance:
+                    next_maintenance = time.monotonic() + self._maintain()
+        with self._connection_lock:
+            self._close()
+
+    def _do(self, batch: list[_Job]) -> None:
+        if not batch:
+            return
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            _commit(self._connection, batch)
+        except apsw.Error as error:
+            _fail(batch, self._translated(error))
+            self._close()
+        except BaseException as error:  # noqa: BLE001 - the callers get it; the thread lives on
+            _fail(batch, error)
+            self._close()
 
     def _open(self) -> apsw.Connection:
         connection = apsw.Connection(str(self._path))
         try:
             connection.set_busy_timeout(_BUSY_MILLISECONDS)
+            check_owner(connection)
             _use_write_ahead_log(connection)
             connection.execute("PRAGMA synchronous = FULL")
             migrate(connection)
@@ -152,19 +191,27 @@ class Writer:
             raise
         return connection
 
-    def _maintain(self, connection: apsw.Connection | None) -> float:
-        if connection is None:
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except apsw.Error as error:
+                _log.warning("closing the SQLite store failed: %s", error)
+
+    def _maintain(self) -> float:
+        if self._connection is None:
             return _FIRST_MAINTENANCE_SECONDS
         try:
-            with transaction(connection):
-                return self._maintenance(connection)
-        except apsw.Error as error:
-            _log.warning("upkeep is put off: %s", self._translated(error))
+            with transaction(self._connection):
+                return self._maintenance(self._connection)
+        except Exception as error:  # noqa: BLE001 - upkeep can wait, and the thread must live on
+            _log.warning("upkeep is put off: %s", error)
             return _FIRST_MAINTENANCE_SECONDS
 
     def _translated(self, error: apsw.Error) -> StoreError:
         reason = next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
-        translated = StoreError(f"the SQLite store {self._path.name!r} failed: {reason}")
+        translated = StoreError(f"the SQLite store {str(self._path.absolute())!r} failed: {reason}")
         translated.__cause__ = error
         return translated
 
@@ -184,34 +231,46 @@ def _next_batch(jobs: queue.SimpleQueue[_Job | None], wait: float) -> tuple[list
 
 
 def _use_write_ahead_log(connection: apsw.Connection) -> None:
-    # Two processes that create the file at once: SQLite does not wait for the lock this needs.
-    for remaining in range(39, -1, -1):
+    # Two processes that create the file at once: SQLite does not wait for the lock this needs, or
+    # waits its whole time-out; so the waiting is done here.
+    connection.set_busy_timeout(0)
+    for remaining in range(_BUSY_MILLISECONDS // _WAL_PAUSE_MILLISECONDS, -1, -1):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
+            break
         except apsw.BusyError:
             if not remaining:
                 raise
-            time.sleep(0.05)
-        else:
-            return
+            time.sleep(_WAL_PAUSE_MILLISECONDS / 1_000)
+    connection.set_busy_timeout(_BUSY_MILLISECONDS)
 
 
 def _commit(connection: apsw.Connection, batch: list[_Job]) -> None:
     try:
         _transact(connection, batch)
-    except _STEP_ERRORS:
+    except Exception as error:
+        if _fails_for_all(error):
+            raise
         # One of them is at fault; on their own, its neighbours succeed.
         for job in batch:
+            job.error = None
             try:
                 _transact(connection, [job])
-            except _STEP_ERRORS as error:
-                job.error = StoreError(f"the SQLite store refused a record: {error}")
+                job.committed = True
+            except Exception as own_error:
+                if _fails_for_all(own_error):
+                    raise
+                job.error = StoreError(f"the SQLite store refused a record: {own_error}")
+
+
+def _fails_for_all(error: Exception) -> bool:
+    return isinstance(error, apsw.Error) and not isinstance(error, _STEP_ERRORS)
 
 
 def _transact(connection: apsw.Connection, batch: list[_Job]) -> None:
     with transaction(connection):
         for job in batch:
-            if job.future.cancelled():  # the caller gave up: a claim now would have no owner
+            if job.may_be_dropped and job.future.cancelled():
                 continue
             try:
                 job.outcome = job.step(connection)
@@ -221,15 +280,8 @@ def _transact(connection: apsw.Connection, batch: list[_Job]) -> None:
 
 def _fail(batch: list[_Job], error: BaseException) -> None:
     for job in batch:
-        job.error = job.error or error
-
-
-def _close(connection: apsw.Connection | None) -> None:
-    if connection is not None:
-        try:
-            connection.close()
-        except apsw.Error as error:
-            _log.warning("closing the SQLite store failed: %s", error)
+        if not job.committed:
+            job.error = job.error or error
 
 
 def _answer(batch: list[_Job]) -> None:
@@ -249,3 +301,24 @@ def _resolve(jobs: list[_Job]) -> None:
             job.future.set_exception(job.error)
         else:
             job.future.set_result(job.outcome)
+
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_abandoned: list[apsw.Connection] = []
+
+
+def _before_fork() -> None:
+    for writer in list(_writers):
+        writer.before_fork()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    for writer in list(_writers):
+        writer.after_fork(in_child=in_child)
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, in_child=False),
+    after_in_child=partial(_after_fork, in_child=True),
+)

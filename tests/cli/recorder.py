@@ -1,0 +1,73 @@
+"""An HTTP server that keeps what it is sent, and answers what the test says."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+__all__ = ["Received", "Recorder", "closed_port_url", "recording"]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it arrived."""
+
+    path: str
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+@dataclass
+class Recorder:
+    """What was received, and the answers to give: the last one again and again."""
+
+    url: str
+    requests: list[Received] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=lambda: [200])
+    answer: bytes = b'{"status": "accepted", "reason": "handled"}'
+
+    def next_status(self) -> int:
+        return self.statuses[0] if len(self.statuses) == 1 else self.statuses.pop(0)
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """Serve on a free loopback port until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", "0")))
+            headers = {  # http.client reads them as latin-1
+                name.lower().encode("latin-1"): value.encode("latin-1")
+                for name, value in self.headers.items()
+            }
+            recorder.requests.append(Received(self.path, headers, body))
+            self.send_response(recorder.next_status())
+            self.send_header("content-length", str(len(recorder.answer)))
+            self.end_headers()
+            self.wfile.write(recorder.answer)
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        recorder = Recorder(f"http://127.0.0.1:{server.server_port}/hooks")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield recorder
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def closed_port_url() -> str:
+    """Return a URL at which nobody listens."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        return f"http://127.0.0.1:{server.server_port}/hooks"

@@ -1,0 +1,191 @@
+"""Running the command: as a process of its own, or inside the test where that makes no difference.
+
+Every result is searched for what no command may ever show.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from hookonce.cli.commands import cli
+
+__all__ = [
+    "COMMAND",
+    "OLD_SECRET",
+    "PATIENCE_SECONDS",
+    "SECRET",
+    "Process",
+    "Result",
+    "eventually",
+    "invoke",
+    "run",
+    "running",
+]
+
+SECRET = "whsec_" + b64encode(b"the secret of these tests, 32 by").decode()
+OLD_SECRET = "whsec_" + b64encode(b"the one it was before a rotation").decode()
+
+COMMAND = [str(Path(sys.executable).with_name("hookonce"))]
+
+PATIENCE_SECONDS = 20.0
+"""Longer than anything takes on a slow machine; only a broken program waits as long."""
+
+_USAGE = 2  # click's status for arguments that cannot be used; it shows the usage before the error
+
+_SIGNATURE = re.compile(r"v1,[A-Za-z0-9+/]{43}=")
+
+# What a developer's shell or a pipeline may have set, and changes what commands do or print.
+_NOISE = re.compile(
+    "HOOKONCE_.*|PORT|COLUMNS|LINES|TERM|FORCE_COLOR|NO_COLOR|TTY_.*|PYTHONUNBUFFERED"
+    "|(?:HTTP|HTTPS|ALL|NO)_PROXY",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a command ended, and what it printed."""
+
+    status: int
+    output: str
+    errors: str
+
+    def __post_init__(self) -> None:
+        for shown in (self.output, self.errors):
+            for secret in (SECRET, OLD_SECRET):
+                assert secret.removeprefix("whsec_").rstrip("=") not in shown
+            assert _SIGNATURE.search(shown) is None
+
+    def says(self, *parts: str, status: int = 1) -> None:
+        """Check that it ended with one clear line, and neither a traceback nor other output."""
+        assert self.status == status, self
+        assert self.output == "", self
+        *usage, line = self.errors.splitlines()
+        assert (usage != []) is (status == _USAGE), self
+        assert line.startswith("Error: "), self
+        assert "Traceback" not in self.errors, self
+        for part in parts:
+            assert part in line, self
+
+
+def invoke(
+    *arguments: str,
+    secrets: Sequence[str] = (),
+    stdin: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+) -> Result:
+    """Run a command in this process and return how it ended."""
+    noise = dict.fromkeys(name for name in os.environ if _NOISE.fullmatch(name))
+    settings = {"HOOKONCE_SECRETS": " ".join(secrets), **(environment or {})}
+    result = CliRunner(env={**noise, **settings}).invoke(cli, list(arguments), input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Result(result.exit_code, result.stdout, result.stderr)
+
+
+def run(
+    *arguments: str,
+    here: Path,
+    secrets: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = COMMAND,
+) -> Result:
+    """Run a command as a process in a folder and return how it ended."""
+    ended = subprocess.run(
+        [*command, *arguments],
+        cwd=here,
+        env=_environment(secrets, environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    return Result(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A command that goes on, and the files it prints to."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "output").read_text("utf-8", "replace")
+
+    @property
+    def errors(self) -> str:
+        return (self.folder / "errors").read_text("utf-8", "replace")
+
+    def printed(self, pattern: str) -> re.Match[str]:
+        """Return the match of a pattern, as soon as the command has printed it."""
+        found: list[re.Match[str]] = []
+
+        def holds() -> bool:
+            match = re.search(pattern, f"{self.output}\n{self.errors}")
+            found.extend([match] if match else [])
+            return match is not None or self.process.poll() is not None
+
+        eventually(holds, what=f"printed {pattern!r}: {self.output} {self.errors}")
+        assert found, f"it ended without {pattern!r}: {self.output} {self.errors}"
+        return found[0]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> Result:
+        """Return how it ended, once it has."""
+        status = self.process.wait(PATIENCE_SECONDS)
+        return Result(status, self.output, self.errors)
+
+
+@contextmanager
+def running(
+    *arguments: str,
+    here: Path,
+    secrets: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = COMMAND,
+) -> Iterator[Process]:
+    """Run a command as a process in a folder until the block ends."""
+    folder = here / "printed"
+    folder.mkdir(exist_ok=True)
+    with (folder / "output").open("wb") as output, (folder / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            cwd=here,
+            env=_environment(secrets, environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+        )
+    try:
+        yield Process(process, folder)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def eventually(condition: Callable[[], object], *, what: str) -> None:
+    """Return once the condition holds; fail when the deadline has passed."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:g} s: {what}"
+        time.sleep(0.005)
+
+
+def _environment(secrets: Sequence[str], more: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not _NOISE.fullmatch(name)}
+    own = {"HOOKONCE_SECRETS": " ".join(secrets)} if secrets else {}
+    return {**kept, **own, **(more or {})}

@@ -1,0 +1,402 @@
+"""`hookonce dead` shows, replays and discards what is in a store's file."""
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from hookonce import Receiver
+from hookonce.events import CommentReceived
+from hookonce.samples import event_body
+from hookonce.stores.base import Claimed, DeadLetter, DeadReason, Delivery
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.testing import TestSender
+from hookonce.types import Token
+
+from .running import COMMAND, SECRET, Result, invoke, run
+
+APP = '''
+"""A receiver whose handlers write down what they do, and fail while a file says so."""
+from pathlib import Path
+
+from hookonce import Context, EnvironmentSecrets, Receiver
+from hookonce.events import CommentReceived, MessageReceived
+
+receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
+
+
+def note(line: str) -> None:
+    with open("journal", "a") as journal:
+        journal.write(f"{line}\\n")
+
+
+@receiver.on(CommentReceived, name="answer")
+def answer(event: CommentReceived, context: Context) -> None:
+    if Path("shop is closed").exists():
+        raise ConnectionError("the shop is closed")
+    note(f"answered {event.id} {'again' if context.is_replay else ''}".strip())
+
+
+@receiver.on(CommentReceived, name="count")
+def count(event: CommentReceived) -> None:
+    note(f"counted {event.id}")
+
+
+@receiver.on(MessageReceived, name="reply")
+async def reply(event: MessageReceived) -> None:
+    note(f"replied {event.id}")
+'''
+
+NOW = 1_780_000_000.0  # 2026-05-28T20:26:40Z
+
+
+def letter(
+    event_id: str,
+    event_type: str | None = "comment.received",
+    *,
+    endpoint: str = "default",
+    reason: DeadReason = DeadReason.EXHAUSTED,
+    error: str = "answer: away",
+    body: bytes | None = None,
+) -> DeadLetter:
+    """Return a dead letter, whose handler `count` has succeeded before."""
+    if body is None:
+        body = event_body(event_type or "", event_id=event_id)
+    delivery = Delivery(endpoint, event_id, event_type, NOW - 1, body)
+    return DeadLetter(delivery, reason, error, 1, frozenset({"count"}), NOW)
+
+
+COMMENT = letter("evt_comment")
+MESSAGE = letter("evt_message", "message.received", reason=DeadReason.REJECTED, error="spam")
+UNREADABLE = letter("evt_cut", None, reason=DeadReason.UNREADABLE, error="no JSON", body=b"\xff{")
+ELSEWHERE = letter("evt_elsewhere", endpoint="social")
+HOSTILE = letter(
+    "evt_\u202e1",
+    "a\x1b[2J.\u009b2Jb",
+    error="one\ntwo\t\x1b]0;owned\x07\u2028",
+    body=b"first\nsecond\t\x1b[31mred\x7f\xc2\x9b2J\xff\r",
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Return a folder with the receiver's module."""
+    (tmp_path / "hooks.py").write_text(APP)
+    return tmp_path
+
+
+def bury(here: Path, *letters: DeadLetter) -> str:
+    """Put dead letters into the receiver's store and return its URL."""
+    time = NOW
+
+    async def put() -> None:
+        nonlocal time
+        store = SQLiteStore(here / "hookonce.db", clock=lambda: time)
+        await store.open()
+        for dead in letters:
+            claim = await store.claim(dead.delivery.key, Token("t"), 30)
+            assert isinstance(claim, Claimed)
+            await store.bury(
+                claim,
+                dead.reason,
+                error=dead.error,
+                finished=dead.finished,
+                delivery=dead.delivery,
+            )
+            time += 1
+        await store.aclose()
+
+    asyncio.run(put())
+    return f"sqlite:///{here / 'hookonce.db'}"
+
+
+def ids(result: Result) -> list[str]:
+    """Return the ids in the JSON that was printed."""
+    return [json.loads(line)["id"] for line in result.output.splitlines()]
+
+
+def listed(store_url: str, *options: str) -> list[str]:
+    result = invoke("dead", "list", store_url, "--json", *options)
+    assert (result.status, result.errors) == (0, "")
+    return ids(result)
+
+
+def replay(here: Path, *arguments: str) -> Result:
+    return run("dead", "replay", "hooks:receiver", *arguments, here=here, secrets=[SECRET])
+
+
+def journal(here: Path) -> list[str]:
+    path = here / "journal"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_list_prints_a_line_for_each_with_tabs_between(here: Path) -> None:
+    result = invoke("dead", "list", bury(here, COMMENT, UNREADABLE))
+    first, second = "2026-05-28T20:26:40Z", "2026-05-28T20:26:41Z"
+    assert (result.status, result.errors) == (0, "")
+    assert [line.split("\t") for line in result.output.splitlines()] == [
+        [first, "default", "evt_comment", "comment.received", "exhausted", "1", "answer: away"],
+        [second, "default", "evt_cut", "", "unreadable", "1", "no JSON"],
+    ]
+
+
+def test_list_prints_records_for_programs(here: Path) -> None:
+    result = invoke("dead", "list", bury(here, UNREADABLE), "--json")
+    assert json.loads(result.output) == {
+        "buried_at": "2026-05-28T20:26:40Z",
+        "endpoint": "default",
+        "id": "evt_cut",
+        "type": None,
+        "reason": "unreadable",
+        "attempts": 1,
+        "received_at": "2026-05-28T20:26:39Z",
+        "error": "no JSON",
+    }
+
+
+def test_list_selects_by_endpoint_and_type_oldest_first(here: Path) -> None:
+    store = bury(here, MESSAGE, COMMENT, ELSEWHERE)
+    assert listed(store) == ["evt_message", "evt_comment", "evt_elsewhere"]
+    assert listed(store, "--endpoint", "social") == ["evt_elsewhere"]
+    assert listed(store, "--endpoint", "nowhere") == []
+    assert listed(store, "--type", "comment.received") == ["evt_comment", "evt_elsewhere"]
+    assert listed(store, "--limit", "1") == ["evt_message"]
+
+
+def test_an_empty_store_says_so_to_people_only(here: Path) -> None:
+    store = bury(here)
+    assert invoke("dead", "list", store).output == "no dead letters\n"
+    assert invoke("dead", "list", store, "--json") == Result(0, "", "")
+
+
+def on_a_terminal(*arguments: str, columns: int) -> str:
+    """Return what a command prints on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        printed = b"".join(_read_to_the_end(ours))
+        os.close(ours)
+        assert process.wait() == 0, printed
+    return printed.decode().replace("\r\n", "\n")
+
+
+def _read_to_the_end(terminal: int) -> Iterable[bytes]:
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            return
+        if not chunk:
+            return
+        yield chunk
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
+def test_on_a_terminal_it_is_a_table_whose_ids_can_be_copied(here: Path) -> None:
+    long_id = "evt_" + "0123456789ab" * 2
+    shown = on_a_terminal("dead", "list", bury(here, letter(long_id), HOSTILE), columns=80)
+    assert f" {long_id} " in shown
+    assert "\x1b[1m" in shown, "headings are bold"
+    assert "…" not in shown, "nothing is cut off"
+    without_styles = shown.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert all(char.isprintable() or char == "\n" for char in without_styles)
+
+
+def test_what_a_sender_wrote_cannot_act_on_the_terminal_or_add_lines(here: Path) -> None:
+    store = bury(here, HOSTILE)
+    plain = invoke("dead", "list", store).output
+    assert len(plain.splitlines()) == 1
+    assert len(plain.split("\t")) == 7
+    assert all(char.isprintable() or char in "\t\n" for char in plain)
+    (line,) = invoke("dead", "list", store, "--json").output.splitlines()
+    assert line.isprintable()
+    record = json.loads(line)
+    assert (record["id"], record["error"]) == (HOSTILE.delivery.event_id, HOSTILE.error)
+    assert record["type"] == HOSTILE.delivery.event_type
+
+
+def test_show_shows_a_body_with_its_lines_and_no_control_characters(here: Path) -> None:
+    store = bury(here, HOSTILE)
+    shown = invoke("dead", "show", store, HOSTILE.delivery.event_id).output
+    assert all(char.isprintable() or char in "\t\n" for char in shown)
+    fields, _, body = shown.partition("\n\n")
+    assert len(fields.splitlines()) == 9
+    assert body == "first\nsecond  \\x1b[31mred\\x7f\\x9b2J\\xff\\r\n"
+    (line,) = invoke("dead", "show", store, HOSTILE.delivery.event_id, "--json").output.splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["body"] == "first\nsecond\t\x1b[31mred\x7f\u009b2J\\xff\r"
+
+
+def test_show_shows_one_with_its_body(here: Path) -> None:
+    store = bury(here, COMMENT, letter("evt_comment", endpoint="social", body=b"another"))
+    shown = invoke("dead", "show", store, "evt_comment")
+    assert shown == Result(
+        0,
+        "buried_at: 2026-05-28T20:26:40Z\nendpoint: default\nid: evt_comment\n"
+        "type: comment.received\nreason: exhausted\nattempts: 1\n"
+        "received_at: 2026-05-28T20:26:39Z\nerror: answer: away\n"
+        f"finished: ['count']\n\n{COMMENT.delivery.body.decode()}\n",
+        "",
+    )
+    record = json.loads(invoke("dead", "show", store, "evt_comment", "--json").output)
+    assert json.loads(record["body"])["id"] == "evt_comment"
+    assert record["finished"] == ["count"]
+    assert invoke("dead", "show", store, "evt_comment", "--endpoint", "social").output.endswith(
+        "\n\nanother\n"
+    )
+
+
+def test_show_says_which_letter_it_does_not_find(here: Path) -> None:
+    store = bury(here, ELSEWHERE)
+    result = invoke("dead", "show", store, "evt_elsewhere")
+    result.says("there is no dead letter 'evt_elsewhere' at 'default'")
+
+
+def test_discard_forgets_and_counts_the_event_as_handled(here: Path) -> None:
+    store = bury(here, COMMENT, MESSAGE, UNREADABLE)
+    result = invoke("dead", "discard", store, "evt_comment", "evt_cut")
+    assert result == Result(0, "evt_comment: discarded\nevt_cut: discarded\n", "")
+    assert listed(store) == ["evt_message"]
+
+    async def deliver_again() -> None:
+        receiver = Receiver(secrets=SECRET, store=store)
+
+        @receiver.on(CommentReceived)
+        async def handle(event: CommentReceived) -> None:
+            raise AssertionError(event.id)
+
+        async with TestSender(receiver, secrets=SECRET) as sender:
+            (await sender.send(COMMENT.delivery.body)).expect(200, "duplicate")
+
+    asyncio.run(deliver_again())
+
+
+def test_discard_fails_if_one_is_not_there_and_forgets_the_others(here: Path) -> None:
+    store = bury(here, COMMENT, ELSEWHERE)
+    result = invoke("dead", "discard", store, "evt_elsewhere", "evt_comment", "--json")
+    assert result.status == 1
+    assert [json.loads(line) for line in result.output.splitlines()] == [
+        {"id": "evt_elsewhere", "result": "not found"},
+        {"id": "evt_comment", "result": "discarded"},
+    ]
+    assert listed(store) == ["evt_elsewhere"]
+    assert invoke("dead", "discard", store, "evt_elsewhere", "--endpoint", "social").status == 0
+    assert listed(store) == []
+
+
+def test_replay_runs_what_has_not_succeeded_and_the_letter_is_gone(here: Path) -> None:
+    store = bury(here, COMMENT, MESSAGE)
+    assert replay(here, "evt_comment") == Result(0, "evt_comment: handled\n", "")
+    assert journal(here) == ["answered evt_comment again"]
+    assert listed(store) == ["evt_message"]
+
+
+def test_replay_that_fails_again_keeps_the_letter_and_says_so(here: Path) -> None:
+    store = bury(here, COMMENT, MESSAGE)
+    (here / "shop is closed").touch()
+    result = replay(here, "evt_comment", "evt_message", "--json")
+    assert result.status == 1
+    assert [json.loads(line) for line in result.output.splitlines()] == [
+        {"id": "evt_comment", "result": "exhausted"},
+        {"id": "evt_message", "result": "handled"},
+    ]
+    assert "ConnectionError: the shop is closed" in result.errors
+    assert listed(store) == ["evt_comment"]
+    (here / "shop is closed").unlink()
+    assert replay(here, "evt_comment").status == 0
+
+
+def test_replay_all_takes_every_letter_of_the_receiver_and_no_other(here: Path) -> None:
+    store = bury(here, COMMENT, UNREADABLE, ELSEWHERE, MESSAGE)
+    result = replay(here, "--all")
+    assert result.status == 1
+    handled, unreadable, last = result.output.splitlines()
+    assert (handled, last) == ("evt_comment: handled", "evt_message: handled")
+    assert unreadable.startswith("evt_cut: the body is not ")
+    assert listed(store) == ["evt_cut", "evt_elsewhere"]
+    assert journal(here) == ["answered evt_comment again", "replied evt_message"]
+
+
+def test_replay_by_type_takes_those_of_the_type(here: Path) -> None:
+    store = bury(here, COMMENT, MESSAGE, letter("evt_second"))
+    result = replay(here, "--type", "comment.received")
+    assert result == Result(0, "evt_comment: handled\nevt_second: handled\n", "")
+    assert listed(store) == ["evt_message"]
+    assert replay(here, "--type", "comment.received").output == "no dead letters\n"
+
+
+def test_replay_names_an_id_it_does_not_find_and_goes_on(here: Path) -> None:
+    bury(here, COMMENT, ELSEWHERE)
+    result = replay(here, "evt_elsewhere", "evt_comment")
+    assert (result.status, result.errors) == (1, "")
+    missing, handled = result.output.splitlines()
+    assert missing == "evt_elsewhere: there is no dead letter 'evt_elsewhere' at 'default'"
+    assert handled == "evt_comment: handled"
+
+
+def test_replay_of_an_event_without_a_handler_is_no_success(here: Path) -> None:
+    store = bury(here, letter("evt_1", "channel.unhealthy"))
+    assert replay(here, "evt_1") == Result(1, "evt_1: no_handler\n", "")
+    assert listed(store) == ["evt_1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["evt_1", "--all"], ["evt_1", "--type", "a.b"], ["--all", "--type", "a.b"]],
+)
+def test_replay_wants_one_way_of_selection(arguments: list[str]) -> None:
+    result = invoke("dead", "replay", "hooks:receiver", *arguments)
+    result.says("name events by their ids, by --type, or --all", status=2)
+
+
+def test_replay_says_what_is_wrong_with_the_receiver(here: Path) -> None:
+    arguments = ["dead", "replay", "hooks:missing", "--all"]
+    run(*arguments, here=here, secrets=[SECRET]).says("there is no 'missing' in hooks")
+
+
+USES = [["list"], ["show", "evt_1"], ["discard", "evt_1"]]
+
+
+@pytest.mark.parametrize("use", USES, ids=" ".join)
+@pytest.mark.parametrize("scheme", ["sqlite", "SQLite"])
+def test_a_misspelt_file_is_an_error_and_not_made(
+    use: list[str], scheme: str, tmp_path: Path
+) -> None:
+    command, *rest = use
+    path = tmp_path / "hookonse.db"
+    invoke("dead", command, f"{scheme}:///{path}", *rest).says(f"there is no file '{path}'")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("use", USES, ids=" ".join)
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://", "only its own process can see what is in memory://"),
+        ("redis://localhost", "no store has the scheme 'redis'"),
+        ("hookonce.db", "no store has the scheme ''"),
+        ("sqlite://hookonce.db", "sqlite:///hookonce.db"),
+        ("sqlite:///:memory:", "names a file"),
+        ("sqlite://", "names a file"),
+    ],
+)
+def test_what_names_no_store_of_a_file_is_refused(use: list[str], url: str, message: str) -> None:
+    command, *rest = use
+    invoke("dead", command, url, *rest).says(message)
+
+
+def test_a_file_that_is_no_store_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Notes that are no database, and long enough to be looked at. " * 10)
+    before = path.read_bytes()
+    invoke("dead", "list", f"sqlite:///{path}").says("notes.txt", "not an SQLite database")
+    assert path.read_bytes() == before

@@ -1,0 +1,362 @@
+"""`hookonce send` posts what a genuine sender posts, and tells what was answered."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+from standardwebhooks import Webhook
+
+from hookonce import Refusal, VerificationError, unwrap, verify
+from hookonce.events import EVENT_CLASSES, UnknownEvent
+
+from .recorder import Received, Recorder, closed_port_url, recording
+from .running import OLD_SECRET, SECRET, Result, invoke
+
+NOW = 1_780_000_000
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    """Serve what takes and keeps every request."""
+    with recording() as recorder:
+        yield recorder
+
+
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it be NOW for who signs."""
+    monkeypatch.setattr("hookonce.testing.system_clock", lambda: float(NOW))
+
+
+def send(server: Recorder, *arguments: str, stdin: bytes = b"") -> Result:
+    """Send with SECRET configured."""
+    return invoke("send", *arguments, "--url", server.url, secrets=[SECRET], stdin=stdin)
+
+
+def sent(server: Recorder, *arguments: str, stdin: bytes = b"") -> Received:
+    """Send, and return the one request that arrived."""
+    result = send(server, *arguments, stdin=stdin)
+    assert (result.status, result.errors) == (0, ""), result
+    (received,) = server.requests
+    return received
+
+
+def refusal_of(received: Received, *, now: float | None = None) -> Refusal | None:
+    """Return why a request is refused, or None if it is genuine."""
+    try:
+        verify(received.body, received.headers, SECRET, now=now)
+    except VerificationError as error:
+        return error.reason
+    return None
+
+
+@pytest.mark.parametrize("event_type", EVENT_CLASSES)
+def test_a_sample_of_each_type_is_genuine_and_reads_as_its_class(
+    event_type: str, server: Recorder
+) -> None:
+    received = sent(server, event_type)
+    event = unwrap(received.body, received.headers, SECRET)
+    assert type(event) is EVENT_CLASSES[event_type]
+    Webhook(SECRET).verify(
+        received.body, {name.decode(): value.decode() for name, value in received.headers.items()}
+    )
+    assert received.headers[b"example-event-type"].decode() == event_type
+    assert received.headers[b"example-delivery-attempt"] == b"1"
+    assert received.headers[b"content-type"] == b"application/json"
+
+
+def test_a_type_of_ones_own_is_sent_with_an_empty_object(server: Recorder) -> None:
+    received = sent(server, "ad.published")
+    event = unwrap(received.body, received.headers, SECRET)
+    assert isinstance(event, UnknownEvent)
+    assert (event.type, event.data) == ("ad.published", {})
+
+
+def test_the_answer_is_shown_in_one_line(server: Recorder) -> None:
+    result = send(server, "comment.received", "--id", "evt_1")
+    assert re.fullmatch(
+        r'comment\.received evt_1: 200 \{"status": "accepted", "reason": "handled"\}'
+        r" \(\d+\.\d ms\)\n",
+        result.output,
+    )
+
+
+def test_with_json_each_answer_is_a_record(server: Recorder) -> None:
+    server.statuses = [200, 503]
+    result = send(server, "webhook.test", "--id", "evt_1", "--times", "2", "--json")
+    records = [json.loads(line) for line in result.output.splitlines()]
+    times = [record.pop("milliseconds") for record in records]
+    assert all(time > 0 for time in times)
+    assert [record.pop("status") for record in records] == [200, 503]
+    assert (
+        records
+        == [{"id": "evt_1", "type": "webhook.test", "attempt": 1, "answer": server.answer.decode()}]
+        * 2
+    )
+    assert result.status == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "value"),
+    [
+        (["data.text=Hello there"], ["data", "text"], "Hello there"),
+        (["data.text="], ["data", "text"], ""),
+        (["data.text=a=b"], ["data", "text"], "a=b"),
+        (["data.text=Zoë 🍞"], ["data", "text"], "Zoë 🍞"),
+        (["data.isHidden=true"], ["data", "isHidden"], True),
+        (["data.parentId=null"], ["data", "parentId"], None),
+        (["data.likes=12"], ["data", "likes"], 12),
+        (['data.text="12"'], ["data", "text"], "12"),
+        (['data.tags=["a", {"b": 1}]'], ["data", "tags"], ["a", {"b": 1}]),
+        (["data.author.name.first=Inês"], ["data", "author", "name", "first"], "Inês"),
+        (["data={}", "data.text=new"], ["data"], {"text": "new"}),
+        (["workspaceId=ws_1"], ["workspaceId"], "ws_1"),
+    ],
+)
+def test_set_changes_a_field_and_leaves_the_rest(
+    changes: list[str], path: list[str], value: JsonValue, server: Recorder
+) -> None:
+    options = [option for change in changes for option in ("--set", change)]
+    received = sent(server, "comment.received", *options)
+    verify(received.body, received.headers, SECRET)
+    found = json.loads(received.body)
+    assert found["type"] == "comment.received"
+    for name in path:
+        found = found[name]
+    assert found == value
+    if path[:1] == ["data"] and len(path) > 1:
+        assert json.loads(received.body)["data"]["authorUsername"] == "ines.walks"
+
+
+def test_an_id_that_is_set_is_the_one_that_is_signed(server: Recorder) -> None:
+    received = sent(server, "comment.received", "--set", "id=evt_mine")
+    assert received.headers[b"webhook-id"] == b"evt_mine"
+    assert unwrap(received.body, received.headers, SECRET).id == "evt_mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.text", "'data.text' is not of the form PATH=VALUE"),
+        ("=value", "'=value' is not of the form PATH=VALUE"),
+        ("data.text.more=1", "'data.text.more' leads through a value that is no object"),
+        ("data.text.more.still=1", "leads through a value that is no object"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused(
+    change: str, message: str, server: Recorder
+) -> None:
+    send(server, "comment.received", "--set", change).says(message, status=2)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["comment.received", "--id", "evt.1"],
+        ["comment.received", "--id", "evt\n1"],
+        ["comment.received", "--id", "e" * 257],
+        ["comment.received", "--skew", "1e30"],
+        ["comment.received", "--skew", "-inf"],
+        ["comment.received", "--skew", "nan"],
+        ["comment.received", "--set", r'data.text="\ud83c"'],
+        ["comment.received", "--set", "data.text=NaN"],
+        ["comment\nreceived"],
+    ],
+)
+def test_what_cannot_be_sent_is_said_in_one_line(arguments: list[str], server: Recorder) -> None:
+    send(server, *arguments).says(f"cannot deliver to {server.url}: ")
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b'{"id":"evt_1","type":"a.b"}\r\n', b"\xef\xbb\xbf{}", b"\x00\xff\xfe" * 1000]
+)
+@pytest.mark.parametrize("source", ["file", "standard input"])
+def test_a_body_of_ones_own_goes_out_byte_for_byte(
+    body: bytes, source: str, server: Recorder, tmp_path: Path
+) -> None:
+    (tmp_path / "body").write_bytes(body)
+    place = str(tmp_path / "body") if source == "file" else "-"
+    received = sent(server, "any.type", "--body", place, stdin=body)
+    assert received.body == body
+    verify(received.body, received.headers, SECRET)
+
+
+def test_a_saved_body_is_sent_under_the_id_it_has(server: Recorder, tmp_path: Path) -> None:
+    """Under another id a receiver could not read it."""
+    saved = sent(server, "comment.received").body
+    (tmp_path / "saved.json").write_bytes(saved)
+    send(server, "comment.received", "--body", str(tmp_path / "saved.json"))
+    again = server.requests[1]
+    assert again.headers[b"webhook-id"].decode() == json.loads(saved)["id"]
+    assert unwrap(again.body, again.headers, SECRET).id == json.loads(saved)["id"]
+
+
+def test_the_id_that_is_asked_for_has_precedence(server: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b'{"id":"evt_inside"}')
+    received = sent(server, "a.b", "--id", "evt_1", "--body", str(tmp_path / "body"))
+    assert received.headers[b"webhook-id"] == b"evt_1"
+    assert received.body == b'{"id":"evt_inside"}'
+
+
+def test_copies_of_a_body_without_id_are_copies_all_the_same(server: Recorder) -> None:
+    send(server, "a.b", "--body", "-", "--times", "3", stdin=b"no JSON")
+    ids = {request.headers[b"webhook-id"] for request in server.requests}
+    assert (len(server.requests), len(ids)) == (3, 1)
+
+
+def test_an_id_is_in_the_header_and_in_the_sample(server: Recorder) -> None:
+    received = sent(server, "comment.received", "--id", "evt_ü")
+    assert received.headers[b"webhook-id"] == "evt_ü".encode()
+    assert unwrap(received.body, received.headers, SECRET).id == "evt_ü"
+
+
+def test_each_event_has_an_id_of_its_own(server: Recorder) -> None:
+    for _ in range(2):
+        send(server, "comment.received")
+    first, second = (request.headers[b"webhook-id"] for request in server.requests)
+    assert first != second
+
+
+def test_the_attempt_is_named(server: Recorder) -> None:
+    received = sent(server, "comment.received", "--attempt", "9")
+    assert received.headers[b"example-delivery-attempt"] == b"9"
+
+
+@pytest.mark.usefixtures("frozen")
+def test_times_delivers_the_same_event_again(server: Recorder) -> None:
+    result = send(server, "comment.received", "--times", "3")
+    assert len(result.output.splitlines()) == 3
+    assert len(server.requests) == 3
+    assert len({(request.body, request.headers[b"webhook-id"]) for request in server.requests}) == 1
+
+
+@pytest.mark.usefixtures("frozen")
+@pytest.mark.parametrize(
+    ("skew", "refusal"),
+    [
+        ("300", None),
+        ("301", Refusal.TIMESTAMP_TOO_OLD),
+        ("-300", None),
+        ("-301", Refusal.TIMESTAMP_TOO_NEW),
+    ],
+)
+def test_skew_signs_as_of_another_time(
+    skew: str, refusal: Refusal | None, server: Recorder
+) -> None:
+    received = sent(server, "comment.received", "--skew", skew)
+    assert int(received.headers[b"webhook-timestamp"]) == NOW - int(skew)
+    assert refusal_of(received, now=NOW) is refusal
+
+
+@pytest.mark.parametrize("arguments", [["comment.received"], ["a.b", "--body", "-"]])
+def test_tampered_it_differs_after_it_was_signed(arguments: list[str], server: Recorder) -> None:
+    received = sent(server, *arguments, "--tamper")
+    assert refusal_of(received) is Refusal.NO_MATCHING_SIGNATURE
+
+
+def test_it_signs_with_the_newest_secret_of_the_environment(server: Recorder) -> None:
+    invoke("send", "a.b", "--url", server.url, secrets=[SECRET, OLD_SECRET])
+    (received,) = server.requests
+    verify(received.body, received.headers, SECRET)
+
+
+def test_a_secrets_file_has_precedence_over_the_environment(
+    server: Recorder, tmp_path: Path
+) -> None:
+    (tmp_path / "secrets").write_text(f"# newest first\n\n{OLD_SECRET}\n{SECRET}\n")
+    received = sent(server, "a.b", "--secrets-file", str(tmp_path / "secrets"))
+    verify(received.body, received.headers, OLD_SECRET)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no secret"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
+        (SECRET[:-1].encode(), "secret 1 in "),
+    ],
+)
+def test_a_secrets_file_that_cannot_be_used_is_named_and_not_shown(
+    content: bytes, message: str, server: Recorder, tmp_path: Path
+) -> None:
+    path = tmp_path / "secrets"
+    path.write_bytes(content)
+    send(server, "a.b", "--secrets-file", str(path)).says(message, str(path))
+    assert server.requests == []
+
+
+def test_without_secrets_it_says_where_they_come_from(server: Recorder) -> None:
+    invoke("send", "a.b", "--url", server.url).says("HOOKONCE_SECRETS")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        ([200], 0),
+        ([202], 0),
+        ([204], 0),
+        ([302], 1),
+        ([401], 1),
+        ([500], 1),
+        ([200, 500, 200], 1),
+        ([500, 200, 200], 1),
+    ],
+)
+def test_it_succeeds_only_if_every_answer_is_a_2xx(
+    statuses: list[int], status: int, server: Recorder
+) -> None:
+    server.statuses, server.answer = list(statuses), b""
+    result = send(server, "a.b", "--times", str(len(statuses)))
+    assert result.status == status
+    assert [int(line.split()[2]) for line in result.output.splitlines()] == statuses
+
+
+def test_a_url_where_nobody_listens_is_said_in_one_line() -> None:
+    url = closed_port_url()
+    result = invoke("send", "a.b", "--url", url, secrets=[SECRET])
+    result.says(f"cannot deliver to {url}: ", "refused")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1/hooks", "ftp://127.0.0.1/", "http://127.0.0.1:port/"]
+)
+def test_a_url_that_is_none_is_said_in_one_line(url: str) -> None:
+    invoke("send", "a.b", "--url", url, secrets=[SECRET]).says(f"cannot deliver to {url}: ")
+
+
+def test_an_answer_cannot_act_on_the_terminal(server: Recorder) -> None:
+    server.answer = "\x1b]0;owned\x07\x9b2Jtext\rmore\u202e".encode()
+    shown = send(server, "a.b").output
+    assert r"\x1b]0;owned\x07\x9b2Jtext\rmore\u202e" in shown
+    assert all(char.isprintable() for char in shown.rstrip("\n"))
+    (line,) = send(server, "a.b", "--json").output.splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["answer"] == server.answer.decode()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_on_this_machine_it_asks_no_proxy(host: str, server: Recorder) -> None:
+    url = server.url.replace("127.0.0.1", host)
+    proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), closed_port_url())
+    result = invoke("send", "a.b", "--url", url, secrets=[SECRET], environment=proxies)
+    assert result.status == 0, result
+
+
+def test_elsewhere_it_asks_the_proxy_of_the_environment(server: Recorder) -> None:
+    proxies = {"http_proxy": server.url}
+    result = invoke(
+        "send", "a.b", "--url", "http://far.example/", secrets=[SECRET], environment=proxies
+    )
+    assert result.status == 0, result
+    assert [request.path for request in server.requests] == ["http://far.example/"]
+
+
+def test_body_and_set_exclude_each_other(server: Recorder) -> None:
+    arguments = ["a.b", "--body", "-", "--set", "data.text=x"]
+    send(server, *arguments, stdin=b"{}").says("--set changes the sample", status=2)
+    assert server.requests == []

@@ -1,0 +1,129 @@
+"""The small commands, the help, and what happens where the extra is not installed."""
+
+import os
+import sys
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+import hookonce
+from hookonce import sign, verify
+from hookonce.cli.commands import cli
+
+from .recorder import Recorder, closed_port_url, recording
+from .running import COMMAND, Result, invoke, run
+
+
+def test_secret_prints_a_new_secret_of_32_bytes_each_time() -> None:
+    printed = [invoke("secret").output for _ in range(3)]
+    assert len(set(printed)) == 3
+    for line in printed:
+        assert line.endswith("\n")
+        secret = line.removesuffix("\n")
+        assert secret.startswith("whsec_")
+        assert len(b64decode(secret.removeprefix("whsec_"), validate=True)) == 32
+        assert verify(b"{}", sign(secret, "evt_1", b"{}"), secret).id == "evt_1"
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    """Serve on a free port."""
+    with recording() as recorder:
+        yield recorder
+
+
+@pytest.mark.parametrize(("answer", "status"), [(200, 0), (503, 1), (404, 1), (302, 1)])
+def test_health_succeeds_only_if_the_server_is_well(
+    answer: int, status: int, server: Recorder
+) -> None:
+    server.statuses, server.answer = [answer], b'{"ready": true}'
+    assert invoke("health", server.url) == Result(status, '{"ready": true}\n', "")
+
+
+def test_health_asks_no_proxy(server: Recorder) -> None:
+    proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), closed_port_url())
+    assert invoke("health", server.url, environment=proxies).status == 0
+
+
+@pytest.mark.parametrize("port", ["8123", "", None])
+def test_health_asks_where_serve_listens(port: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty PORT is none for `serve`, which click says, and so for `health`."""
+    asked: list[str] = []
+
+    def get(url: str, **_: object) -> httpx2.Response:
+        asked.append(url)
+        return httpx2.Response(200, text="well")
+
+    monkeypatch.setattr(httpx2, "get", get)
+    environment = {} if port is None else {"PORT": port}
+    assert invoke("health", environment=environment).status == 0
+    assert asked == [f"http://127.0.0.1:{port or 8000}/livez"]
+
+
+@pytest.mark.parametrize("url", ["", "not a URL", "http://127.0.0.1:port/"])
+def test_health_of_no_url_is_said_in_one_line(url: str) -> None:
+    environment = {"PORT": "port"}
+    invoke("health", *([url] if url else []), environment=environment).says("does not answer")
+
+
+def test_health_where_nobody_listens_is_said_in_one_line() -> None:
+    url = closed_port_url()
+    invoke("health", url).says(f"{url} does not answer: ", "refused")
+
+
+def test_an_answer_to_health_cannot_act_on_the_terminal(server: Recorder) -> None:
+    server.answer = b"\x1b[2Jwell"
+    assert invoke("health", server.url).output == "\\x1b[2Jwell\n"
+
+
+def test_the_console_script_runs_and_says_its_version(tmp_path: Path) -> None:
+    assert os.access(COMMAND[0], os.X_OK), "pip installs the script next to the interpreter"
+    result = run("--version", here=tmp_path)
+    assert result == Result(0, f"hookonce, version {hookonce.__version__}\n", "")
+
+
+def test_the_help_names_every_command_and_where_secrets_come_from() -> None:
+    result = invoke("-h")
+    assert result.status == 0
+    for name in ("dead", "demo", "explain", "health", "secret", "send", "serve", "verify"):
+        assert f"\n  {name} " in result.output
+    assert set(cli.commands) == {
+        "dead", "demo", "explain", "health", "secret", "send", "serve", "verify"
+    }  # fmt: skip
+    assert "HOOKONCE_SECRETS" in result.output
+
+
+@pytest.mark.parametrize("command", [*cli.commands, "dead list", "dead replay"])
+def test_no_command_takes_a_secret_as_an_argument(command: str) -> None:
+    """Where every user of the machine could see it."""
+    shown = invoke(*command.split(), "--help").output
+    assert "--secret " not in shown
+    assert "whsec_" not in shown.replace("(whsec_…)", "")
+
+
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: (
+    None if name.partition(".")[0] in {missing!r} else find(name, *rest)
+)
+from hookonce.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("missing", [["rich"], ["click", "httpx2", "rich", "uvicorn"]])
+@pytest.mark.parametrize("arguments", [[], ["demo"], ["--help"]])
+def test_without_the_extra_it_says_what_to_install(
+    missing: list[str], arguments: list[str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", WITHOUT.format(missing=missing)]
+    names = ", ".join(missing)
+    assert run(*arguments, here=tmp_path, command=command) == Result(
+        1, "", f"the command line needs {names}: pip install 'hookonce[cli]'\n"
+    )

@@ -1,0 +1,268 @@
+"""`hookonce verify` and `hookonce explain` look at saved deliveries again."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hookonce import sign
+
+from .running import OLD_SECRET, SECRET, Result, invoke
+
+NOW = 1_780_000_000
+BODY = '{"id":"evt_1","type":"comment.received","data":{"text":"Zoë, 3 🍞"}}\n'.encode()
+HEADERS = sign(SECRET, "evt_1", BODY, timestamp=NOW - 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A delivery, saved in the ways the commands read it."""
+
+    folder: Path
+    body: bytes = BODY
+    headers: tuple[tuple[str, str], ...] = tuple(HEADERS.items())
+    line_end: bytes = b"\r\n"
+
+    @property
+    def head(self) -> bytes:
+        lines = (f"{name}: {value}".encode() for name, value in self.headers)
+        return self.line_end.join(lines)
+
+    @property
+    def request(self) -> bytes:
+        first = self.line_end.join([b"POST /hooks?a=b:c HTTP/1.1", b"Host: 127.0.0.1:8000"])
+        return self.line_end.join([first, self.head, b"", self.body])
+
+    def as_request(self) -> list[str]:
+        path = self.folder / "saved.http"
+        path.write_bytes(self.request)
+        return ["--request", str(path), "--now", str(NOW)]
+
+    def as_two_files(self) -> list[str]:
+        (self.folder / "headers").write_bytes(self.head + self.line_end)
+        (self.folder / "body").write_bytes(self.body)
+        paths = ["--headers", str(self.folder / "headers"), "--body", str(self.folder / "body")]
+        return [*paths, "--now", str(NOW)]
+
+
+def look(
+    command: str, arguments: list[str], secrets: Sequence[str] = (SECRET,), stdin: bytes = b""
+) -> Result:
+    return invoke(command, *arguments, secrets=secrets, stdin=stdin)
+
+
+@pytest.mark.parametrize("command", ["verify", "explain"])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize(
+    "body", [BODY, b"", b"\n", b"a\r\n\r\nb", b"a\n\nb", b"webhook-id: evt_2\r\n", b"\xff\x00"]
+)
+def test_a_genuine_delivery_is_genuine_however_it_was_saved(
+    command: str, line_end: bytes, body: bytes, tmp_path: Path
+) -> None:
+    headers = sign(SECRET, "evt_1", body, timestamp=NOW - 12)
+    saved = Saved(tmp_path, body, tuple(headers.items()), line_end)
+    for arguments in (saved.as_request(), saved.as_two_files()):
+        result = look(command, arguments)
+        assert (result.status, result.errors) == (0, ""), result
+        assert result.output.startswith("genuine")
+    for given, stdin in (("--request", saved.request), ("--body", saved.body)):
+        arguments = saved.as_request() if given == "--request" else saved.as_two_files()
+        arguments[arguments.index(given) + 1] = "-"
+        assert look(command, arguments, stdin=stdin).status == 0
+        assert look(command, arguments, stdin=stdin + b"?").status == 1
+
+
+def test_verify_says_whose_delivery_it_was(tmp_path: Path) -> None:
+    arguments = Saved(tmp_path).as_request()
+    result = look("verify", arguments, [OLD_SECRET, SECRET])
+    assert result.output == "genuine: evt_1, signed 12 s before, with secret 2 of 2\n"
+    (line,) = look("verify", [*arguments, "--json"]).output.splitlines()
+    assert json.loads(line) == {
+        "genuine": True,
+        "id": "evt_1",
+        "timestamp": NOW - 12,
+        "skew": 12.0,
+        "secret": 1,
+        "signatures": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "now", "reason", "skew"),
+    [
+        (BODY[:-1], NOW, "no_matching_signature", None),
+        (BODY, NOW + 289, "timestamp_too_old", 301.0),
+        (BODY, NOW - 313, "timestamp_too_new", -301.0),
+    ],
+)
+def test_verify_refuses_with_the_reason_and_points_to_explain(
+    body: bytes, now: int, reason: str, skew: float | None, tmp_path: Path
+) -> None:
+    arguments = [*Saved(tmp_path, body).as_request()[:-1], str(now)]
+    result = look("verify", arguments)
+    assert (result.status, result.errors) == (1, "")
+    verdict, hint = result.output.splitlines()
+    assert verdict.startswith("refused: ")
+    assert hint == "hookonce explain, with the same options, looks for the cause"
+    (line,) = look("verify", [*arguments, "--json"]).output.splitlines()
+    assert json.loads(line) == {"genuine": False, "reason": reason, "skew": skew}
+
+
+@pytest.mark.parametrize("command", ["verify", "explain"])
+def test_the_tolerance_is_as_wide_as_it_is_said_to_be(command: str, tmp_path: Path) -> None:
+    arguments = [*Saved(tmp_path).as_request(), "--tolerance"]
+    assert look(command, [*arguments, "12"]).status == 0
+    assert look(command, [*arguments, "11.5"]).status == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "explain"])
+@pytest.mark.parametrize("option", ["--now", "--tolerance"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "yesterday"])
+def test_what_is_no_number_of_seconds_is_refused(
+    command: str, option: str, value: str, tmp_path: Path
+) -> None:
+    result = look(command, [*Saved(tmp_path).as_request(), option, value])
+    result.says(option, value, status=2)
+
+
+def test_a_tolerance_below_nothing_is_refused(tmp_path: Path) -> None:
+    arguments = [*Saved(tmp_path).as_request(), "--tolerance", "-1"]
+    look("verify", arguments).says("--tolerance", "-1", status=2)
+
+
+@pytest.mark.parametrize("command", ["verify", "explain"])
+def test_without_now_the_clock_of_this_machine_counts(command: str, tmp_path: Path) -> None:
+    body = b"{}"
+    fresh = Saved(tmp_path, body, tuple(sign(SECRET, "evt_1", body).items()))
+    assert look(command, fresh.as_request()[:2]).status == 0
+    assert look(command, Saved(tmp_path).as_request()[:2]).status == 1
+
+
+def test_explain_names_cause_and_fix(tmp_path: Path) -> None:
+    rewritten = json.dumps(json.loads(BODY)).encode()
+    sent = BODY.strip()
+    saved = Saved(tmp_path, rewritten, tuple(sign(SECRET, "evt_1", sent, timestamp=NOW).items()))
+    result = look("explain", saved.as_request())
+    assert (result.status, result.errors) == (1, "")
+    verdict, cause, fix = result.output.splitlines()
+    assert verdict == "refused: no_matching_signature"
+    assert cause == "- The body was parsed and written again before it was verified."
+    assert fix.startswith("  Verify the raw bytes first")
+    (line,) = look("explain", [*saved.as_request(), "--json"]).output.splitlines()
+    record = json.loads(line)
+    assert (record["genuine"], record["reason"]) == (False, "no_matching_signature")
+    assert record["findings"] == [{"cause": cause[2:], "fix": fix[2:]}]
+
+
+def test_explain_says_what_is_worth_knowing_of_a_genuine_one(tmp_path: Path) -> None:
+    result = look("explain", Saved(tmp_path).as_request(), [OLD_SECRET, SECRET])
+    assert result.status == 0
+    assert result.output.splitlines()[:2] == ["genuine", "- Only secret 2 of 2 matches."]
+    (line,) = look("explain", [*Saved(tmp_path).as_request(), "--json"]).output.splitlines()
+    assert json.loads(line) == {"genuine": True, "reason": None, "findings": []}
+
+
+def test_explain_recognises_the_secrets_in_a_file_of_retired_ones(tmp_path: Path) -> None:
+    arguments = Saved(tmp_path).as_request()
+    assert "retired" not in look("explain", arguments, [OLD_SECRET]).output
+    (tmp_path / "retired").write_text(f"# until May\n{SECRET}\n")
+    arguments += ["--retired-secrets-file", str(tmp_path / "retired")]
+    result = look("explain", arguments, [OLD_SECRET])
+    assert result.status == 1
+    assert "- It is signed with a retired secret.\n" in result.output
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        SECRET.rstrip("=").encode(),
+        f'"{SECRET}"'.encode(),
+        f"\ufeff{SECRET}".encode(),
+        f"v1,{SECRET}".encode(),
+    ],
+)
+def test_explain_takes_secrets_that_verify_cannot_use(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_bytes(content)
+    arguments = [*Saved(tmp_path).as_request(), "--secrets-file", str(tmp_path / "secrets")]
+    look("verify", arguments).says("secret 1 in ", "cannot be used")
+    result = look("explain", arguments)
+    assert (result.status, result.errors) == (1, "")
+    assert "- Secret 1 cannot be used: " in result.output
+    assert "- Secret 1 is right but for its spelling" in result.output
+
+
+def test_explain_says_that_a_secrets_file_is_no_text(tmp_path: Path) -> None:
+    """PowerShell writes UTF-16 where nobody asked for it."""
+    (tmp_path / "secrets").write_bytes(f"{SECRET}\n".encode("utf-16"))
+    arguments = [*Saved(tmp_path).as_request(), "--secrets-file", str(tmp_path / "secrets")]
+    look("verify", arguments).says("it is not UTF-8 text")
+    result = look("explain", arguments)
+    assert result.status == 1
+    assert "- Secret 1 cannot be used: " in result.output
+
+
+def test_explain_works_without_any_secret(tmp_path: Path) -> None:
+    look("verify", Saved(tmp_path).as_request(), []).says("HOOKONCE_SECRETS")
+    assert (
+        "- No secret is configured.\n" in look("explain", Saved(tmp_path).as_request(), []).output
+    )
+
+
+@pytest.mark.parametrize("command", ["verify", "explain"])
+@pytest.mark.parametrize("missing", list(HEADERS))
+def test_a_missing_header_is_named(command: str, missing: str, tmp_path: Path) -> None:
+    kept = tuple((name, value) for name, value in HEADERS.items() if name != missing)
+    arguments = Saved(tmp_path, headers=kept).as_request()
+    result = look(command, arguments)
+    assert result.status == 1
+    assert f"{missing} header is missing" in result.output
+    (line,) = look(command, [*arguments, "--json"]).output.splitlines()
+    assert json.loads(line)["reason"] == f"missing_{missing.removeprefix('webhook-')}"
+
+
+def test_headers_are_found_in_any_case_and_spacing(tmp_path: Path) -> None:
+    headers = tuple((name.title(), f"  {value}\t") for name, value in HEADERS.items())
+    assert look("verify", Saved(tmp_path, headers=headers).as_request()).status == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "explain"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--headers", "saved"],
+        ["--body", "saved"],
+        ["--request", "saved", "--body", "saved"],
+        ["--request", "saved", "--headers", "saved"],
+        ["--headers", "-", "--body", "-"],
+    ],
+)
+def test_the_delivery_is_given_in_one_of_two_ways(
+    command: str, options: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "saved"
+    path.write_bytes(b"\n\n")
+    given = [str(path) if option == "saved" else option for option in options]
+    look(command, given).says("either --request, or both --headers and --body", status=2)
+
+
+@pytest.mark.parametrize("command", ["verify", "explain"])
+def test_a_request_without_a_blank_line_is_no_request(command: str, tmp_path: Path) -> None:
+    (tmp_path / "saved").write_bytes(b"webhook-id: evt_1\n{}\n")
+    result = look(command, ["--request", str(tmp_path / "saved")])
+    result.says("no blank line between headers and body", status=2)
+
+
+@pytest.mark.parametrize("command", ["verify", "explain"])
+def test_a_file_that_is_not_there_is_named(command: str, tmp_path: Path) -> None:
+    missing = str(tmp_path / "nothing")
+    look(command, ["--request", missing]).says(missing, "does not exist", status=2)
+
+
+def test_an_id_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+    headers = sign(SECRET, "evt_\u202e1\u2028", BODY, timestamp=NOW)
+    result = look("verify", Saved(tmp_path, headers=tuple(headers.items())).as_request())
+    assert result.status == 0
+    assert result.output.startswith(r"genuine: evt_\u202e1\u2028, ")

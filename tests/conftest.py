@@ -1,0 +1,13 @@
+"""Fixtures for every test."""
+
+import pytest
+
+from hookonce.pytest_plugin import webhook_secret, webhook_sender
+
+__all__ = ["anyio_backend", "webhook_secret", "webhook_sender"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run async tests on asyncio, which is what uvicorn and the stores run on."""
+    return "asyncio"

@@ -1,0 +1,512 @@
+"""What was given up can be looked at, run again, or discarded, and is never lost on the way."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from support.processes import served_process
+from support.stores import FaultyStore
+from support.waiting import until, until_async
+
+from hookonce import (
+    Context,
+    Limits,
+    PayloadError,
+    PayloadFault,
+    Receiver,
+    Reject,
+    Retry,
+    StoreError,
+)
+from hookonce.events import ChannelUnhealthy, CommentReceived, Event
+from hookonce.pytest_plugin import SenderFactory
+from hookonce.secrets import new_secret
+from hookonce.stores.base import DeadReason, Store
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.testing import event_body, make_event, signed_request
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FaultyStore:
+    return FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+
+
+@pytest.fixture
+def receiver(webhook_secret: str, store: FaultyStore) -> Receiver:
+    return Receiver(secrets=webhook_secret, store=store)
+
+
+class Handlers:
+    """Named handlers of every event, which note their runs and raise what they were told to."""
+
+    def __init__(self, receiver: Receiver, *names: str) -> None:
+        self.contexts: list[Context] = []
+        self.raises: dict[str, BaseException] = {}
+        for name in names:
+            receiver.on("*", name=name)(self._run)
+
+    async def _run(self, event: Event[Any], context: Context) -> None:
+        assert event.id == context.event_id
+        self.contexts.append(context)
+        if context.handler in self.raises:
+            raise self.raises[context.handler]
+
+    def ran(self) -> list[str]:
+        """Return what ran since the last call, sorted."""
+        ran, self.contexts = sorted(context.handler for context in self.contexts), []
+        return ran
+
+
+async def test_dead_letters_are_listed_oldest_first_without_bodies(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    handlers = Handlers(receiver, "a")
+    handlers.raises["a"] = Reject("no")
+    async with webhook_sender(receiver) as sender:
+        assert await receiver.dead.list() == []
+        events: list[Event[Any]] = [
+            make_event(CommentReceived),
+            make_event(ChannelUnhealthy),
+            make_event(CommentReceived),
+        ]
+        for event in events:
+            (await sender.send(event)).expect(202, "rejected")
+        letters = await receiver.dead.list()
+        assert [letter.delivery.event_id for letter in letters] == [event.id for event in events]
+        assert {letter.delivery.body for letter in letters} == {b""}
+        comments = await receiver.dead.list(event_type="comment.received")
+        assert [c.delivery.event_id for c in comments] == [events[0].id, events[2].id]
+        assert await receiver.dead.list(event_type="post.target.failed") == []
+        assert len(await receiver.dead.list(limit=2)) == 2
+
+
+async def test_a_dead_letter_shows_all_a_person_needs(
+    webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
+) -> None:
+    now = [1_800_000_000.0]
+    receiver = Receiver(
+        secrets=webhook_secret,
+        store=SQLiteStore(tmp_path / "hooks.db", clock=lambda: now[0]),
+        clock=lambda: now[0],
+        tolerance=10**10,
+        endpoint="bakery",
+    )
+    handlers = Handlers(receiver, "a", "b", "c")
+    handlers.raises = {"a": ValueError("line one\nline two"), "c": KeyError("k")}
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(500)
+        now[0] += 100
+        request = signed_request(event, webhook_secret, attempt=9)
+        (await sender.post(request)).expect(202, "exhausted")
+        letter = await receiver.dead.show(event.id)
+    assert letter is not None
+    assert letter.delivery.body == request.body
+    assert (letter.delivery.endpoint, letter.delivery.event_id) == ("bakery", event.id)
+    assert letter.delivery.event_type == "comment.received"
+    assert letter.delivery.received_at == letter.buried_at == now[0]
+    assert letter.error == "a: ValueError: line one line two\nc: KeyError: 'k'"
+    assert letter.attempts == 2
+    assert letter.finished == {"b"}
+    assert letter.reason is DeadReason.EXHAUSTED
+    assert repr(letter.delivery.body) not in repr(letter)
+
+
+async def test_a_receiver_sees_the_dead_letters_of_its_own_endpoint_only(
+    webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
+) -> None:
+    event = make_event(CommentReceived)
+    receivers = {}
+    for endpoint in ("one", "two"):
+        store = SQLiteStore(tmp_path / "hooks.db")
+        receiver = Receiver(secrets=webhook_secret, store=store, endpoint=endpoint)
+        Handlers(receiver, "a").raises["a"] = Reject(f"not at {endpoint}")
+        receivers[endpoint] = receiver
+    one, two = receivers["one"], receivers["two"]
+    async with webhook_sender(one) as sender, webhook_sender(two):
+        (await sender.send(event)).expect(202, "rejected")
+        assert len(await one.dead.list()) == 1
+        assert await two.dead.list() == []
+        assert await two.dead.show(event.id) is None
+        assert await two.dead.discard(event.id) is False
+        with pytest.raises(LookupError, match="'two'"):
+            await two.dead.replay(event.id)
+
+
+async def test_nothing_is_shown_replayed_or_discarded_where_there_is_no_dead_letter(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    handlers = Handlers(receiver, "a")
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(200, "handled")
+        for event_id in (event.id, "evt_never_seen"):
+            assert await receiver.dead.show(event_id) is None
+            assert await receiver.dead.discard(event_id) is False
+            with pytest.raises(LookupError, match=event_id):
+                await receiver.dead.replay(event_id)
+    assert handlers.ran() == ["a"]
+
+
+# replay
+
+
+async def test_a_replay_runs_only_what_has_not_finished_and_says_so(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    handlers = Handlers(receiver, "a", "b", "c")
+    handlers.raises = {"b": ValueError("x"), "c": ValueError("y")}
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        request = signed_request(event, sender._secrets, attempt=9)
+        (await sender.post(request)).expect(202, "exhausted")
+        assert handlers.ran() == ["a", "b", "c"]
+        handlers.raises.clear()
+        outcome = await receiver.dead.replay(event.id)
+        assert (outcome.status, outcome.reason) == (200, "handled")
+        contexts = list(handlers.contexts)
+        assert handlers.ran() == ["b", "c"]
+        for context in contexts:
+            assert context.is_replay
+            assert context.last_chance
+            assert context.event_id == event.id
+            assert context.delivery_attempt is None
+            assert context.body == request.body
+        assert {c.idempotency_key for c in contexts} == {
+            f"default:{event.id}:b",
+            f"default:{event.id}:c",
+        }
+
+
+async def test_a_replay_that_succeeds_leaves_no_letter_and_the_event_is_done(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    handlers = Handlers(receiver, "a")
+    handlers.raises["a"] = Reject("no")
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        handlers.raises.clear()
+        assert (await receiver.dead.replay(event.id)).reason == "handled"
+        assert await receiver.dead.list() == []
+        (await sender.send(event)).expect(200, "duplicate")
+        assert handlers.ran() == ["a", "a"]
+        with pytest.raises(LookupError):
+            await receiver.dead.replay(event.id)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "dead_reason"),
+    [
+        (ValueError("still down"), "exhausted", DeadReason.EXHAUSTED),
+        (Retry(after=5), "exhausted", DeadReason.EXHAUSTED),
+        (Reject("never"), "rejected", DeadReason.REJECTED),
+    ],
+)
+async def test_a_replay_that_fails_leaves_the_letter_with_the_new_error(
+    receiver: Receiver,
+    webhook_sender: SenderFactory,
+    error: Exception,
+    reason: str,
+    dead_reason: DeadReason,
+) -> None:
+    handlers = Handlers(receiver, "a", "b", "c")
+    told: list[ExceptionGroup[Exception]] = []
+    receiver.on_error(told.append)
+    handlers.raises = {"b": ValueError("first"), "c": ValueError("first")}
+    async with webhook_sender(receiver) as sender:
+        request = signed_request(event := make_event(CommentReceived), sender._secrets, attempt=9)
+        (await sender.post(request)).expect(202, "exhausted")
+        await until(lambda: len(told) == 1)
+        handlers.ran()
+        handlers.raises = {"b": error}
+        outcome = await receiver.dead.replay(event.id)
+        assert (outcome.status, outcome.reason) == (202, reason)
+        assert handlers.ran() == ["b", "c"]
+        letter = await receiver.dead.show(event.id)
+        assert letter is not None
+        assert letter.reason is dead_reason
+        assert letter.error.startswith("b: ")
+        assert "first" not in letter.error
+        assert letter.finished == {"a", "c"}
+        assert letter.delivery.body == request.body
+        assert told[1].exceptions == (error,)
+        handlers.raises.clear()
+        assert (await receiver.dead.replay(event.id)).reason == "handled"
+        assert handlers.ran() == ["b"]
+
+
+async def test_attempts_add_up_over_replays(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    handlers = Handlers(receiver, "a")
+    handlers.raises["a"] = ValueError("x")
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(500)
+        (await sender.send(event, attempt=9)).expect(202, "exhausted")
+        await receiver.dead.replay(event.id)
+        letter = await receiver.dead.show(event.id)
+        assert letter is not None
+        assert letter.attempts == 3
+        assert [context.attempt for context in handlers.contexts] == [1, 2, 3]
+
+
+async def test_a_letter_stays_one_while_its_replay_runs_and_is_replayed_once_at_a_time(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    gate, began = asyncio.Event(), list[str]()
+    fail = [True]
+
+    @receiver.on(CommentReceived)
+    async def wait(event: CommentReceived) -> None:
+        if fail.pop() if fail else False:
+            raise Reject("at first")
+        began.append(event.id)
+        await gate.wait()
+
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        first = asyncio.create_task(receiver.dead.replay(event.id))
+        await until(lambda: began)
+        assert [letter.delivery.event_id for letter in await receiver.dead.list()] == [event.id]
+        second = await receiver.dead.replay(event.id)
+        assert (second.status, second.reason) == (503, "in_flight")
+        gate.set()
+        assert (await first).reason == "handled"
+        assert began == [event.id]
+        assert await receiver.dead.list() == []
+
+
+async def test_a_delivery_during_a_replay_waits_for_it(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    gate, runs = asyncio.Event(), list[str]()
+
+    @receiver.on(CommentReceived)
+    async def wait(event: CommentReceived, context: Context) -> None:
+        runs.append(event.id)
+        if not context.is_replay:
+            raise Reject("at first")
+        await gate.wait()
+
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        replay = asyncio.create_task(receiver.dead.replay(event.id))
+        await until(lambda: len(runs) == 2)
+        delivery = asyncio.create_task(sender.send(event, attempt=2))
+        done, _ = await asyncio.wait({delivery}, timeout=0.1)
+        assert not done
+        gate.set()
+        assert (await replay).reason == "handled"
+        (await delivery).expect(200, "duplicate")
+    assert len(runs) == 2
+
+
+class Tolerant(Event[dict[str, Any]]):
+    type: Literal["comment.received"]
+
+
+async def test_an_unreadable_letter_can_be_replayed_once_it_can_be_read(
+    receiver: Receiver, webhook_sender: SenderFactory, store: FaultyStore, webhook_secret: str
+) -> None:
+    handlers = Handlers(receiver, "a")
+    body = event_body("comment.received", event_id="evt_1").replace(
+        b'"isHidden":false', b'"isHidden":"perhaps"'
+    )
+    async with webhook_sender(receiver) as sender:
+        (await sender.post(signed_request(body, webhook_secret))).expect(202, "quarantined")
+        with pytest.raises(PayloadError) as caught:
+            await receiver.dead.replay("evt_1")
+        assert caught.value.fault is PayloadFault.WRONG_SHAPE
+        assert await receiver.dead.show("evt_1") is not None
+        assert handlers.ran() == []
+        # a later version of the program knows the new shape
+        next_version = Receiver(secrets=webhook_secret, store=store)
+
+        seen: list[Any] = []
+
+        @next_version.on(Tolerant)
+        async def note(event: Tolerant) -> None:
+            seen.append(event.data["isHidden"])
+
+        assert (await next_version.dead.replay("evt_1")).reason == "handled"
+        assert seen == ["perhaps"]
+        assert await receiver.dead.list() == []
+
+
+async def test_a_letter_nobody_is_registered_for_stays(
+    receiver: Receiver, webhook_sender: SenderFactory, store: FaultyStore, webhook_secret: str
+) -> None:
+    Handlers(receiver, "a").raises["a"] = Reject("no")
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        nobody = Receiver(secrets=webhook_secret, store=store)
+        assert (await nobody.dead.replay(event.id)).reason == "no_handler"
+        assert await receiver.dead.show(event.id) is not None
+
+
+@pytest.mark.parametrize("call", ["dead_letter", "replay"])
+async def test_a_replay_that_cannot_reach_the_store_raises_and_runs_nothing(
+    receiver: Receiver, webhook_sender: SenderFactory, store: FaultyStore, call: str
+) -> None:
+    handlers = Handlers(receiver, "a")
+    handlers.raises["a"] = Reject("no")
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        handlers.ran()
+        store.failures[call] = 1
+        with pytest.raises(StoreError):
+            await receiver.dead.replay(event.id)
+        assert handlers.ran() == []
+
+
+async def test_a_replay_whose_success_is_recorded_late_ends_when_it_is_recorded(
+    receiver: Receiver, webhook_sender: SenderFactory, store: FaultyStore
+) -> None:
+    handlers = Handlers(receiver, "a")
+    handlers.raises["a"] = Reject("no")
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        handlers.raises.clear()
+        store.failures["complete"] = 2
+        assert (await receiver.dead.replay(event.id)).reason == "handled"
+        assert await receiver.dead.list() == []
+
+
+async def test_a_replay_whose_success_can_never_be_recorded_ends_all_the_same(
+    webhook_secret: str,
+    webhook_sender: SenderFactory,
+    store: FaultyStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    receiver = Receiver(secrets=webhook_secret, store=store, limits=Limits(lease_seconds=0.2))
+    fail = [True]
+
+    @receiver.on(CommentReceived)
+    async def outlast(_: CommentReceived) -> None:
+        if fail:
+            fail.clear()
+            raise Reject("at first")
+        await until(lambda: store.calls["extend"] >= 1)
+        await asyncio.sleep(0.3)  # the lease has run out by then
+
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        store.failures = {"complete": -1, "extend": -1}
+        outcome = await receiver.dead.replay(event.id)
+        assert outcome.reason == "handled"
+        assert "could not be recorded" in caplog.text
+        store.failures.clear()
+        assert len(await receiver.dead.list()) == 1
+    assert any(record.levelno == logging.ERROR for record in caplog.records)
+
+
+async def test_a_replay_that_is_killed_leaves_the_letter(tmp_path: Path) -> None:
+    script = """
+    from hookonce import Context
+    receiver = Receiver(
+        secrets=secret, store=f"sqlite:///{here}/hooks.db", limits=Limits(lease_seconds=0.3)
+    )
+
+    @receiver.on(CommentReceived, name="handler")
+    async def handler(event, context):
+        if not context.is_replay:
+            raise Reject("at first")
+        note("replaying")
+        await gate("never")
+
+    from starlette.applications import Starlette
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    async def replay(request):
+        await receiver.dead.replay(request.query_params["id"])
+        return Response("done")
+
+    serve(Starlette(
+        routes=[*receiver.routes("/webhooks"), Route("/replay", replay)],
+        lifespan=receiver.lifespan,
+    ))
+    """
+    event = make_event(CommentReceived)
+    request = signed_request(event, SECRET)
+    async with served_process(tmp_path, script, SECRET) as server:
+        (await server.sender.post(request)).expect(202, "rejected")
+        client = server.sender.client
+        replay = asyncio.create_task(client.get("/replay", params={"id": event.id}))
+        await server.noted("replaying")
+        await server.kill()
+        await asyncio.gather(replay, return_exceptions=True)
+    receiver = Receiver(secrets=SECRET, store=SQLiteStore(tmp_path / "hooks.db"))
+    ran: list[str] = []
+
+    @receiver.on(CommentReceived, name="handler")
+    async def handler(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    async with receiver:
+        letter = await receiver.dead.show(event.id)
+        assert letter is not None
+        assert letter.delivery.body == request.body
+
+        async def replayed() -> bool:  # once the lease of the killed process is over
+            return (await receiver.dead.replay(event.id)).status == 200
+
+        await until_async(replayed)
+        assert ran == [event.id]
+        assert await receiver.dead.list() == []
+
+
+# discard
+
+
+async def test_a_discarded_letter_is_gone_and_its_event_counts_as_handled(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    handlers = Handlers(receiver, "a")
+    handlers.raises["a"] = Reject("no")
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        assert await receiver.dead.discard(event.id) is True
+        assert await receiver.dead.list() == []
+        assert await receiver.dead.discard(event.id) is False
+        handlers.raises.clear()
+        (await sender.send(event, attempt=2)).expect(200, "duplicate")
+    assert handlers.ran() == ["a"]
+
+
+# a store without bodies
+
+
+async def test_the_memory_store_lists_rejections_and_says_that_it_cannot_replay_them(
+    webhook_secret: str, webhook_sender: SenderFactory
+) -> None:
+    memory: Store = MemoryStore()
+    receiver = Receiver(secrets=webhook_secret, store=memory)
+    handlers = Handlers(receiver, "a")
+    handlers.raises["a"] = Reject("no")
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(202, "rejected")
+        [letter] = await receiver.dead.list()
+        assert (letter.delivery.event_id, letter.delivery.body) == (event.id, b"")
+        with pytest.raises(StoreError, match="keeps no bodies"):
+            await receiver.dead.replay(event.id)
+        assert handlers.ran() == ["a"]
+        assert await receiver.dead.discard(event.id) is True
+        (await sender.send(event)).expect(200, "duplicate")

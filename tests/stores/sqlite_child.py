@@ -1,0 +1,246 @@
+"""A process of its own on a SQLite store, which its test races, starves, forks or kills.
+
+``sqlite_child.py COMMAND PATH [NAME]``. It says a line for each thing that is so from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from hookonce.errors import StoreError
+from hookonce.stores.base import Claimed, DeadReason, Delivery, delivery_key
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.types import DeliveryKey, new_token
+
+LEASE = 600.0
+FORKS = 8
+NOBODY = 65534
+
+
+def say(line: str) -> None:
+    """Write a line at once: all of it or nothing, also when the process is being killed."""
+    os.write(1, f"{line}\n".encode())
+
+
+async def hear() -> str:
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    return line.strip()
+
+
+async def claim(store: SQLiteStore, key: DeliveryKey) -> Claimed:
+    """Claim what must be free."""
+    result = await store.claim(key, new_token(), LEASE)
+    if not isinstance(result, Claimed):
+        raise TypeError(f"{key} is not free: {result}")
+    return result
+
+
+async def complete(store: SQLiteStore, name: str) -> None:
+    await store.complete(await claim(store, delivery_key("default", name)))
+
+
+async def bury(store: SQLiteStore, name: str, body: bytes) -> None:
+    owned = await claim(store, delivery_key("default", name))
+    delivery = Delivery("default", name, None, 1.0, body)
+    await store.bury(owned, DeadReason.REJECTED, delivery=delivery)
+
+
+async def race(path: str, name: str) -> None:
+    """Claim 300 keys in an order of its own, at the word; say which it won."""
+    store = SQLiteStore(path)
+    await store.open()
+    keys = [delivery_key("default", f"evt_{n}") for n in range(300)]
+    random.Random(name).shuffle(keys)
+    say("ready")
+    await hear()
+    for n in range(0, len(keys), 10):
+        results = await asyncio.gather(
+            *(store.claim(key, new_token(), LEASE) for key in keys[n : n + 10])
+        )
+        for result in results:
+            if isinstance(result, Claimed):
+                say(result.key)
+    await store.aclose()
+
+
+async def meet(path: str, name: str) -> None:
+    """Open every file it is told, which other processes open as well, and use it."""
+    say("ready")
+    while file := await hear():
+        store = SQLiteStore(os.path.join(path, file))
+        await complete(store, name)
+        say(file)
+        await store.aclose()
+
+
+async def write(path: str, name: str) -> None:
+    """Complete and bury events until it is killed; say which it has."""
+    store = SQLiteStore(path)
+    numbers = itertools.count()
+
+    async def work() -> None:
+        for n in numbers:
+            event_id = f"{name}_{n}"
+            if n % 5 == 0:
+                await bury(store, event_id, event_id.encode() * 100)
+                say(f"dead {event_id}")
+            else:
+                await complete(store, event_id)
+                say(f"done {event_id}")
+
+    await asyncio.gather(*(work() for _ in range(16)))
+
+
+async def hold(path: str, name: str) -> None:
+    """Claim an event, say so, and never settle it."""
+    store = SQLiteStore(path)
+    await claim(store, delivery_key("default", name))
+    say("claimed")
+    await asyncio.Event().wait()
+
+
+async def fill(path: str, _: str) -> None:
+    """Write until the file may grow no more, then with room again."""
+    store = SQLiteStore(path)
+    await store.open()
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+    for n in range(200):
+        try:
+            await bury(store, f"evt_{n}", bytes(10_000))
+        except StoreError as error:
+            say(f"refused: {error}")
+            break
+        say(f"dead evt_{n}")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    await bury(store, "late", bytes(10_000))
+    say("dead late")
+    await store.aclose()
+
+
+async def trespass(path: str, _: str) -> None:
+    """Use a file as somebody who may not write it."""
+    if os.geteuid() == 0:
+        os.setuid(NOBODY)
+    store = SQLiteStore(path)
+    try:
+        await store.claim(delivery_key("default", "evt_1"), new_token(), LEASE)
+    except StoreError as error:
+        say(f"refused: {error}")
+    await store.aclose()
+
+
+def in_fork(work: Callable[[], None]) -> int:
+    """Run in a forked process, and return its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - a forked process ends here, whatever happens
+            say(f"failed: {error!r}")
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def fork_and_use(path: str) -> None:
+    """Use one store in a process and in its fork, each while the other has used it."""
+    store = SQLiteStore(path)
+
+    def in_the_fork() -> None:
+        asyncio.run(complete(store, "fork"))
+        say("done fork")
+        asyncio.run(store.aclose())
+        asyncio.run(complete(store, "fork again"))
+        say("done fork again")
+
+    with asyncio.Runner() as runner:
+        runner.run(complete(store, "parent"))
+        say("done parent")
+        if in_fork(in_the_fork):
+            return
+        runner.run(complete(store, "parent again"))
+        say("done parent again")
+        runner.run(store.aclose())
+
+
+def fork_and_close(path: str) -> None:
+    """Close a store while its fork still uses it; then the fork dies without closing."""
+    store = SQLiteStore(path)
+    closed, to_close = os.pipe()[::-1], os.pipe()[::-1]
+    with asyncio.Runner() as runner:
+        runner.run(complete(store, "parent"))
+        pid = os.fork()
+        if pid == 0:
+            os.close(closed[0])  # so that the fork ends if its parent is killed
+            asyncio.run(complete(store, "before"))
+            say("done before")
+            os.write(to_close[0], b".")
+            os.read(closed[1], 1)
+            asyncio.run(complete(store, "after"))
+            say("done after")
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.read(to_close[1], 1)
+        runner.run(store.aclose())
+        os.write(closed[0], b".")
+        os.waitpid(pid, 0)
+
+
+def fork_while_writing(path: str) -> None:
+    """Fork again and again while another thread writes; every fork must be able to claim."""
+    store = SQLiteStore(path)
+    ended = threading.Event()
+
+    async def keep_writing() -> None:
+        for n in itertools.count():
+            if ended.is_set():
+                break
+            keys = [delivery_key("default", f"parent_{n}_{m}") for m in range(100)]
+            await asyncio.gather(*(claim(store, key) for key in keys))
+
+    async def claim_in_time(name: str) -> None:
+        async with asyncio.timeout(10):
+            await complete(store, name)
+
+    writing = threading.Thread(target=lambda: asyncio.run(keep_writing()))
+    writing.start()
+    try:
+        for n in range(FORKS):
+            name = f"fork_{n}"
+            if not in_fork(lambda name=name: asyncio.run(claim_in_time(name))):  # type: ignore[misc] # mypy cannot infer a default's type
+                say(f"done {name}")
+    finally:
+        ended.set()
+        writing.join()
+        asyncio.run(store.aclose())
+
+
+COROUTINES = {
+    "race": race,
+    "meet": meet,
+    "write": write,
+    "hold": hold,
+    "fill": fill,
+    "trespass": trespass,
+}
+FORKING = {
+    "fork-and-use": fork_and_use,
+    "fork-and-close": fork_and_close,
+    "fork-while-writing": fork_while_writing,
+}
+
+if __name__ == "__main__":
+    _, command, path, name = sys.argv
+    if command in FORKING:
+        FORKING[command](path)
+    else:
+        asyncio.run(COROUTINES[command](path, name))

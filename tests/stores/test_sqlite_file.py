@@ -1,0 +1,288 @@
+"""The SQLite store's file: what it is, what lasts in it, and which files it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from hookonce.errors import StoreError
+from hookonce.stores.base import (
+    DEFAULT_RETENTION,
+    Claimed,
+    Dead,
+    DeadReason,
+    Delivery,
+    Done,
+    InFlight,
+    Ownership,
+    delivery_key,
+)
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.types import Clock, DeliveryKey, new_token
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 30.0
+RETENTION = DEFAULT_RETENTION.total_seconds()
+ROWS = 7_000  # pruning takes 2,000 at a step: three full ones and a last
+
+PassTime = Callable[[float], None]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hooks.db"
+
+
+@pytest.fixture
+async def store(path: Path, clock: Clock) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(path, clock=clock)
+    yield store
+    await store.aclose()
+
+
+async def claim(store: SQLiteStore, key: DeliveryKey) -> Claimed:
+    """Claim what must be free."""
+    result = await store.claim(key, new_token(), LEASE)
+    assert isinstance(result, Claimed)
+    return result
+
+
+async def look(store: SQLiteStore, key: DeliveryKey) -> type[object]:
+    return type(await store.claim(key, new_token(), LEASE))
+
+
+def rows(path: Path, query: str) -> list[Any]:
+    with closing(apsw.Connection(str(path))) as connection:
+        return list(connection.execute(query))
+
+
+class TestDurability:
+    async def test_everything_survives_reopening_the_file(self, path: Path, clock: Clock) -> None:
+        done, held, given_back, dead = (
+            delivery_key("default", name) for name in ("done", "held", "given back", "dead")
+        )
+        delivery = Delivery("default", "dead", "comment.received", 1.5, bytes(range(256)))
+        async with aclosing(SQLiteStore(path, clock=clock)) as store:
+            await store.complete(await claim(store, done))
+            owned = await claim(store, held)
+            await store.release(await claim(store, given_back), frozenset({"a"}), "b failed")
+            await store.bury(await claim(store, dead), DeadReason.REJECTED, delivery=delivery)
+        async with aclosing(SQLiteStore(path, clock=clock)) as store:
+            assert await look(store, done) is Done
+            assert await look(store, held) is InFlight
+            assert await store.extend(owned) is Ownership.HELD
+            again = await claim(store, given_back)
+            assert (again.attempt, again.finished) == (2, frozenset({"a"}))
+            assert await look(store, dead) is Dead
+            letter = await store.dead_letter(dead)
+            assert letter is not None
+            assert letter.delivery == delivery
+
+    async def test_commits_are_synced_and_the_log_is_written_ahead(
+        self, store: SQLiteStore, connections: list[apsw.Connection]
+    ) -> None:
+        await store.open()
+        [connection] = connections
+        assert connection.pragma("journal_mode") == "wal"
+        assert connection.pragma("synchronous") == 2  # FULL
+
+    async def test_closing_leaves_one_file(self, path: Path, store: SQLiteStore) -> None:
+        await store.complete(await claim(store, delivery_key("default", "evt_1")))
+        await store.aclose()
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+    async def test_a_path_may_be_text(self, path: Path) -> None:
+        async with aclosing(SQLiteStore(str(path))) as store:
+            await store.open()
+        assert rows(path, "SELECT count(*) FROM done") == [(0,)]
+
+
+class TestSchema:
+    async def test_a_new_file_has_version_1_and_strict_tables(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        await store.open()
+        assert rows(path, "PRAGMA user_version") == [(1,)]
+        assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
+        tables = {
+            name: (wr, strict)
+            for _, name, _, _, wr, strict in rows(path, "PRAGMA table_list")
+            if not name.startswith("sqlite_")
+        }
+        assert tables == {"done": (1, 1), "attempts": (1, 1), "dead": (0, 1)}
+
+    async def test_a_done_event_costs_a_few_dozen_bytes(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        names = [f"an event id that is quite long {n}" for n in range(ROWS)]
+        claims = await asyncio.gather(*(claim(store, delivery_key("d", name)) for name in names))
+        await asyncio.gather(*(store.complete(owned) for owned in claims))
+        [(size,)] = rows(path, "SELECT sum(pgsize) FROM dbstat WHERE name = 'done'")
+        assert size / ROWS < 50
+
+
+def make_store_file(path: Path) -> None:
+    async def use() -> None:
+        async with aclosing(SQLiteStore(path)) as store:
+            await store.complete(await claim(store, delivery_key("default", "evt_1")))
+
+    asyncio.run(use())
+
+
+def refusal(path: Path) -> str:
+    """Return the error of a store that cannot be opened, nor used."""
+
+    async def use() -> str:
+        async with aclosing(SQLiteStore(path)) as store:
+            with pytest.raises(StoreError) as caught:
+                await store.open()
+            with pytest.raises(StoreError) as again:
+                await store.claim(delivery_key("default", "evt_1"), new_token(), LEASE)
+        assert str(again.value) == str(caught.value)
+        return str(caught.value)
+
+    return asyncio.run(use())
+
+
+class TestRefusedFiles:
+    """A file that is no store of ours is named as such, and is not touched."""
+
+    def test_a_folder_that_does_not_exist(self, tmp_path: Path) -> None:
+        assert "does its folder exist" in refusal(tmp_path / "missing" / "hooks.db")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        assert "cannot be opened" in refusal(tmp_path)
+
+    def test_a_path_through_a_file(self, path: Path) -> None:
+        path.write_text("a file")
+        assert "cannot be opened" in refusal(path / "hooks.db")
+
+    @pytest.mark.parametrize("content", [b"a text file, " * 100, bytes(8192), b"SQLite format 4"])
+    def test_a_file_that_is_no_database(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        assert "not an SQLite database" in refusal(path)
+        assert path.read_bytes() == content
+
+    @pytest.mark.parametrize(
+        "setup",
+        [
+            pytest.param("CREATE TABLE notes (text)", id="tables"),
+            pytest.param("PRAGMA application_id = 4711", id="an application id"),
+            pytest.param("PRAGMA user_version = 1", id="a version without our id"),
+        ],
+    )
+    def test_another_programs_database(self, path: Path, setup: str) -> None:
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute(setup)
+        before = path.read_bytes()
+        assert "belongs to another program" in refusal(path)
+        assert path.read_bytes() == before
+
+    def test_a_later_versions_file(self, path: Path) -> None:
+        make_store_file(path)
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        before = path.read_bytes()
+        message = refusal(path)
+        assert "later version (schema 99, here 1)" in message
+        assert "upgrade hookonce" in message
+        assert path.read_bytes() == before
+
+    def test_a_damaged_file(self, path: Path) -> None:
+        make_store_file(path)
+        content = bytearray(path.read_bytes())
+        content[100:200] = b"\xa5" * 100
+        path.write_bytes(content)
+        assert "damaged" in refusal(path)
+
+    async def test_what_was_refused_works_once_it_is_put_right(self, tmp_path: Path) -> None:
+        folder = tmp_path / "late"
+        async with aclosing(SQLiteStore(folder / "hooks.db")) as store:
+            with pytest.raises(StoreError):
+                await store.open()
+            await asyncio.to_thread(folder.mkdir)
+            await claim(store, delivery_key("default", "evt_1"))
+
+
+class TestPruning:
+    """Pruning walks all keys in small steps; old and new ones lie side by side."""
+
+    @pytest.fixture
+    async def grown(
+        self, store: SQLiteStore, pass_time: PassTime
+    ) -> tuple[list[DeliveryKey], list[DeliveryKey]]:
+        """Fill the store, wait for half of it to be over, and return the keys that are, and not."""
+        keys = [delivery_key("default", f"evt_{n}") for n in range(2 * ROWS)]
+        old, new = keys[::2], keys[1::2]
+        for half in (old, new):
+            claims = await asyncio.gather(*(claim(store, key) for key in half))
+            await asyncio.gather(*(store.complete(owned) for owned in claims[: ROWS // 2]))
+            await asyncio.gather(
+                *(store.release(owned, frozenset({"a"})) for owned in claims[ROWS // 2 :])
+            )
+            pass_time(RETENTION / 2)
+        return old, new
+
+    async def expect_only(
+        self, store: SQLiteStore, old: list[DeliveryKey], new: list[DeliveryKey]
+    ) -> None:
+        half = ROWS // 2
+        assert {await look(store, key) for key in new[:half]} == {Done}
+        results = await asyncio.gather(*(claim(store, key) for key in new[half:]))
+        assert {(r.attempt, r.finished) for r in results} == {(2, frozenset({"a"}))}
+        results = await asyncio.gather(*(claim(store, key) for key in old))
+        assert {(r.attempt, r.finished) for r in results} == {(1, frozenset[str]())}
+
+    async def test_prune_reaches_all_that_is_over_and_nothing_else(
+        self, store: SQLiteStore, path: Path, grown: tuple[list[DeliveryKey], list[DeliveryKey]]
+    ) -> None:
+        assert await store.prune() == ROWS
+        assert rows(path, "SELECT count(*) FROM done") == [(ROWS // 2,)]
+        assert rows(path, "SELECT count(*) FROM attempts") == [(ROWS // 2,)]
+        assert await store.prune() == 0
+        await self.expect_only(store, *grown)
+
+    async def test_no_step_of_pruning_holds_the_file_for_long(
+        self,
+        store: SQLiteStore,
+        connections: list[apsw.Connection],
+        grown: tuple[list[DeliveryKey], list[DeliveryKey]],
+    ) -> None:
+        [connection] = connections
+        changed = [connection.total_changes()]
+
+        def note_the_changes() -> bool:
+            changed.append(connection.total_changes())
+            return False
+
+        connection.set_commit_hook(note_the_changes)
+        await store.prune()
+        steps = [after - before for before, after in pairwise(changed)]
+        assert sum(steps) == len(grown[0])
+        assert max(steps) <= 2_000
+
+    async def test_upkeep_forgets_by_itself_what_is_over(
+        self,
+        store: SQLiteStore,
+        path: Path,
+        grown: tuple[list[DeliveryKey], list[DeliveryKey]],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        await store.aclose()
+        monkeypatch.setattr("hookonce.stores.sqlite_writer._FIRST_MAINTENANCE_SECONDS", 0.0)
+        monkeypatch.setattr("hookonce.stores.sqlite._PRUNE_PAUSE_SECONDS", 0.0)
+        await store.open()
+        left = "SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM attempts)"
+        async with asyncio.timeout(20):
+            while rows(path, left) != [(ROWS,)]:  # noqa: ASYNC110 - a file has no event
+                await asyncio.sleep(0.01)
+        await self.expect_only(store, *grown)

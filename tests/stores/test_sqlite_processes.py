@@ -1,0 +1,274 @@
+"""Several processes on one SQLite file: no event is won twice, and no death loses what was said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import apsw
+import pytest
+
+from hookonce.stores.base import Claimed, Dead, Done, InFlight, Store, delivery_key
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.types import Token, new_token, system_clock
+
+pytestmark = pytest.mark.anyio
+
+PROGRAM = Path(__file__).with_name("sqlite_child.py")
+PATIENCE_SECONDS = 30.0
+LEASE = 600.0
+
+
+class Child:
+    """A running ``sqlite_child.py``."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        self._process, self._out, self._in = process, process.stdout, process.stdin
+
+    async def line(self) -> str:
+        """Return the next line it says; empty at its end."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return (await self._out.readline()).decode().strip()
+
+    async def lines(self) -> list[str]:
+        """Return all further lines, until it ends."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            lines = (await self._out.read()).decode().splitlines()
+            await self._process.wait()
+            return lines
+
+    def tell(self, line: str) -> None:
+        self._in.write(f"{line}\n".encode())
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+@asynccontextmanager
+async def child(command: str, path: Path, name: str = "") -> AsyncIterator[Child]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        PROGRAM,
+        command,
+        path,
+        name,
+        stdin=PIPE,
+        stdout=PIPE,
+        start_new_session=True,
+    )
+    running = Child(process)
+    try:
+        yield running
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its forks as well
+        await running.lines()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hooks.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(path)
+    yield store
+    await store.aclose()
+
+
+@contextmanager
+def readable_folder() -> Iterator[Path]:
+    """Return a folder that everybody can look into, unlike pytest's."""
+    with TemporaryDirectory(prefix="hookonce-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+async def look(store: Store, event_id: str) -> type[object]:
+    return type(await store.claim(delivery_key("default", event_id), new_token(), LEASE))
+
+
+async def all_are(store: Store, result: type[object], event_ids: list[str]) -> bool:
+    return set(await asyncio.gather(*(look(store, name) for name in event_ids))) == {result}
+
+
+def is_sound(path: Path) -> bool:
+    connection = apsw.Connection(str(path))
+    try:
+        return bool(connection.pragma("integrity_check") == "ok")
+    finally:
+        connection.close()
+
+
+async def test_three_processes_that_race_for_300_events_win_each_once(path: Path) -> None:
+    async with child("race", path, "a") as a, child("race", path, "b") as b:  # noqa: SIM117 - too long a line
+        async with child("race", path, "c") as c:
+            racers = [a, b, c]
+            for racer in racers:
+                assert await racer.line() == "ready"
+            for racer in racers:
+                racer.tell("go")
+            wins = await asyncio.gather(*(racer.lines() for racer in racers))
+    assert Counter(key for won in wins for key in won) == {
+        delivery_key("default", f"evt_{n}"): 1 for n in range(300)
+    }
+    assert sum(1 for won in wins if won) >= 2, "one was so quick that there was no race"
+    assert is_sound(path)
+
+
+async def test_several_stores_of_one_process_on_one_file_win_each_event_once(path: Path) -> None:
+    stores = [SQLiteStore(path) for _ in range(4)]
+    keys = [delivery_key("default", f"evt_{n}") for n in range(100)]
+    results = await asyncio.gather(
+        *(store.claim(key, new_token(), LEASE) for key in keys for store in stores)
+    )
+    winners = Counter(result.key for result in results if isinstance(result, Claimed))
+    assert winners == dict.fromkeys(keys, 1)
+    for store in stores:
+        await store.aclose()
+    assert is_sound(path)
+
+
+async def test_processes_may_create_the_file_at_the_same_moment(tmp_path: Path) -> None:
+    files = [f"{n}.db" for n in range(20)]
+    async with child("meet", tmp_path, "a") as a, child("meet", tmp_path, "b") as b:
+        assert [await a.line(), await b.line()] == ["ready", "ready"]
+        for file in files:
+            a.tell(file)
+            b.tell(file)
+            assert [await a.line(), await b.line()] == [file, file]
+    for file in files:
+        store = SQLiteStore(tmp_path / file)
+        assert await all_are(store, Done, ["a", "b"])
+        await store.aclose()
+
+
+async def test_a_killed_owners_claim_is_free_after_its_lease(path: Path) -> None:
+    now = system_clock()
+    async with child("hold", path, "evt_1") as owner:
+        assert await owner.line() == "claimed"
+        owner.kill()
+        assert await owner.lines() == []
+    store = SQLiteStore(path, clock=lambda: now)
+    assert await look(store, "evt_1") is InFlight
+    now += LEASE + PATIENCE_SECONDS
+    result = await store.claim(delivery_key("default", "evt_1"), Token("heir"), LEASE)
+    assert isinstance(result, Claimed)
+    assert result.attempt == 2
+    await store.aclose()
+    assert is_sound(path)
+
+
+async def test_what_was_acknowledged_before_a_kill_is_still_there(
+    path: Path, store: SQLiteStore
+) -> None:
+    chance = random.Random(5)
+
+    async def write_until_killed(name: str) -> list[str]:
+        async with child("write", path, name) as writer:
+            said = [await writer.line() for _ in range(chance.randrange(1, 400))]
+            writer.kill()
+            return said + await writer.lines()
+
+    said: list[str] = []
+    for n in range(5):
+        for lines in await asyncio.gather(
+            *(write_until_killed(f"evt_{n}{letter}") for letter in "abc")
+        ):
+            said += lines
+        assert is_sound(path)
+
+    done = [line.removeprefix("done ") for line in said if line.startswith("done ")]
+    dead = [line.removeprefix("dead ") for line in said if line.startswith("dead ")]
+    assert len(done) > len(dead) > 100
+    assert await all_are(store, Done, done)
+    assert await all_are(store, Dead, dead)
+    for event_id in dead:
+        letter = await store.dead_letter(delivery_key("default", event_id))
+        assert letter is not None
+        assert letter.delivery.body == event_id.encode() * 100
+
+
+async def test_when_the_disk_takes_no_more_it_says_so_and_goes_on_when_it_does(
+    path: Path, store: SQLiteStore
+) -> None:
+    async with child("fill", path) as writer:
+        *acknowledged, refusal, late = await writer.lines()
+    assert refusal.startswith("refused: the SQLite store")
+    assert "hooks.db' failed: " in refusal
+    assert late == "dead late"
+    assert len(acknowledged) >= 5
+    names = [line.removeprefix("dead ") for line in [*acknowledged, late]]
+    assert await all_are(store, Dead, names)
+    assert await look(store, f"evt_{len(acknowledged)}") in {Claimed, InFlight}
+    assert is_sound(path)
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "file_mode"),
+    [
+        pytest.param(0o555, None, id="a new file in a read-only folder"),
+        pytest.param(0o777, 0o444, id="a read-only file"),
+        pytest.param(0o555, 0o444, id="a read-only file in a read-only folder"),
+        pytest.param(0o777, 0o000, id="a file that cannot be read"),
+    ],
+)
+async def test_who_may_not_write_the_file_is_told_so(
+    folder_mode: int, file_mode: int | None
+) -> None:
+    with readable_folder() as folder:
+        path = folder / "hooks.db"
+        if file_mode is not None:
+            store = SQLiteStore(path)
+            await store.open()
+            await store.aclose()
+            path.chmod(file_mode)
+        folder.chmod(folder_mode)
+        async with child("trespass", path) as trespasser:
+            [refusal] = await trespasser.lines()
+        folder.chmod(0o755)
+    assert refusal.startswith("refused: the SQLite store")
+    assert "read-only" in refusal or "cannot be opened" in refusal
+
+
+class TestForks:
+    """A server may load the application, and use its store, before it forks its workers."""
+
+    async def test_a_fork_and_its_parent_both_go_on_using_the_store(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        async with child("fork-and-use", path) as process:
+            said = await process.lines()
+        names = ["parent", "fork", "fork again", "parent again"]
+        assert said == [f"done {name}" for name in names]
+        assert await all_are(store, Done, names)
+        assert is_sound(path)
+
+    async def test_what_a_fork_acknowledged_outlives_its_parents_closing(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        async with child("fork-and-close", path) as process:
+            assert await process.lines() == ["done before", "done after"]
+        assert await all_are(store, Done, ["parent", "before", "after"])
+        assert is_sound(path)
+
+    async def test_a_fork_in_the_middle_of_a_write_is_not_locked_out(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        async with child("fork-while-writing", path) as process:
+            assert await process.lines() == [f"done fork_{n}" for n in range(8)]
+        assert await all_are(store, Done, [f"fork_{n}" for n in range(8)])
+        assert is_sound(path)

@@ -1,0 +1,479 @@
+"""The SQLite store's writer: calls share commits, and no fault of one call or moment lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from math import nan
+from pathlib import Path
+
+import apsw
+import pytest
+
+from hookonce.errors import StoreError
+from hookonce.stores.base import (
+    Claimed,
+    Dead,
+    DeadReason,
+    Delivery,
+    Done,
+    InFlight,
+    Ownership,
+    delivery_key,
+)
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.types import DeliveryKey, new_token
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 600.0
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hooks.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(path)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def connection(store: SQLiteStore, connections: list[apsw.Connection]) -> apsw.Connection:
+    """Return the connection of the store, which is open."""
+    await store.open()
+    [connection] = connections
+    return connection
+
+
+def keys(count: int, name: str = "evt") -> list[DeliveryKey]:
+    return [delivery_key("default", f"{name}_{n}") for n in range(count)]
+
+
+async def claim(store: SQLiteStore, key: DeliveryKey) -> Claimed:
+    """Claim what must be free."""
+    result = await store.claim(key, new_token(), LEASE)
+    assert isinstance(result, Claimed)
+    return result
+
+
+async def look(store: SQLiteStore, key: DeliveryKey) -> type[object]:
+    return type(await store.claim(key, new_token(), LEASE))
+
+
+async def bury(store: SQLiteStore, event_id: str, size: int) -> None:
+    delivery = Delivery("default", event_id, None, 1.0, bytes(size))
+    await store.bury(await claim(store, delivery.key), DeadReason.REJECTED, delivery=delivery)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not is_so():  # noqa: ASYNC110 - what a thread does sets no asyncio event
+            await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 50) -> None:
+    """Let whatever is ready on the loop run."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def commit_held(store: SQLiteStore, connection: apsw.Connection) -> AsyncIterator[None]:
+    """While inside, the writer is in the middle of a commit; what is called shares the next one."""
+    entered, go = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        entered.set()
+        go.wait(PATIENCE_SECONDS)
+        return False
+
+    connection.set_commit_hook(hold)  # it stays: the writer may be at work when this ends
+    held = asyncio.create_task(claim(store, delivery_key("default", "held")))
+    try:
+        await until(entered.is_set)
+        assert not held.done()
+        yield
+        assert not held.done()
+    finally:
+        go.set()
+        await held
+
+
+def lock(path: Path, kind: str = "IMMEDIATE") -> apsw.Connection:
+    """Return a connection that keeps the file locked until it is closed."""
+    connection = apsw.Connection(str(path))
+    connection.execute(f"BEGIN {kind}")
+    return connection
+
+
+class TestGroupCommit:
+    async def test_500_concurrent_claims_take_far_fewer_than_500_transactions(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        transactions = 0
+
+        def count() -> bool:
+            nonlocal transactions
+            transactions += 1
+            return False
+
+        connection.set_commit_hook(count)
+        results = await asyncio.gather(*(store.claim(key, new_token(), LEASE) for key in keys(500)))
+        assert {type(result) for result in results} == {Claimed}
+        assert 1 <= transactions <= 50
+
+    async def test_calls_that_wait_for_a_commit_share_the_next(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        transactions = 0
+
+        def count(_: apsw.Cursor, statement: str, __: object) -> bool:
+            nonlocal transactions
+            transactions += statement.startswith("BEGIN")
+            return True
+
+        connection.set_exec_trace(count)
+        async with commit_held(store, connection):
+            assert transactions == 1
+            waiting = [asyncio.create_task(claim(store, key)) for key in keys(500)]
+            await turns()
+        await asyncio.gather(*waiting)
+        assert transactions == 2
+
+    async def test_nobody_is_answered_before_the_commit(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        async with commit_held(store, connection):
+            await turns()
+
+    async def test_calls_take_effect_in_the_order_they_were_made(self, store: SQLiteStore) -> None:
+        first, second = new_token(), new_token()
+        [key] = keys(1)
+        results = await asyncio.gather(
+            store.claim(key, first, LEASE),
+            store.complete(Claimed(key, first, 1, frozenset(), LEASE)),
+            store.claim(key, second, LEASE),
+        )
+        assert [type(results[0]), type(results[2])] == [Claimed, Done]
+
+    async def test_a_flood_of_calls_is_answered(self, store: SQLiteStore) -> None:
+        results = await asyncio.gather(
+            *(store.claim(key, new_token(), LEASE) for key in keys(5_000))
+        )
+        assert {type(result) for result in results} == {Claimed}
+
+
+class TestBadRecords:
+    @pytest.mark.parametrize(
+        "delivery",
+        [
+            pytest.param(Delivery("default", "bad", None, nan, b""), id="no time"),
+            pytest.param(Delivery("default", "bad", "\ud800", 1.0, b""), id="no text"),
+        ],
+    )
+    async def test_a_record_that_cannot_be_written_fails_alone(
+        self, store: SQLiteStore, connection: apsw.Connection, delivery: Delivery
+    ) -> None:
+        owned = await claim(store, delivery.key)
+        before, after = keys(2)
+        async with commit_held(store, connection):
+            calls = asyncio.gather(
+                store.claim(before, new_token(), LEASE),
+                store.bury(owned, DeadReason.REJECTED, delivery=delivery),
+                store.claim(after, new_token(), LEASE),
+                return_exceptions=True,
+            )
+            await turns()
+        first, bad, last = await calls
+        assert (type(first), type(bad), type(last)) == (Claimed, StoreError, Claimed)
+        assert await look(store, before) is await look(store, after) is InFlight
+        assert await store.extend(owned) is Ownership.HELD
+        assert await store.dead_letters() == []
+
+    async def test_a_burial_without_a_delivery_fails_alone(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        owned = await claim(store, delivery_key("default", "bad"))
+        before, after = keys(2)
+        async with commit_held(store, connection):
+            calls = asyncio.gather(
+                store.claim(before, new_token(), LEASE),
+                store.bury(owned, DeadReason.REJECTED),
+                store.claim(after, new_token(), LEASE),
+                return_exceptions=True,
+            )
+            await turns()
+        first, bad, last = await calls
+        assert (type(first), type(bad), type(last)) == (Claimed, StoreError, Claimed)
+
+    async def test_no_error_text_keeps_an_event_from_being_settled(
+        self, store: SQLiteStore
+    ) -> None:
+        text = "FileNotFoundError: '\udcff\0.txt'"  # as os.fsdecode names a file
+        owned = await claim(store, delivery_key("default", "bad"))
+        assert await store.release(owned, frozenset(), text) is Ownership.HELD
+        owned = await claim(store, owned.key)
+        delivery = Delivery("default", "bad", None, 1.0, b"")
+        ownership = await store.bury(owned, DeadReason.EXHAUSTED, error=text, delivery=delivery)
+        assert ownership is Ownership.HELD
+        letter = await store.dead_letter(owned.key)
+        assert letter is not None
+        assert letter.error.startswith("FileNotFoundError: '")
+
+    async def test_an_endless_error_text_is_cut(self, store: SQLiteStore) -> None:
+        delivery = Delivery("default", "bad", None, 1.0, b"")
+        owned = await claim(store, delivery.key)
+        await store.bury(owned, DeadReason.EXHAUSTED, error="ab" * 500_000, delivery=delivery)
+        letter = await store.dead_letter(owned.key)
+        assert letter is not None
+        assert letter.error.startswith("abab")
+        assert 1_000 < len(letter.error) < 10_000
+
+
+class TestLockedFile:
+    async def test_a_locked_file_is_a_store_error_within_three_seconds_and_then_works_again(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        [key] = keys(1)
+        await store.open()
+        other = lock(path)
+        with pytest.raises(StoreError, match="another process keeps it locked"):
+            async with asyncio.timeout(3):
+                await store.claim(key, new_token(), LEASE)
+        other.close()
+        assert (await claim(store, key)).attempt == 1
+
+    @pytest.mark.parametrize("journal", ["delete", "wal"])
+    async def test_a_file_locked_by_another_program_is_a_store_error_when_it_opens(
+        self, path: Path, store: SQLiteStore, journal: str
+    ) -> None:
+        await store.open()
+        await store.aclose()
+        other = apsw.Connection(str(path))
+        other.execute(f"PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = {journal}")
+        other.execute("BEGIN EXCLUSIVE")
+        try:
+            with pytest.raises(StoreError, match="another process keeps it locked"):
+                async with asyncio.timeout(5):
+                    await store.open()
+        finally:
+            other.close()
+        await store.open()
+
+    async def test_a_short_lock_is_waited_for(self, path: Path, store: SQLiteStore) -> None:
+        [key] = keys(1)
+        await store.open()
+        other = lock(path)
+        waiting = asyncio.create_task(claim(store, key))
+        asyncio.get_running_loop().call_later(0.2, other.close)
+        await waiting
+
+    async def test_a_claim_that_was_cancelled_while_it_waited_is_not_granted(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        await store.open()
+        other = lock(path)
+        waiting = [asyncio.create_task(claim(store, key)) for key in keys(20)]
+        await turns()
+        for task in waiting[::2]:
+            task.cancel()
+        await turns()
+        other.close()
+        await asyncio.wait(waiting)
+        assert [task.cancelled() for task in waiting] == [True, False] * 10
+        for key in keys(20)[::2]:
+            assert (await claim(store, key)).attempt == 1
+        for key in keys(20)[1::2]:
+            assert await look(store, key) is InFlight
+
+    async def test_a_completion_that_was_cancelled_while_it_waited_is_recorded(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        """The handlers have run, whether or not anybody waits to hear that it was written down."""
+        done, dead = keys(2)
+        owned_done, owned_dead = await claim(store, done), await claim(store, dead)
+        delivery = Delivery("default", "evt_1", None, 1.0, b"")
+        other = lock(path)
+        waiting = [
+            asyncio.create_task(store.complete(owned_done)),
+            asyncio.create_task(store.bury(owned_dead, DeadReason.EXHAUSTED, delivery=delivery)),
+        ]
+        await turns()
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        other.close()
+        assert [await look(store, done), await look(store, dead)] == [Done, Dead]
+
+    async def test_upkeep_that_finds_the_file_locked_is_put_off(
+        self,
+        path: Path,
+        store: SQLiteStore,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setattr("hookonce.stores.sqlite_writer._BUSY_MILLISECONDS", 50)
+        monkeypatch.setattr("hookonce.stores.sqlite_writer._FIRST_MAINTENANCE_SECONDS", 0.01)
+        monkeypatch.setattr("hookonce.stores.sqlite._PRUNE_INTERVAL_SECONDS", 0.01)
+        await store.open()
+        other = apsw.Connection(str(path))
+        other.set_busy_timeout(10_000)
+        with caplog.at_level(logging.WARNING, logger="hookonce.store"):
+            other.execute("BEGIN IMMEDIATE")
+            await until(lambda: "upkeep is put off" in caplog.text)
+            other.close()
+        await claim(store, keys(1)[0])
+
+
+class TestFullDisk:
+    async def test_a_full_disk_is_a_store_error_that_ends_when_there_is_room(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        # The next connection has no such limit: there is room again.
+        connection.execute("PRAGMA max_page_count = 100")
+        names: list[str] = []
+
+        async def fill() -> None:
+            while True:
+                await bury(store, name := f"evt_{len(names)}", 20_000)
+                names.append(name)
+
+        with pytest.raises(StoreError, match="the disk is full"):
+            await fill()
+        assert len(names) >= 5
+        await bury(store, "late", 20_000)
+        listed = [letter.delivery.event_id for letter in await store.dead_letters()]
+        assert listed == [*names, "late"]
+        assert await look(store, delivery_key("default", "evt_0")) is Dead
+
+    async def test_a_call_that_shared_a_full_disk_failed_with_it_or_was_recorded(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        delivery = Delivery("default", "large", None, 1.0, bytes(2_000_000))
+        owned = await claim(store, delivery.key)
+        connection.execute("PRAGMA max_page_count = 100")
+        async with commit_held(store, connection):
+            calls = asyncio.gather(
+                *(store.claim(key, new_token(), LEASE) for key in keys(10)),
+                store.bury(owned, DeadReason.REJECTED, delivery=delivery),
+                return_exceptions=True,
+            )
+            await turns()
+        *neighbours, large = await calls
+        assert isinstance(large, StoreError)
+        for key, answer in zip(keys(10), neighbours, strict=True):
+            assert isinstance(answer, Claimed | StoreError)
+            expected = InFlight if isinstance(answer, Claimed) else Claimed
+            assert await look(store, key) is expected
+        assert await store.dead_letters() == []
+        assert await store.extend(owned) is Ownership.HELD
+
+    async def test_what_was_written_before_the_disk_was_full_is_answered_as_written(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        """A record that nobody can write makes each call of the batch a transaction of its own."""
+        delivery = Delivery("default", "large", None, 1.0, bytes(2_000_000))
+        owned = await claim(store, delivery.key)
+        early, bad, late = keys(3)
+        connection.execute("PRAGMA max_page_count = 100")
+        async with commit_held(store, connection):
+            calls = asyncio.gather(
+                store.claim(early, new_token(), LEASE),
+                store.claim(bad, new_token(), nan),
+                store.bury(owned, DeadReason.REJECTED, delivery=delivery),
+                store.claim(late, new_token(), LEASE),
+                return_exceptions=True,
+            )
+            await turns()
+        answers = [type(answer) for answer in await calls]
+        assert answers == [Claimed, StoreError, StoreError, StoreError]
+        assert [await look(store, early), await look(store, late)] == [InFlight, Claimed]
+
+
+class TestThreads:
+    async def test_many_event_loops_share_one_store(self, store: SQLiteStore) -> None:
+        async def claim_all() -> list[bool]:
+            return [
+                isinstance(result, Claimed)
+                for result in await asyncio.gather(
+                    *(store.claim(key, new_token(), LEASE) for key in keys(200))
+                )
+            ]
+
+        with ThreadPoolExecutor(4) as threads:
+            wins = await asyncio.gather(
+                claim_all(),
+                *(
+                    asyncio.get_running_loop().run_in_executor(threads, asyncio.run, claim_all())
+                    for _ in range(4)
+                ),
+            )
+        assert [sum(won) for won in zip(*wins, strict=True)] == [1] * 200
+
+    async def test_a_loop_that_closed_while_it_waited_harms_nobody(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        await store.open()
+        other = lock(path)
+        [abandoned, mine] = keys(2)
+
+        def abandon() -> None:
+            loop = asyncio.new_event_loop()
+            loop.set_exception_handler(lambda *_: None)  # it tells of the task below
+            task = loop.create_task(claim(store, abandoned))
+            loop.run_until_complete(asyncio.sleep(0))
+            assert not task.done()
+            loop.close()
+
+        await asyncio.to_thread(abandon)
+        waiting = asyncio.create_task(claim(store, mine))
+        await turns()
+        other.close()
+        await waiting
+
+    async def test_closing_finishes_what_waits_and_ends_the_thread(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        waiting = [asyncio.create_task(claim(store, key)) for key in keys(500)]
+        await turns(1)
+        await store.aclose()
+        await turns()
+        assert all(task.done() for task in waiting)
+        assert not [thread.name for thread in threading.enumerate() if path.name in thread.name]
+        assert {await look(store, key) for key in keys(500)} == {InFlight}
+
+    async def test_a_store_is_used_closed_and_used_again(self, store: SQLiteStore) -> None:
+        for key in keys(5):
+            await store.complete(await claim(store, key))
+            await store.aclose()
+            assert await look(store, key) is Done
+
+    async def test_a_call_during_closing_is_answered(self, store: SQLiteStore) -> None:
+        await store.open()
+        closing = asyncio.create_task(store.aclose())
+        results = await asyncio.gather(*(claim(store, key) for key in keys(50)))
+        await closing
+        assert len(results) == 50
+
+    async def test_without_a_thread_it_fails_and_tries_again(
+        self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        [key] = keys(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(StoreError):
+                await store.claim(key, new_token(), LEASE)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await claim(store, key)).attempt == 1

@@ -1,0 +1,1 @@
+"""What tests share: real servers and processes, faulty stores, and waiting with a deadline."""

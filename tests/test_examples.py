@@ -1,0 +1,166 @@
+"""Every example runs, as its first lines say, and does what it is there to show."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from cli.running import COMMAND, PATIENCE_SECONDS, SECRET, Process, Result, run, running
+
+from hookonce.testing import SignedRequest, event_body, signed_request
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+
+COVERED = {
+    "fastapi_app.py": "test_the_fastapi_application_handles_each_event_once",
+    "flask_app.py": "test_the_flask_view_verifies_and_reads_deliveries",
+    "standalone_verify.py": "test_the_standalone_script_prints_what_it_shows",
+    "starlette_app.py": "test_the_starlette_application_handles_each_event_once",
+}
+"""The test of each example."""
+
+
+def test_every_example_has_a_test() -> None:
+    assert {path.name for path in EXAMPLES.rglob("*.py")} == set(COVERED)
+    assert [name for name in COVERED.values() if not callable(globals().get(name))] == []
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_an_example_says_how_it_is_run(name: str) -> None:
+    module = name.removesuffix(".py")
+    docstring = (EXAMPLES / name).read_text("utf-8").split('"""')[1]
+    assert f"examples.{module}" in docstring or f"python examples/{name}" in docstring
+
+
+MODULE = [sys.executable, "-m"]
+
+
+class Site:
+    """An example that is being served, and the folder it was started in."""
+
+    def __init__(self, client: httpx2.Client, process: Process) -> None:
+        self._client = client
+        self.process = process
+
+    def deliver(
+        self, event_type: str, event_id: str, *, attempt: int = 1, path: str = "/webhooks"
+    ) -> httpx2.Response:
+        body = event_body(event_type, event_id=event_id)
+        return self.post(signed_request(body, SECRET, attempt=attempt), path=path)
+
+    def post(self, request: SignedRequest, *, path: str = "/webhooks") -> httpx2.Response:
+        return self._client.post(path, content=request.body, headers=dict(request.headers))
+
+    def get(self, path: str) -> httpx2.Response:
+        return self._client.get(path)
+
+
+@contextmanager
+def served(here: Path, *arguments: str, command: Sequence[str] = MODULE) -> Iterator[Site]:
+    """Run a server in a folder of its own, by default as a module of this interpreter."""
+    environment = {"PYTHONPATH": str(ROOT)}
+    with running(
+        *arguments, here=here, secrets=[SECRET], environment=environment, command=command
+    ) as process:
+        url = process.printed(r"(?i)running on (http://127\.0\.0\.1:\d+)")[1]
+        with httpx2.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as client:
+            yield Site(client, process)
+
+
+@contextmanager
+def served_by_uvicorn(here: Path, app: str) -> Iterator[Site]:
+    with served(here, "uvicorn", app, "--port", "0") as site:
+        yield site
+        assert (here / "hookonce.db").exists()
+
+
+def reason(response: httpx2.Response) -> str:
+    return str(response.json()["reason"])
+
+
+def test_the_starlette_application_handles_each_event_once(tmp_path: Path) -> None:
+    with served_by_uvicorn(tmp_path, "examples.starlette_app:app") as site:
+        assert reason(site.deliver("comment.received", "evt_1")) == "handled"
+        assert reason(site.deliver("comment.received", "evt_1", path="/webhooks/")) == "duplicate"
+        assert site.deliver("post.target.failed", "evt_2").status_code == 200
+        assert reason(site.deliver("webhook.test", "evt_3")) == "no_handler"
+        forged = signed_request(event_body("comment.received"), SECRET).tampered()
+        assert site.post(forged).status_code == 401
+        assert site.get("/livez").status_code == 200
+        assert site.get("/readyz").json()["ready"] is True
+        site.process.printed("instagram: media.rejected")
+    printed = site.process.output
+    assert printed.count("ines.walks: Do you have the walnut bread") == 1
+    assert re.search(r"instagram: media\.rejected \(default:evt_2:\S*alert\)\n", printed)
+
+
+def test_the_fastapi_application_handles_each_event_once(tmp_path: Path) -> None:
+    with served_by_uvicorn(tmp_path, "examples.fastapi_app:app") as site:
+        assert site.get("/messages").json() == []
+        for wanted in ("handled", "duplicate"):
+            assert reason(site.deliver("message.received", "evt_1")) == wanted
+        assert site.get("/messages").json() == ["direct_message"]
+        assert site.deliver("channel.unhealthy", "evt_2").status_code == 200
+        assert site.deliver("channel.disconnected", "evt_3").status_code == 200
+        assert site.get("/webhooks").status_code == 405
+    printed = site.process.output
+    assert "harbour.bakery is needs_reconnect\n" in printed
+    assert "harbour.bakery is disconnected\n" in printed
+
+
+@pytest.mark.parametrize("module", ["starlette_app", "fastapi_app"])
+def test_the_receiver_of_an_example_can_be_served_alone(module: str, tmp_path: Path) -> None:
+    arguments = ["serve", f"examples.{module}:receiver", "--port", "0"]
+    with served(tmp_path, *arguments, command=COMMAND) as site:
+        wanted = {"starlette_app": "comment.received", "fastapi_app": "message.received"}[module]
+        assert reason(site.deliver(wanted, "evt_1")) == "handled"
+        assert reason(site.deliver(wanted, "evt_1")) == "duplicate"
+        assert site.get("/readyz").status_code == 200
+
+
+def test_what_an_example_has_handled_it_knows_after_a_restart(tmp_path: Path) -> None:
+    for wanted in ("handled", "duplicate"):
+        with served_by_uvicorn(tmp_path, "examples.fastapi_app:app") as site:
+            assert reason(site.deliver("message.received", "evt_1")) == wanted
+
+
+def test_the_flask_view_verifies_and_reads_deliveries(tmp_path: Path) -> None:
+    with served(tmp_path, "flask", "--app", "examples.flask_app", "run", "--port", "0") as site:
+        for path in ("/webhooks", "/webhooks/"):
+            answer = site.deliver("comment.received", "evt_1", path=path)
+            assert (answer.status_code, answer.text) == (200, "handled")
+        site.process.printed("ines.walks: Do you have the walnut bread")
+        request = signed_request(event_body("comment.received"), SECRET)
+        forged = site.post(request.tampered())
+        assert (forged.status_code, forged.text) == (401, "no_matching_signature")
+        unsigned = site.post(SignedRequest(request.body, {"content-type": "application/json"}))
+        assert (unsigned.status_code, unsigned.text) == (400, "missing_id")
+        unreadable = site.post(signed_request(b"no JSON", SECRET))
+        assert (unreadable.status_code, unreadable.text) == (500, "not_json")
+        assert site.get("/webhooks").status_code == 405
+
+
+def test_the_standalone_script_prints_what_it_shows(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "standalone_verify.py")
+    result = run(script, here=tmp_path, command=[sys.executable])
+    assert result == Result(
+        0,
+        "delivery.id == event.id=True, delivery.secret_index=1\n"
+        "Lovely bread!\n"
+        "refused: no_matching_signature True\n",
+        "",
+    )
+    assert list(tmp_path.iterdir()) == [], "it needs no store"
+
+
+@pytest.mark.parametrize("module", ["starlette_app", "fastapi_app", "flask_app"])
+def test_without_secrets_an_example_does_not_start(module: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"import examples.{module}"]
+    result = run(here=tmp_path, command=command, environment={"PYTHONPATH": str(ROOT)})
+    assert result.status == 1
+    assert "set the environment variable HOOKONCE_SECRETS" in result.errors
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,274 @@
+"""A secret that cannot be used is named when it is configured, and no secret is ever shown."""
+
+import base64
+import copy
+import pickle
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hookonce import (
+    EnvironmentSecrets,
+    Receiver,
+    SecretError,
+    VerifiedDelivery,
+    Verifier,
+    WebhookError,
+    sign,
+    unwrap,
+    verify,
+)
+from hookonce.secrets import decode_secret, new_secret, secret_lines, split_secrets
+
+KEY = bytes(range(24))
+ENCODED = base64.b64encode(KEY).decode()
+SECRET = f"whsec_{ENCODED}"
+NOW = 1_700_000_000
+HEADERS = sign(SECRET, "evt_1", b"{}", timestamp=NOW)
+
+
+@pytest.mark.parametrize("before", ["", " ", "\n", "\t \r\n"])
+@pytest.mark.parametrize("after", ["", " ", "\n", "\r\n", " \t\n\n"])
+@pytest.mark.parametrize("prefix", ["whsec_", ""])
+def test_white_space_around_and_a_missing_prefix_are_forgiven(
+    before: str, after: str, prefix: str
+) -> None:
+    secret = f"{before}{prefix}{ENCODED}{after}"
+    assert decode_secret(secret) == KEY
+    assert verify(b"{}", HEADERS, secret, now=NOW).id == "evt_1"
+
+
+@settings(deadline=None)
+@given(st.binary(min_size=1, max_size=200))
+@example(b"\xff" * 3)  # encoded as "////", which no other alphabet has
+@example(b"\xfb\xef\xbe")  # "++++"
+def test_the_key_is_the_standard_base64_after_the_prefix(key: bytes) -> None:
+    encoded = base64.b64encode(key).decode()
+    assert decode_secret(f"whsec_{encoded}") == decode_secret(encoded) == key
+
+
+UNUSABLE = {
+    "empty": ("", "is empty"),
+    "white space": (" \n", "is empty"),
+    "only the prefix": ("whsec_", "is empty"),
+    "the prefix and white space": ("whsec_ \n", "is empty"),
+    "only padding": ("whsec_====", "padding|nothing"),
+    "one padding character": ("whsec_=", "multiple of four|padding|nothing"),
+    "public key": (f"whpk_{ENCODED}", "public key"),
+    "private key": (f"whsk_{ENCODED}", "private key"),
+    "public key after white space": (f" whpk_{ENCODED}", "public key"),
+    "version before": (f"v1,{SECRET}", "remove the 'v1,'"),
+    "version before a public key": (f"v1,whpk_{ENCODED}", "base64"),
+    "prefix twice": (f"whsec_{SECRET}", "prefix"),
+    "prefix in upper case": (f"WHSEC_{ENCODED}", "prefix"),
+    "another prefix": (f"sk_live_{ENCODED}", "prefix"),
+    "URL-safe alphabet": ("whsec_-_-_", "URL-safe"),
+    "padding cut off": ("whsec_QUI", "multiple of four"),
+    "one character too many": (f"{SECRET}A", "multiple of four"),
+    "too much padding": (f"{SECRET}=", "multiple of four|padding"),
+    "four times too much padding": (f"{SECRET}====", "padding"),
+    "padding in the midst": ("whsec_QQ==QUJD", "padding"),
+    "padding before": ("whsec_=QUJ", "padding"),
+    "space in the midst": ("whsec_QUJD QUJD", "characters outside"),
+    "line break in the midst": ("whsec_QUJD\nQUJD", "characters outside"),
+    "space after the prefix": (f"whsec_ {ENCODED}", "characters outside"),
+    "two secrets in one": (f"{SECRET} {SECRET}", "prefix|characters outside"),
+    "in quotes": (f'"{SECRET}"', "prefix|characters outside"),
+    "not ASCII": ("whsec_QUJ\u00e9", "characters outside"),
+    "full-width digits": ("whsec_QUJ\uff11", "characters outside"),
+    "lone surrogate": ("whsec_QUJ\ud800", "characters outside"),
+    "NUL": ("whsec_QUJD\0", "characters outside"),
+    "template that was not filled in": ("${WEBHOOK_SECRET}", "prefix|characters outside"),
+}
+
+WAYS: dict[str, Callable[[Any], object]] = {
+    "Verifier": Verifier,
+    "Verifier with a good one beside": lambda secret: Verifier([SECRET, secret]),
+    "verify": lambda secret: verify(b"{}", HEADERS, [SECRET, secret], now=NOW),
+    "unwrap": lambda secret: unwrap(b"{}", HEADERS, [SECRET, secret], now=NOW),
+    "sign": lambda secret: sign([SECRET, secret], "evt_1", b""),
+    "Receiver": lambda secret: Receiver(secrets=[SECRET, secret], store="memory://"),
+}
+
+
+@pytest.mark.parametrize("use", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize(("secret", "fault"), UNUSABLE.values(), ids=UNUSABLE.keys())
+def test_a_secret_that_cannot_be_used_is_named_where_it_is_configured(
+    use: Callable[[Any], object], secret: str, fault: str
+) -> None:
+    with pytest.raises(SecretError, match=fault):
+        use(secret)
+
+
+@pytest.mark.parametrize("secret", [None, b"whsec_QUJD", 5, ["whsec_QUJD"]])
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "Verifier"])
+def test_a_secret_that_is_no_text_is_a_secret_error_that_names_its_type(
+    way: str, secret: Any
+) -> None:
+    with pytest.raises(SecretError, match=f"not {type(secret).__name__}"):
+        WAYS[way](secret)
+
+
+def test_bytes_are_no_secret_either() -> None:
+    secret: Any = SECRET.encode()
+    with pytest.raises(SecretError, match="must be text"):
+        Verifier(secret)
+
+
+class Provider:
+    def __init__(self, *secrets: str) -> None:
+        self.secrets = secrets
+
+    def current(self) -> Sequence[str]:
+        return self.secrets
+
+
+@pytest.mark.parametrize("nothing", [None, [], (), iter(()), Provider()])
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(Verifier, id="Verifier"),
+        pytest.param(lambda secrets: verify(b"{}", HEADERS, secrets, now=NOW), id="verify"),
+        pytest.param(lambda secrets: unwrap(b"{}", HEADERS, secrets, now=NOW), id="unwrap"),
+        pytest.param(lambda secrets: Receiver(secrets=secrets, store="memory://"), id="Receiver"),
+    ],
+)
+def test_without_a_secret_nothing_starts(use: Callable[[Any], object], nothing: Any) -> None:
+    with pytest.raises(SecretError, match=r"no secret|none is configured"):
+        use(nothing)
+
+
+def test_any_iterable_of_secrets_configures_a_verifier() -> None:
+    other = new_secret()
+    for secrets in (SECRET, [other, SECRET], (SECRET,), iter([SECRET]), Provider(other, SECRET)):
+        configured: Any = secrets
+        delivery = Verifier(configured).verify(b"{}", HEADERS, now=NOW)
+        assert isinstance(delivery, VerifiedDelivery)
+
+
+def test_a_secret_error_is_a_webhook_error_and_a_value_error() -> None:
+    assert issubclass(SecretError, WebhookError)
+    assert issubclass(SecretError, ValueError)
+
+
+def windows(text: str) -> Iterator[str]:
+    """Yield every piece of a secret that is long enough to be of use to anybody."""
+    return (text[n : n + 8] for n in range(len(text) - 7))
+
+
+def everything_shown_by(error: SecretError) -> str:
+    copies = (copy.copy(error), pickle.loads(pickle.dumps(error)))
+    assert [str(twin) for twin in copies] == [str(error)] * 2
+    shown = (str(error), repr(error), repr(vars(error)), repr(pickle.dumps(error)))
+    return "".join([*shown, *traceback.format_exception(error)])
+
+
+def spoil(secret: str) -> dict[str, str]:
+    core = secret.removeprefix("whsec_")
+    return {
+        "public key": f"whpk_{core}",
+        "private key": f"whsk_{core}",
+        "version before": f"v1,{secret}",
+        "cut": secret.rstrip("=")[:-1] if len(core.rstrip("=")) % 4 == 0 else secret.rstrip("="),
+        "junk inside": f"{secret[:12]}!{secret[12:]}",
+        "not ASCII": f"{secret}\u00e9",
+        "lone surrogate": f"{secret[:12]}\ud800{secret[12:]}",
+        "another prefix": f"sk_{core}",
+        "padding inside": f"{core[:8]}==={core[8:]}=",
+        "twice": secret + secret,
+    }
+
+
+@settings(deadline=None)
+@given(key=st.binary(min_size=18, max_size=80), good=st.binary(min_size=18, max_size=80))
+def test_no_secret_error_shows_any_part_of_a_secret(key: bytes, good: bytes) -> None:
+    spoilt = spoil("whsec_" + base64.b64encode(key).decode())
+    beside = "whsec_" + base64.b64encode(good).decode()
+    for fault, secret in spoilt.items():
+        with pytest.raises(SecretError) as caught:
+            Verifier([beside, secret])
+        shown = everything_shown_by(caught.value)
+        hidden = [*windows(base64.b64encode(key).decode()), *windows(beside[6:])]
+        assert not [piece for piece in hidden if piece in shown], fault
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    st.text(st.characters(exclude_categories=()))
+    | st.text("ABab09+/=_-\n", max_size=12)
+    | st.from_regex(r"\s?(whsec_)?[A-Za-z0-9+/]{0,9}={0,3}\s?", fullmatch=True)
+)
+@example("whsec_")
+@example("v1,whsec_")
+@example("QQ")
+def test_a_text_is_a_secret_exactly_when_it_is_standard_base64_and_else_a_secret_error(
+    text: str,
+) -> None:
+    try:
+        accepted = decode_secret(text) != b""
+    except SecretError:
+        accepted = False
+    encoded = text.strip().removeprefix("whsec_")
+    digits = r"[A-Za-z0-9+/]"
+    standard = re.fullmatch(rf"({digits}{{4}})*({digits}{{2}}==|{digits}{{3}}=)?", encoded)
+    assert accepted is bool(encoded and standard)
+
+
+def test_the_repr_of_a_verifier_counts_its_secrets_and_shows_none() -> None:
+    shown = repr(Verifier([SECRET, new_secret()], tolerance=60))
+    assert "2 secrets" in shown
+    assert "60" in shown
+    assert ENCODED not in shown
+    assert not [piece for piece in windows(ENCODED) if piece in shown]
+
+
+def test_the_environment_is_a_provider_whose_repr_shows_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOOKONCE_SECRETS", SECRET)
+    assert not [piece for piece in windows(ENCODED) if piece in repr(EnvironmentSecrets())]
+
+
+def test_a_new_secret_is_32_random_bytes_in_the_standard_spelling() -> None:
+    first, second = new_secret(), new_secret()
+    assert first != second
+    assert re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=", first)
+    assert verify(b"", sign(first, "evt_1", b""), [second, first]).secret_index == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("a", ("a",)),
+        ("a b", ("a", "b")),
+        ("a,b", ("a", "b")),
+        (" a ,\n b\t,", ("a", "b")),
+        ("", ()),
+        (" , ", ()),
+    ],
+)
+def test_a_setting_holds_several_secrets_between_white_space_or_commas(
+    text: str, secrets: tuple[str, ...]
+) -> None:
+    assert split_secrets(text) == secrets
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("a\nb\n", ("a", "b")),
+        ("a\r\nb", ("a", "b")),
+        ("# new\n a \n\n  # old\nb\n", ("a", "b")),
+        ("# nothing\n\n", ()),
+        ("", ()),
+    ],
+)
+def test_a_file_holds_a_secret_a_line_but_for_blank_lines_and_comments(
+    text: str, secrets: tuple[str, ...]
+) -> None:
+    assert secret_lines(text) == secrets

@@ -1,0 +1,121 @@
+"""A refusal is one kind of exception: it says why, hints at a status and gives nothing away."""
+
+import base64
+import copy
+import hashlib
+import hmac
+import pickle
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from standardwebhooks import WebhookVerificationError
+
+from hookonce import Refusal, VerificationError, Verifier, WebhookError, sign, unwrap, verify
+
+NOW = 1_700_000_000
+STRANGER = "whsec_" + base64.b64encode(b"of somebody else").decode()
+
+
+def test_code_that_catches_the_reference_librarys_error_keeps_working() -> None:
+    with pytest.raises(WebhookVerificationError):
+        verify(b"", {}, "whsec_AAAA")
+    assert issubclass(VerificationError, WebhookError)
+
+
+@pytest.mark.parametrize("reason", Refusal)
+def test_a_program_can_branch_on_the_reason_and_log_it_as_text(reason: Refusal) -> None:
+    error = VerificationError(reason)
+    assert error.reason is reason
+    assert f"{error.reason}" == reason.value == reason.name.lower()
+
+
+def test_every_reason_has_a_sentence_of_its_own() -> None:
+    sentences = {str(VerificationError(reason)) for reason in Refusal}
+    assert len(sentences) == len(Refusal)
+    assert all("webhook-" in text or "signature" in text for text in sentences)
+
+
+@pytest.mark.parametrize("reason", Refusal)
+def test_the_status_is_401_where_it_may_be_forged_or_replayed_and_else_400(reason: Refusal) -> None:
+    unauthentic = {"timestamp_too_old", "timestamp_too_new", "no_matching_signature"}
+    assert VerificationError(reason).status_hint == (401 if reason in unauthentic else 400)
+
+
+@pytest.mark.parametrize(
+    ("skew", "shown"), [(301.4, "+301 s"), (-4000, "-4000 s"), (float("nan"), "+nan s")]
+)
+def test_a_refused_timestamp_says_how_far_away_it_was(skew: float, shown: str) -> None:
+    assert shown in str(VerificationError(Refusal.TIMESTAMP_TOO_OLD, skew))
+
+
+@pytest.mark.parametrize("reason", Refusal)
+@pytest.mark.parametrize("skew", [None, 301.5])
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
+)
+def test_a_refusal_survives_copying_and_pickling(
+    again: Callable[[VerificationError], VerificationError], reason: Refusal, skew: float | None
+) -> None:
+    error = VerificationError(reason, skew)
+    twin = again(error)
+    assert type(twin) is VerificationError
+    assert (twin.reason, twin.skew, str(twin)) == (reason, skew, str(error))
+
+
+def in_every_way_refused(headers: dict[str, str], body: bytes) -> dict[Refusal, dict[str, Any]]:
+    signature = headers["webhook-signature"]
+    return {
+        Refusal.MISSING_ID: {**headers, "webhook-id": ""},
+        Refusal.MISSING_TIMESTAMP: {**headers, "webhook-timestamp": ""},
+        Refusal.MISSING_SIGNATURE: {**headers, "webhook-signature": ""},
+        Refusal.MALFORMED_ID: {**headers, "webhook-id": f"{signature}."},
+        Refusal.MALFORMED_TIMESTAMP: {**headers, "webhook-timestamp": signature},
+        Refusal.MALFORMED_SIGNATURE: {**headers, "webhook-signature": [signature]},
+        Refusal.CONFLICTING_ID: {**headers, "Webhook-Id": signature},
+        Refusal.CONFLICTING_TIMESTAMP: {**headers, "Webhook-Timestamp": signature},
+        Refusal.TIMESTAMP_TOO_OLD: {**headers, "webhook-timestamp": "1"},
+        Refusal.TIMESTAMP_TOO_NEW: {**headers, "webhook-timestamp": "9" * 11},
+        Refusal.NO_MATCHING_SIGNATURE: sign(STRANGER, headers["webhook-id"], body, timestamp=NOW),
+    }
+
+
+@settings(deadline=None, max_examples=25)
+@given(key=st.binary(min_size=16, max_size=80), tail=st.binary(min_size=16, max_size=64))
+def test_no_refusal_shows_secret_signature_expected_value_or_body(key: bytes, tail: bytes) -> None:
+    secret = "whsec_" + base64.b64encode(key).decode()
+    body = base64.b85encode(tail)
+    headers = sign(secret, "evt_1", body, timestamp=NOW)
+    refused_by_reason = in_every_way_refused(headers, body)
+    assert set(refused_by_reason) == set(Refusal)
+    for reason, refused in refused_by_reason.items():
+        # What was expected would be a genuine signature for whoever reads it.
+        content = f"{refused['webhook-id']}.{refused['webhook-timestamp']}.".encode() + body
+        hidden = [
+            secret.removeprefix("whsec_").rstrip("="),
+            body.decode(),
+            headers["webhook-signature"].removeprefix("v1,"),
+            sign(STRANGER, "evt_1", body, timestamp=NOW)["webhook-signature"].removeprefix("v1,"),
+            base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode(),
+        ]
+        ways: list[Callable[[], object]] = [
+            partial(verify, body, refused, secret, now=NOW),
+            partial(Verifier(secret).verify, body, refused, now=NOW),
+            partial(unwrap, body, refused, secret, now=NOW),
+        ]
+        for judge in ways:
+            with pytest.raises(VerificationError) as caught:
+                judge()
+            error = caught.value
+            assert error.reason is reason
+            shown = "".join(
+                [
+                    *(str(error), repr(error), repr(vars(error)), repr(pickle.dumps(error))),
+                    *traceback.format_exception(error),
+                ]
+            )
+            assert not [text for text in hidden if text in shown]
