@@ -26,7 +26,7 @@ from hookonce.secrets import new_secret
 from hookonce.stores.base import DeadReason, Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.testing import event_body, make_event, signed_request
+from hookonce.testing import TestSender, event_body, make_event, signed_request
 
 pytestmark = pytest.mark.anyio
 
@@ -510,3 +510,46 @@ async def test_the_memory_store_lists_rejections_and_says_that_it_cannot_replay_
         assert handlers.ran() == ["a"]
         assert await receiver.dead.discard(event.id) is True
         (await sender.send(event)).expect(200, "duplicate")
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "succeeds"])
+async def test_the_last_delivery_of_an_event_in_flight_is_kept_until_its_attempt_has_succeeded(
+    tmp_path: Path, webhook_secret: str, webhook_sender: SenderFactory, *, fails: bool
+) -> None:
+    receiver = Receiver(
+        secrets=webhook_secret,
+        store=SQLiteStore(tmp_path / "hooks.db"),
+        limits=Limits(answer_seconds=0.2),
+    )
+    gate = asyncio.Event()
+
+    @receiver.on(CommentReceived, name="slow")
+    async def slow(_: CommentReceived) -> None:
+        await gate.wait()
+        if fails:
+            raise ValueError("too late to be brought again")
+
+    async with webhook_sender(receiver) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(503, "still_running")
+        (await sender.send(event, attempt=9)).expect(503, "in_flight")
+        assert await receiver.dead.list() == []
+        gate.set()
+        if fails:
+            await until_async(lambda: is_a_dead_letter(receiver, event.id))
+            letter = await receiver.dead.show(event.id)
+            assert letter is not None
+            assert letter.reason is DeadReason.EXHAUSTED
+            assert "too late" in letter.error
+            assert b"walnut" in letter.delivery.body
+        else:
+            await until_async(lambda: is_handled(sender, event))
+            assert await receiver.dead.list() == []
+
+
+async def is_a_dead_letter(receiver: Receiver, event_id: str) -> bool:
+    return await receiver.dead.show(event_id) is not None
+
+
+async def is_handled(sender: TestSender, event: CommentReceived) -> bool:
+    return (await sender.send(event)).reason == "duplicate"

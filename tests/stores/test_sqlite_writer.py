@@ -457,12 +457,16 @@ class TestThreads:
             await store.aclose()
             assert await look(store, key) is Done
 
-    async def test_a_call_during_closing_is_answered(self, store: SQLiteStore) -> None:
-        await store.open()
-        closing = asyncio.create_task(store.aclose())
-        results = await asyncio.gather(*(claim(store, key) for key in keys(50)))
-        await closing
-        assert len(results) == 50
+    async def test_a_call_during_closing_opens_again_and_leaves_the_closing_alone(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        async with commit_held(store, connection):
+            closing = asyncio.create_task(store.aclose())
+            await turns()
+            calls = [asyncio.create_task(claim(store, key)) for key in keys(50)]
+            await turns()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(closing, *calls)
 
     async def test_without_a_thread_it_fails_and_tries_again(
         self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
