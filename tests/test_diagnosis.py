@@ -545,3 +545,16 @@ def test_no_finding_shows_a_secret_a_signature_or_a_piece_of_the_body(
     for hidden in (*texts, signature, SECRET.removeprefix("whsec_")):
         pieces = {hidden[start : start + _PIECE] for start in range(len(hidden) - _PIECE)}
         assert not any(piece in shown for piece in pieces)
+
+
+def test_keys_in_alphabetical_order_give_away_a_body_that_was_written_again() -> None:
+    again = json.dumps(json.loads(BODY), sort_keys=True).encode()
+    [finding] = Delivery(body=again).diagnosis().findings
+    assert "alphabetical order" in finding.cause
+    assert "raw bytes" in finding.fix
+
+
+def test_the_age_of_a_saved_request_comes_after_what_else_is_wrong() -> None:
+    found = Delivery(body=BODY + b"\n", now=NOW + 86_400).diagnosis()
+    assert len(found.findings) == 2
+    assert "86400 s ago" in found.findings[-1].cause

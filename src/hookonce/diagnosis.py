@@ -89,13 +89,14 @@ def diagnose(
     except VerificationError as error:
         return Diagnosis(error.reason, (*unusable, _header_finding(error.reason)))
     refusal, findings = Refusal.NO_MATCHING_SIGNATURE, list(unusable)
+    untimely: list[Finding] = []
     try:
         # Where none is usable, with nobody's: the timestamp is judged all the same.
         delivery = verify(body, headers, usable or [new_secret()], tolerance=tolerance, now=now)
     except VerificationError as error:
         refusal = error.reason
         if error.skew is not None:
-            findings.append(_skew_finding(error.skew, tolerance))
+            untimely.append(_skew_finding(error.skew, tolerance))
     else:
         index = secrets.index(usable[delivery.secret_index])
         notes = _notes(index, delivery.signature_count, secrets)
@@ -104,8 +105,9 @@ def diagnose(
     if match is not None:
         findings.extend(match)
     else:
-        findings.append(_stranger(parsed))
-    return Diagnosis(refusal, tuple(findings))
+        findings.append(_sorted_keys() if _has_sorted_keys(body) else _stranger(parsed))
+    # A saved request is old by nature; what else is wrong with it comes first.
+    return Diagnosis(refusal, (*findings, *untimely))
 
 
 def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Finding]]:
@@ -183,6 +185,23 @@ def _stranger(parsed: DeliveryHeaders) -> Finding:
         "Compare the secret with the endpoint's secretPrefix: it may be another endpoint's, or have"
         " been rotated (try the old one too). Otherwise the body or a header was changed on its"
         " way, or the delivery is forged.",
+    )
+
+
+def _has_sorted_keys(body: bytes) -> bool:
+    """Return whether an event's keys are in alphabetical order, in which no sender writes them."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and "id" in value and list(value) == sorted(value)
+
+
+def _sorted_keys() -> Finding:
+    return Finding(
+        "The body's keys are in alphabetical order, so it was parsed and written again; what was"
+        " signed can no longer be told.",
+        "Verify and save the raw bytes; a JSON log or a jsonb column does not keep them.",
     )
 
 

@@ -255,6 +255,16 @@ def test_show_shows_one_with_its_body(here: Path) -> None:
     )
 
 
+def test_show_raw_writes_the_bytes_as_they_came(here: Path) -> None:
+    store = bury(here, HOSTILE)
+    shown = subprocess.run(
+        [*COMMAND, "dead", "show", store, HOSTILE.delivery.event_id, "--raw"],
+        capture_output=True,
+        check=True,
+    )
+    assert shown.stdout == HOSTILE.delivery.body
+
+
 def test_show_says_which_letter_it_does_not_find(here: Path) -> None:
     store = bury(here, ELSEWHERE)
     result = invoke("dead", "show", store, "evt_elsewhere")
@@ -385,7 +395,7 @@ def test_a_misspelt_file_is_an_error_and_not_made(
         ("redis://localhost", "no store has the scheme 'redis'"),
         ("hookonce.db", "no store has the scheme ''"),
         ("sqlite://hookonce.db", "sqlite:///hookonce.db"),
-        ("sqlite:///:memory:", "names a file"),
+        ("sqlite:///:memory:", "memory://"),
         ("sqlite://", "names a file"),
     ],
 )

@@ -75,13 +75,20 @@ def list_letters(
 @_store_argument
 @click.argument("event_id", metavar="ID")
 @_endpoint_option
+@click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
 @json_option
-def show(store_url: str, event_id: str, endpoint: str, *, as_json: bool) -> None:
-    """Show one dead letter with its body."""
+def show(store_url: str, event_id: str, endpoint: str, *, raw: bool, as_json: bool) -> None:
+    """Show one dead letter with its body.
+
+    Bytes that are no text are shown as escapes; --raw gives them as they came.
+    """
     key = delivery_key(endpoint, event_id)
     letter = _with_store(store_url, lambda store: store.dead_letter(key))
     if letter is None:
         raise click.ClickException(f"there is no dead letter {event_id!r} at {endpoint!r}")
+    if raw:
+        click.echo(letter.delivery.body, nl=False)
+        return
     body = letter.delivery.body.decode("utf-8", "backslashreplace")
     record = _record(letter) | {"finished": sorted(letter.finished), "body": body}
     lines = (f"{name}: {one_line(value)}" for name, value in record.items() if name != "body")

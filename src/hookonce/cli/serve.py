@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import click
 import uvicorn
 
 from hookonce import Receiver
 from hookonce.asgi import ASGIApp, application
+from hookonce.errors import StoreError
 
 from .loading import load_receiver
 
@@ -43,13 +46,23 @@ def serve(receiver: str, host: str, port: int, path: str) -> None:
     """
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
+    target = load_receiver(receiver)
+    try:
+        asyncio.run(_open_once(target))
+    except StoreError as error:  # one line here, where the server would print a traceback
+        raise click.ClickException(str(error)) from error
     uvicorn.run(
-        service_app(load_receiver(receiver), path),
+        service_app(target, path),
         host=host,
         port=port,
         log_config=_LOG_CONFIG,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+
+
+async def _open_once(receiver: Receiver) -> None:
+    async with receiver:
+        pass
 
 
 # uvicorn's own, with the library's lines in the same form. Its access log is off: the receiver
