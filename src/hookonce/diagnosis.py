@@ -194,7 +194,8 @@ def _has_sorted_keys(body: bytes) -> bool:
         value = json.loads(body)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and "id" in value and list(value) == sorted(value)
+    envelope = {"id", "type", "createdAt", "workspaceId", "data"}
+    return isinstance(value, dict) and envelope <= set(value) and list(value) == sorted(value)
 
 
 def _sorted_keys() -> Finding:

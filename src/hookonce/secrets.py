@@ -98,7 +98,8 @@ def new_secret() -> str:
 
 def split_secrets(text: str) -> tuple[str, ...]:
     """Return the secrets of a setting that holds several, separated by white space or commas."""
-    return tuple(text.replace(",", " ").split())
+    # The comma of a mistaken 'v1,whsec_…' stays, so that the mistake can be named.
+    return tuple(part for part in re.split(r"\s+|(?<!v1),", text) if part)
 
 
 def secret_lines(text: str) -> tuple[str, ...]:

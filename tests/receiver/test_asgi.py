@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -434,6 +435,8 @@ async def test_a_handler_that_outlives_the_drain_is_cancelled_and_released(
     receiver = on_file(tmp_path, answer_seconds=0.1, drain_seconds=0.1)
     waiting = Waiting(receiver)
     done = counting(receiver)
+    told: list[BaseException] = []
+    receiver.on_error(told.append)
     async with delivering_site(receiver) as (site, sender):
         event = make_event(CommentReceived)
         (await sender.send(event)).expect(503, "still_running")
@@ -441,6 +444,7 @@ async def test_a_handler_that_outlives_the_drain_is_cancelled_and_released(
         assert waiting.ended == ["cancelled"]
         assert done == [event.id]
     assert "handlers still running after 0.1 s: 1;" in caplog.text
+    assert told == [], "a shutdown is no failure of the handler"
     receiver = on_file(tmp_path, answer_seconds=2)  # less than a lease
     again, done_again = Waiting(receiver), counting(receiver)
     again.gate.set()
@@ -448,6 +452,45 @@ async def test_a_handler_that_outlives_the_drain_is_cancelled_and_released(
         (await next_sender.send(event, attempt=2)).expect(200, "handled")
     assert again.ended == ["finished"]
     assert done_again == [], "what had finished was not recorded with the release"
+
+
+async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_its_lease(
+    tmp_path: Path,
+) -> None:
+    receiver = on_file(tmp_path, drain_seconds=0.1, lease_seconds=1.5, threads=1)
+    done, gate, began = counting(receiver), threading.Event(), list[str]()
+
+    @receiver.on(CommentReceived, name="thread")
+    def block(event: CommentReceived) -> None:
+        began.append(event.id)
+        assert gate.wait(20)
+
+    @receiver.on(CommentReceived, name="queued")
+    def queued(event: CommentReceived) -> None:
+        began.append(f"queued {event.id}")
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        event = make_event(CommentReceived)
+        answer = asyncio.create_task(sender.send(event))
+        await until(lambda: began and done)
+        try:
+            await receiver.__aexit__(None, None, None)
+            (await answer).expect(503, "shutting_down")
+            next_receiver = on_file(tmp_path, answer_seconds=0.2)
+            done_again = counting(next_receiver)
+            next_receiver.on(CommentReceived, name="thread")(lambda event: began.append(event.id))
+            async with TestSender(next_receiver, secrets=SECRET) as next_sender:
+                (await next_sender.send(event)).expect(503, "in_flight")
+                assert began == [event.id]
+
+                async def handled() -> bool:
+                    return (await next_sender.send(event)).reason == "handled"
+
+                await until_async(handled)
+        finally:
+            gate.set()
+    assert began == [event.id, event.id], "what waited for a thread was run all the same"
+    assert (done, done_again) == ([event.id], [])
 
 
 async def test_what_finished_just_before_the_end_is_recorded_with_the_release(

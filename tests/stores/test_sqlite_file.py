@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, closing
-from itertools import pairwise
+from contextlib import aclosing, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,33 @@ class TestDurability:
         async with aclosing(SQLiteStore(str(path))) as store:
             await store.open()
         assert rows(path, "SELECT count(*) FROM done") == [(0,)]
+
+
+class TestSharedOpening:
+    @pytest.mark.parametrize("moment", range(12))
+    async def test_the_file_may_be_created_elsewhere_at_any_moment_of_opening_it(
+        self, path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, moment: int
+    ) -> None:
+        monkeypatch.setattr("hookonce.stores.sqlite_writer._BUSY_MILLISECONDS", 100)
+        statements = itertools.count()
+        other = SQLiteStore(path)
+
+        def create_it_elsewhere(*_: object) -> bool:
+            if next(statements) == moment:
+                with suppress(StoreError):  # it is locked at this moment, which is as well
+                    asyncio.run(other.open())
+            return True
+
+        def watch_the_first(connection: apsw.Connection) -> None:
+            apsw.connection_hooks.remove(watch_the_first)
+            connection.set_exec_trace(create_it_elsewhere)
+
+        apsw.connection_hooks.append(watch_the_first)
+        async with aclosing(other):
+            await store.open()
+            await claim(store, delivery_key("default", "evt_1"))
+            await claim(other, delivery_key("default", "evt_2"))
+        assert next(statements) > moment, "opening takes fewer statements: lower the range"
 
 
 class TestSchema:
@@ -266,7 +293,7 @@ class TestPruning:
 
         connection.set_commit_hook(note_the_changes)
         await store.prune()
-        steps = [after - before for before, after in pairwise(changed)]
+        steps = [after - before for before, after in itertools.pairwise(changed)]
         assert sum(steps) == len(grown[0])
         assert max(steps) <= 2_000
 

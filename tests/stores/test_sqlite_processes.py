@@ -10,7 +10,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -130,15 +130,14 @@ async def test_three_processes_that_race_for_300_events_win_each_once(path: Path
 
 
 async def test_several_stores_of_one_process_on_one_file_win_each_event_once(path: Path) -> None:
-    stores = [SQLiteStore(path) for _ in range(4)]
     keys = [delivery_key("default", f"evt_{n}") for n in range(100)]
-    results = await asyncio.gather(
-        *(store.claim(key, new_token(), LEASE) for key in keys for store in stores)
-    )
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(aclosing(SQLiteStore(path))) for _ in range(4)]
+        results = await asyncio.gather(
+            *(store.claim(key, new_token(), LEASE) for key in keys for store in stores)
+        )
     winners = Counter(result.key for result in results if isinstance(result, Claimed))
     assert winners == dict.fromkeys(keys, 1)
-    for store in stores:
-        await store.aclose()
     assert is_sound(path)
 
 

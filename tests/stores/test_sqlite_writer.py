@@ -443,12 +443,15 @@ class TestThreads:
     async def test_closing_finishes_what_waits_and_ends_the_thread(
         self, path: Path, store: SQLiteStore
     ) -> None:
+        before = set(threading.enumerate())
         waiting = [asyncio.create_task(claim(store, key)) for key in keys(500)]
         await turns(1)
+        assert [t.name for t in threading.enumerate() if t not in before and path.name in t.name]
         await store.aclose()
         await turns()
         assert all(task.done() for task in waiting)
-        assert not [thread.name for thread in threading.enumerate() if path.name in thread.name]
+        left = [t.name for t in threading.enumerate() if t not in before and path.name in t.name]
+        assert left == []
         assert {await look(store, key) for key in keys(500)} == {InFlight}
 
     async def test_a_store_is_used_closed_and_used_again(self, store: SQLiteStore) -> None:

@@ -250,6 +250,7 @@ def test_a_new_secret_is_32_random_bytes_in_the_standard_spelling() -> None:
         (" a ,\n b\t,", ("a", "b")),
         ("", ()),
         (" , ", ()),
+        ("v1,whsec_a= b", ("v1,whsec_a=", "b")),  # so that the mistake can be named
     ],
 )
 def test_a_setting_holds_several_secrets_between_white_space_or_commas(
