@@ -164,14 +164,6 @@ class Attempts:
         """How many sync handlers run longer than their time limit; each occupies a thread."""
         return self._dispatcher.overdue
 
-    async def keep_in_flight(self, delivery: Delivery) -> None:
-        """Keep the last delivery of an event that is in flight: its attempt may yet fail."""
-        if self._store.keeps_bodies:
-            try:
-                await self._in_time(self._store.keep_in_flight(delivery))
-            except StoreError as error:
-                _log.error("could not keep the last delivery of %s: %s", delivery.key, error)
-
     def close(self) -> None:
         """Let go of the threads of sync handlers."""
         self._dispatcher.close()

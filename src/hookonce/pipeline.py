@@ -242,7 +242,7 @@ class Pipeline:
         claim = await self._claim(arrived.key, deadline)
         if isinstance(claim, Outcome):
             if claim.reason == Reason.IN_FLIGHT and is_last_delivery(hints.attempt):
-                await self._attempts.keep_in_flight(arrived)
+                await self._keep_in_flight(arrived, deadline)
             return claim
         run = self._begin(Attempt(claim, arrived, event, handlers, hints.attempt))
         await asyncio.wait({run.answer}, timeout=self._remaining(deadline))
@@ -316,6 +316,15 @@ class Pipeline:
             await asyncio.sleep(seconds)
         else:
             await asyncio.wait({run.answer}, timeout=seconds)
+
+    async def _keep_in_flight(self, arrived: Delivery, deadline: float) -> None:
+        """Keep the last delivery of an event that is in flight: its attempt may yet fail."""
+        if not self._store.keeps_bodies:
+            return
+        try:
+            await self._in_time(deadline, self._store.keep_in_flight(arrived))
+        except StoreError as error:
+            _log.error("could not keep the last delivery of %s: %s", arrived.key, error)
 
     async def _quarantine(self, arrived: Delivery, error: PayloadError, deadline: float) -> Outcome:
         """Bury a genuine delivery that cannot be read, with its bytes, for a person to look at."""
