@@ -87,11 +87,9 @@ def decide(report: Report, *, last_chance: bool, keeps_bodies: bool) -> Settleme
         return Bury(DeadReason.REJECTED, Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED))
     if last_chance and keeps_bodies:
         return Bury(DeadReason.EXHAUSTED, Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED))
-    if report.errors or report.retry_after is None:
+    if report.errors:
         return Release(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED))
-    if report.retry_after:
-        return Release(later(Reason.RETRY_REQUESTED, report.retry_after))
-    return Release(later(Reason.RETRY_REQUESTED))
+    return Release(later(Reason.RETRY_REQUESTED, report.retry_after))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ report (answer, retry, dead letter) is decided elsewhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import logging
@@ -22,9 +23,11 @@ from .errors import Reject, Retry
 from .events import Event
 from .routing import ErrorHook, Handler
 
-__all__ = ["Dispatcher", "Failure", "Progress", "Report"]
+__all__ = ["THREAD_NAME_PREFIX", "Dispatcher", "Failure", "Progress", "Report"]
 
 _log = logging.getLogger("hookonce.dispatch")
+
+THREAD_NAME_PREFIX = "hookonce-handler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,9 @@ class Report:
 
     @property
     def retry_after(self) -> float | None:
-        """The longest wait asked for with ``Retry``, in seconds; None if no handler raised one."""
-        waits = [f.error.after_seconds or 0 for f in self.failures if isinstance(f.error, Retry)]
-        return max(waits, default=None)
+        """The longest wait a ``Retry`` asked for, in seconds; None if none named one."""
+        asked = [f.error.after_seconds for f in self.failures if isinstance(f.error, Retry)]
+        return max((seconds for seconds in asked if seconds is not None), default=None)
 
     @property
     def errors(self) -> tuple[Failure, ...]:
@@ -99,12 +102,19 @@ class Progress:
 
     def all_finished(self) -> frozenset[str]:
         """Return what has succeeded, threads among them that nobody has waited for."""
-        ended = (
-            name
-            for name, future in self.threads.items()
-            if future.done() and not future.cancelled() and future.exception() is None
-        )
+        ended = (name for name, future in self.threads.items() if _has_succeeded(future))
         return frozenset(self.finished).union(ended)
+
+
+def _has_succeeded(future: Future[Any]) -> bool:
+    if not future.done() or future.cancelled() or future.exception() is not None:
+        return False
+    return not _is_only_begun(future.result())
+
+
+def _is_only_begun(result: object) -> bool:
+    """Return whether this stands for work that has still to be done."""
+    return inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
 
 
 class Dispatcher:
@@ -224,7 +234,7 @@ class Dispatcher:
                 # A wrapper, or a forgotten `await`: what is only begun is not handled yet.
                 while inspect.isawaitable(result):
                     result = await result
-            if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            if _is_only_begun(result):
                 return TypeError("it returned a generator, so nothing of it has run")
         except TimeoutError as error:
             if limit is None or not limit.expired():
@@ -250,27 +260,36 @@ class Dispatcher:
         progress: Progress,
     ) -> Any:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="hookonce-handler")
-        call = partial(contextvars.copy_context().run, _without_stop_iteration, function, arguments)
-        future = self._pool.submit(call)
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=THREAD_NAME_PREFIX)
+        loop = asyncio.get_running_loop()
+
+        def begun() -> None:  # in the loop, once a thread has taken it
+            if not waiting.done():
+                timer = loop.call_later(self._handler_timeout, self._is_overdue, name, future)
+                waiting.add_done_callback(lambda _: timer.cancel())
+
+        call = partial(_in_this_thread, partial(loop.call_soon_threadsafe, begun), function)
+        future = self._pool.submit(contextvars.copy_context().run, call, arguments)
         progress.threads[name] = future
+        # Cancelling it takes back what waits for a thread, and leaves alone what runs.
         waiting = asyncio.wrap_future(future)
-        try:
-            await asyncio.wait({waiting}, timeout=self._handler_timeout)
-        except asyncio.CancelledError:
-            future.cancel()  # one that waits for a thread must not begin any more
-            raise
-        if not waiting.done() and future.running():
-            self._overdue.add(future)
-            _log.error(
-                "a sync handler has been running for more than %g s and cannot be cancelled; it"
-                " keeps its thread and its event until it ends",
-                self._handler_timeout,
-            )
         return await waiting
 
+    def _is_overdue(self, name: str, future: Future[Any]) -> None:
+        self._overdue.add(future)
+        _log.error(
+            "%s has been running for more than %g s; a thread cannot be cancelled, so it keeps"
+            " its thread and its event until it ends",
+            name,
+            self._handler_timeout,
+        )
 
-def _without_stop_iteration(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+
+def _in_this_thread(
+    begun: Callable[[], object], function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        begun()
     try:
         return function(*arguments)
     except StopIteration as error:  # a future cannot hold one

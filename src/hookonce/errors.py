@@ -156,7 +156,8 @@ class StoreError(WebhookError):
 class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
     """Raised by a handler to say that no attempt will ever succeed.
 
-    The event becomes a dead letter and is answered 202, so that the sender stops.
+    If no other handler of the event has failed otherwise, it becomes a dead letter and is answered
+    202, so that the sender stops; else it comes again, for the others' sake.
     """
 
     def __init__(self, reason: str = "rejected by a handler") -> None:

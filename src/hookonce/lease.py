@@ -56,7 +56,8 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._extension: asyncio.Task[None] | None = None
-        self._recorded = 0
+        self._asked_meanwhile = False
+        self._lost = False
         self.expires_at = self._loop.time() + claim.lease
 
     async def __aenter__(self) -> Self:
@@ -83,11 +84,15 @@ class LeaseKeeper:
     def _extend_in(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._begin_extension)
+        if not self._lost:
+            self._timer = self._loop.call_later(seconds, self._begin_extension)
 
     def _begin_extension(self) -> None:
         if self._extension is None or self._extension.done():
+            self._asked_meanwhile = False
             self._extension = self._loop.create_task(self._extend())
+        else:
+            self._asked_meanwhile = True
         self._extend_in(self._claim.lease / 3)
 
     async def _extend(self) -> None:
@@ -104,7 +109,10 @@ class LeaseKeeper:
                 "the lease of %s was lost while its handlers ran; another attempt may have begun",
                 self._claim.key,
             )
+            self._lost = True
             if self._timer is not None:
                 self._timer.cancel()
             return
         self.expires_at = asked_at + self._claim.lease
+        if self._asked_meanwhile:
+            self._checkpoint_soon()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 __all__ = ["Limits"]
 
 # Any 2xx within 10 s is success (interface, Limits: Webhook answer time).
-# 10 s is the sender's patience; what may come after the budget is two last calls to the store.
+# What may come after the budget is two last calls to the store, and the sender waits ten seconds.
 _MOST_ANSWER_SECONDS = 8.5
 
 

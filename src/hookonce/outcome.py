@@ -69,8 +69,9 @@ class Outcome:
         return json.dumps({"status": status, "reason": self.reason}).encode()
 
 
-def later(reason: Reason, after_seconds: float = _RETRY_AFTER_SECONDS) -> Outcome:
-    """Return a 503 that asks for another attempt."""
+def later(reason: Reason, after_seconds: float | None = None) -> Outcome:
+    """Return a 503 that asks for another attempt, by default when the sender would come anyway."""
+    seconds = _RETRY_AFTER_SECONDS if after_seconds is None else after_seconds
     return Outcome(
-        HTTPStatus.SERVICE_UNAVAILABLE, reason, {"retry-after": str(max(1, ceil(after_seconds)))}
+        HTTPStatus.SERVICE_UNAVAILABLE, reason, {"retry-after": str(max(1, ceil(seconds)))}
     )

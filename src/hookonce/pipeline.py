@@ -58,14 +58,16 @@ class _Run:
     """An attempt under way in this process; it may outlive the request that began it.
 
     Attributes:
+        key: what is handled once.
         answer: the outcome, once it stands.
         report: what became of the handlers once they have ended, recorded or not.
 
     """
 
-    __slots__ = ("answer", "report")
+    __slots__ = ("answer", "key", "report")
 
-    def __init__(self) -> None:
+    def __init__(self, key: DeliveryKey) -> None:
+        self.key = key
         self.answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.report: Report | None = None
 
@@ -146,8 +148,8 @@ class Pipeline:
                 len(late),
             )
         await self._until_idle(2 * self._limits.store_seconds)
-        for task in self._tasks:
-            _log.error("%s did not end, though it was cancelled", task.get_name())
+        for task, run in self._tasks.items():
+            _log.error("the end of the attempt at %s is not waited for any longer", run.key)
             task.cancel()
 
     async def _until_idle(self, seconds: float) -> None:
@@ -254,7 +256,8 @@ class Pipeline:
 
     def _begin(self, attempt: Attempt) -> _Run:
         """Start an attempt in a task of its own, which no lost connection can cancel."""
-        run, key = _Run(), attempt.claim.key
+        key = attempt.claim.key
+        run = _Run(key)
         task = asyncio.get_running_loop().create_task(
             self._attempts.make(attempt, settled=run.settle, ended=run.has_ended)
         )
@@ -289,7 +292,6 @@ class Pipeline:
         token = new_token()
         look = _FIRST_LOOK_SECONDS
         while self._accepting:
-            remaining = self._remaining(deadline)
             result = await self._in_time(
                 deadline, self._store.claim(key, token, self._limits.lease_seconds)
             )
@@ -303,7 +305,8 @@ class Pipeline:
                 case Dead():
                     return _ALREADY_DEAD
                 case InFlight(until):
-                    if remaining <= 0:
+                    remaining = self._remaining(deadline)
+                    if not remaining:
                         return later(Reason.IN_FLIGHT, until - self._clock())
                     await self._wait_for_owner(key, min(look, remaining))
                     look = min(2 * look, _LONGEST_LOOK_SECONDS)

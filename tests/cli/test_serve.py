@@ -238,6 +238,24 @@ def test_sigterm_lets_a_running_handler_finish_and_its_success_is_recorded(tmp_p
         assert process.ended().status == 0, "Ctrl-C is the way to end it"
 
 
+def test_a_thread_that_goes_on_does_not_keep_the_process(tmp_path: Path) -> None:
+    limits = "store='sqlite:///hookonce.db', limits=Limits(answer_seconds=0.1, drain_seconds=0.1)"
+    app = APP.replace('store="sqlite:///hookonce.db"', limits)
+    app = app.replace("Receiver\nfrom", "Limits, Receiver\nfrom").replace("async def", "def")
+    app = app.replace("import asyncio", "import time").replace("await asyncio", "time")
+    (tmp_path / "hooks.py").write_text(app)
+    (tmp_path / "hold evt_slow").touch()
+    arguments = ["serve", "hooks:receiver", "--port", "0"]
+    with running(*arguments, here=tmp_path, secrets=[SECRET]) as process:
+        server = Server(tmp_path, process)
+        assert server.deliver("evt_slow").status == 503
+        process.signal(signal.SIGINT)
+        ended = process.ended()
+    assert ended.status == 1
+    assert "ended while sync handlers were running" in ended.errors
+    assert journal_in(tmp_path) == ["started evt_slow"]
+
+
 def test_it_serves_at_another_path_and_the_port_in_the_environment(tmp_path: Path) -> None:
     (tmp_path / "hooks.py").write_text(APP)
     environment = {"PORT": "0"}

@@ -836,6 +836,69 @@ async def test_a_plain_wrapper_around_an_async_handler_runs_it_once(
     assert ran == ["wrapper", "handler"]
 
 
+async def test_what_a_plain_wrapper_has_only_begun_is_not_finished_by_a_shutdown(
+    webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
+) -> None:
+    receiver = Receiver(
+        secrets=webhook_secret,
+        store=SQLiteStore(tmp_path / "hooks.db"),
+        limits=Limits(drain_seconds=0.05),
+    )
+    gate, ran = asyncio.Event(), list[str]()
+
+    async def handle(_: CommentReceived) -> None:
+        ran.append("begun")
+        await gate.wait()
+        ran.append("finished")
+
+    receiver.on(CommentReceived, name="handler")(lambda event: handle(event))
+    event = make_event(CommentReceived)
+    async with webhook_sender(receiver) as sender:
+        first = asyncio.create_task(sender.send(event))
+        await until(lambda: ran)
+    (await first).expect(503, "shutting_down")
+    gate.set()
+    async with webhook_sender(receiver) as sender:
+        (await sender.send(event)).expect(200, "handled")
+    assert ran == ["begun", "begun", "finished"]
+
+
+async def test_a_sync_handler_is_overdue_from_its_start_and_not_from_its_waiting(
+    webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
+) -> None:
+    limits = Limits(handler_timeout_seconds=0.3, threads=1, answer_seconds=0.1)
+    store = SQLiteStore(tmp_path / "hooks.db")
+    receiver = Receiver(secrets=webhook_secret, store=store, limits=limits)
+    gates = {name: threading.Event() for name in ("first", "second")}
+    ran = list[str]()
+
+    @receiver.on(CommentReceived)
+    def slow(event: CommentReceived) -> None:
+        ran.append(event.data.text)
+        assert gates[event.data.text].wait(20)
+
+    async with webhook_sender(receiver) as sender:
+        for text in gates:
+            event = make_event(CommentReceived, data={"text": text})
+            (await sender.send(event)).expect(503, "still_running")
+        await until_async(lambda: is_unready(receiver))
+        assert ran == ["first"]
+        gates["first"].set()
+        await until(lambda: ran == ["first", "second"])
+        assert (await receiver.check()).ready
+        await until_async(lambda: is_unready(receiver))
+        gates["second"].set()
+
+
+async def test_a_retry_without_delay_is_told_so(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    Handlers(receiver, "a").raises["a"] = Retry(after=0)
+    async with webhook_sender(receiver) as sender:
+        answer = (await sender.send(make_event(CommentReceived))).expect(503, "retry_requested")
+    assert answer.headers["retry-after"] == "1"
+
+
 async def test_a_timeout_inside_a_handler_is_its_own_error(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:

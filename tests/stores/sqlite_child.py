@@ -13,7 +13,8 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from hookonce.errors import StoreError
 from hookonce.stores.base import Claimed, DeadReason, Delivery, delivery_key
@@ -51,6 +52,11 @@ async def bury(store: SQLiteStore, name: str, body: bytes) -> None:
     owned = await claim(store, delivery_key("default", name))
     delivery = Delivery("default", name, None, 1.0, body)
     await store.bury(owned, DeadReason.REJECTED, delivery=delivery)
+
+
+async def close(stores: Iterable[SQLiteStore]) -> None:
+    for store in stores:
+        await store.aclose()
 
 
 async def race(path: str, name: str) -> None:
@@ -224,6 +230,34 @@ def fork_while_writing(path: str) -> None:
         asyncio.run(store.aclose())
 
 
+def fork_while_others_are_made(path: str) -> None:
+    """Fork again and again while another thread makes stores; those at hand must go on."""
+    stores = [SQLiteStore(f"{path}{n}") for n in range(5)]
+    ended = threading.Event()
+
+    def keep_making() -> None:
+        made: deque[SQLiteStore] = deque(maxlen=100)
+        while not ended.is_set():
+            made.append(SQLiteStore(f"{path}-unused"))
+
+    async def complete_in_time(name: str) -> None:
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(complete(store, name) for store in stores))
+
+    making = threading.Thread(target=keep_making)
+    making.start()
+    try:
+        for n in range(3 * FORKS):
+            asyncio.run(complete_in_time(f"parent_{n}"))
+            in_fork(lambda: None)
+        asyncio.run(complete_in_time("parent"))
+        say("done")
+    finally:
+        ended.set()
+        making.join()
+    asyncio.run(close(stores))
+
+
 COROUTINES = {
     "race": race,
     "meet": meet,
@@ -236,6 +270,7 @@ FORKING = {
     "fork-and-use": fork_and_use,
     "fork-and-close": fork_and_close,
     "fork-while-writing": fork_while_writing,
+    "fork-while-others-are-made": fork_while_others_are_made,
 }
 
 if __name__ == "__main__":

@@ -227,32 +227,6 @@ class TestKeeping:
 class TestKeepingInFlight:
     """The sender's last delivery arrives while an earlier one is still being handled."""
 
-    async def test_it_is_no_dead_letter_while_the_claim_lives(
-        self, keeping_store: Store, pass_time: PassTime
-    ) -> None:
-        store = keeping_store
-        owned = await claim(store)
-        for _ in range(3):
-            await store.keep_in_flight(DELIVERY)
-            assert await store.dead_letter(KEY) is None
-            assert await listed(store) == []
-            assert await store.stats() == StoreStats(in_flight=1, dead=0)
-            assert await look(store) is InFlight
-            pass_time(LEASE - 1)
-            assert await store.extend(owned) is Ownership.HELD
-
-    async def test_nothing_is_left_of_it_when_that_claim_succeeds(
-        self, keeping_store: Store, pass_time: PassTime
-    ) -> None:
-        store = keeping_store
-        owned = await claim(store)
-        await store.keep_in_flight(DELIVERY)
-        await store.complete(owned)
-        pass_time(LEASE)
-        assert await look(store) is Done
-        assert await store.dead_letter(KEY) is None
-        assert await store.stats() == StoreStats(in_flight=0, dead=0)
-
     @pytest.mark.parametrize(
         ("ending", "reason"),
         [
@@ -282,28 +256,6 @@ class TestKeepingInFlight:
         assert (letter.attempts, letter.finished) == (1, frozenset({"a"}))
         again = await replay(store)
         assert (again.attempt, again.finished) == (2, frozenset({"a"}))
-
-    @pytest.mark.parametrize("ending", ["expired", "released"])
-    async def test_it_is_a_dead_letter_at_once_when_that_claim_has_just_ended(
-        self, keeping_store: Store, pass_time: PassTime, ending: str
-    ) -> None:
-        store = keeping_store
-        owned = await claim(store)
-        if ending == "expired":
-            pass_time(LEASE)
-        else:
-            await store.release(owned, frozenset(), "it failed")
-        await store.keep_in_flight(DELIVERY)
-        assert await look(store) is Dead
-        assert await listed(store) == ["evt_1"]
-        assert (await replay(store)).attempt == 2
-
-    async def test_it_is_not_kept_when_the_event_is_done(self, keeping_store: Store) -> None:
-        store = keeping_store
-        await store.complete(await claim(store))
-        await store.keep_in_flight(DELIVERY)
-        assert await look(store) is Done
-        assert await store.dead_letter(KEY) is None
 
     async def test_it_changes_nothing_of_a_dead_letter(
         self, keeping_store: Store, pass_time: PassTime

@@ -271,3 +271,9 @@ class TestForks:
             assert await process.lines() == [f"done fork_{n}" for n in range(8)]
         assert await all_are(store, Done, [f"fork_{n}" for n in range(8)])
         assert is_sound(path)
+
+    async def test_a_fork_while_other_stores_are_made_leaves_all_of_them_usable(
+        self, path: Path
+    ) -> None:
+        async with child("fork-while-others-are-made", path) as process:
+            assert await process.lines() == ["done"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 
 import click
 import uvicorn
 
 from hookonce import Receiver
 from hookonce.asgi import ASGIApp, application
+from hookonce.dispatch import THREAD_NAME_PREFIX
 from hookonce.errors import StoreError
 
 from .loading import load_receiver
@@ -17,8 +21,9 @@ __all__ = ["DEFAULT_PORT", "serve", "service_app"]
 
 DEFAULT_PORT = 8000
 
-# Longer than the receiver's own drain, so that handlers end before their connections are cut.
+# Longer than any answer takes; handlers are then drained by the receiver's lifespan.
 _SHUTDOWN_SECONDS = 30
+_IDLE_THREAD_SECONDS = 0.2
 
 
 def service_app(receiver: Receiver, path: str) -> ASGIApp:
@@ -58,6 +63,23 @@ def serve(receiver: str, host: str, port: int, path: str) -> None:
         log_config=_LOG_CONFIG,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+    _end_with_its_threads()
+
+
+def _end_with_its_threads() -> None:
+    """End now, though sync handlers still run: each holds its event only for a lease.
+
+    The interpreter would wait for their threads, and as a container's first process not even
+    the signal that ended the server ends it.
+    """
+    handlers = [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME_PREFIX)]
+    for thread in handlers:
+        thread.join(_IDLE_THREAD_SECONDS)
+    if any(thread.is_alive() for thread in handlers):
+        click.echo("ended while sync handlers were running; their events will be retried", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 async def _open_once(receiver: Receiver) -> None:

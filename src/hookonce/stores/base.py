@@ -142,7 +142,7 @@ class DeadReason(StrEnum):
     REJECTED = "rejected"
     EXHAUSTED = "exhausted"
     INTERRUPTED = "interrupted"
-    """The process ended while the last attempt ran."""
+    """The process ended while an attempt ran after which nobody would bring the event again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,10 @@ class Store(Protocol):
     async def release(
         self, claim: Claimed, finished: frozenset[str], error: str | None = None
     ) -> Ownership:
-        """Give the event back for another attempt, with what has succeeded and what went wrong."""
+        """Give the event back for another attempt, with what has succeeded and what went wrong.
+
+        If its delivery was kept, nobody will bring it again: it is a dead letter (``EXHAUSTED``).
+        """
         ...
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:

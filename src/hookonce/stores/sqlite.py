@@ -84,7 +84,7 @@ SELECT endpoint, event_id, event_type, received_at, {body},
        reason, error, attempts, finished, buried_at
 FROM dead
 """
-# A delivery kept for the case of a crash is no dead letter while its last attempt still runs.
+# A delivery that was kept is no dead letter while an attempt at its event still runs.
 _VISIBLE = """
 NOT (kept AND EXISTS (
     SELECT 1 FROM attempts WHERE attempts.key = dead.key AND attempts.until > ?1))

@@ -83,7 +83,8 @@ class Writer:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._connection_lock = threading.Lock()
-        _writers.add(self)
+        with _registry:
+            _writers.add(self)
 
     def before_fork(self) -> None:
         """Close the file: a connection and its locks cannot live in two processes."""
@@ -303,18 +304,26 @@ def _resolve(jobs: list[_Job]) -> None:
             job.future.set_result(job.outcome)
 
 
+_registry = threading.Lock()
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_closed_for_fork: list[Writer] = []
 _abandoned: list[apsw.Connection] = []
 
 
 def _before_fork() -> None:
-    for writer in list(_writers):
+    _registry.acquire()  # no writer comes into being until the fork is over
+    _closed_for_fork.extend(_writers)
+    for writer in _closed_for_fork:
         writer.before_fork()
 
 
 def _after_fork(*, in_child: bool) -> None:
-    for writer in list(_writers):
+    # A fork from C comes here, in the child, without having been announced.
+    for writer in _closed_for_fork or list(_writers):
         writer.after_fork(in_child=in_child)
+    _closed_for_fork.clear()
+    if _registry.locked():
+        _registry.release()
 
 
 os.register_at_fork(
