@@ -851,7 +851,10 @@ async def test_what_a_plain_wrapper_has_only_begun_is_not_finished_by_a_shutdown
         await gate.wait()
         ran.append("finished")
 
-    receiver.on(CommentReceived, name="handler")(lambda event: handle(event))
+    def plain(event: CommentReceived) -> Any:
+        return handle(event)
+
+    receiver.on(CommentReceived, name="handler")(plain)
     event = make_event(CommentReceived)
     async with webhook_sender(receiver) as sender:
         first = asyncio.create_task(sender.send(event))

@@ -84,9 +84,10 @@ def check_owner(connection: apsw.Connection) -> int:
         StoreError: it belongs to another program, or to a later version of this one.
 
     """
+    # The owner last: another process may create the file between these three.
+    has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
     version = _pragma(connection, "user_version")
     owner = _pragma(connection, "application_id")
-    has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
     if owner != _APPLICATION_ID and (owner or version or has_tables):
         raise StoreError("this SQLite file belongs to another program; choose another path")
     if version > len(_MIGRATIONS):
