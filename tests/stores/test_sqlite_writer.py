@@ -252,15 +252,22 @@ class TestLockedFile:
         other.close()
         assert (await claim(store, key)).attempt == 1
 
-    @pytest.mark.parametrize("journal", ["delete", "wal"])
+    @pytest.mark.parametrize(
+        ("journal", "locking", "lock_kind"),
+        [
+            pytest.param("delete", "NORMAL", "IMMEDIATE", id="only written by it"),
+            pytest.param("delete", "EXCLUSIVE", "EXCLUSIVE", id="not even readable"),
+            pytest.param("wal", "EXCLUSIVE", "EXCLUSIVE", id="its log is not readable"),
+        ],
+    )
     async def test_a_file_locked_by_another_program_is_a_store_error_when_it_opens(
-        self, path: Path, store: SQLiteStore, journal: str
+        self, path: Path, store: SQLiteStore, journal: str, locking: str, lock_kind: str
     ) -> None:
         await store.open()
         await store.aclose()
         other = apsw.Connection(str(path))
-        other.execute(f"PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = {journal}")
-        other.execute("BEGIN EXCLUSIVE")
+        other.execute(f"PRAGMA locking_mode = {locking}; PRAGMA journal_mode = {journal}")
+        other.execute(f"BEGIN {lock_kind}")
         try:
             with pytest.raises(StoreError, match="another process keeps it locked"):
                 async with asyncio.timeout(5):
@@ -280,15 +287,19 @@ class TestLockedFile:
     async def test_a_claim_that_was_cancelled_while_it_waited_is_not_granted(
         self, path: Path, store: SQLiteStore
     ) -> None:
-        await store.open()
+        await bury(store, "dead", 1)
+        dead = delivery_key("default", "dead")
         other = lock(path)
         waiting = [asyncio.create_task(claim(store, key)) for key in keys(20)]
+        replay = asyncio.create_task(store.replay(dead, new_token(), LEASE))
         await turns()
         for task in waiting[::2]:
             task.cancel()
+        replay.cancel()
         await turns()
         other.close()
-        await asyncio.wait(waiting)
+        await asyncio.wait([*waiting, replay])
+        assert isinstance(await store.replay(dead, new_token(), LEASE), Claimed)
         assert [task.cancelled() for task in waiting] == [True, False] * 10
         for key in keys(20)[::2]:
             assert (await claim(store, key)).attempt == 1
