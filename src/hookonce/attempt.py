@@ -16,10 +16,11 @@ from .context import Context
 from .dispatch import Dispatcher, Progress, Report
 from .errors import Reject, Retry, StoreError
 from .events import Event
+from .handlers import Handler
 from .lease import LeaseKeeper, within
 from .limits import Limits
 from .outcome import Outcome, Reason, later
-from .routing import Handler, Router
+from .routing import Router
 from .stores.base import Claimed, DeadReason, Delivery, Ownership, Store
 
 __all__ = [

@@ -21,7 +21,7 @@ from typing import Any
 from .context import Context
 from .errors import Reject, Retry
 from .events import Event
-from .routing import ErrorHook, Handler
+from .handlers import ErrorHook, Handler
 
 __all__ = ["THREAD_NAME_PREFIX", "Dispatcher", "Failure", "Progress", "Report"]
 

@@ -1,8 +1,4 @@
-"""Event types lead to handlers: registering, looking up, including. Nothing is run here.
-
-Everything that can be wrong with a handler is found when it is registered: its signature, its name,
-a pattern that can match nothing. A delivery must not be the first to notice.
-"""
+"""Event types lead to handlers: registering, looking up, including. Nothing is run here."""
 
 from __future__ import annotations
 
@@ -10,9 +6,8 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, TypeVar, cast, get_type_hints, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 from .context import Context
 from .events import (
@@ -30,8 +25,20 @@ from .events import (
     WebhookTest,
     event_types_of,
 )
+from .handlers import (
+    TEST_TYPE,
+    ErrorHook,
+    Handler,
+    accepts,
+    annotated_class,
+    check_annotation,
+    described,
+    is_async,
+    stable_name,
+    takes_context,
+)
 
-__all__ = ["ErrorHook", "Handler", "HandlerDecorator", "Router"]
+__all__ = ["HandlerDecorator", "Router"]
 
 _log = logging.getLogger("hookonce")
 
@@ -50,56 +57,6 @@ class HandlerDecorator(Protocol[E]):
     def __call__(self, handler: Callable[[E], R], /) -> Callable[[E], R]: ...
     @overload
     def __call__(self, handler: Callable[[E, Context], R], /) -> Callable[[E, Context], R]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Handler:
-    """A registered handler.
-
-    Attributes:
-        name: the stable name under which its success is remembered.
-        function: the user's callable.
-        is_async: whether calling it gives an awaitable; others run in threads.
-        takes_context: whether it wants a ``Context`` as second argument.
-        types: the type strings it is registered for.
-        patterns: the patterns it is registered for.
-        for_unknown: whether it is for every type that has no model.
-
-    """
-
-    name: str
-    function: Callable[..., Any]
-    is_async: bool
-    takes_context: bool
-    types: frozenset[str] = frozenset()
-    patterns: tuple[re.Pattern[str], ...] = ()
-    for_unknown: bool = False
-
-    def wants(self, event_type: str, *, known: bool) -> bool:
-        """Return whether an event of this type is for this handler.
-
-        A test event is for those only that named it: test traffic must not run business code by
-        way of a pattern.
-        """
-        if event_type in self.types:
-            return True
-        if event_type == _TEST:
-            return False
-        if self.for_unknown and not known:
-            return True
-        return any(pattern.fullmatch(event_type) for pattern in self.patterns)
-
-
-_TEST = "webhook.test"
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorHook:
-    """A function that is told of failures, and how many of (error, event, context) it takes."""
-
-    function: Callable[..., Any]
-    is_async: bool
-    arguments: int
 
 
 class Router:
@@ -222,19 +179,19 @@ class Router:
 
         def register(function: F, /) -> F:
             handler = Handler(
-                name=_name(function, name),
+                name=stable_name(function, name),
                 function=function,
-                is_async=_is_async(function),
-                takes_context=_takes_context(function),
+                is_async=is_async(function),
+                takes_context=takes_context(function),
                 types=frozenset(types),
                 patterns=tuple(patterns),
             )
-            annotated = _annotated_class(function)
+            annotated = annotated_class(function)
             classes = {event_type: cls for event_type, cls in types.items() if cls is not None}
             if annotated is not None:
                 plain = [event_type for event_type, cls in types.items() if cls is None]
                 expected = {name: self._class_for(name, annotated) for name in plain} | classes
-                _check_annotation(function, annotated, expected)
+                check_annotation(function, annotated, expected)
                 if annotated is not Event:
                     classes |= {t: c for t, c in expected.items() if c is not UnknownEvent}
             self._add(handler, classes)
@@ -259,10 +216,10 @@ class Router:
         def register(function: F, /) -> F:
             self._add(
                 Handler(
-                    name=_name(function, name),
+                    name=stable_name(function, name),
                     function=function,
-                    is_async=_is_async(function),
-                    takes_context=_takes_context(function),
+                    is_async=is_async(function),
+                    takes_context=takes_context(function),
                     for_unknown=True,
                 ),
                 {},
@@ -278,13 +235,13 @@ class Router:
         a note that names its handler. A function may take fewer of the three arguments. What it
         raises is logged and changes nothing.
         """
-        arguments = next((count for count in (3, 2, 1) if _accepts(function, count)), None)
+        arguments = next((count for count in (3, 2, 1) if accepts(function, count)), None)
         if arguments is None:
             raise TypeError(
-                f"{_described(function)} must be callable as (error), (error, event) or"
+                f"{described(function)} must be callable as (error), (error, event) or"
                 " (error, event, context)"
             )
-        self._add_error_hook(ErrorHook(function, _is_async(function), arguments))
+        self._add_error_hook(ErrorHook(function, is_async(function), arguments))
         return function
 
     def _class_for(self, event_type: str, annotated: EventClass) -> EventClass:
@@ -395,97 +352,9 @@ def _pattern(text: str) -> re.Pattern[str]:
     if segments[-1] == "*":
         parts[-1] = rf"{_SEGMENT}(?:\.{_SEGMENT})*"
     pattern = re.compile(r"\.".join(parts))
-    if [name for name in EVENT_CLASSES if pattern.fullmatch(name)] == [_TEST]:
+    if [name for name in EVENT_CLASSES if pattern.fullmatch(name)] == [TEST_TYPE]:
         raise ValueError(
-            f"the pattern {text!r} can match nothing: {_TEST!r} is reached by its name or class"
+            f"the pattern {text!r} can match nothing: {TEST_TYPE!r} is reached by its name or class"
             " only, so that tests do not run business code"
         )
     return pattern
-
-
-def _name(function: Callable[..., Any], name: str | None) -> str:
-    if name is not None:
-        if not name or not name.isprintable():
-            raise ValueError("a handler's name must be printable text")
-        return name
-    module = getattr(function, "__module__", None)
-    qualified = getattr(function, "__qualname__", None)
-    if module is None or qualified is None or "<lambda>" in qualified:
-        raise ValueError(
-            f"{_described(function)} has no stable name of its own; register it with name=…, under"
-            " which its success is remembered"
-        )
-    return f"{module}.{qualified}"
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    # What a plain wrapper around an async function returns is awaited after it has run in a thread.
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def _takes_context(function: Callable[..., Any]) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
-    for candidate in (function, inspect.unwrap(function), call):
-        if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
-            raise TypeError(
-                f"{_described(function)} is a generator; a handler is a plain or async function"
-            )
-    if not _accepts(function, 1):
-        if _accepts(function, 2):
-            return True
-        raise TypeError(f"{_described(function)} must be callable as (event) or (event, context)")
-    # An optional second parameter is the handler's own business unless it says it is the context.
-    second = list(inspect.signature(function).parameters.values())[1:2]
-    return _accepts(function, 2) and any(
-        parameter.name == "context" or parameter.annotation in {Context, Context.__name__}
-        for parameter in second
-    )
-
-
-def _accepts(function: Callable[..., Any], count: int) -> bool:
-    """Return whether the function can be called with ``count`` positional arguments."""
-    if not callable(function) or isinstance(function, type):
-        raise TypeError(f"{function!r} is not a function")
-    try:
-        inspect.signature(function).bind(*range(count))
-    except ValueError as error:
-        raise TypeError(f"{_described(function)} has no signature to be checked") from error
-    except TypeError:
-        return False
-    return True
-
-
-def _annotated_class(function: Callable[..., Any]) -> EventClass | None:
-    """Return the event class a handler's first parameter is annotated with, if it is one class."""
-    try:
-        hints = get_type_hints(inspect.unwrap(function))
-        parameters = list(inspect.signature(function).parameters)
-    except (NameError, TypeError, AttributeError):
-        return None  # an annotation that cannot be read here is the type checker's affair
-    first, second = ([hints.get(name) for name in parameters] + [None, None])[:2]
-    if first is Context or (isinstance(second, type) and issubclass(second, Event)):
-        raise TypeError(f"{_described(function)} takes its context before its event; swap them")
-    if not (isinstance(first, type) and issubclass(first, Event)):
-        return None
-    # Event[Any] and the like are classes of their own to pydantic.
-    origin = first.__pydantic_generic_metadata__["origin"]
-    return cast("EventClass", origin or first)
-
-
-def _check_annotation(
-    function: Callable[..., Any],
-    annotated: EventClass | None,
-    classes: Mapping[str, EventClass],
-) -> None:
-    """Refuse a handler annotated with another event's class than it will be given."""
-    for event_type, cls in classes.items():
-        if annotated is not None and not issubclass(cls, annotated):
-            raise TypeError(
-                f"{_described(function)} expects {annotated.__name__} and is registered for"
-                f" {event_type!r}, which comes as {cls.__name__}"
-            )
-
-
-def _described(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)

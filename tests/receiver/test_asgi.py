@@ -559,6 +559,40 @@ async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_it
     assert (done, done_again) == ([event.id], [])
 
 
+async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_finished(
+    tmp_path: Path,
+) -> None:
+    receiver = on_file(tmp_path, drain_seconds=0.05)
+    gate, ended, began = threading.Event(), threading.Event(), list[str]()
+
+    @receiver.on(CommentReceived, name="thread")
+    def block(event: CommentReceived) -> None:
+        began.append(event.id)
+        assert gate.wait(20)
+        ended.set()
+
+    @receiver.on(CommentReceived, name="cancelled")
+    async def tidy_up(_: CommentReceived) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gate.set()
+            await until(ended.is_set)
+            await asyncio.sleep(0.05)  # for the thread's future to know
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        event = make_event(CommentReceived)
+        answer = asyncio.create_task(sender.send(event))
+        await until(lambda: began)
+        await receiver.__aexit__(None, None, None)
+        (await answer).expect(503, "shutting_down")
+    next_receiver = on_file(tmp_path, answer_seconds=2)  # less than a lease
+    next_receiver.on(CommentReceived, name="thread")(lambda event: began.append(event.id))
+    async with TestSender(next_receiver, secrets=SECRET) as next_sender:
+        (await next_sender.send(event)).expect(200, "handled")
+    assert began == [event.id]
+
+
 async def test_what_finished_just_before_the_end_is_recorded_with_the_release(
     tmp_path: Path,
 ) -> None:

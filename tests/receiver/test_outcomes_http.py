@@ -524,11 +524,11 @@ async def test_recording_is_retried_beyond_the_first_lease_while_heartbeats_keep
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
-    receiver = Receiver(secrets=SECRET, store=store, limits=Limits(lease_seconds=0.3))
+    receiver = Receiver(secrets=SECRET, store=store, limits=Limits(lease_seconds=0.8))
     handled = Handled(receiver)
     async with delivering(receiver, SECRET) as sender:
         event = comment()
-        store.failures["complete"] = 4  # 0.1 + 0.2 + 0.4 + 0.8 s of pauses: five leases
+        store.failures["complete"] = 4  # 0.1 + 0.2 + 0.4 + 0.8 s of pauses: two leases
         (await sender.send(event)).expect(200, "handled")
         await until_async(lambda: is_done(sender, event))
     assert store.calls["complete"] == 5

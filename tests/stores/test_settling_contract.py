@@ -268,6 +268,12 @@ class TestRetention:
             make_store(retention=timedelta(hours=26) - timedelta(seconds=1))
         await make_store(retention=timedelta(hours=26)).aclose()
 
+    def test_a_retention_that_is_no_timedelta_is_refused(
+        self, make_store: Callable[..., Store]
+    ) -> None:
+        with pytest.raises(TypeError, match="timedelta"):
+            make_store(retention=15 * 24)
+
 
 class TestStats:
     async def test_stats_count_live_claims_and_dead_letters(
