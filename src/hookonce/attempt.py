@@ -184,10 +184,10 @@ class Attempts:
 
         """
         claim, progress = attempt.claim, Progress()
-        if attempt.is_last_chance and not attempt.is_replay:
-            await self._keep(attempt)
         async with LeaseKeeper(self._store, claim, progress, self._limits.store_seconds) as keeper:
             try:
+                if attempt.is_last_chance and not attempt.is_replay:
+                    await self._keep(attempt)
                 report = await self._dispatcher.run(
                     [h for h in attempt.handlers if h.name not in claim.finished],
                     attempt.event,

@@ -23,10 +23,11 @@ from hookonce import (
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.pytest_plugin import SenderFactory
 from hookonce.secrets import new_secret
-from hookonce.stores.base import DeadReason, Store
+from hookonce.stores.base import Claimed, DeadReason, Store, delivery_key
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import TestSender, event_body, make_event, signed_request
+from hookonce.types import new_token
 
 pytestmark = pytest.mark.anyio
 
@@ -553,3 +554,27 @@ async def is_a_dead_letter(receiver: Receiver, event_id: str) -> bool:
 
 async def is_handled(sender: TestSender, event: CommentReceived) -> bool:
     return (await sender.send(event)).reason == "duplicate"
+
+
+async def test_a_shutdown_while_the_last_delivery_is_being_kept_releases_the_event(
+    tmp_path: Path, webhook_secret: str, webhook_sender: SenderFactory, store: FaultyStore
+) -> None:
+    limits = Limits(drain_seconds=0.05)
+    receiver = Receiver(secrets=webhook_secret, store=store, limits=limits)
+    ran = list[str]()
+
+    @receiver.on(CommentReceived, name="handler")
+    async def handle(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    store.hang("keep")
+    event = make_event(CommentReceived)
+    async with webhook_sender(receiver) as sender:
+        waiting = asyncio.create_task(sender.send(event, attempt=9))
+        await until(lambda: store.calls["keep"])
+    (await waiting).expect(503, "shutting_down")
+    assert ran == []
+    claim = await SQLiteStore(tmp_path / "hooks.db").claim(
+        delivery_key("default", event.id), new_token(), 30
+    )
+    assert isinstance(claim, Claimed)

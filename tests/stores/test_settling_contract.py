@@ -271,7 +271,7 @@ class TestRetention:
     def test_a_retention_that_is_no_timedelta_is_refused(
         self, make_store: Callable[..., Store]
     ) -> None:
-        with pytest.raises(TypeError, match="timedelta"):
+        with pytest.raises(TypeError, match="takes a timedelta"):
             make_store(retention=15 * 24)
 
 
