@@ -44,9 +44,9 @@ T = TypeVar("T")
 # How often another process's claim is looked at: soon at first, since most handlers are quick.
 _FIRST_LOOK_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 0.5
-# A call to the store at the very end of the answer budget still gets time to be answered. There
-# can be two, and the sender gives up at ten seconds.
-_LAST_LOOK_SECONDS = 0.7
+# A call to the store at the very end of the answer budget still gets time to be answered: there can
+# be two, and they share what is left of the sender's ten seconds.
+_SENDER_WAITS_SECONDS = 9.9
 _IDLE_LOOK_SECONDS = 0.01
 
 _HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
@@ -352,7 +352,8 @@ class Pipeline:
 
     async def _in_time(self, deadline: float, call: Awaitable[T]) -> T:
         """Return what a store's call returns, if it does so in time for the answer."""
-        left = max(self._remaining(deadline), _LAST_LOOK_SECONDS)
+        last_look = (_SENDER_WAITS_SECONDS - self._limits.answer_seconds) / 2
+        left = max(self._remaining(deadline), last_look)
         return await within(min(self._limits.store_seconds, left), call)
 
     def _remaining(self, deadline: float) -> float:
