@@ -7,7 +7,7 @@ from collections.abc import Callable
 from secrets import token_hex
 from typing import NewType, TypeAlias
 
-__all__ = ["Clock", "DeliveryKey", "Token", "new_token", "system_clock"]
+__all__ = ["Clock", "DeliveryKey", "Token", "new_token", "system_clock", "uptime"]
 
 DeliveryKey = NewType("DeliveryKey", str)
 """What is handled once: the endpoint's name and the webhook-id, as ``endpoint:id``."""
@@ -27,3 +27,8 @@ def new_token() -> Token:
 def system_clock() -> float:
     """Return the Unix time in seconds, looked up at the call so that a frozen clock is seen."""
     return time.time()
+
+
+def uptime() -> float:
+    """Return seconds since some moment before this machine's processes began; nobody sets it."""
+    return time.monotonic()

@@ -20,6 +20,7 @@ from hookonce.stores.base import (
     DeadReason,
     Delivery,
     Done,
+    FailedAttempt,
     InFlight,
     Ownership,
     Store,
@@ -86,7 +87,7 @@ class TestBurial:
         self, store: Store, clock: Clock, pass_time: PassTime, reason: DeadReason
     ) -> None:
         first = await claim(store)
-        await store.release(first, frozenset({"a"}))
+        await store.release(first, frozenset({"a"}), "c: KeyError: 'a'")
         second = await claim(store)
         await store.extend(second, frozenset({"b"}))
         pass_time(7)
@@ -103,6 +104,10 @@ class TestBurial:
             attempts=2,
             finished=frozenset({"a", "b", "d"}),
             buried_at=buried_at,
+            history=(
+                FailedAttempt(1, buried_at - 7, "c: KeyError: 'a'"),
+                FailedAttempt(2, buried_at, "c: ValueError: é"),
+            ),
         )
 
     async def test_a_letter_without_a_readable_type_or_an_error_is_kept_as_it_is(

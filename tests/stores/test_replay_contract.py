@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from hookonce.stores.base import (
     DeadReason,
     Delivery,
     Done,
+    FailedAttempt,
     InFlight,
     Ownership,
     Store,
@@ -113,7 +115,13 @@ class TestKeeping:
         await store.extend(owned, frozenset({"b"}))
         assert await store.release(owned, frozenset({"c"}), "d failed") is Ownership.HELD
         assert await store.dead_letter(KEY) == DeadLetter(
-            DELIVERY, DeadReason.EXHAUSTED, "d failed", 2, frozenset({"a", "b", "c"}), clock()
+            DELIVERY,
+            DeadReason.EXHAUSTED,
+            "d failed",
+            2,
+            frozenset({"a", "b", "c"}),
+            clock(),
+            (FailedAttempt(2, clock(), "d failed"),),
         )
         assert await look(store) is Dead
         assert await store.stats() == StoreStats(in_flight=0, dead=1)
@@ -374,7 +382,10 @@ class TestReplaying:
             delivery=DELIVERY,
         )
         assert ownership is Ownership.HELD
-        assert await store.dead_letter(KEY) == DeadLetter(
+        letter = await store.dead_letter(KEY)
+        assert letter is not None
+        assert letter.history[-1] == FailedAttempt(2, clock(), "still no")
+        assert replace(letter, history=()) == DeadLetter(
             DELIVERY, DeadReason.REJECTED, "still no", 2, frozenset({"a", "b"}), clock()
         )
         assert await listed(store) == ["evt_1"]

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, closing, suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from hookonce.stores.base import (
     delivery_key,
 )
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Clock, DeliveryKey, new_token
+from hookonce.types import Clock, DeliveryKey, Token, new_token
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +35,37 @@ RETENTION = DEFAULT_RETENTION.total_seconds()
 ROWS = 7_000  # pruning takes 2,000 at a step: three full ones and a last
 
 PassTime = Callable[[float], None]
+
+
+def digest(event_id: str) -> str:
+    key = delivery_key("default", event_id)
+    return f"x'{blake2b(key.encode(), digest_size=16).hexdigest()}'"
+
+
+# As the first released version made it, with an event in each state; keys are 16-byte digests.
+VERSION_1_FILE = f"""
+PRAGMA journal_mode = WAL;
+CREATE TABLE done (key BLOB PRIMARY KEY, expires INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE attempts (
+    key BLOB PRIMARY KEY, token TEXT, until REAL NOT NULL, lease REAL NOT NULL,
+    attempt INTEGER NOT NULL, finished TEXT NOT NULL, error TEXT, expires INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE dead (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, endpoint TEXT NOT NULL,
+    event_id TEXT NOT NULL, event_type TEXT, received_at REAL NOT NULL, reason TEXT NOT NULL,
+    error TEXT NOT NULL, attempts INTEGER NOT NULL, finished TEXT NOT NULL,
+    buried_at REAL NOT NULL, kept INTEGER NOT NULL, body BLOB NOT NULL
+) STRICT;
+INSERT INTO done VALUES ({digest("evt_done")}, 1700000100);
+INSERT INTO attempts VALUES
+    ({digest("evt_live")}, 'owner', 1700000020.0, 30.0, 1, '', NULL, 1701000000),
+    ({digest("evt_failed")}, NULL, 0.0, 30.0, 3, '["a"]', 'b: ValueError', 1701000000);
+INSERT INTO dead VALUES
+    (1, {digest("evt_dead")}, 'default', 'evt_dead', NULL, 1.0, 'exhausted', 'b: ValueError', 8,
+     '', 2.0, 0, CAST('body' AS BLOB));
+PRAGMA application_id = 1752133483;
+PRAGMA user_version = 1;
+"""
 
 
 @pytest.fixture
@@ -133,18 +165,41 @@ class TestSharedOpening:
 
 
 class TestSchema:
-    async def test_a_new_file_has_version_1_and_strict_tables(
+    async def test_a_new_file_has_version_2_and_strict_tables(
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
-        assert rows(path, "PRAGMA user_version") == [(1,)]
+        assert rows(path, "PRAGMA user_version") == [(2,)]
         assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
         tables = {
             name: (wr, strict)
             for _, name, _, _, wr, strict in rows(path, "PRAGMA table_list")
             if not name.startswith("sqlite_")
         }
-        assert tables == {"done": (1, 1), "attempts": (1, 1), "dead": (0, 1)}
+        assert tables == {
+            "done": (1, 1),
+            "attempts": (1, 1),
+            "dead": (0, 1),
+            "inbox": (0, 1),
+            "inbox_bodies": (0, 1),
+            "inbox_sizes": (1, 1),
+            "workers": (1, 1),
+        }
+
+    async def test_a_file_of_version_1_keeps_all_it_held(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute(VERSION_1_FILE).fetchall()
+        assert await look(store, delivery_key("default", "evt_done")) is Done
+        assert await look(store, delivery_key("default", "evt_live")) is InFlight
+        letter = await store.dead_letter(delivery_key("default", "evt_dead"))
+        assert letter is not None
+        assert (letter.delivery.body, letter.attempts, letter.history) == (b"body", 8, ())
+        result = await store.claim(delivery_key("default", "evt_failed"), Token("t"), LEASE)
+        assert isinstance(result, Claimed)
+        assert (result.attempt, result.finished) == (4, frozenset({"a"}))
+        assert rows(path, "PRAGMA user_version") == [(2,)]
 
     async def test_a_done_event_costs_a_few_dozen_bytes(
         self, path: Path, store: SQLiteStore
@@ -220,7 +275,7 @@ class TestRefusedFiles:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 1)" in message
+        assert "later version (schema 99, here 2)" in message
         assert "upgrade hookonce" in message
         assert path.read_bytes() == before
 

@@ -19,7 +19,7 @@ import pytest
 
 from hookonce.stores.base import Claimed, Dead, Done, InFlight, Store, delivery_key
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Token, new_token, system_clock
+from hookonce.types import Token, new_token, uptime
 
 pytestmark = pytest.mark.anyio
 
@@ -155,14 +155,13 @@ async def test_processes_may_create_the_file_at_the_same_moment(tmp_path: Path) 
 
 
 async def test_a_killed_owners_claim_is_free_after_its_lease(path: Path) -> None:
-    now = system_clock()
     async with child("hold", path, "evt_1") as owner:
         assert await owner.line() == "claimed"
         owner.kill()
         assert await owner.lines() == []
-    store = SQLiteStore(path, clock=lambda: now)
+    store = SQLiteStore(path)
     assert await look(store, "evt_1") is InFlight
-    now += LEASE + PATIENCE_SECONDS
+    store._claims.uptime = lambda: uptime() + LEASE + PATIENCE_SECONDS
     result = await store.claim(delivery_key("default", "evt_1"), Token("heir"), LEASE)
     assert isinstance(result, Claimed)
     assert result.attempt == 2

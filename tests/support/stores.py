@@ -124,6 +124,6 @@ class FaultyStore:
         await self._enter("prune")
         return await self.inner.prune()
 
-    async def stats(self) -> StoreStats:
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         await self._enter("stats")
-        return await self.inner.stats()
+        return await self.inner.stats(endpoint=endpoint)

@@ -4,6 +4,9 @@ Each step is atomic. A claim is a lease with an owner (its token); only the owne
 release or bury it (fencing), while ``complete`` is a fact that anybody who has seen it may record.
 A claim that expires counts as an attempt, so a crash loop shows in ``attempt``.
 
+A lease ends by a clock that nobody sets, where there is one: on one machine that of its uptime,
+with a server the server's own. A clock given by the caller, in a test, serves for everything.
+
 Every call may raise ``StoreError``; then the caller must assume that nothing was recorded.
 """
 
@@ -18,6 +21,8 @@ from ..types import DeliveryKey, Token
 
 __all__ = [
     "DEFAULT_RETENTION",
+    "INTERRUPTED",
+    "WORKER_SECONDS",
     "ClaimResult",
     "Claimed",
     "Dead",
@@ -25,6 +30,7 @@ __all__ = [
     "DeadReason",
     "Delivery",
     "Done",
+    "FailedAttempt",
     "InFlight",
     "Ownership",
     "Store",
@@ -35,6 +41,12 @@ __all__ = [
 
 DEFAULT_RETENTION = timedelta(days=15)
 """The sender's delivery log is kept 14 days (interface, Limits); one more for clocks and care."""
+
+WORKER_SECONDS = 30.0
+"""How long after it last asked for work a worker counts as running."""
+
+INTERRUPTED = "the process ended, or its lease ran out"
+"""What a history says of an attempt that nobody settled."""
 
 # Nine attempts take about 25 hours in the worst case (eight waits, each 10 % longer); a record that
 # is forgotten before the last of them would let the event run again.
@@ -146,6 +158,22 @@ class DeadReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """An attempt that did not lead to success.
+
+    Attributes:
+        number: which attempt it was, from 1.
+        ended_at: Unix seconds; of an attempt whose process ended, when its lease ran out.
+        error: what failed, as text.
+
+    """
+
+    number: int
+    ended_at: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """An event that was given up, with all a person needs to decide about it.
 
@@ -156,6 +184,7 @@ class DeadLetter:
         attempts: how often it was tried.
         finished: the handlers that have succeeded; a replay leaves them out.
         buried_at: Unix seconds.
+        history: its last failed attempts, oldest first; a bounded number of them.
 
     """
 
@@ -165,14 +194,29 @@ class DeadLetter:
     attempts: int
     finished: frozenset[str]
     buried_at: float
+    history: tuple[FailedAttempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """How much a store holds at this moment: claims in flight, and dead letters."""
+    """How much a store holds at this moment.
+
+    Attributes:
+        in_flight: live claims.
+        dead: dead letters.
+        depth: events in the inbox, those being handled among them.
+        bytes: what their bodies add up to.
+        oldest_age: seconds since the oldest of them was received, or None.
+        workers: workers that have asked for work within ``WORKER_SECONDS``.
+
+    """
 
     in_flight: int
     dead: int
+    depth: int = 0
+    bytes: int = 0
+    oldest_age: float | None = None
+    workers: int = 0
 
 
 class Store(Protocol):
@@ -267,6 +311,6 @@ class Store(Protocol):
         """Remove records whose retention is over, and return how many."""
         ...
 
-    async def stats(self) -> StoreStats:
-        """Return how much is in flight and dead."""
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
+        """Return how much the store holds, of one endpoint or of all."""
         ...

@@ -15,6 +15,7 @@ from ..errors import StoreError
 from ..types import Clock, DeliveryKey, Token, system_clock
 from .base import (
     DEFAULT_RETENTION,
+    INTERRUPTED,
     Claimed,
     ClaimResult,
     Dead,
@@ -22,6 +23,7 @@ from .base import (
     DeadReason,
     Delivery,
     Done,
+    FailedAttempt,
     InFlight,
     Ownership,
     StoreStats,
@@ -34,6 +36,7 @@ _log = logging.getLogger("hookonce.store")
 
 
 _NONE: frozenset[str] = frozenset()
+_MAX_HISTORY = 20
 
 
 @dataclass(slots=True)
@@ -46,6 +49,12 @@ class _Attempt:
     attempt: int
     finished: frozenset[str]
     expires: float
+    history: tuple[FailedAttempt, ...] = ()
+
+    def fail(self, ended_at: float, error: str | None) -> None:
+        if error:
+            failure = FailedAttempt(self.attempt, ended_at, error)
+            self.history = (*self.history, failure)[-_MAX_HISTORY:]
 
 
 class MemoryStore:
@@ -92,6 +101,7 @@ class MemoryStore:
         if done_until is not None and now < done_until:
             return Done()
         attempt = self._attempts.get(key)
+        history: tuple[FailedAttempt, ...] = ()
         if attempt is not None and now < attempt.until:
             # A lease cannot end later than it lasts, unless the clock was set back.
             attempt.until = min(attempt.until, now + attempt.lease)
@@ -105,9 +115,11 @@ class MemoryStore:
             count, finished = 1, _NONE
         else:
             del self._attempts[key]
-            count, finished = attempt.attempt + 1, attempt.finished
+            if attempt.token is not None:
+                attempt.fail(attempt.until, INTERRUPTED)
+            count, finished, history = attempt.attempt + 1, attempt.finished, attempt.history
         self._attempts[key] = _Attempt(
-            token, now + lease, lease, count, finished, now + self._retention
+            token, now + lease, lease, count, finished, now + self._retention, history
         )
         return Claimed(key, token, count, finished, lease)
 
@@ -127,12 +139,13 @@ class MemoryStore:
     async def release(
         self, claim: Claimed, finished: frozenset[str], error: str | None = None
     ) -> Ownership:
-        """Give the event back; see ``Store.release``. The error is not kept."""
+        """Give the event back; see ``Store.release``."""
         attempt = self._owned(claim)
         if attempt is None:
             return Ownership.LOST
         attempt.token, attempt.until = None, 0.0
         attempt.finished |= finished
+        attempt.fail(self._clock(), error)
         return Ownership.HELD
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
@@ -160,6 +173,7 @@ class MemoryStore:
             endpoint, _, event_id = claim.key.partition(":")
             delivery = Delivery(endpoint, event_id, None, self._clock(), b"")
         del self._attempts[claim.key]
+        attempt.fail(self._clock(), error)
         self._dead[claim.key] = DeadLetter(
             delivery=replace(delivery, body=b""),
             reason=reason,
@@ -167,6 +181,7 @@ class MemoryStore:
             attempts=attempt.attempt,
             finished=attempt.finished | finished,
             buried_at=self._clock(),
+            history=attempt.history,
         )
         return Ownership.HELD
 
@@ -203,11 +218,14 @@ class MemoryStore:
         """Remove records whose retention is over, and return how many."""
         return self._prune(self._clock(), at_most=self._max_records)
 
-    async def stats(self) -> StoreStats:
-        """Return how much is in flight and dead."""
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
+        """Return how much is in flight and dead, of one endpoint or of all."""
         now = self._clock()
-        in_flight = sum(1 for attempt in self._attempts.values() if now < attempt.until)
-        return StoreStats(in_flight=in_flight, dead=len(self._dead))
+        live = (key for key, attempt in self._attempts.items() if now < attempt.until)
+        return StoreStats(
+            in_flight=sum(1 for key in live if _belongs(key, endpoint)),
+            dead=sum(1 for key in self._dead if _belongs(key, endpoint)),
+        )
 
     def _owned(self, claim: Claimed) -> _Attempt | None:
         attempt = self._attempts.get(claim.key)
@@ -247,3 +265,7 @@ class MemoryStore:
             self._attempts.popitem(last=False)
             removed += 1
         return removed
+
+
+def _belongs(key: DeliveryKey, endpoint: str | None) -> bool:
+    return endpoint is None or key.startswith(f"{endpoint}:")

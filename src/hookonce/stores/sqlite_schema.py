@@ -51,14 +51,70 @@ CREATE TABLE dead (
 ) STRICT;
 """
 
+# A body is written once, in a table of its own: an inbox row changes with every heartbeat. What an
+# endpoint holds is counted by triggers, so that intake need not count to keep to its limits.
+_VERSION_2 = """
+ALTER TABLE attempts DROP COLUMN error;
+ALTER TABLE attempts ADD COLUMN endpoint TEXT NOT NULL DEFAULT '';
+ALTER TABLE attempts ADD COLUMN history TEXT NOT NULL DEFAULT '';
+ALTER TABLE dead ADD COLUMN history TEXT NOT NULL DEFAULT '';
+
+CREATE TABLE inbox (
+    id INTEGER PRIMARY KEY,
+    key BLOB NOT NULL UNIQUE,
+    endpoint TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    event_type TEXT,
+    received_at REAL NOT NULL,
+    size INTEGER NOT NULL,
+    token TEXT NOT NULL,
+    due REAL NOT NULL,
+    delay REAL NOT NULL
+) STRICT;
+CREATE INDEX inbox_by_due ON inbox (endpoint, due, id);
+
+CREATE TABLE inbox_bodies (
+    id INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE inbox_sizes (
+    endpoint TEXT PRIMARY KEY,
+    depth INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER inbox_grows AFTER INSERT ON inbox BEGIN
+    INSERT INTO inbox_sizes VALUES (new.endpoint, 1, new.size)
+    ON CONFLICT (endpoint) DO UPDATE SET depth = depth + 1, bytes = bytes + new.size;
+END;
+CREATE TRIGGER inbox_shrinks AFTER DELETE ON inbox BEGIN
+    UPDATE inbox_sizes SET depth = depth - 1, bytes = bytes - old.size
+    WHERE endpoint = old.endpoint;
+    DELETE FROM inbox_bodies WHERE id = old.id;
+END;
+
+CREATE TABLE workers (
+    worker TEXT PRIMARY KEY,
+    endpoint TEXT NOT NULL,
+    seen REAL NOT NULL,
+    token TEXT NOT NULL,
+    taken TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
 
 def _create(connection: apsw.Connection) -> None:
     connection.execute(_VERSION_1)
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
 
 
+def _add_inbox(connection: apsw.Connection) -> None:
+    connection.execute(_VERSION_2)
+
+
 # The step at index n leads from version n to n + 1.
-_MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (_create,)
+_MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (_create, _add_inbox)
 
 
 @contextmanager

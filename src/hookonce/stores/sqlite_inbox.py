@@ -1,0 +1,266 @@
+"""The inbox in SQLite: what waits, when it is due, and who works; steps of a transaction.
+
+A row's ``due`` is when it may be taken: the time of the put, the end of a back-off, or the end of
+the lease it was taken under, so that the event of a killed worker comes back by itself. It is
+measured in seconds of uptime, like leases.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import apsw
+
+from ..types import DeliveryKey, Token
+from .base import WORKER_SECONDS, Claimed, Dead, Delivery, Done, delivery_key
+from .inbox import Batch, Entry, Full, PutResult, Stored, Taken, Waiting
+from .sqlite_claims import LIVE, Claims
+from .sqlite_records import digest_of, load_history, load_names
+
+__all__ = ["InboxTable", "Sizes"]
+
+# A worker that has nothing to do is written down again this often, and no more: each time is an
+# fsync.
+_SEEN_AGAIN_SECONDS = WORKER_SECONDS / 3
+
+_PUT_BY = "SELECT token FROM inbox WHERE key = ?"
+_SIZE = "SELECT depth, bytes FROM inbox_sizes WHERE endpoint = ?"
+_PUT = """
+INSERT INTO inbox (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
+"""
+_PUT_BODY = "INSERT INTO inbox_bodies VALUES (?, ?)"
+_DUE = """
+SELECT id, event_id, event_type, received_at, body
+FROM inbox JOIN inbox_bodies USING (id)
+WHERE endpoint = ? AND due <= ? ORDER BY due, id LIMIT ?
+"""
+_TAKEN_BEFORE = """
+SELECT id, event_id, event_type, received_at, body
+FROM inbox JOIN inbox_bodies USING (id)
+WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
+"""
+_NEXT_DUE = "SELECT min(due) FROM inbox WHERE endpoint = ?"
+_SCHEDULE = "UPDATE inbox SET due = ?, delay = ? WHERE id = ?"
+# Uptime has begun anew, or a caller's own clock was set back.
+_PULL_FORWARD = """
+UPDATE inbox SET due = ?1 + delay WHERE due > ?1 + delay;
+UPDATE attempts SET until = ?1 + lease WHERE until > ?1 + lease;
+"""
+_WORKER = "SELECT seen, token, taken FROM workers WHERE worker = ?"
+_SEEN = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
+_FORGET_WORKER = "DELETE FROM workers WHERE worker = ?"
+# One seen later than now was seen before uptime began anew.
+_FORGET_WORKERS = "DELETE FROM workers WHERE seen <= ?1 - ?2 OR seen > ?1"
+_WORKERS = """
+SELECT count(*) FROM workers
+WHERE seen > ?1 - ?2 AND seen <= ?1 AND (?3 IS NULL OR endpoint = ?3)
+"""
+_SIZES = """
+SELECT coalesce(sum(depth), 0), coalesce(sum(bytes), 0) FROM inbox_sizes
+WHERE ?1 IS NULL OR endpoint = ?1
+"""
+# Rows are numbered as they arrive, and the first of them has waited longest.
+_OLDEST = """
+SELECT received_at FROM inbox WHERE ?1 IS NULL OR endpoint = ?1 ORDER BY id LIMIT 1
+"""
+_ENTRY = f"""
+SELECT i.endpoint, event_id, event_type, received_at, {{body}},
+       due, coalesce({LIVE}, 0), coalesce(attempt, 0), finished, coalesce(history, '')
+FROM inbox AS i LEFT JOIN attempts USING (key)
+"""
+_HASTEN = f"""
+UPDATE inbox SET due = ?1, delay = 0
+WHERE key = ?2 AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.key = inbox.key AND {LIVE})
+RETURNING 1
+"""
+
+_Row: TypeAlias = tuple[int, str, str | None, float, bytes]
+
+
+class Sizes(NamedTuple):
+    """How much waits, for how long, and how many work on it; as in ``StoreStats``."""
+
+    depth: int
+    bytes: int
+    oldest_age: float | None
+    workers: int
+
+
+class InboxTable:
+    """Reads and writes the inbox; every method runs within the caller's transaction.
+
+    Args:
+        claims: the claims in the same file.
+
+    """
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self._last_uptime: float | None = None
+
+    def put(
+        self,
+        connection: apsw.Connection,
+        delivery: Delivery,
+        token: Token,
+        max_depth: int | None,
+        max_bytes: int | None,
+    ) -> PutResult:
+        """Store a delivery; see ``InboxStore.put``."""
+        claims, digest = self._claims, digest_of(delivery.key)
+        known = claims.look_up(connection, digest)
+        if claims.is_done(known):
+            return Done()
+        is_live = claims.is_live(known)
+        if known.kept is not None:
+            return Waiting() if known.kept and is_live else Dead()
+        if known.waiting_until is not None:
+            return Stored() if connection.execute(_PUT_BY, (digest,)).get == token else Waiting()
+        size = len(delivery.body)
+        if not self._has_room(connection, delivery.endpoint, size, max_depth, max_bytes):
+            return Full()
+        now = claims.uptime()
+        delay = (known.until or now) - now if is_live else 0.0
+        row = connection.execute(
+            _PUT,
+            (
+                digest,
+                delivery.endpoint,
+                delivery.event_id,
+                delivery.event_type,
+                delivery.received_at,
+                size,
+                token,
+                now + delay,
+                delay,
+            ),
+        ).get
+        connection.execute(_PUT_BODY, (cast("int", row), delivery.body))
+        return Stored()
+
+    def take(
+        self,
+        connection: apsw.Connection,
+        limit: int,
+        lease: float,
+        endpoint: str,
+        worker: str,
+        token: Token,
+    ) -> Batch:
+        """Claim events that are due; see ``InboxStore.take``."""
+        now = self._claims.uptime()
+        if self._last_uptime is None or now < self._last_uptime:
+            connection.execute(_PULL_FORWARD, (now, now))
+        self._last_uptime = now
+        seen, last_token, last_ids = self._worker(connection, worker)
+        if last_token == token:
+            rows = connection.execute(_TAKEN_BEFORE, (last_ids,)).fetchall()
+        else:
+            rows = connection.execute(_DUE, (endpoint, now, limit)).fetchall()
+        taken = []
+        for row in cast("list[_Row]", rows):
+            claim = self._claim(connection, row, endpoint, token, lease, again=last_token == token)
+            if claim is not None:
+                taken.append(Taken(claim, Delivery(endpoint, *row[1:])))
+        if taken or not now - _SEEN_AGAIN_SECONDS < seen <= now:
+            ids = json.dumps([row[0] for row in cast("list[_Row]", rows)])
+            connection.execute(_SEEN, (worker, endpoint, now, token, ids))
+            connection.execute(_FORGET_WORKERS, (now, WORKER_SECONDS))
+        due = cast("float | None", connection.execute(_NEXT_DUE, (endpoint,)).get)
+        return Batch(tuple(taken), None if due is None else max(0.0, due - now))
+
+    def _claim(
+        self,
+        connection: apsw.Connection,
+        row: _Row,
+        endpoint: str,
+        token: Token,
+        lease: float,
+        *,
+        again: bool,
+    ) -> Claimed | None:
+        """Claim one event that is due, or find it claimed by the same call made before."""
+        claims, key = self._claims, delivery_key(endpoint, row[1])
+        digest = digest_of(key)
+        known = claims.look_up(connection, digest)
+        if claims.is_live(known):
+            if known.owner == token:
+                names = load_names(known.finished)
+                return Claimed(key, token, known.attempt or 1, names, known.lease or lease)
+            # An attempt inside a request, in a process without the inbox, was extended meanwhile.
+            until = known.until or 0.0
+            connection.execute(_SCHEDULE, (until, until - claims.uptime(), row[0]))
+            return None
+        if again:
+            return None
+        connection.execute(_SCHEDULE, (claims.uptime() + lease, lease, row[0]))
+        return claims.grant(connection, key, digest, known, token, lease)
+
+    def retire(self, connection: apsw.Connection, worker: str) -> None:
+        """Forget a worker; see ``InboxStore.retire``."""
+        connection.execute(_FORGET_WORKER, (worker,))
+
+    def entries(
+        self, connection: apsw.Connection, endpoint: str | None, event_type: str | None, limit: int
+    ) -> list[Entry]:
+        """Return what is in the inbox, oldest first, with empty bodies."""
+        query = _ENTRY.format(body="x''") + (
+            "WHERE (?2 IS NULL OR i.endpoint = ?2) AND (?3 IS NULL OR event_type = ?3)"
+            " ORDER BY i.id LIMIT ?4"
+        )
+        bindings = (self._claims.uptime(), endpoint, event_type, limit)
+        return [self._entry(row) for row in connection.execute(query, bindings)]
+
+    def entry(self, connection: apsw.Connection, key: DeliveryKey) -> Entry | None:
+        """Return one event of the inbox with its body."""
+        body = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
+        query = _ENTRY.format(body=body) + "WHERE key = ?2"
+        row = connection.execute(query, (self._claims.uptime(), digest_of(key))).fetchone()
+        return None if row is None else self._entry(row)
+
+    def hasten(self, connection: apsw.Connection, key: DeliveryKey) -> bool:
+        """Make a waiting event due now; see ``InboxStore.hasten``."""
+        bindings = (self._claims.uptime(), digest_of(key))
+        return connection.execute(_HASTEN, bindings).get is not None
+
+    def sizes(self, connection: apsw.Connection, endpoint: str | None) -> Sizes:
+        """Return how much waits, for how long, and how many work on it."""
+        depth, size = cast("tuple[int, int]", connection.execute(_SIZES, (endpoint,)).get)
+        oldest = cast("float | None", connection.execute(_OLDEST, (endpoint,)).get)
+        age = None if oldest is None else max(0.0, self._claims.clock() - oldest)
+        bindings = (self._claims.uptime(), WORKER_SECONDS, endpoint)
+        workers = cast("int", connection.execute(_WORKERS, bindings).get)
+        return Sizes(depth, size, age, workers)
+
+    def _has_room(
+        self,
+        connection: apsw.Connection,
+        endpoint: str,
+        size: int,
+        max_depth: int | None,
+        max_bytes: int | None,
+    ) -> bool:
+        if max_depth is None and max_bytes is None:
+            return True
+        row = cast("tuple[int, int] | None", connection.execute(_SIZE, (endpoint,)).fetchone())
+        depth, held = row or (0, 0)
+        return (max_depth is None or depth < max_depth) and (
+            max_bytes is None or held + size <= max_bytes
+        )
+
+    def _worker(self, connection: apsw.Connection, worker: str) -> tuple[float, str, str]:
+        row = connection.execute(_WORKER, (worker,)).fetchone()
+        return cast("tuple[float, str, str]", row or (float("-inf"), "", "[]"))
+
+    def _entry(self, row: Any) -> Entry:
+        delivery, (due, in_flight, attempts, finished, history) = row[:5], row[5:]
+        return Entry(
+            delivery=Delivery(*delivery),
+            due_at=self._claims.unix_time(due),
+            in_flight=bool(in_flight),
+            attempts=attempts,
+            finished=load_names(finished),
+            history=load_history(history),
+        )
