@@ -10,10 +10,12 @@ import hookonce
 PACKAGE = Path(hookonce.__file__).parent
 
 PUBLIC = {
+    "Backoff",
     "Context",
     "EnvironmentSecrets",
     "Event",
     "FileSecrets",
+    "Inbox",
     "Limits",
     "Outcome",
     "PayloadError",

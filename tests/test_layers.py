@@ -14,7 +14,13 @@ PACKAGE = ROOT / "src" / "hookonce"
 
 # Only these may import them: a backend, a framework or a tool is one file's affair.
 HOMES = {
-    "apsw": {"stores/sqlite.py", "stores/sqlite_schema.py", "stores/sqlite_writer.py"},
+    "apsw": {
+        "stores/sqlite.py",
+        "stores/sqlite_claims.py",
+        "stores/sqlite_inbox.py",
+        "stores/sqlite_schema.py",
+        "stores/sqlite_writer.py",
+    },
     "starlette": {"asgi.py"},
     "pytest": {"pytest_plugin.py"},
     "uvicorn": {"cli/"},

@@ -19,6 +19,7 @@ from .errors import (
     WebhookError,
 )
 from .events import Event, unwrap
+from .inbox import Backoff, Inbox
 from .limits import Limits
 from .outcome import Outcome, Reason
 from .providers import EnvironmentSecrets, FileSecrets
@@ -28,10 +29,12 @@ from .secrets import SecretsProvider
 from .signature import VerifiedDelivery, Verifier, sign, verify
 
 __all__ = [
+    "Backoff",
     "Context",
     "EnvironmentSecrets",
     "Event",
     "FileSecrets",
+    "Inbox",
     "Limits",
     "Outcome",
     "PayloadError",

@@ -22,6 +22,7 @@ from .limits import Limits
 from .outcome import Outcome, Reason, later
 from .routing import Router
 from .stores.base import Claimed, DeadReason, Delivery, Ownership, Store
+from .stores.inbox import InboxStore
 
 __all__ = [
     "Attempt",
@@ -31,6 +32,7 @@ __all__ = [
     "Release",
     "Settlement",
     "decide",
+    "is_last_chance",
     "is_last_delivery",
 ]
 
@@ -53,6 +55,11 @@ def is_last_delivery(delivery_attempt: int | None) -> bool:
     return (delivery_attempt or 0) >= _LAST_DELIVERY_ATTEMPT
 
 
+def is_last_chance(claim: Claimed, delivery_attempt: int | None) -> bool:
+    """Return whether the sender may not bring the event again if this attempt fails."""
+    return claim.attempt >= _LAST_OWN_ATTEMPT or is_last_delivery(delivery_attempt)
+
+
 @dataclass(frozen=True, slots=True)
 class Complete:
     """Every handler has succeeded: record it."""
@@ -60,7 +67,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give the event back; the sender will bring it again."""
+    """Give the event back; the sender or the inbox will bring it again."""
 
     outcome: Outcome
 
@@ -102,8 +109,11 @@ class Attempt:
         delivery: the delivery as it arrived or was kept.
         event: the event read from it.
         handlers: every handler the event is for; those that have finished are left out.
+        last_chance: whether nobody may have the event any more if this attempt fails.
         delivery_attempt: the sender's own count, unsigned.
         is_replay: whether an operator replays a dead letter.
+        backoff_seconds: for an event of the inbox, how long it waits if this attempt fails. None
+            where only the sender brings it again.
 
     """
 
@@ -111,17 +121,15 @@ class Attempt:
     delivery: Delivery
     event: Event[Any]
     handlers: Sequence[Handler]
+    last_chance: bool
     delivery_attempt: int | None = None
     is_replay: bool = False
+    backoff_seconds: float | None = None
 
     @property
-    def is_last_chance(self) -> bool:
-        """Whether nobody may have the event any more if this attempt fails."""
-        return (
-            self.is_replay
-            or self.claim.attempt >= _LAST_OWN_ATTEMPT
-            or is_last_delivery(self.delivery_attempt)
-        )
+    def is_kept(self) -> bool:
+        """Whether the store has the body already, so that a crash cannot lose the event."""
+        return self.is_replay or self.backoff_seconds is not None
 
     def context(self, handler: str) -> Context:
         """Return what the handler of that name is told."""
@@ -133,7 +141,7 @@ class Attempt:
             handler=handler,
             attempt=self.claim.attempt,
             delivery_attempt=self.delivery_attempt,
-            last_chance=self.is_last_chance,
+            last_chance=self.last_chance,
             is_replay=self.is_replay,
             received_at=self.delivery.received_at,
             body=self.delivery.body,
@@ -147,11 +155,15 @@ class Attempts:
         store: where claims are settled.
         router: whose error hooks are told.
         limits: time limits.
+        inbox: the same store, where events of its inbox are attempted.
 
     """
 
-    def __init__(self, store: Store, router: Router, limits: Limits) -> None:
+    def __init__(
+        self, store: Store, router: Router, limits: Limits, inbox: InboxStore | None = None
+    ) -> None:
         self._store = store
+        self._inbox = inbox
         self._router = router
         self._limits = limits
         self._dispatcher = Dispatcher(
@@ -186,7 +198,7 @@ class Attempts:
         claim, progress = attempt.claim, Progress()
         async with LeaseKeeper(self._store, claim, progress, self._limits.store_seconds) as keeper:
             try:
-                if attempt.is_last_chance and not attempt.is_replay:
+                if attempt.last_chance and not attempt.is_kept:
                     await self._keep(attempt)
                 report = await self._dispatcher.run(
                     [h for h in attempt.handlers if h.name not in claim.finished],
@@ -200,7 +212,7 @@ class Attempts:
             ended(report)
             settlement = decide(
                 report,
-                last_chance=attempt.is_last_chance,
+                last_chance=attempt.last_chance,
                 keeps_bodies=self._store.keeps_bodies,
             )
             if isinstance(settlement, Complete):
@@ -261,9 +273,7 @@ class Attempts:
                     )
                 )
             else:
-                ownership = await self._in_time(
-                    self._store.release(claim, report.finished, report.describe())
-                )
+                ownership = await self._in_time(self._release(attempt, report))
         except StoreError as error:
             _log.error("could not settle %s; its lease will run out: %s", claim.key, error)
             return later(Reason.STORE_UNAVAILABLE)
@@ -271,6 +281,15 @@ class Attempts:
             # Another attempt has begun or even succeeded; its outcome is the one that counts.
             return later(Reason.IN_FLIGHT)
         return settlement.outcome
+
+    def _release(self, attempt: Attempt, report: Report) -> Awaitable[Ownership]:
+        claim, finished, error = attempt.claim, report.finished, report.describe()
+        if self._inbox is None or attempt.backoff_seconds is None:
+            return self._store.release(claim, finished, error)
+        # A wait that a handler asked for is its own affair; others' failures wait as long at least.
+        least = attempt.backoff_seconds if report.errors else 0.0
+        asked = attempt.backoff_seconds if report.retry_after is None else report.retry_after
+        return self._inbox.retry(claim, max(least, asked), finished, error)
 
     async def _give_back(self, claim: Claimed, progress: Progress) -> None:
         """Release the claim of an attempt that was cancelled.

@@ -92,7 +92,7 @@ class DeadLetters:
             return Outcome(HTTPStatus.OK, Reason.DUPLICATE)
         outcomes: list[Outcome] = []
         await self._attempts.make(
-            Attempt(claim, letter.delivery, event, handlers, is_replay=True),
+            Attempt(claim, letter.delivery, event, handlers, last_chance=True, is_replay=True),
             settled=outcomes.append,
         )
         return outcomes[0]

@@ -13,15 +13,16 @@ from collections.abc import Awaitable, Collection
 from http import HTTPStatus
 from typing import TypeVar, cast
 
-from .attempt import Attempt, Attempts, is_last_delivery
-from .dispatch import Report
+from .attempt import Attempt, is_last_chance, is_last_delivery
 from .errors import PayloadError, SecretError, StoreError, VerificationError
 from .events import Event, UnknownEvent
 from .headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
+from .intake import Intake
 from .lease import within
 from .limits import Limits
 from .outcome import Outcome, Reason, later
 from .routing import Router
+from .runs import HANDLED, Runs
 from .signature import VerifiedDelivery, Verifier
 from .stores.base import (
     Claimed,
@@ -33,6 +34,7 @@ from .stores.base import (
     Ownership,
     Store,
 )
+from .stores.inbox import Full, Stored, Waiting
 from .types import Clock, DeliveryKey, new_token
 
 __all__ = ["Pipeline"]
@@ -47,40 +49,10 @@ _LONGEST_LOOK_SECONDS = 0.5
 # A call to the store at the very end of the answer budget still gets time to be answered: there can
 # be two, and they share what is left of the sender's ten seconds.
 _SENDER_WAITS_SECONDS = 9.9
-_IDLE_LOOK_SECONDS = 0.01
 
-_HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
+_STORED = Outcome(HTTPStatus.ACCEPTED, Reason.STORED)
 _DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
 _ALREADY_DEAD = Outcome(HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD)
-
-
-class _Run:
-    """An attempt under way in this process; it may outlive the request that began it.
-
-    Attributes:
-        key: what is handled once.
-        answer: the outcome, once it stands.
-        report: what became of the handlers once they have ended, recorded or not.
-
-    """
-
-    __slots__ = ("answer", "key", "report")
-
-    def __init__(self, key: DeliveryKey) -> None:
-        self.key = key
-        self.answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.report: Report | None = None
-
-    @property
-    def succeeded(self) -> bool:
-        return self.report is not None and not self.report.failures
-
-    def has_ended(self, report: Report) -> None:
-        self.report = report
-
-    def settle(self, outcome: Outcome) -> None:
-        if not self.answer.done():
-            self.answer.set_result(outcome)
 
 
 class Pipeline:
@@ -90,7 +62,8 @@ class Pipeline:
         verifier: tells genuine deliveries from others.
         router: the handlers.
         store: what remembers.
-        attempts: runs and settles.
+        runs: the attempts under way.
+        intake: where deliveries are stored instead of handled, if there is an inbox.
         endpoint: the name that scopes the dedup keys.
         service: the sender's name in its own headers, if it is known.
         limits: time limits.
@@ -104,7 +77,8 @@ class Pipeline:
         verifier: Verifier,
         router: Router,
         store: Store,
-        attempts: Attempts,
+        runs: Runs,
+        intake: Intake | None,
         endpoint: str,
         service: str | None,
         limits: Limits,
@@ -113,14 +87,12 @@ class Pipeline:
         self._verifier = verifier
         self._router = router
         self._store = store
-        self._attempts = attempts
+        self._runs = runs
+        self._intake = intake
         self._endpoint = endpoint
         self._service = service
         self._limits = limits
         self._clock = clock
-        self._runs: dict[DeliveryKey, _Run] = {}
-        self._tasks: dict[asyncio.Task[None], _Run] = {}
-        self._claiming = 0
         self._accepting = True
         self._unhandled: set[str] = set()
 
@@ -133,33 +105,9 @@ class Pipeline:
         """Whether deliveries are accepted; they are not during and after a shutdown."""
         return self._accepting
 
-    async def drain(self) -> None:
-        """Accept nothing more, wait for running handlers, then cancel and release the rest."""
+    def close(self) -> None:
+        """Accept nothing more; deliveries are answered 503 from now on."""
         self._accepting = False
-        await self._until_idle(self._limits.drain_seconds)
-        # What has ended is only being recorded; that is let go on.
-        late = [task for task, run in self._tasks.items() if run.report is None]
-        for task in late:
-            task.cancel()
-        if late:
-            _log.warning(
-                "handlers still running after %g s: %d; their events are left to a retry",
-                self._limits.drain_seconds,
-                len(late),
-            )
-        await self._until_idle(2 * self._limits.store_seconds)
-        for task, run in self._tasks.items():
-            _log.error("the end of the attempt at %s is not waited for any longer", run.key)
-            task.cancel()
-
-    async def _until_idle(self, seconds: float) -> None:
-        """Wait until nothing claims, runs or settles, but no longer than that."""
-        end = asyncio.get_running_loop().time() + seconds
-        while (self._tasks or self._claiming) and self._remaining(end):
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=self._remaining(end))
-            else:
-                await asyncio.sleep(_IDLE_LOOK_SECONDS)
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -241,52 +189,48 @@ class Pipeline:
                 self._unhandled.add(event.type)  # bounded: a type with a model
                 _log.warning("there is no handler for %s; such events are ignored", event.type)
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
+        if self._intake is not None:
+            return await self._store_in(self._intake, arrived, deadline)
         claim = await self._claim(arrived.key, deadline)
         if isinstance(claim, Outcome):
             if claim.reason == Reason.IN_FLIGHT and is_last_delivery(hints.attempt):
                 await self._keep_in_flight(arrived, deadline)
             return claim
-        run = self._begin(Attempt(claim, arrived, event, handlers, hints.attempt))
+        last_chance = is_last_chance(claim, hints.attempt)
+        run = self._runs.begin(Attempt(claim, arrived, event, handlers, last_chance, hints.attempt))
         await asyncio.wait({run.answer}, timeout=self._remaining(deadline))
         if run.answer.done():
             return run.answer.result()
         if run.succeeded:
-            return _HANDLED
+            return HANDLED
         return later(Reason.STILL_RUNNING)
 
-    def _begin(self, attempt: Attempt) -> _Run:
-        """Start an attempt in a task of its own, which no lost connection can cancel."""
-        key = attempt.claim.key
-        run = _Run(key)
-        task = asyncio.get_running_loop().create_task(
-            self._attempts.make(attempt, settled=run.settle, ended=run.has_ended)
-        )
-        self._tasks[task] = run
-        self._runs[key] = run
-
-        def ended(task: asyncio.Task[None]) -> None:
-            del self._tasks[task]
-            if self._runs.get(key) is run:
-                del self._runs[key]
-            if task.cancelled():
-                run.settle(_HANDLED if run.succeeded else later(Reason.SHUTTING_DOWN))
-            elif (error := task.exception()) is not None:
-                _log.error("an attempt at %s broke off", key, exc_info=error)
-                run.settle(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR))
-
-        task.add_done_callback(ended)
-        return run
+    async def _store_in(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
+        """Store the delivery for the workers, and return the answer that is true after that."""
+        try:
+            result = await self._in_time(deadline, intake.put(arrived))
+        except StoreError as error:
+            _log.error("cannot store %s: %s", arrived.key, error)
+            return later(Reason.STORE_UNAVAILABLE)
+        match result:
+            case Stored():
+                return _STORED
+            case Waiting() | Done():
+                return _DUPLICATE
+            case Dead():
+                return _ALREADY_DEAD
+            case Full():
+                _log.error("the inbox is full, so %s is left to a retry", arrived.key)
+                return later(Reason.INBOX_FULL)
 
     async def _claim(self, key: DeliveryKey, deadline: float) -> Claimed | Outcome:
         """Return a claim, or the outcome where there is none to be had before the deadline."""
-        self._claiming += 1
-        try:
-            return await self._claim_or_wait(key, deadline)
-        except StoreError as error:
-            _log.error("cannot claim %s: %s", key, error)
-            return later(Reason.STORE_UNAVAILABLE)
-        finally:
-            self._claiming -= 1
+        with self._runs.expected():
+            try:
+                return await self._claim_or_wait(key, deadline)
+            except StoreError as error:
+                _log.error("cannot claim %s: %s", key, error)
+                return later(Reason.STORE_UNAVAILABLE)
 
     async def _claim_or_wait(self, key: DeliveryKey, deadline: float) -> Claimed | Outcome:
         token = new_token()
@@ -314,7 +258,7 @@ class Pipeline:
 
     async def _wait_for_owner(self, key: DeliveryKey, seconds: float) -> None:
         """Wait until the claim's owner settles, if it is in this process, or for a moment."""
-        run = self._runs.get(key)
+        run = self._runs.find(key)
         if run is None or run.answer.done():
             await asyncio.sleep(seconds)
         else:

@@ -16,16 +16,21 @@ from .attempt import Attempts
 from .dead import DeadLetters
 from .errors import StoreError
 from .headers import RawHeaders
+from .inbox import Inbox
+from .intake import Intake
 from .lease import within
 from .limits import Limits
 from .outcome import Outcome
 from .pipeline import Pipeline
 from .routing import Router
+from .runs import Runs
 from .secrets import SecretSource
 from .signature import DEFAULT_TOLERANCE, Verifier
 from .stores import open_store
 from .stores.base import DEFAULT_RETENTION, Store
+from .stores.inbox import InboxStore
 from .types import Clock, system_clock
+from .waiting import WaitingEvents
 
 __all__ = ["Receiver"]
 
@@ -54,6 +59,8 @@ class Receiver(Router):
         tolerance: how many seconds a timestamp may lie from the clock, in both directions.
         retention: how long a handled event is remembered, 26 hours at the least; for a store given
             as a URL.
+        inbox: answer once a delivery is stored durably, and let workers handle it; without it
+            handlers run inside the request.
         limits: time limits and sizes.
         clock: Unix time in seconds.
 
@@ -72,6 +79,7 @@ class Receiver(Router):
         service: str | None = None,
         tolerance: float = DEFAULT_TOLERANCE,
         retention: timedelta | None = None,
+        inbox: Inbox | None = None,
         limits: Limits | None = None,
         clock: Clock = system_clock,
     ) -> None:
@@ -88,12 +96,25 @@ class Receiver(Router):
         self._endpoint = endpoint
         self._store = store
         self._limits = limits or Limits()
-        self._attempts = Attempts(store, self, self._limits)
+        inbox_store = None if inbox is None else _with_inbox(store)
+        self._attempts = Attempts(store, self, self._limits, inbox_store)
+        self._runs = Runs(self._attempts, self._limits)
+        self._intake: Intake | None = None
+        if inbox is not None and inbox_store is not None:
+            self._intake = Intake(
+                store=inbox_store,
+                inbox=inbox,
+                router=self,
+                runs=self._runs,
+                endpoint=endpoint,
+                limits=self._limits,
+            )
         self._pipeline = Pipeline(
             verifier=Verifier(secrets, tolerance=tolerance, clock=clock),
             router=self,
             store=store,
-            attempts=self._attempts,
+            runs=self._runs,
+            intake=self._intake,
             endpoint=endpoint,
             service=service,
             limits=self._limits,
@@ -116,6 +137,13 @@ class Receiver(Router):
     def endpoint(self) -> str:
         """The name that scopes what is handled once."""
         return self._endpoint
+
+    @property
+    def inbox(self) -> WaitingEvents:
+        """What waits in the inbox; LookupError where this receiver has none."""
+        if self._intake is None:
+            raise LookupError("this receiver has no inbox; it would with Receiver(inbox=Inbox())")
+        return self._intake.waiting
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -159,6 +187,8 @@ class Receiver(Router):
             )
         try:
             await within(self._limits.store_seconds, self._store.open())
+            if self._intake is not None and (problem := await self._intake.problem()) is not None:
+                problems.append(problem)
         except StoreError as error:
             _log.warning("not ready: %s", error)
             problems.append("the store cannot be used; the log says why")
@@ -174,9 +204,32 @@ class Receiver(Router):
         async with self:
             yield
 
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Handle what is in the inbox while the block lasts: what a worker process does.
+
+        At its end running handlers are drained, as at the end of ``lifespan``. A receiver whose
+        inbox is embedded works in its lifespan already.
+
+        Raises:
+            LookupError: this receiver has no inbox.
+            StoreError: the store cannot be opened.
+
+        """
+        if self._intake is None:
+            raise LookupError("there is nothing to work on: this receiver has no inbox")
+        await self._store.open()
+        self._intake.start()
+        try:
+            yield
+        finally:
+            await self._close()
+
     async def __aenter__(self) -> Self:
         await self._store.open()
         self._pipeline.open()
+        if self._intake is not None and self._intake.embedded:
+            self._intake.start()
         return self
 
     async def __aexit__(
@@ -185,7 +238,13 @@ class Receiver(Router):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._pipeline.drain()
+        await self._close()
+
+    async def _close(self) -> None:
+        self._pipeline.close()
+        if self._intake is not None:
+            await self._intake.stop()
+        await self._runs.drain()
         self._attempts.close()
         await self._store.aclose()
 
@@ -197,3 +256,12 @@ class Receiver(Router):
             await self._guarded(scope, receive, send)
         else:
             await asgi.elsewhere(scope, receive, send)
+
+
+def _with_inbox(store: Store) -> InboxStore:
+    if isinstance(store, InboxStore):
+        return store
+    raise ValueError(
+        f"{type(store).__name__} has no inbox: what was answered must outlive the process; use"
+        " sqlite:///file.db or redis://host, or leave `inbox` out to handle inside the request"
+    )

@@ -1,0 +1,88 @@
+"""How an inbox is worked off: how many at once, how often, how long apart, how much may wait."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+__all__ = ["Backoff", "Inbox"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long an event waits after a failed attempt: exponentially longer, with jitter.
+
+    Attributes:
+        first_seconds: after the first attempt.
+        factor: how many times longer after each further one.
+        longest_seconds: and no longer than this.
+        jitter: up to which part of it a wait is lengthened or shortened by chance, so that events
+            that failed together do not come again together; 0 for none.
+
+    """
+
+    first_seconds: float = 10.0
+    factor: float = 3.0
+    longest_seconds: float = 6 * 3600.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("first_seconds", "longest_seconds"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a finite number of seconds, not {value!r}")
+        if not 1 <= self.factor < float("inf"):
+            raise ValueError(f"factor must be at least 1, not {self.factor!r}")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter must be between 0 and 1, not {self.jitter!r}")
+
+    def seconds(self, attempt: int) -> float:
+        """Return how long to wait after the attempt of this number, from 1."""
+        seconds = self.first_seconds
+        for _ in range(attempt - 1):
+            if seconds >= self.longest_seconds:
+                break
+            seconds *= self.factor
+        spread = random.uniform(-self.jitter, self.jitter)  # noqa: S311 - no secret depends on it
+        return min(seconds, self.longest_seconds) * (1 + spread)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbox:
+    """Answer once a delivery is stored, and let workers handle it.
+
+    By default a failing event is tried for about a day, as the sender does.
+
+    Attributes:
+        concurrency: how many events a worker handles at once.
+        max_attempts: after so many failed attempts an event is a dead letter.
+        backoff: how long an event waits between attempts, unless ``Retry(after=…)`` says so; a
+            number is the first wait in seconds.
+        max_depth: beyond so many events intake answers 503, and the sender comes again.
+        max_bytes: beyond so many bytes of bodies, too.
+        embedded: work in the application's own lifespan. With False ``hookonce worker`` does.
+
+    """
+
+    concurrency: int = 16
+    max_attempts: int = 12
+    backoff: Backoff | float = field(default_factory=Backoff)
+    max_depth: int = 1_000_000
+    max_bytes: int = 4 * 1024**3
+    embedded: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "max_attempts", "max_depth", "max_bytes"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+        self.backoff_seconds(1)  # refuses what is neither
+
+    def backoff_seconds(self, attempt: int) -> float:
+        """Return how long an event waits after its failed attempt of this number, from 1."""
+        backoff = self.backoff
+        if not isinstance(backoff, Backoff):
+            if not isinstance(backoff, int | float) or isinstance(backoff, bool):
+                raise TypeError(f"backoff takes a Backoff or a number of seconds, not {backoff!r}")
+            backoff = Backoff(first_seconds=backoff)
+        return backoff.seconds(attempt)

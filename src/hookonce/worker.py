@@ -1,0 +1,194 @@
+"""Drains the inbox through the same dispatch: takes events under a lease and runs their handlers.
+
+It takes no more than it can begin at once: when a process is killed, only what it had begun waits
+for the end of a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable
+from contextlib import suppress
+
+from .attempt import Attempt
+from .errors import PayloadError, StoreError
+from .inbox import Inbox
+from .lease import within
+from .limits import Limits
+from .routing import Router
+from .runs import Runs
+from .stores.base import INTERRUPTED, WORKER_SECONDS, DeadReason, Ownership
+from .stores.inbox import Batch, InboxStore, Taken
+from .types import Token, new_token
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger("hookonce.worker")
+
+# A worker says this often that it is there, also while all it can handle is under way.
+_BEAT_SECONDS = WORKER_SECONDS / 3
+# A wake-up may be lost; so an idle worker looks by itself.
+_IDLE_LOOK_SECONDS = 2.0
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Worker:
+    """Handles the events in the inbox of one endpoint.
+
+    Args:
+        store: where they wait.
+        router: the handlers.
+        runs: where attempts are begun.
+        inbox: how many at once, how often, how long apart.
+        endpoint: the endpoint's name.
+        limits: time limits.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        store: InboxStore,
+        router: Router,
+        runs: Runs,
+        inbox: Inbox,
+        endpoint: str,
+        limits: Limits,
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._runs = runs
+        self._inbox = inbox
+        self._endpoint = endpoint
+        self._limits = limits
+        self._wake: asyncio.Event | None = None
+        self._stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it takes events."""
+        return self._wake is not None
+
+    def nudge(self) -> None:
+        """Look for work now: something was put in this process."""
+        if self._wake is not None:
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Take nothing more; ``run`` returns soon, while what was begun goes on."""
+        self._stopping = True
+        self.nudge()
+
+    async def run(self) -> None:
+        """Take and begin events until ``stop``."""
+        name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:6]}"
+        self._stopping, self._wake = False, asyncio.Event()
+        _log.info("working on the inbox of %s as %s", self._endpoint, name)
+        try:
+            await self._work(name, self._wake)
+        finally:
+            self._wake = None
+            await self._retire(name)
+
+    async def _work(self, name: str, wake: asyncio.Event) -> None:
+        token, pause = new_token(), _FIRST_PAUSE_SECONDS
+        while not self._stopping:
+            wake.clear()
+            try:
+                batch = await self._take(name, token)
+                for taken in batch.taken:
+                    await self._begin(taken)
+                token, pause = new_token(), _FIRST_PAUSE_SECONDS
+                await self._until_worthwhile(batch, wake)
+            except StoreError as error:
+                # With the same token the next call finds what this one may have taken.
+                _log.error("cannot work on the inbox, trying again: %s", error)
+            except Exception:  # noqa: BLE001 - one bad moment must not end the work for good
+                _log.exception("cannot work on the inbox, trying again")
+            else:
+                continue
+            await _until_set(wake, pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _take(self, name: str, token: Token) -> Batch:
+        free = max(0, self._inbox.concurrency - len(self._runs))
+        call = self._store.take(
+            free, self._limits.lease_seconds, endpoint=self._endpoint, worker=name, token=token
+        )
+        return await within(self._limits.store_seconds, call)
+
+    async def _until_worthwhile(self, batch: Batch, wake: asyncio.Event) -> None:
+        """Return when there may be both an event to take and room to begin it."""
+        if len(self._runs) >= self._inbox.concurrency:
+            await self._runs.one_ended(_BEAT_SECONDS)
+        elif batch.next_due != 0:
+            seconds = _IDLE_LOOK_SECONDS
+            if batch.next_due is not None:
+                seconds = min(seconds, batch.next_due)
+            waiting = asyncio.ensure_future(self._store.wait(self._endpoint, seconds))
+            woken = asyncio.ensure_future(wake.wait())
+            done, pending = await asyncio.wait(
+                {waiting, woken}, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in pending:
+                task.cancel()
+            await asyncio.wait({waiting, woken})
+            if waiting in done:
+                await waiting
+
+    async def _begin(self, taken: Taken) -> None:
+        """Begin an attempt, or settle an event that cannot have one."""
+        claim, delivery = taken.claim, taken.delivery
+        if self._stopping:
+            await self._settle(taken, self._store.release(claim, claim.finished))
+            return
+        if claim.attempt > self._inbox.max_attempts:
+            # Its last attempt broke off without a word; once more might do so again.
+            await self._bury(taken, DeadReason.INTERRUPTED, INTERRUPTED)
+            return
+        try:
+            event = self._router.parser.parse(delivery.body, delivery.event_id)
+        except PayloadError as error:
+            await self._bury(taken, DeadReason.UNREADABLE, str(error))
+            return
+        last_chance = claim.attempt >= self._inbox.max_attempts
+        backoff = self._inbox.backoff_seconds(claim.attempt)
+        handlers = self._router.find(event)
+        if handlers:
+            self._runs.begin(
+                Attempt(claim, delivery, event, handlers, last_chance, backoff_seconds=backoff)
+            )
+            return
+        # It was stored where there was one, by another version of the application: not handled.
+        fault = f"this worker has no handler for {event.type}"
+        if last_chance:
+            await self._bury(taken, DeadReason.EXHAUSTED, fault)
+        else:
+            _log.error("%s waits: %s", claim.key, fault)
+            await self._settle(taken, self._store.retry(claim, backoff, claim.finished, fault))
+
+    async def _bury(self, taken: Taken, reason: DeadReason, error: str) -> None:
+        _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
+        await self._settle(taken, self._store.bury(taken.claim, reason, error=error))
+
+    async def _settle(self, taken: Taken, call: Awaitable[Ownership]) -> None:
+        try:
+            await within(self._limits.store_seconds, call)
+        except StoreError as error:
+            _log.error("cannot settle %s; its lease will run out: %s", taken.claim.key, error)
+
+    async def _retire(self, name: str) -> None:
+        try:
+            await within(self._limits.store_seconds, self._store.retire(name))
+        except StoreError as error:
+            _log.warning("cannot retire from the inbox; it will forget: %s", error)
+
+
+async def _until_set(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
