@@ -14,9 +14,10 @@ from hookonce.stores.base import (
     Store,
     StoreStats,
 )
+from hookonce.stores.inbox import Batch, Entry, InboxStore, PutResult
 from hookonce.types import DeliveryKey, Token
 
-__all__ = ["FaultyStore"]
+__all__ = ["FaultyInboxStore", "FaultyStore"]
 
 _NONE: frozenset[str] = frozenset()
 
@@ -127,3 +128,58 @@ class FaultyStore:
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         await self._enter("stats")
         return await self.inner.stats(endpoint=endpoint)
+
+
+class FaultyInboxStore(FaultyStore):
+    """The same around a store with an inbox."""
+
+    inner: InboxStore
+
+    async def put(
+        self,
+        delivery: Delivery,
+        token: Token,
+        *,
+        max_depth: int | None = None,
+        max_bytes: int | None = None,
+    ) -> PutResult:
+        await self._enter("put")
+        return await self.inner.put(delivery, token, max_depth=max_depth, max_bytes=max_bytes)
+
+    async def take(
+        self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
+    ) -> Batch:
+        await self._enter("take")
+        return await self.inner.take(limit, lease, endpoint=endpoint, worker=worker, token=token)
+
+    async def retry(
+        self,
+        claim: Claimed,
+        after: float,
+        finished: frozenset[str] = _NONE,
+        error: str | None = None,
+    ) -> Ownership:
+        await self._enter("retry")
+        return await self.inner.retry(claim, after, finished, error)
+
+    async def wait(self, endpoint: str, seconds: float) -> None:
+        await self._enter("wait")
+        await self.inner.wait(endpoint, seconds)
+
+    async def retire(self, worker: str) -> None:
+        await self._enter("retire")
+        await self.inner.retire(worker)
+
+    async def entries(
+        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+    ) -> list[Entry]:
+        await self._enter("entries")
+        return await self.inner.entries(endpoint=endpoint, event_type=event_type, limit=limit)
+
+    async def entry(self, key: DeliveryKey) -> Entry | None:
+        await self._enter("entry")
+        return await self.inner.entry(key)
+
+    async def hasten(self, key: DeliveryKey) -> bool:
+        await self._enter("hasten")
+        return await self.inner.hasten(key)

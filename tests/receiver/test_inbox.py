@@ -1,0 +1,712 @@
+"""A receiver with an inbox: what it answers, and what its workers make of what was stored."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from support.servers import delivering
+from support.stores import FaultyInboxStore
+from support.waiting import until, until_async
+
+from hookonce import Backoff, Context, Inbox, Limits, Receiver, Reject, Retry
+from hookonce.events import ChannelUnhealthy, CommentReceived, Event
+from hookonce.secrets import new_secret
+from hookonce.stores.base import INTERRUPTED, DeadLetter, DeadReason, Delivery
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.testing import event_body, make_event, new_event_id
+from hookonce.types import new_token
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+SOON = Backoff(first_seconds=0.01, factor=1, jitter=0)
+LATER = Backoff(first_seconds=3600, jitter=0)
+
+
+class Handler:
+    """Notes what it runs for, and does what it was told to."""
+
+    def __init__(self, receiver: Receiver, name: str = "handler") -> None:
+        self.contexts: list[Context] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.does: Callable[[], Any] = lambda: None
+        receiver.on(CommentReceived, name=name)(self)
+
+    async def __call__(self, event: CommentReceived, context: Context) -> None:
+        assert event.id == context.event_id
+        self.contexts.append(context)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            result = self.does()
+            if result is not None:
+                await result
+        finally:
+            self.at_once -= 1
+
+    @property
+    def attempts(self) -> list[int]:
+        return [context.attempt for context in self.contexts]
+
+    async def has_run(self, times: int) -> None:
+        await until(lambda: len(self.contexts) >= times, what=f"{times} runs")
+        assert len(self.contexts) == times
+
+    def raises(self, *errors: BaseException | None) -> None:
+        """Fail with these errors, one a run, the last for good; None succeeds."""
+        remaining = list(errors)
+
+        def fail() -> None:
+            error = remaining.pop(0) if len(remaining) > 1 else remaining[0]
+            if error is not None:
+                raise error
+
+        self.does = fail
+
+    def waits(self) -> asyncio.Event:
+        gate = asyncio.Event()
+        self.does = gate.wait
+        return gate
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hooks.db"
+
+
+@pytest.fixture
+def make_receiver(path: Path) -> Callable[..., Receiver]:
+    """Return a function that makes receivers on one store."""
+
+    def make(*, limits: Limits | None = None, **inbox: Any) -> Receiver:
+        inbox = {"backoff": SOON} | inbox
+        return Receiver(
+            secrets=SECRET, store=f"sqlite:///{path}", inbox=Inbox(**inbox), limits=limits
+        )
+
+    return make
+
+
+@pytest.fixture
+def receiver(make_receiver: Callable[..., Receiver]) -> Receiver:
+    return make_receiver()
+
+
+def comment() -> CommentReceived:
+    return make_event(CommentReceived)
+
+
+async def empty(receiver: Receiver) -> None:
+    """Return once nothing waits or runs."""
+
+    async def is_empty() -> bool:
+        stats = await receiver.inbox.stats()
+        return stats.depth == stats.in_flight == 0
+
+    await until_async(is_empty, what="an empty inbox")
+
+
+async def buried(receiver: Receiver, event: Event[Any]) -> DeadLetter:
+    """Return the dead letter of an event, once it is one."""
+    letters: list[DeadLetter] = []
+
+    async def is_dead() -> bool:
+        letter = await receiver.dead.show(event.id)
+        letters.extend([letter] if letter else [])
+        return letter is not None
+
+    await until_async(is_dead, what="a dead letter")
+    return letters[0]
+
+
+class TestAnswers:
+    async def test_a_delivery_is_stored_answered_202_and_handled_once(
+        self, receiver: Receiver
+    ) -> None:
+        handler = Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            (await sender.send(event)).expect(202, "stored")
+            await handler.has_run(1)
+            await empty(receiver)
+            (await sender.send(event, attempt=2)).expect(200, "duplicate")
+        [context] = handler.contexts
+        assert (context.attempt, context.last_chance, context.is_replay) == (1, False, False)
+        assert context.event_id == event.id
+
+    async def test_the_answer_does_not_wait_for_the_handler_and_copies_are_duplicates(
+        self, receiver: Receiver
+    ) -> None:
+        handler = Handler(receiver)
+        gate = handler.waits()
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            (await sender.send(event)).expect(202, "stored")
+            await handler.has_run(1)
+            (await sender.send(event, attempt=2)).expect(200, "duplicate")
+            gate.set()
+            await empty(receiver)
+            (await sender.send(event, attempt=3)).expect(200, "duplicate")
+        assert handler.attempts == [1]
+
+    async def test_of_50_copies_at_once_one_is_stored(self, receiver: Receiver) -> None:
+        handler = Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            answers = await asyncio.gather(*(sender.send(event) for _ in range(50)))
+            reasons = [answer.reason for answer in answers]
+            assert (reasons.count("stored"), reasons.count("duplicate")) == (1, 49)
+            await empty(receiver)
+        assert handler.attempts == [1]
+
+    async def test_what_needs_no_handler_is_not_stored(self, receiver: Receiver) -> None:
+        Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            (await sender.send(make_event(ChannelUnhealthy))).expect(200, "no_handler")
+            unknown = event_body("post.target.boosted", event_id=new_event_id())
+            (await sender.send(unknown)).expect(200, "unknown_type")
+            assert (await receiver.inbox.stats()).depth == 0
+
+    async def test_what_cannot_be_read_is_a_dead_letter_at_once(self, receiver: Receiver) -> None:
+        Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            answer = await sender.send(b'{"id": "evt_cut', message_id="evt_cut")
+            answer.expect(202, "quarantined")
+            [letter] = await receiver.dead.list()
+            assert letter.reason is DeadReason.UNREADABLE
+
+    async def test_a_forged_delivery_is_not_stored(self, receiver: Receiver) -> None:
+        Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            (await sender.send(comment(), tamper=True)).expect(401)
+            assert (await receiver.inbox.stats()).depth == 0
+
+    async def test_a_dead_event_is_answered_202_and_not_run_again(self, receiver: Receiver) -> None:
+        handler = Handler(receiver)
+        handler.raises(Reject("no"))
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            await sender.send(event)
+            await buried(receiver, event)
+            (await sender.send(event, attempt=2)).expect(202, "already_dead")
+        assert handler.attempts == [1]
+
+    @pytest.mark.parametrize("limit", [{"max_depth": 2}, {"max_bytes": 1_000}])
+    async def test_a_full_inbox_is_answered_503_until_there_is_room(
+        self, make_receiver: Callable[..., Receiver], limit: dict[str, int]
+    ) -> None:
+        receiver = make_receiver(embedded=False, **limit)
+        handler = Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            first, second, third = (
+                make_event(CommentReceived, data={"text": "x" * 200}) for _ in range(3)
+            )
+            (await sender.send(first)).expect(202, "stored")
+            await sender.send(second)
+            answer = (await sender.send(third)).expect(503, "inbox_full")
+            assert int(answer.headers["retry-after"]) >= 1
+            (await sender.send(first, attempt=2)).expect(200, "duplicate")
+            async with worker_beside(make_receiver) as beside:
+                await empty(receiver)
+                assert len(beside.contexts) >= 1
+            (await sender.send(third, attempt=2)).expect(202, "stored")
+        assert handler.contexts == []
+
+    async def test_a_store_that_fails_is_answered_503_and_nothing_is_lost(self, path: Path) -> None:
+        store = FaultyInboxStore(SQLiteStore(path))
+        receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox())
+        handler = Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            store.failures["put"] = 1
+            (await sender.send(event)).expect(503, "store_unavailable")
+            (await sender.send(event, attempt=2)).expect(202, "stored")
+            await handler.has_run(1)
+
+    async def test_a_store_that_hangs_is_answered_503_in_time(self, path: Path) -> None:
+        store = FaultyInboxStore(SQLiteStore(path))
+        receiver = Receiver(
+            secrets=SECRET, store=store, inbox=Inbox(), limits=Limits(store_seconds=0.2)
+        )
+        Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            gate = store.hang("put")
+            (await sender.send(comment())).expect(503, "store_unavailable")
+            gate.set()
+
+
+class TestWorking:
+    async def test_a_failure_is_tried_again_after_its_back_off_and_only_what_failed(
+        self, receiver: Receiver
+    ) -> None:
+        good, bad = Handler(receiver, "good"), Handler(receiver, "bad")
+        bad.raises(ValueError("not yet"), ValueError("still not"), None)
+        told: list[tuple[int, int]] = []
+
+        @receiver.on_error
+        def note(error: ExceptionGroup[Exception], event: Event[Any], context: Context) -> None:  # noqa: ARG001
+            told.append((context.attempt, len(error.exceptions)))
+
+        async with delivering(receiver, SECRET) as sender:
+            (await sender.send(comment())).expect(202, "stored")
+            await empty(receiver)
+        assert good.attempts == [1]
+        assert bad.attempts == [1, 2, 3]
+        assert told == [(1, 1), (2, 1)]
+
+    async def test_after_the_last_attempt_it_is_a_dead_letter_with_its_history(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(max_attempts=3)
+        handler = Handler(receiver)
+        handler.raises(ValueError("one"), KeyError("two"), ValueError("three"))
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            await sender.send(event)
+            letter = await buried(receiver, event)
+        assert [context.last_chance for context in handler.contexts] == [False, False, True]
+        assert (letter.reason, letter.attempts) == (DeadReason.EXHAUSTED, 3)
+        assert letter.delivery.body == handler.contexts[0].body
+        assert [(failure.number, failure.error) for failure in letter.history] == [
+            (1, "handler: ValueError: one"),
+            (2, "handler: KeyError: 'two'"),
+            (3, "handler: ValueError: three"),
+        ]
+
+    async def test_a_rejected_event_is_a_dead_letter_at_once(self, receiver: Receiver) -> None:
+        handler = Handler(receiver)
+        handler.raises(Reject("not for us"))
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            await sender.send(event)
+            letter = await buried(receiver, event)
+        assert (letter.reason, letter.error) == (DeadReason.REJECTED, "handler: Reject: not for us")
+        assert handler.attempts == [1]
+
+    async def test_a_retry_comes_when_it_was_asked_for_whatever_the_back_off(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(backoff=LATER)
+        handler = Handler(receiver)
+        handler.raises(Retry(after=0.01), None)
+        async with delivering(receiver, SECRET) as sender:
+            await sender.send(comment())
+            await empty(receiver)
+        assert handler.attempts == [1, 2]
+
+    async def test_a_retry_that_was_asked_for_in_an_hour_waits_an_hour(
+        self, receiver: Receiver
+    ) -> None:
+        handler = Handler(receiver)
+        handler.raises(Retry(after=3600))
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            await sender.send(event)
+
+            async def waits() -> bool:
+                entry = await receiver.inbox.show(event.id)
+                return entry is not None and entry.attempts == 1 and not entry.in_flight
+
+            await until_async(waits)
+            entry = await receiver.inbox.show(event.id)
+            assert entry is not None
+            assert entry.due_at - entry.history[0].ended_at == pytest.approx(3600, abs=1)
+            assert await receiver.inbox.retry(event.id)
+            await handler.has_run(2)
+
+    async def test_a_retry_beside_a_failure_waits_for_the_longer_of_both(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(backoff=LATER)
+        asks, fails = Handler(receiver, "asks"), Handler(receiver, "fails")
+        asks.raises(Retry(after=0.01))
+        fails.raises(ValueError("broken"))
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            await sender.send(event)
+
+            async def waits() -> bool:
+                entry = await receiver.inbox.show(event.id)
+                return entry is not None and bool(entry.history)
+
+            await until_async(waits)
+            entry = await receiver.inbox.show(event.id)
+            assert entry is not None
+            assert entry.due_at - entry.history[0].ended_at == pytest.approx(3600, abs=1)
+
+    async def test_no_more_run_at_once_than_allowed_and_all_are_run(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(concurrency=3)
+        handler = Handler(receiver)
+        gate = handler.waits()
+        async with delivering(receiver, SECRET) as sender:
+            await asyncio.gather(*(sender.send(comment()) for _ in range(10)))
+            await until(lambda: len(handler.contexts) == 3)
+            stats = await receiver.inbox.stats()
+            assert (stats.depth, stats.in_flight, stats.workers) == (10, 3, 1)
+            gate.set()
+            await empty(receiver)
+        assert len(handler.contexts) == 10
+        assert handler.most_at_once == 3
+
+    async def test_sync_handlers_run_in_threads(self, receiver: Receiver) -> None:
+        seen: list[str] = []
+        receiver.on(CommentReceived, name="sync")(lambda event: seen.append(event.id))
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            await sender.send(event)
+            await empty(receiver)
+        assert seen == [event.id]
+
+    async def test_a_dead_letter_is_replayed_with_its_id_and_knows_it(
+        self, receiver: Receiver
+    ) -> None:
+        handler = Handler(receiver)
+        handler.raises(Reject("not yet"), None)
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            await sender.send(event)
+            await buried(receiver, event)
+            assert (await receiver.dead.replay(event.id)).reason == "handled"
+            assert await receiver.dead.list() == []
+            (await sender.send(event, attempt=2)).expect(200, "duplicate")
+        assert [context.is_replay for context in handler.contexts] == [False, True]
+
+    async def test_two_endpoints_on_one_store_each_work_on_their_own(self, path: Path) -> None:
+        async with AsyncExitStack() as stack:
+            handlers = {}
+            senders = {}
+            for endpoint in ("bakery", "cafe"):
+                receiver = Receiver(
+                    secrets=SECRET,
+                    store=f"sqlite:///{path}",
+                    endpoint=endpoint,
+                    inbox=Inbox(backoff=SOON),
+                )
+                handlers[endpoint] = Handler(receiver)
+                senders[endpoint] = await stack.enter_async_context(delivering(receiver, SECRET))
+            event = comment()
+            for sender in senders.values():
+                (await sender.send(event)).expect(202, "stored")
+            for endpoint, handler in handlers.items():
+                await handler.has_run(1)
+                assert handler.contexts[0].endpoint == endpoint
+
+
+@asynccontextmanager
+async def worker_beside(make_receiver: Callable[..., Receiver]) -> AsyncIterator[Handler]:
+    """Work on the same store as a worker process would."""
+    receiver = make_receiver(embedded=False)
+    handler = Handler(receiver)
+    async with receiver.working():
+        yield handler
+
+
+class TestWorkersOfTheirOwn:
+    async def test_they_handle_what_another_receiver_stored(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(embedded=False)
+        handler = Handler(receiver)
+        async with (
+            delivering(receiver, SECRET) as sender,
+            worker_beside(make_receiver) as first,
+            worker_beside(make_receiver) as second,
+        ):
+            for _ in range(20):
+                (await sender.send(comment())).expect(202, "stored")
+            await empty(receiver)
+            assert len(first.contexts) + len(second.contexts) == 20
+        assert handler.contexts == []
+
+    async def test_an_inbox_nobody_works_on_is_an_error_and_not_ready(
+        self,
+        make_receiver: Callable[..., Receiver],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        receiver = make_receiver(embedded=False)
+        Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            assert not (await receiver.check()).ready
+            (await sender.send(comment())).expect(202, "stored")
+            await until(lambda: "nobody works on the inbox of default" in caplog.text)
+            [record] = [r for r in caplog.records if "nobody works" in r.getMessage()]
+            assert record.levelno == logging.ERROR
+            [problem] = (await receiver.check()).problems
+            assert "`hookonce worker`" in problem
+            await sender.send(comment())
+            assert caplog.text.count("nobody works") == 1  # not with every delivery
+            async with worker_beside(make_receiver):
+                await empty(receiver)
+                assert (await receiver.check()).ready
+            assert not (await receiver.check()).ready
+
+    async def test_a_mounted_receiver_without_a_lifespan_says_that_nobody_works(
+        self, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Handler(receiver)
+        app = Starlette()
+        app.mount("/hooks", receiver)
+        async with delivering(app, SECRET, path="/hooks/") as sender:
+            (await sender.send(comment())).expect(202, "stored")
+            await until(lambda: "nobody works on the inbox" in caplog.text)
+            [problem] = (await receiver.check()).problems
+            assert "lifespan" in problem
+
+    async def test_a_receiver_without_an_inbox_has_nothing_to_work_on(self, path: Path) -> None:
+        receiver = Receiver(secrets=SECRET, store=f"sqlite:///{path}")
+        with pytest.raises(LookupError, match="no inbox"):
+            async with receiver.working():
+                pass
+        with pytest.raises(LookupError, match="no inbox"):
+            _ = receiver.inbox
+
+    def test_memory_offers_no_inbox(self) -> None:
+        for store in ("memory://", MemoryStore()):
+            with pytest.raises(ValueError, match="no inbox: what was answered must outlive"):
+                Receiver(secrets=SECRET, store=store, inbox=Inbox())
+
+
+class TestStopping:
+    async def test_a_stop_lets_handlers_end_and_leaves_the_rest_for_the_next(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(concurrency=1)
+        handler = Handler(receiver)
+        gate = handler.waits()
+        async with delivering(receiver, SECRET) as sender:
+            for _ in range(3):
+                await sender.send(comment())
+            await handler.has_run(1)
+            asyncio.get_running_loop().call_later(0.1, gate.set)
+        assert handler.attempts == [1]
+        async with worker_beside(make_receiver) as heir:
+            await heir.has_run(2)
+        assert heir.attempts == [1, 1]
+
+    async def test_what_does_not_end_in_time_is_released_for_the_next(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(limits=Limits(drain_seconds=0.1))
+        handler = Handler(receiver)
+        handler.waits()
+        async with delivering(receiver, SECRET) as sender:
+            await sender.send(comment())
+            await handler.has_run(1)
+        async with worker_beside(make_receiver) as heir:
+            await heir.has_run(1)
+        assert heir.attempts == [2]
+
+    async def test_a_receiver_works_again_after_a_stop(self, receiver: Receiver) -> None:
+        handler = Handler(receiver)
+        for number in range(1, 4):
+            async with delivering(receiver, SECRET) as sender:
+                await sender.send(comment())
+                await handler.has_run(number)
+                await empty(receiver)
+
+
+class TestTrouble:
+    @pytest.mark.parametrize("call", ["take", "wait"])
+    async def test_work_goes_on_when_the_store_is_back(self, path: Path, call: str) -> None:
+        store = FaultyInboxStore(SQLiteStore(path))
+        store.failures[call] = 2
+        receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(backoff=SOON))
+        handler = Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            await until(lambda: store.calls[call] >= 2)
+            await sender.send(comment())
+            await handler.has_run(1)
+            await empty(receiver)
+
+    async def test_work_goes_on_after_an_error_nobody_foresaw(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = SQLiteStore(path)
+        receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(backoff=SOON))
+        handler = Handler(receiver)
+        faults = [RuntimeError("a fault in the library"), None]
+        take = store.take
+
+        async def faulty(*arguments: Any, **options: Any) -> Any:
+            fault = faults.pop() if faults else None
+            if fault is not None:
+                raise fault
+            return await take(*arguments, **options)
+
+        monkeypatch.setattr(store, "take", faulty)
+        async with delivering(receiver, SECRET) as sender:
+            await sender.send(comment())
+            await handler.has_run(1)
+            await until(lambda: not faults)
+
+    async def test_an_event_whose_last_attempt_broke_off_is_a_dead_letter_without_another(
+        self, make_receiver: Callable[..., Receiver], path: Path
+    ) -> None:
+        event = comment()
+        body = event.model_dump_json(by_alias=True).encode()
+        async with aclosing(SQLiteStore(path)) as store:
+            await store.put(Delivery("default", event.id, event.type, 1.0, body), new_token())
+            for _ in range(2):  # two processes that end in the middle of it
+                batch = await store.take(
+                    1, 0.001, endpoint="default", worker="killed", token=new_token()
+                )
+                assert len(batch.taken) == 1
+                await asyncio.sleep(0.002)
+        receiver = make_receiver(max_attempts=2)
+        handler = Handler(receiver)
+        async with receiver:
+            letter = await buried(receiver, event)
+        assert handler.contexts == []
+        assert (letter.reason, letter.error) == (DeadReason.INTERRUPTED, INTERRUPTED)
+        assert letter.delivery.body == body
+        assert [failure.error for failure in letter.history] == [INTERRUPTED] * 3
+
+    async def test_an_event_a_worker_has_no_handler_for_waits_for_one_that_has(
+        self, make_receiver: Callable[..., Receiver], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        receiver = make_receiver(embedded=False)
+        Handler(receiver)
+        event = comment()
+        async with delivering(receiver, SECRET) as sender:
+            await sender.send(event)
+        older = make_receiver(backoff=LATER)
+        async with older:
+            await until(lambda: "no handler for comment.received" in caplog.text)
+
+            async def waits() -> bool:
+                entry = await older.inbox.show(event.id)
+                return entry is not None and not entry.in_flight and entry.attempts == 1
+
+            await until_async(waits)
+            await older.inbox.retry(event.id)
+            await until_async(lambda: has_attempts(older, event, 2))
+            await older.inbox.retry(event.id)
+        async with worker_beside(make_receiver) as newer:
+            await newer.has_run(1)
+
+    async def test_an_event_no_worker_ever_has_a_handler_for_is_a_dead_letter(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(embedded=False)
+        Handler(receiver)
+        event = comment()
+        async with delivering(receiver, SECRET) as sender:
+            await sender.send(event)
+        other = make_receiver(max_attempts=2)
+        async with other:
+            letter = await buried(other, event)
+        assert letter.reason is DeadReason.EXHAUSTED
+        assert letter.error == "this worker has no handler for comment.received"
+
+    async def test_an_event_a_worker_cannot_read_is_a_dead_letter(
+        self, receiver: Receiver, path: Path
+    ) -> None:
+        Handler(receiver)
+        event = comment()
+        async with aclosing(SQLiteStore(path)) as store:
+            await store.put(Delivery("default", event.id, event.type, 1.0, b"{"), new_token())
+        async with receiver:
+            letter = await buried(receiver, event)
+        assert letter.reason is DeadReason.UNREADABLE
+
+
+async def has_attempts(receiver: Receiver, event: Event[Any], number: int) -> bool:
+    entry = await receiver.inbox.show(event.id)
+    return entry is not None and not entry.in_flight and entry.attempts == number
+
+
+class TestLooking:
+    async def test_what_waits_is_listed_shown_and_counted(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(embedded=False)
+        Handler(receiver)
+        receiver.on(ChannelUnhealthy, name="other")(lambda _: None)
+        async with delivering(receiver, SECRET) as sender:
+            first, second = comment(), make_event(ChannelUnhealthy)
+            await sender.send(first)
+            await sender.send(second)
+            listed = await receiver.inbox.list()
+            assert [entry.delivery.event_id for entry in listed] == [first.id, second.id]
+            [entry] = await receiver.inbox.list(event_type="channel.unhealthy")
+            assert entry.delivery.event_id == second.id
+            shown = await receiver.inbox.show(first.id)
+            assert shown is not None
+            assert first.id.encode() in shown.delivery.body
+            assert await receiver.inbox.show("evt_other") is None
+            assert (await receiver.inbox.stats()).depth == 2
+            assert not await receiver.inbox.retry("evt_other")
+            assert await receiver.inbox.prune() == 0
+
+
+class TestConfiguration:
+    def test_a_back_off_grows_to_its_longest(self) -> None:
+        backoff = Backoff(first_seconds=10, factor=3, longest_seconds=100, jitter=0)
+        assert [backoff.seconds(attempt) for attempt in (1, 2, 3, 4, 5_000)] == [
+            10,
+            30,
+            90,
+            100,
+            100,
+        ]
+
+    def test_jitter_spreads_it_and_no_further(self) -> None:
+        backoff = Backoff(first_seconds=100, jitter=0.1)
+        waits = {backoff.seconds(1) for _ in range(500)}
+        assert len(waits) > 100
+        assert 90 <= min(waits) < 95
+        assert 105 < max(waits) <= 110
+
+    def test_by_default_an_event_is_tried_for_about_a_day(self) -> None:
+        inbox = Inbox(backoff=Backoff(jitter=0))
+        waits = [inbox.backoff_seconds(attempt) for attempt in range(1, inbox.max_attempts)]
+        assert 24 * 3600 < sum(waits) < 30 * 3600
+
+    def test_a_number_is_the_first_wait(self) -> None:
+        assert 4.5 <= Inbox(backoff=5).backoff_seconds(1) <= 5.5
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"concurrency": 0},
+            {"max_attempts": 0},
+            {"max_depth": 0},
+            {"max_bytes": -1},
+            {"concurrency": 1.5},
+            {"max_attempts": True},
+            {"backoff": -1},
+            {"backoff": float("nan")},
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="must be"):
+            Inbox(**options)
+
+    @pytest.mark.parametrize("backoff", ["5", None, True])
+    def test_a_back_off_is_a_number_or_a_backoff(self, backoff: Any) -> None:
+        with pytest.raises(TypeError, match="backoff takes"):
+            Inbox(backoff=backoff)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"first_seconds": -1},
+            {"factor": 0.5},
+            {"longest_seconds": float("inf")},
+            {"jitter": 1.5},
+        ],
+    )
+    def test_a_back_off_that_makes_no_sense_is_refused(self, options: dict[str, float]) -> None:
+        with pytest.raises(ValueError, match="must be"):
+            Backoff(**options)
