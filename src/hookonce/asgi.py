@@ -244,9 +244,16 @@ def application(
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a receiver can take deliveries, and what is wrong if it cannot."""
+    """Whether a receiver can take deliveries.
+
+    Attributes:
+        problems: why it cannot.
+        warnings: what an operator should mend, though it can.
+
+    """
 
     problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -263,7 +270,11 @@ def health_routes(check: Callable[[], Awaitable[Readiness]]) -> list[Route]:
     async def readyz(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
         readiness = await check()
         return JSONResponse(
-            {"ready": readiness.ready, "problems": list(readiness.problems)},
+            {
+                "ready": readiness.ready,
+                "problems": list(readiness.problems),
+                "warnings": list(readiness.warnings),
+            },
             HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE,
         )
 

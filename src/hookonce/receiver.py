@@ -180,6 +180,7 @@ class Receiver(Router):
         if not self._pipeline.accepting:
             return asgi.Readiness(("the receiver is shutting down",))
         problems = []
+        warnings: tuple[str, ...] = ()
         if self._attempts.overdue:
             problems.append(
                 f"sync handlers beyond their time limit: {self._attempts.overdue}; each keeps one"
@@ -187,12 +188,13 @@ class Receiver(Router):
             )
         try:
             await within(self._limits.store_seconds, self._store.open())
+            warnings = await within(self._limits.store_seconds, self._store.warnings())
             if self._intake is not None and (problem := await self._intake.problem()) is not None:
                 problems.append(problem)
         except StoreError as error:
             _log.warning("not ready: %s", error)
             problems.append("the store cannot be used; the log says why")
-        return asgi.Readiness(tuple(problems))
+        return asgi.Readiness(tuple(problems), warnings)
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks
@@ -218,8 +220,17 @@ class Receiver(Router):
         """
         if self._intake is None:
             raise LookupError("there is nothing to work on: this receiver has no inbox")
+        async with self.opened():
+            self._intake.start()
+            yield
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Keep the store open while the block lasts, and neither receive nor work on an inbox.
+
+        For what an operator does, such as the replay of dead letters; raises StoreError.
+        """
         await self._store.open()
-        self._intake.start()
         try:
             yield
         finally:

@@ -86,12 +86,13 @@ class Worker:
     async def run(self) -> None:
         """Take and begin events until ``stop``."""
         name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:6]}"
-        self._stopping, self._wake = False, asyncio.Event()
+        self._wake = asyncio.Event()
         _log.info("working on the inbox of %s as %s", self._endpoint, name)
         try:
             await self._work(name, self._wake)
         finally:
-            self._wake = None
+            # Not at the beginning: a stop may come before the first step.
+            self._stopping, self._wake = False, None
             await self._retire(name)
 
     async def _work(self, name: str, wake: asyncio.Event) -> None:

@@ -190,7 +190,10 @@ def test_the_trailing_slash_is_answered_and_not_redirected(server: Server) -> No
 def test_it_says_that_it_lives_and_is_ready(server: Server) -> None:
     live, ready = server.get("/livez"), server.get("/readyz")
     assert (live.status, json.loads(live.body)) == (200, {"alive": True})
-    assert (ready.status, json.loads(ready.body)) == (200, {"ready": True, "problems": []})
+    assert (ready.status, json.loads(ready.body)) == (
+        200,
+        {"ready": True, "problems": [], "warnings": []},
+    )
     assert run("health", f"{server.url}/readyz", here=server.here).status == 0
 
 

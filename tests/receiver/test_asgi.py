@@ -912,7 +912,10 @@ async def test_a_receiver_that_works_is_alive_and_ready(tmp_path: Path) -> None:
         live = await sender.client.get("/livez")
         assert (live.status_code, live.json()) == (200, {"alive": True})
         ready = await sender.client.get("/readyz")
-        assert (ready.status_code, ready.json()) == (200, {"ready": True, "problems": []})
+        assert (ready.status_code, ready.json()) == (
+            200,
+            {"ready": True, "problems": [], "warnings": []},
+        )
         assert (await sender.client.post("/readyz")).status_code == 405
 
 

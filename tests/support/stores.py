@@ -59,6 +59,10 @@ class FaultyStore:
         await self._enter("open")
         await self.inner.open()
 
+    async def warnings(self) -> tuple[str, ...]:
+        await self._enter("warnings")
+        return await self.inner.warnings()
+
     async def aclose(self) -> None:
         await self._enter("aclose")
         await self.inner.aclose()

@@ -235,6 +235,10 @@ class Store(Protocol):
         """Connect and prepare, so that what cannot work fails now."""
         ...
 
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should mend, though the store works."""
+        ...
+
     async def aclose(self) -> None:
         """Let go of connections and threads; a later call opens again."""
         ...

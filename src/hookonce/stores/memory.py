@@ -91,6 +91,10 @@ class MemoryStore:
     async def open(self) -> None:
         """Do nothing: memory is open."""
 
+    async def warnings(self) -> tuple[str, ...]:
+        """Return nothing: this store has no settings to mend."""
+        return ()
+
     async def aclose(self) -> None:
         """Do nothing: what is remembered lasts as long as the object."""
 

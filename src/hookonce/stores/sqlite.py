@@ -74,6 +74,10 @@ class SQLiteStore:
         """Open the file and bring its schema up to date, or raise StoreError."""
         await self._writer.run(_nothing)
 
+    async def warnings(self) -> tuple[str, ...]:
+        """Return nothing: this store has no settings to mend."""
+        return ()
+
     async def aclose(self) -> None:
         """Finish what waits and close the file."""
         await self._writer.aclose()
