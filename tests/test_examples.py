@@ -18,6 +18,7 @@ EXAMPLES = ROOT / "examples"
 COVERED = {
     "fastapi_app.py": "test_the_fastapi_application_handles_each_event_once",
     "flask_app.py": "test_the_flask_view_verifies_and_reads_deliveries",
+    "inbox_app.py": "test_a_worker_handles_what_the_web_process_has_stored",
     "standalone_verify.py": "test_the_standalone_script_prints_what_it_shows",
     "starlette_app.py": "test_the_starlette_application_handles_each_event_once",
 }
@@ -128,6 +129,28 @@ def test_what_an_example_has_handled_it_knows_after_a_restart(tmp_path: Path) ->
             assert reason(site.deliver("message.received", "evt_1")) == wanted
 
 
+def test_a_worker_handles_what_the_web_process_has_stored(tmp_path: Path) -> None:
+    with served_by_uvicorn(tmp_path, "examples.inbox_app:app") as site:
+        assert reason(site.deliver("comment.received", "evt_1")) == "stored"
+        assert reason(site.deliver("comment.received", "evt_1", attempt=2)) == "duplicate"
+        assert site.get("/readyz").status_code == 503
+        environment = {
+            "PYTHONPATH": str(ROOT),
+            "STORE_URL": f"sqlite:///{tmp_path / 'hookonce.db'}",
+        }
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        arguments = ["worker", "examples.inbox_app:receiver"]
+        with running(
+            *arguments, here=elsewhere, secrets=[SECRET], environment=environment
+        ) as worker:
+            worker.printed("attempt 2: Do you have the walnut bread")
+            assert reason(site.deliver("post.target.failed", "evt_2")) == "stored"
+            worker.printed("instagram: media.rejected")
+            assert site.get("/readyz").status_code == 200
+        assert "walnut" not in site.process.output
+
+
 def test_the_flask_view_verifies_and_reads_deliveries(tmp_path: Path) -> None:
     with served(tmp_path, "flask", "--app", "examples.flask_app", "run", "--port", "0") as site:
         for path in ("/webhooks", "/webhooks/"):
@@ -157,7 +180,7 @@ def test_the_standalone_script_prints_what_it_shows(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "it needs no store"
 
 
-@pytest.mark.parametrize("module", ["starlette_app", "fastapi_app", "flask_app"])
+@pytest.mark.parametrize("module", ["starlette_app", "fastapi_app", "flask_app", "inbox_app"])
 def test_without_secrets_an_example_does_not_start(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"import examples.{module}"]
     result = run(here=tmp_path, command=command, environment={"PYTHONPATH": str(ROOT)})

@@ -118,7 +118,7 @@ class SQLiteStore:
         """Keep the delivery beside its claim; see ``Store.keep``."""
 
         def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.keep(connection, owned, claim, delivery)
+            self._claims.keep(connection, owned, delivery)
 
         return await self._as_owner(claim, step)
 
@@ -138,7 +138,7 @@ class SQLiteStore:
         """Make the event a dead letter; see ``Store.bury``."""
 
         def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.bury(connection, owned, claim, reason, error, finished, delivery)
+            self._claims.bury(connection, owned, reason, error, finished, delivery)
 
         return await self._as_owner(claim, step)
 
@@ -212,7 +212,7 @@ class SQLiteStore:
         """Give an event back to the inbox; see ``InboxStore.retry``."""
 
         def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.release(connection, owned, claim, finished, error, after)
+            self._claims.release(connection, owned, finished, error, after)
 
         return await self._as_owner(claim, step)
 

@@ -53,7 +53,7 @@ INSERT OR REPLACE INTO attempts
     (key, endpoint, token, until, lease, attempt, finished, history, expires)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_OWNED = "SELECT finished, history FROM attempts WHERE key = ? AND token = ?"
+_OWNED = "SELECT attempt, finished, history FROM attempts WHERE key = ? AND token = ?"
 _EXTEND = "UPDATE attempts SET until = ?, finished = ? WHERE key = ?"
 _RELEASE = "UPDATE attempts SET token = NULL, until = 0, finished = ?, history = ? WHERE key = ?"
 _RESTORE_ATTEMPT = """
@@ -122,12 +122,14 @@ class Owned(NamedTuple):
 
     Attributes:
         digest: the key's digest.
+        attempt: which attempt the claim is for.
         finished: the handlers known to have succeeded.
         history: its failed attempts, as the column's text.
 
     """
 
     digest: bytes
+    attempt: int
     finished: frozenset[str]
     history: str
 
@@ -246,10 +248,11 @@ class Claims:
     def as_owner(self, connection: apsw.Connection, claim: Claimed, step: OwnedStep) -> Ownership:
         """Run ``step`` if the claim is still the caller's."""
         digest = digest_of(claim.key)
-        row = connection.execute(_OWNED, (digest, claim.token)).fetchone()
+        row: Any = connection.execute(_OWNED, (digest, claim.token)).fetchone()
         if row is None:
             return Ownership.LOST
-        step(connection, Owned(digest, load_names(str(row[0])), str(row[1])))
+        attempt, finished, history = row
+        step(connection, Owned(digest, attempt, load_names(finished), history))
         return Ownership.HELD
 
     def extend(
@@ -267,14 +270,13 @@ class Claims:
         self,
         connection: apsw.Connection,
         owned: Owned,
-        claim: Claimed,
         finished: frozenset[str],
         error: str | None,
         after: float = 0.0,
     ) -> None:
         """Give the event back; see ``Store.release`` and ``InboxStore.retry``."""
         text, names = error_text(error or ""), dump_names(owned.finished | finished)
-        history = self._with_failure(owned.history, claim.attempt, text)
+        history = self._with_failure(owned, text)
         connection.execute(_RELEASE, (names, history, owned.digest))
         connection.execute(_SCHEDULE, (self.uptime() + after, after, owned.digest))
         connection.execute(_GIVE_UP_KEPT, (text, names, self.clock(), history, owned.digest))
@@ -287,12 +289,10 @@ class Claims:
         connection.execute(_FORGET_WAITING, (digest,))
         connection.execute(_FORGET_DEAD, (digest,))
 
-    def keep(
-        self, connection: apsw.Connection, owned: Owned, claim: Claimed, delivery: Delivery
-    ) -> None:
+    def keep(self, connection: apsw.Connection, owned: Owned, delivery: Delivery) -> None:
         """Keep the delivery beside its claim; see ``Store.keep``."""
         if self._waiting(connection, owned.digest) is None:
-            self._keep(connection, owned, delivery, claim.attempt)
+            self._keep(connection, owned, delivery)
 
     def keep_in_flight(self, connection: apsw.Connection, delivery: Delivery) -> None:
         """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
@@ -300,14 +300,14 @@ class Claims:
         known = self.look_up(connection, digest)
         if self.is_done(known) or known.kept is not None or known.waiting_until is not None:
             return
-        owned = Owned(digest, load_names(known.finished), known.history or "")
-        self._keep(connection, owned, delivery, known.attempt or 0)
+        names = load_names(known.finished)
+        owned = Owned(digest, known.attempt or 0, names, known.history or "")
+        self._keep(connection, owned, delivery)
 
     def bury(
         self,
         connection: apsw.Connection,
         owned: Owned,
-        claim: Claimed,
         reason: DeadReason,
         error: str,
         finished: frozenset[str],
@@ -315,17 +315,17 @@ class Claims:
     ) -> None:
         """Make the event a dead letter; see ``Store.bury``."""
         error = error_text(error)
-        history = self._with_failure(owned.history, claim.attempt, error)
-        owned = Owned(owned.digest, owned.finished | finished, history)
+        history = self._with_failure(owned, error)
+        owned = owned._replace(finished=owned.finished | finished, history=history)
         delivery = delivery or self._waiting(connection, owned.digest)
         if delivery is not None:
-            self._write_letter(connection, owned, delivery, reason, error, claim.attempt)
+            self._write_letter(connection, owned, delivery, reason, error)
         elif not connection.execute(
             _BURY_KEPT,
             (
                 reason,
                 error,
-                claim.attempt,
+                owned.attempt,
                 dump_names(owned.finished),
                 self.clock(),
                 history,
@@ -379,20 +379,19 @@ class Claims:
     def _expires(self) -> int:
         return ceil(self.clock() + self._retention)  # never forgotten early
 
-    def _with_failure(self, history: str, attempt: int, error: str) -> str:
+    def _with_failure(self, owned: Owned, error: str) -> str:
         if not error:
-            return history
-        return add_failure(history, FailedAttempt(attempt, self.clock(), error))
+            return owned.history
+        failure = FailedAttempt(owned.attempt, self.clock(), error)
+        return add_failure(owned.history, failure)
 
     def _waiting(self, connection: apsw.Connection, digest: bytes) -> Delivery | None:
         row: Any = connection.execute(_WAITING, (digest,)).fetchone()
         return None if row is None else Delivery(*row)
 
-    def _keep(
-        self, connection: apsw.Connection, owned: Owned, delivery: Delivery, attempts: int
-    ) -> None:
+    def _keep(self, connection: apsw.Connection, owned: Owned, delivery: Delivery) -> None:
         reason = DeadReason.INTERRUPTED
-        self._write_letter(connection, owned, delivery, reason, "", attempts, kept=True)
+        self._write_letter(connection, owned, delivery, reason, "", kept=True)
 
     def _write_letter(
         self,
@@ -401,7 +400,6 @@ class Claims:
         delivery: Delivery,
         reason: DeadReason,
         error: str,
-        attempts: int,
         *,
         kept: bool = False,
     ) -> None:
@@ -416,7 +414,7 @@ class Claims:
                 delivery.body,
                 reason,
                 error,
-                attempts,
+                owned.attempt,
                 dump_names(owned.finished),
                 self.clock(),
                 owned.history,

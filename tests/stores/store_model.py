@@ -1,0 +1,505 @@
+"""A small model of the store contract, and a machine that drives a store and the model alike."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hookonce.errors import StoreError
+from hookonce.stores.base import (
+    Claimed,
+    ClaimResult,
+    Dead,
+    DeadReason,
+    Delivery,
+    Done,
+    InFlight,
+    Ownership,
+    Store,
+    StoreStats,
+)
+from hookonce.stores.inbox import InboxStore, PutResult, Stored, Waiting
+from hookonce.types import Clock, DeliveryKey, Token
+
+__all__ = ["RETENTION", "StoreMachine"]
+
+T = TypeVar("T")
+
+RETENTION = timedelta(hours=26)
+DELIVERIES = {
+    delivery.key: delivery
+    for delivery in (
+        Delivery("first", "evt_1", "comment.received", 1.0, b"first evt_1"),
+        Delivery("second", "evt_1", None, 1.0, b"second evt_1"),
+    )
+}
+NONE: frozenset[str] = frozenset()
+
+keys = st.sampled_from(sorted(DELIVERIES))
+leases = st.sampled_from([10.0, 60.0])
+handlers = st.frozensets(st.sampled_from("abc"), max_size=2)
+# Which claim of an event a step is taken with: mostly the last one, sometimes a stale one.
+ages = st.sampled_from([1, 1, 1, 2, 3])
+
+
+def about(seconds: float) -> Any:
+    """Equal to a time that went through a store which counts milliseconds."""
+    return pytest.approx(seconds, abs=0.002)
+
+
+@dataclass
+class Letter:
+    """A dead letter, or a delivery kept for the case that the event's claim ends unsettled."""
+
+    reason: DeadReason
+    error: str
+    attempts: int
+    finished: frozenset[str]
+    body: bytes
+    is_kept: bool = False
+
+
+@dataclass
+class Place:
+    """An event's place in the inbox."""
+
+    token: Token
+    due: float
+    delay: float
+
+    def schedule(self, now: float, delay: float) -> None:
+        self.due, self.delay = now + delay, delay
+
+
+@dataclass
+class Event:
+    """What a store must know of one event."""
+
+    done_until: float = -math.inf
+    owner: Token | None = None
+    until: float = -math.inf
+    lease: float = 0.0
+    attempts: int = 0
+    finished: frozenset[str] = NONE
+    forgettable_at: float = math.inf
+    letter: Letter | None = None
+    place: Place | None = None
+
+    def forgotten(self) -> tuple[int, frozenset[str]]:
+        """Return attempts and handlers that are left when the attempts are forgotten."""
+        return (self.letter.attempts, self.letter.finished) if self.letter else (0, NONE)
+
+    def finish(self, handlers: frozenset[str]) -> None:
+        """Add checkpoints of the owner, which the letter it keeps has as well."""
+        self.finished |= handlers
+        if self.letter is not None and self.letter.is_kept:
+            self.letter.finished |= handlers
+
+    def dead_letter(self, now: float) -> Letter | None:
+        """Return the letter, unless it is only kept for the case that the live claim fails."""
+        if self.letter is None or (self.letter.is_kept and now < self.until):
+            return None
+        return self.letter
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Drives a store and the model; a subclass makes the store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_700_000_000.0
+        self.events = {key: Event() for key in DELIVERIES}
+        self.claims: dict[DeliveryKey, list[Claimed]] = {key: [] for key in DELIVERIES}
+        self.replays: set[Token] = set()
+        self.tokens = 0
+        self.is_aged = False
+        self.folder = TemporaryDirectory(prefix="hookonce-")
+        self.runner = asyncio.Runner()
+        self.store = self.make_store(Path(self.folder.name), lambda: self.now)
+
+    def make_store(self, folder: Path, clock: Clock) -> Store:
+        raise NotImplementedError
+
+    def teardown(self) -> None:
+        self.run(self.store.aclose())
+        self.runner.close()
+        self.folder.cleanup()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(call)
+
+    def new_token(self) -> Token:
+        self.tokens += 1
+        return Token(f"token {self.tokens}")
+
+    def past_claim(self, key: DeliveryKey, age: int) -> Claimed:
+        """Return a claim that was granted, or one that nobody was ever granted."""
+        granted = self.claims[key]
+        if age <= len(granted):
+            return granted[-age]
+        return Claimed(key, Token("nobody's"), 1, NONE, 10.0)
+
+    @rule(key=keys, lease=leases)
+    def claim(self, key: DeliveryKey, lease: float) -> None:
+        token = self.new_token()
+        self.claimed(key, token, lease, self.run(self.store.claim(key, token, lease)))
+
+    @rule(key=keys, age=ages)
+    def claim_again(self, key: DeliveryKey, age: int) -> None:
+        claim = self.past_claim(key, age)
+        if claim.token in self.replays:
+            result = self.run(self.store.replay(key, claim.token, claim.lease))
+            self.replayed(key, claim.token, claim.lease, result)
+        else:
+            result = self.run(self.store.claim(key, claim.token, claim.lease))
+            self.claimed(key, claim.token, claim.lease, result)
+
+    @rule(key=keys, lease=leases)
+    def replay(self, key: DeliveryKey, lease: float) -> None:
+        token = self.new_token()
+        try:
+            result = self.run(self.store.replay(key, token, lease))
+        except StoreError:
+            assert not self.store.keeps_bodies
+            assert self.events[key].letter is not None
+            return
+        self.replays.add(token)
+        self.replayed(key, token, lease, result)
+
+    def replayed(
+        self, key: DeliveryKey, token: Token, lease: float, result: ClaimResult | None
+    ) -> None:
+        letter = self.events[key].dead_letter(self.now)
+        if letter is None:
+            assert result is None
+        else:
+            assert result is not None
+            assert self.store.keeps_bodies
+            letter.is_kept = False
+            self.claimed(key, token, lease, result, is_replay=True)
+
+    def claimed(
+        self,
+        key: DeliveryKey,
+        token: Token,
+        lease: float,
+        result: ClaimResult,
+        *,
+        is_replay: bool = False,
+    ) -> None:
+        """Check the result of a claim against the model, and take note of what was granted."""
+        event = self.events[key]
+        if self.now < event.done_until:
+            assert result == Done()
+        elif self.now < event.until:
+            event.until = min(event.until, self.now + event.lease)
+            if event.owner == token:
+                assert result == Claimed(key, token, event.attempts, event.finished, event.lease)
+            else:
+                assert result == InFlight(event.until)
+        elif event.letter is not None and not is_replay:
+            assert result == Dead()
+        elif event.place is not None:
+            assert isinstance(result, InFlight)
+            assert result.until == about(max(event.place.due, self.now))
+        else:
+            assert isinstance(result, Claimed)
+            self.granted(key, token, lease, result)
+
+    def granted(self, key: DeliveryKey, token: Token, lease: float, result: Claimed) -> None:
+        """Check a new claim, and take note of it."""
+        event = self.events[key]
+        known = [(event.attempts, event.finished)]
+        if event.forgettable_at <= self.now:
+            known.append(event.forgotten())
+        assert (result.attempt - 1, result.finished) in known
+        assert (result.key, result.token, result.lease) == (key, token, lease)
+        event.owner, event.until, event.lease = token, self.now + lease, lease
+        event.attempts, event.finished = result.attempt, result.finished
+        event.forgettable_at = self.now + RETENTION.total_seconds()
+        older = [claim for claim in self.claims[key] if claim.token != token]
+        self.claims[key] = [*older, result]
+
+    def holds(self, claim: Claimed, ownership: Ownership) -> bool:
+        """Check an answer to a step that only the owner may take; return whether it was taken."""
+        event = self.events[claim.key]
+        if event.owner != claim.token:
+            assert ownership is Ownership.LOST
+        elif ownership is Ownership.LOST:
+            # Only a store that has forgotten the attempts may say so.
+            assert event.forgettable_at <= self.now
+            assert event.until <= self.now
+            event.owner = None
+            event.attempts, event.finished = event.forgotten()
+        return ownership is Ownership.HELD
+
+    @rule(key=keys, age=ages, finished=handlers)
+    def extend(self, key: DeliveryKey, age: int, finished: frozenset[str]) -> None:
+        claim = self.past_claim(key, age)
+        if self.holds(claim, self.run(self.store.extend(claim, finished))):
+            event = self.events[key]
+            event.until = self.now + claim.lease
+            event.finish(finished)
+            if event.place is not None:
+                event.place.schedule(self.now, claim.lease)
+
+    @rule(key=keys, age=ages, finished=handlers)
+    def release(self, key: DeliveryKey, age: int, finished: frozenset[str]) -> None:
+        claim = self.past_claim(key, age)
+        if self.holds(claim, self.run(self.store.release(claim, finished, "it failed"))):
+            self.given_back(key, finished, 0.0)
+
+    def given_back(self, key: DeliveryKey, finished: frozenset[str], after: float) -> None:
+        """Take note that the owner has given an event back."""
+        event = self.events[key]
+        event.finish(finished)
+        event.owner, event.until = None, -math.inf
+        if event.place is not None:
+            event.place.schedule(self.now, after)
+        if event.letter is not None and event.letter.is_kept:
+            event.letter.reason, event.letter.error = DeadReason.EXHAUSTED, "it failed"
+            event.letter.is_kept = False
+
+    @rule(key=keys, age=ages)
+    def complete(self, key: DeliveryKey, age: int) -> None:
+        claim = self.past_claim(key, age)
+        self.run(self.store.complete(claim))
+        self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
+
+    @precondition(lambda self: self.store.keeps_bodies)
+    @rule(key=keys, age=ages)
+    def keep(self, key: DeliveryKey, age: int) -> None:
+        claim = self.past_claim(key, age)
+        if claim.token in self.replays:
+            return  # the letter is there already
+        delivery, event = DELIVERIES[key], self.events[key]
+        if self.holds(claim, self.run(self.store.keep(claim, delivery))) and event.place is None:
+            event.letter = Letter(
+                DeadReason.INTERRUPTED,
+                "",
+                event.attempts,
+                event.finished,
+                delivery.body,
+                is_kept=True,
+            )
+
+    @precondition(lambda self: self.store.keeps_bodies)
+    @rule(key=keys)
+    def keep_in_flight(self, key: DeliveryKey) -> None:
+        event, delivery = self.events[key], DELIVERIES[key]
+        if event.forgettable_at <= self.now:
+            return  # how many attempts it had is not certain
+        self.run(self.store.keep_in_flight(delivery))
+        if event.letter is None and event.place is None and event.done_until <= self.now:
+            event.letter = Letter(
+                DeadReason.INTERRUPTED,
+                "",
+                event.attempts,
+                event.finished,
+                delivery.body,
+                is_kept=True,
+            )
+
+    @rule(
+        key=keys,
+        age=ages,
+        reason=st.sampled_from(DeadReason),
+        finished=handlers,
+        delivery=st.booleans(),
+    )
+    def bury(
+        self,
+        key: DeliveryKey,
+        age: int,
+        reason: DeadReason,
+        finished: frozenset[str],
+        *,
+        delivery: bool,
+    ) -> None:
+        claim, event = self.past_claim(key, age), self.events[key]
+        given = DELIVERIES[key] if delivery else None
+        error = f"{reason} in attempt {claim.attempt}"
+        try:
+            ownership = self.run(
+                self.store.bury(claim, reason, error=error, finished=finished, delivery=given)
+            )
+        except StoreError:
+            assert self.store.keeps_bodies
+            assert given is None
+            assert event.letter is None
+            assert event.place is None
+            assert event.owner == claim.token
+            return
+        if self.holds(claim, ownership):
+            assert given or event.letter or event.place or not self.store.keeps_bodies
+            event.place = None
+            event.owner, event.until = None, -math.inf
+            event.finished |= finished
+            body = DELIVERIES[key].body if self.store.keeps_bodies else b""
+            event.letter = Letter(reason, error, event.attempts, event.finished, body)
+
+    @rule(key=keys)
+    def discard(self, key: DeliveryKey) -> None:
+        is_dead = self.events[key].dead_letter(self.now) is not None
+        assert self.run(self.store.discard(key)) is is_dead
+        if is_dead:
+            self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
+
+    @property
+    def inbox(self) -> InboxStore | None:
+        return self.store if isinstance(self.store, InboxStore) else None
+
+    @precondition(lambda self: self.inbox)
+    @rule(key=keys)
+    def put(self, key: DeliveryKey) -> None:
+        assert self.inbox is not None
+        token = self.new_token()
+        result = self.run(self.inbox.put(DELIVERIES[key], token))
+        event = self.events[key]
+        assert result == self.expected_of_put(event)
+        if result == Stored():
+            delay = max(0.0, event.until - self.now)
+            event.place = Place(token, self.now + delay, delay)
+
+    def expected_of_put(self, event: Event) -> PutResult:
+        if self.now < event.done_until:
+            return Done()
+        if self.now < event.until:  # a lease is cut to its length when somebody looks
+            event.until = min(event.until, self.now + event.lease)
+        if event.letter is not None:
+            return Dead() if event.dead_letter(self.now) else Waiting()
+        return Stored() if event.place is None else Waiting()
+
+    @precondition(lambda self: self.inbox)
+    @rule(key=keys)
+    def put_again(self, key: DeliveryKey) -> None:
+        assert self.inbox is not None
+        place = self.events[key].place
+        if place is not None:
+            assert self.run(self.inbox.put(DELIVERIES[key], place.token)) == Stored()
+
+    @precondition(lambda self: self.inbox)
+    @rule(key=keys, lease=leases)
+    def take(self, key: DeliveryKey, lease: float) -> None:
+        assert self.inbox is not None
+        token, event, delivery = self.new_token(), self.events[key], DELIVERIES[key]
+        batch = self.run(
+            self.inbox.take(5, lease, endpoint=delivery.endpoint, worker="worker", token=token)
+        )
+        place = event.place
+        if place is None:
+            assert batch.taken == ()
+            assert batch.next_due is None
+        elif self.now < place.due or self.now < event.until:
+            if place.due <= self.now:  # a lease that was over lives again by a clock set back
+                place.schedule(self.now, event.until - self.now)
+            assert batch.taken == ()
+            assert batch.next_due == about(place.due - self.now)
+        else:
+            [taken] = batch.taken
+            assert taken.delivery == delivery
+            assert batch.next_due == about(lease)
+            self.granted(key, token, lease, taken.claim)
+            place.schedule(self.now, lease)
+
+    @precondition(lambda self: self.inbox)
+    @rule(key=keys, age=ages, finished=handlers, after=st.sampled_from([0.0, 15.0, 3600.0]))
+    def retry(self, key: DeliveryKey, age: int, finished: frozenset[str], after: float) -> None:
+        assert self.inbox is not None
+        claim = self.past_claim(key, age)
+        if self.holds(claim, self.run(self.inbox.retry(claim, after, finished, "it failed"))):
+            self.given_back(key, finished, after)
+
+    @precondition(lambda self: self.inbox)
+    @rule(key=keys)
+    def hasten(self, key: DeliveryKey) -> None:
+        assert self.inbox is not None
+        event = self.events[key]
+        waits = event.place is not None and event.until <= self.now
+        assert self.run(self.inbox.hasten(key)) is waits
+        if waits and event.place is not None:
+            event.place.schedule(self.now, 0.0)
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, 60.0, 5 * 3600.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def age(self) -> None:
+        self.is_aged = True
+        self.now += RETENTION.total_seconds()
+
+    @precondition(lambda self: not self.is_aged)  # what was forgotten does not come back
+    @rule(seconds=st.sampled_from([5.0, 5 * 3600.0]))
+    def set_the_clock_back(self, seconds: float) -> None:
+        self.look_at_the_inbox()  # what nobody has looked at yet may be set back unseen
+        self.now -= seconds
+        self.look_at_the_inbox()
+        for key, event in self.events.items():
+            if self.now < event.until:  # a lease is cut to its length when somebody looks
+                token = self.new_token()
+                self.claimed(key, token, 1.0, self.run(self.store.claim(key, token, 1.0)))
+
+    def look_at_the_inbox(self) -> None:
+        if self.inbox is None:
+            return
+        for key, event in self.events.items():
+            endpoint, token = DELIVERIES[key].endpoint, self.new_token()
+            self.run(self.inbox.take(0, 1.0, endpoint=endpoint, worker="worker", token=token))
+            event.until = min(event.until, self.now + event.lease)
+            if event.place is not None:
+                event.place.due = min(event.place.due, self.now + event.place.delay)
+
+    @rule(reopen=st.booleans())
+    def prune(self, *, reopen: bool) -> None:
+        self.run(self.store.prune())
+        if reopen:
+            self.run(self.store.aclose())
+
+    @invariant()
+    def shows_what_is_dead_and_in_flight(self) -> None:
+        expected = {
+            key: letter
+            for key, event in self.events.items()
+            if (letter := event.dead_letter(self.now)) is not None
+        }
+        in_flight = sum(self.now < event.until for event in self.events.values())
+        waiting = {key: event for key, event in self.events.items() if event.place}
+        stats = self.run(self.store.stats())
+        ages = [self.now - DELIVERIES[key].received_at for key in waiting]
+        assert replace(stats, workers=0) == StoreStats(
+            in_flight,
+            len(expected),
+            depth=len(waiting),
+            bytes=sum(len(DELIVERIES[key].body) for key in waiting),
+            oldest_age=about(max(ages)) if ages else None,
+        )
+        if self.inbox is not None:
+            entries = self.run(self.inbox.entries())
+            assert sorted(entry.delivery.key for entry in entries) == sorted(waiting)
+            for entry in entries:
+                event = waiting[entry.delivery.key]
+                assert event.place is not None
+                assert entry.due_at == about(event.place.due)
+                assert entry.in_flight is (self.now < event.until)
+        listed = self.run(self.store.dead_letters())
+        assert sorted(letter.delivery.key for letter in listed) == sorted(expected)
+        for key, letter in expected.items():
+            found = self.run(self.store.dead_letter(key))
+            assert found is not None
+            assert (found.reason, found.error) == (letter.reason, letter.error)
+            assert found.delivery.body == letter.body
+            # A replay that is under way may show already, or only when it is settled.
+            event = self.events[key]
+            assert letter.attempts <= found.attempts <= max(letter.attempts, event.attempts)
+            assert letter.finished <= found.finished <= letter.finished | event.finished
