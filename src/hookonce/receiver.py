@@ -187,7 +187,6 @@ class Receiver(Router):
                 f" of {self._limits.threads} threads"
             )
         try:
-            await within(self._limits.store_seconds, self._store.open())
             warnings = await within(self._limits.store_seconds, self._store.warnings())
             if self._intake is not None and (problem := await self._intake.problem()) is not None:
                 problems.append(problem)

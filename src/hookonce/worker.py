@@ -10,14 +10,15 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import Awaitable, Coroutine
+from typing import Any
 
 from .attempt import Attempt
 from .errors import PayloadError, StoreError
 from .inbox import Inbox
 from .lease import within
 from .limits import Limits
+from .outcome import Outcome, Reason
 from .routing import Router
 from .runs import Runs
 from .stores.base import INTERRUPTED, WORKER_SECONDS, DeadReason, Ownership
@@ -65,46 +66,48 @@ class Worker:
         self._inbox = inbox
         self._endpoint = endpoint
         self._limits = limits
-        self._wake: asyncio.Event | None = None
+        self._news: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
         self._stopping = False
 
     @property
     def is_running(self) -> bool:
         """Whether it takes events."""
-        return self._wake is not None
+        return self._news is not None
 
     def nudge(self) -> None:
-        """Look for work now: something was put in this process."""
-        if self._wake is not None:
-            self._wake.set()
+        """Look for work soon: something was put in this process."""
+        if self._news is not None:
+            self._news.set()
 
     def stop(self) -> None:
         """Take nothing more; ``run`` returns soon, while what was begun goes on."""
-        self._stopping = True
-        self.nudge()
+        self._stopping = True  # also if `run` has not come to its first step yet
+        if self._stop is not None:
+            self._stop.set()
 
     async def run(self) -> None:
         """Take and begin events until ``stop``."""
         name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:6]}"
-        self._wake = asyncio.Event()
+        news, stop = self._news, self._stop = asyncio.Event(), asyncio.Event()
         _log.info("working on the inbox of %s as %s", self._endpoint, name)
         try:
-            await self._work(name, self._wake)
+            await self._work(name, news, stop)
         finally:
-            # Not at the beginning: a stop may come before the first step.
-            self._stopping, self._wake = False, None
+            self._news = self._stop = None
+            self._stopping = False
             await self._retire(name)
 
-    async def _work(self, name: str, wake: asyncio.Event) -> None:
+    async def _work(self, name: str, news: asyncio.Event, stop: asyncio.Event) -> None:
         token, pause = new_token(), _FIRST_PAUSE_SECONDS
         while not self._stopping:
-            wake.clear()
+            news.clear()
             try:
                 batch = await self._take(name, token)
                 for taken in batch.taken:
                     await self._begin(taken)
                 token, pause = new_token(), _FIRST_PAUSE_SECONDS
-                await self._until_worthwhile(batch, wake)
+                await self._until_worthwhile(batch, news, stop)
             except StoreError as error:
                 # With the same token the next call finds what this one may have taken.
                 _log.error("cannot work on the inbox, trying again: %s", error)
@@ -112,7 +115,7 @@ class Worker:
                 _log.exception("cannot work on the inbox, trying again")
             else:
                 continue
-            await _until_set(wake, pause)
+            await _first_of(asyncio.sleep(pause), stop.wait())
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _take(self, name: str, token: Token) -> Batch:
@@ -122,24 +125,17 @@ class Worker:
         )
         return await within(self._limits.store_seconds, call)
 
-    async def _until_worthwhile(self, batch: Batch, wake: asyncio.Event) -> None:
-        """Return when there may be both an event to take and room to begin it."""
+    async def _until_worthwhile(
+        self, batch: Batch, news: asyncio.Event, stop: asyncio.Event
+    ) -> None:
+        """Return when there may be both an event to take and room to begin it, or at a stop."""
         if len(self._runs) >= self._inbox.concurrency:
-            await self._runs.one_ended(_BEAT_SECONDS)
+            await _first_of(self._runs.one_ended(_BEAT_SECONDS), stop.wait())
         elif batch.next_due != 0:
             seconds = _IDLE_LOOK_SECONDS
             if batch.next_due is not None:
                 seconds = min(seconds, batch.next_due)
-            waiting = asyncio.ensure_future(self._store.wait(self._endpoint, seconds))
-            woken = asyncio.ensure_future(wake.wait())
-            done, pending = await asyncio.wait(
-                {waiting, woken}, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in pending:
-                task.cancel()
-            await asyncio.wait({waiting, woken})
-            if waiting in done:
-                await waiting
+            await _first_of(self._store.wait(self._endpoint, seconds), news.wait(), stop.wait())
 
     async def _begin(self, taken: Taken) -> None:
         """Begin an attempt, or settle an event that cannot have one."""
@@ -160,9 +156,10 @@ class Worker:
         backoff = self._inbox.backoff_seconds(claim.attempt)
         handlers = self._router.find(event)
         if handlers:
-            self._runs.begin(
+            run = self._runs.begin(
                 Attempt(claim, delivery, event, handlers, last_chance, backoff_seconds=backoff)
             )
+            run.answer.add_done_callback(self._look_for_a_retry)
             return
         # It was stored where there was one, by another version of the application: not handled.
         fault = f"this worker has no handler for {event.type}"
@@ -171,6 +168,11 @@ class Worker:
         else:
             _log.error("%s waits: %s", claim.key, fault)
             await self._settle(taken, self._store.retry(claim, backoff, claim.finished, fault))
+
+    def _look_for_a_retry(self, answer: asyncio.Future[Outcome]) -> None:
+        """Find out when an event that was given back is due: nobody else tells an idle worker."""
+        if answer.result().reason != Reason.HANDLED:
+            self.nudge()
 
     async def _bury(self, taken: Taken, reason: DeadReason, error: str) -> None:
         _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
@@ -189,7 +191,14 @@ class Worker:
             _log.warning("cannot retire from the inbox; it will forget: %s", error)
 
 
-async def _until_set(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
+async def _first_of(*calls: Coroutine[Any, Any, object]) -> None:
+    """Return when the first of them has returned, and raise what it raised."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

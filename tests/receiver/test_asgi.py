@@ -944,7 +944,7 @@ async def test_a_store_that_hangs_is_unready(tmp_path: Path) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
     receiver = Receiver(secrets=SECRET, store=store, limits=Limits(store_seconds=0.1))
     async with with_health(receiver) as sender:
-        gate = store.hang("open")
+        gate = store.hang("warnings")
         ready = await sender.client.get("/readyz")
         assert ready.status_code == 503
         assert ready.json()["problems"] == ["the store cannot be used; the log says why"]

@@ -359,6 +359,20 @@ class TestWorking:
         assert len(handler.contexts) == 10
         assert handler.most_at_once == 3
 
+    async def test_an_idle_worker_begins_a_retry_when_it_is_due(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(backoff=Backoff(first_seconds=0.1, factor=1, jitter=0))
+        handler = Handler(receiver)
+        handler.raises(*[ValueError("not yet")] * 9, None)
+        loop = asyncio.get_running_loop()
+        async with delivering(receiver, SECRET) as sender:
+            started_at = loop.time()
+            await sender.send(comment())
+            await empty(receiver)
+        assert handler.attempts == list(range(1, 11))
+        assert 0.9 < loop.time() - started_at < 15  # not one look of an idle worker for each
+
     async def test_sync_handlers_run_in_threads(self, receiver: Receiver) -> None:
         seen: list[str] = []
         receiver.on(CommentReceived, name="sync")(lambda event: seen.append(event.id))
@@ -506,6 +520,23 @@ class TestStopping:
         async with worker_beside(make_receiver) as heir:
             await heir.has_run(1)
         assert heir.attempts == [2]
+
+    async def test_a_stop_does_not_wait_for_the_next_beat_of_a_worker_that_is_full(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(concurrency=1, limits=Limits(drain_seconds=0.1))
+        handler = Handler(receiver)
+        handler.waits()
+        loop = asyncio.get_running_loop()
+        async with delivering(receiver, SECRET) as sender:
+            await sender.send(comment())
+            await handler.has_run(1)
+            stopped_at = loop.time()
+        assert loop.time() - stopped_at < 8
+
+    async def test_a_receiver_that_is_closed_at_once_ends(self, receiver: Receiver) -> None:
+        async with receiver:
+            pass
 
     async def test_a_receiver_works_again_after_a_stop(self, receiver: Receiver) -> None:
         handler = Handler(receiver)

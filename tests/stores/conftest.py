@@ -6,15 +6,24 @@ A backend joins both contract suites by a factory in ``BACKENDS``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
 import apsw
 import pytest
+from support.redis_servers import (
+    REDIS_SERVER,
+    RedisServer,
+    leaked_keys,
+    redis_server,
+    valkey_cluster,
+)
 
 from hookonce.stores.base import DEFAULT_RETENTION, Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.types import Clock
 
@@ -30,7 +39,81 @@ def _sqlite(request: pytest.FixtureRequest, retention: timedelta, clock: Clock) 
     return SQLiteStore(folder / "hooks.db", retention=retention, clock=clock)
 
 
-BACKENDS: dict[str, Factory] = {"memory": _memory, "sqlite": _sqlite}
+def _valkey(request: pytest.FixtureRequest, retention: timedelta, clock: Clock) -> Store:
+    server: RedisServer = request.getfixturevalue("valkey")
+    return RedisStore(server.url, retention=retention, clock=clock)
+
+
+def _redis(request: pytest.FixtureRequest, retention: timedelta, clock: Clock) -> Store:
+    server: RedisServer = request.getfixturevalue("redis_7")
+    return RedisStore(server.url, retention=retention, clock=clock)
+
+
+def _cluster(request: pytest.FixtureRequest, retention: timedelta, clock: Clock) -> Store:
+    nodes: list[RedisServer] = request.getfixturevalue("cluster")
+    url = nodes[0].url.replace("redis://", "redis+cluster://")
+    # With one shard, since the order of events and the inbox's limits hold for each shard.
+    return RedisStore(url, shards=1, retention=retention, clock=clock)
+
+
+BACKENDS: dict[str, Factory] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "valkey": _valkey,
+    "redis": _redis,
+    "cluster": _cluster,
+}
+
+
+@pytest.fixture(scope="session")
+def shared_valkey() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_redis_7() -> Iterator[RedisServer]:
+    if REDIS_SERVER is None:
+        pytest.skip("the distribution's redis-server is not installed")
+    with redis_server(binary=REDIS_SERVER) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[list[RedisServer]]:
+    with valkey_cluster(nodes=2) as servers:
+        yield servers
+
+
+@contextmanager
+def _without_leaks(*servers: RedisServer) -> Iterator[None]:
+    for server in servers:
+        server.flush()
+    yield
+    for server in servers:
+        with server.client() as client:
+            assert leaked_keys(client) == set()
+
+
+@pytest.fixture
+def valkey(shared_valkey: RedisServer) -> Iterator[RedisServer]:
+    """Return an empty Valkey; after the test no key may be left that nothing removes."""
+    with _without_leaks(shared_valkey):
+        yield shared_valkey
+
+
+@pytest.fixture
+def redis_7(shared_redis_7: RedisServer) -> Iterator[RedisServer]:
+    """Return an empty Redis of the distribution; checked like ``valkey``."""
+    with _without_leaks(shared_redis_7):
+        yield shared_redis_7
+
+
+@pytest.fixture
+def cluster(shared_cluster: list[RedisServer]) -> Iterator[list[RedisServer]]:
+    """Return an empty cluster of two masters; checked like ``valkey``."""
+    with _without_leaks(*shared_cluster):
+        yield shared_cluster
 
 
 class FakeClock:

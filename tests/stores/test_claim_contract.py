@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 from freezegun import freeze_time
@@ -22,7 +23,9 @@ from hookonce.stores.base import (
     Store,
     delivery_key,
 )
-from hookonce.types import Clock, DeliveryKey, new_token, system_clock
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.types import Clock, DeliveryKey, new_token
 
 pytestmark = pytest.mark.anyio
 
@@ -150,11 +153,13 @@ class TestLeases:
         pass_time(0.5)
         assert (await claim(store)).attempt == 2
 
-    async def test_the_default_clock_is_the_systems_looked_up_at_the_call(
-        self, make_store: Callable[..., Store]
+    @pytest.mark.parametrize("kind", [MemoryStore, SQLiteStore])  # a server has a clock of its own
+    async def test_the_default_clock_is_the_machines_looked_up_at_the_call(
+        self, kind: type[Store], tmp_path: Path
     ) -> None:
         with freeze_time("2026-01-01 12:00:00", real_asyncio=True) as frozen:
-            async with aclosing(make_store(clock=system_clock)) as store:
+            made = MemoryStore() if kind is MemoryStore else SQLiteStore(tmp_path / "hooks.db")
+            async with aclosing(made) as store:
                 await claim(store)
                 frozen.tick(LEASE - 1)
                 assert await look(store) is InFlight

@@ -2,367 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import Coroutine
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from stores.store_model import RETENTION, StoreMachine
+from support.redis_servers import RedisServer, leaked_keys
 
-from hookonce.errors import StoreError
-from hookonce.stores.base import (
-    Claimed,
-    ClaimResult,
-    Dead,
-    DeadReason,
-    Delivery,
-    Done,
-    InFlight,
-    Ownership,
-    Store,
-    StoreStats,
-)
+from hookonce.stores.base import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Clock, DeliveryKey, Token
-
-T = TypeVar("T")
-
-RETENTION = timedelta(hours=26)
-DELIVERIES = {
-    delivery.key: delivery
-    for delivery in (
-        Delivery("first", "evt_1", "comment.received", 1.0, b"first evt_1"),
-        Delivery("second", "evt_1", None, 2.0, b"second evt_1"),
-    )
-}
-NONE: frozenset[str] = frozenset()
-
-keys = st.sampled_from(sorted(DELIVERIES))
-leases = st.sampled_from([10.0, 60.0])
-handlers = st.frozensets(st.sampled_from("abc"), max_size=2)
-# Which claim of an event a step is taken with: mostly the last one, sometimes a stale one.
-ages = st.sampled_from([1, 1, 1, 2, 3])
-
-
-@dataclass
-class Letter:
-    """A dead letter, or a delivery kept for the case that the event's claim ends unsettled."""
-
-    reason: DeadReason
-    error: str
-    attempts: int
-    finished: frozenset[str]
-    body: bytes
-    is_kept: bool = False
-
-
-@dataclass
-class Event:
-    """What a store must know of one event."""
-
-    done_until: float = -math.inf
-    owner: Token | None = None
-    until: float = -math.inf
-    lease: float = 0.0
-    attempts: int = 0
-    finished: frozenset[str] = NONE
-    forgettable_at: float = math.inf
-    letter: Letter | None = None
-
-    def forgotten(self) -> tuple[int, frozenset[str]]:
-        """Return attempts and handlers that are left when the attempts are forgotten."""
-        return (self.letter.attempts, self.letter.finished) if self.letter else (0, NONE)
-
-    def finish(self, handlers: frozenset[str]) -> None:
-        """Add checkpoints of the owner, which the letter it keeps has as well."""
-        self.finished |= handlers
-        if self.letter is not None and self.letter.is_kept:
-            self.letter.finished |= handlers
-
-    def dead_letter(self, now: float) -> Letter | None:
-        """Return the letter, unless it is only kept for the case that the live claim fails."""
-        if self.letter is None or (self.letter.is_kept and now < self.until):
-            return None
-        return self.letter
-
-
-class StoreMachine(RuleBasedStateMachine):
-    """Drives a store and the model; a subclass makes the store."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 1_700_000_000.0
-        self.events = {key: Event() for key in DELIVERIES}
-        self.claims: dict[DeliveryKey, list[Claimed]] = {key: [] for key in DELIVERIES}
-        self.replays: set[Token] = set()
-        self.tokens = 0
-        self.is_aged = False
-        self.folder = TemporaryDirectory(prefix="hookonce-")
-        self.runner = asyncio.Runner()
-        self.store = self.make_store(Path(self.folder.name), lambda: self.now)
-
-    def make_store(self, folder: Path, clock: Clock) -> Store:
-        raise NotImplementedError
-
-    def teardown(self) -> None:
-        self.run(self.store.aclose())
-        self.runner.close()
-        self.folder.cleanup()
-
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(call)
-
-    def new_token(self) -> Token:
-        self.tokens += 1
-        return Token(f"token {self.tokens}")
-
-    def past_claim(self, key: DeliveryKey, age: int) -> Claimed:
-        """Return a claim that was granted, or one that nobody was ever granted."""
-        granted = self.claims[key]
-        if age <= len(granted):
-            return granted[-age]
-        return Claimed(key, Token("nobody's"), 1, NONE, 10.0)
-
-    @rule(key=keys, lease=leases)
-    def claim(self, key: DeliveryKey, lease: float) -> None:
-        token = self.new_token()
-        self.claimed(key, token, lease, self.run(self.store.claim(key, token, lease)))
-
-    @rule(key=keys, age=ages)
-    def claim_again(self, key: DeliveryKey, age: int) -> None:
-        claim = self.past_claim(key, age)
-        if claim.token in self.replays:
-            result = self.run(self.store.replay(key, claim.token, claim.lease))
-            self.replayed(key, claim.token, claim.lease, result)
-        else:
-            result = self.run(self.store.claim(key, claim.token, claim.lease))
-            self.claimed(key, claim.token, claim.lease, result)
-
-    @rule(key=keys, lease=leases)
-    def replay(self, key: DeliveryKey, lease: float) -> None:
-        token = self.new_token()
-        try:
-            result = self.run(self.store.replay(key, token, lease))
-        except StoreError:
-            assert not self.store.keeps_bodies
-            assert self.events[key].letter is not None
-            return
-        self.replays.add(token)
-        self.replayed(key, token, lease, result)
-
-    def replayed(
-        self, key: DeliveryKey, token: Token, lease: float, result: ClaimResult | None
-    ) -> None:
-        letter = self.events[key].dead_letter(self.now)
-        if letter is None:
-            assert result is None
-        else:
-            assert result is not None
-            assert self.store.keeps_bodies
-            letter.is_kept = False
-            self.claimed(key, token, lease, result, is_replay=True)
-
-    def claimed(
-        self,
-        key: DeliveryKey,
-        token: Token,
-        lease: float,
-        result: ClaimResult,
-        *,
-        is_replay: bool = False,
-    ) -> None:
-        """Check the result of a claim against the model, and take note of what was granted."""
-        event = self.events[key]
-        if self.now < event.done_until:
-            assert result == Done()
-        elif self.now < event.until:
-            event.until = min(event.until, self.now + event.lease)
-            if event.owner == token:
-                assert result == Claimed(key, token, event.attempts, event.finished, event.lease)
-            else:
-                assert result == InFlight(event.until)
-        elif event.letter is not None and not is_replay:
-            assert result == Dead()
-        else:
-            assert isinstance(result, Claimed)
-            known = [(event.attempts, event.finished)]
-            if event.forgettable_at <= self.now:
-                known.append(event.forgotten())
-            assert (result.attempt - 1, result.finished) in known
-            assert (result.key, result.token, result.lease) == (key, token, lease)
-            event.owner, event.until, event.lease = token, self.now + lease, lease
-            event.attempts, event.finished = result.attempt, result.finished
-            event.forgettable_at = self.now + RETENTION.total_seconds()
-            older = [claim for claim in self.claims[key] if claim.token != token]
-            self.claims[key] = [*older, result]
-
-    def holds(self, claim: Claimed, ownership: Ownership) -> bool:
-        """Check an answer to a step that only the owner may take; return whether it was taken."""
-        event = self.events[claim.key]
-        if event.owner != claim.token:
-            assert ownership is Ownership.LOST
-        elif ownership is Ownership.LOST:
-            # Only a store that has forgotten the attempts may say so.
-            assert event.forgettable_at <= self.now
-            assert event.until <= self.now
-            event.owner = None
-            event.attempts, event.finished = event.forgotten()
-        return ownership is Ownership.HELD
-
-    @rule(key=keys, age=ages, finished=handlers)
-    def extend(self, key: DeliveryKey, age: int, finished: frozenset[str]) -> None:
-        claim = self.past_claim(key, age)
-        if self.holds(claim, self.run(self.store.extend(claim, finished))):
-            event = self.events[key]
-            event.until = self.now + claim.lease
-            event.finish(finished)
-
-    @rule(key=keys, age=ages, finished=handlers)
-    def release(self, key: DeliveryKey, age: int, finished: frozenset[str]) -> None:
-        claim = self.past_claim(key, age)
-        if self.holds(claim, self.run(self.store.release(claim, finished, "it failed"))):
-            event = self.events[key]
-            event.finish(finished)
-            event.owner, event.until = None, -math.inf
-            if event.letter is not None and event.letter.is_kept:
-                event.letter.reason, event.letter.error = DeadReason.EXHAUSTED, "it failed"
-                event.letter.is_kept = False
-
-    @rule(key=keys, age=ages)
-    def complete(self, key: DeliveryKey, age: int) -> None:
-        claim = self.past_claim(key, age)
-        self.run(self.store.complete(claim))
-        self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
-
-    @precondition(lambda self: self.store.keeps_bodies)
-    @rule(key=keys, age=ages)
-    def keep(self, key: DeliveryKey, age: int) -> None:
-        claim = self.past_claim(key, age)
-        if claim.token in self.replays:
-            return  # the letter is there already
-        delivery = DELIVERIES[key]
-        if self.holds(claim, self.run(self.store.keep(claim, delivery))):
-            event = self.events[key]
-            event.letter = Letter(
-                DeadReason.INTERRUPTED,
-                "",
-                claim.attempt,
-                event.finished,
-                delivery.body,
-                is_kept=True,
-            )
-
-    @precondition(lambda self: self.store.keeps_bodies)
-    @rule(key=keys)
-    def keep_in_flight(self, key: DeliveryKey) -> None:
-        event, delivery = self.events[key], DELIVERIES[key]
-        if event.forgettable_at <= self.now:
-            return  # how many attempts it had is not certain
-        self.run(self.store.keep_in_flight(delivery))
-        if event.letter is None and event.done_until <= self.now:
-            event.letter = Letter(
-                DeadReason.INTERRUPTED,
-                "",
-                event.attempts,
-                event.finished,
-                delivery.body,
-                is_kept=True,
-            )
-
-    @rule(
-        key=keys,
-        age=ages,
-        reason=st.sampled_from(DeadReason),
-        finished=handlers,
-        delivery=st.booleans(),
-    )
-    def bury(
-        self,
-        key: DeliveryKey,
-        age: int,
-        reason: DeadReason,
-        finished: frozenset[str],
-        *,
-        delivery: bool,
-    ) -> None:
-        claim, event = self.past_claim(key, age), self.events[key]
-        given = DELIVERIES[key] if delivery else None
-        error = f"{reason} in attempt {claim.attempt}"
-        try:
-            ownership = self.run(
-                self.store.bury(claim, reason, error=error, finished=finished, delivery=given)
-            )
-        except StoreError:
-            assert self.store.keeps_bodies
-            assert given is None
-            assert event.letter is None
-            assert event.owner == claim.token
-            return
-        if self.holds(claim, ownership):
-            assert given or event.letter or not self.store.keeps_bodies
-            event.owner, event.until = None, -math.inf
-            event.finished |= finished
-            body = DELIVERIES[key].body if self.store.keeps_bodies else b""
-            event.letter = Letter(reason, error, claim.attempt, event.finished, body)
-
-    @rule(key=keys)
-    def discard(self, key: DeliveryKey) -> None:
-        is_dead = self.events[key].dead_letter(self.now) is not None
-        assert self.run(self.store.discard(key)) is is_dead
-        if is_dead:
-            self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
-
-    @rule(seconds=st.sampled_from([1.0, 10.0, 60.0, 5 * 3600.0]))
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-
-    @rule()
-    def age(self) -> None:
-        self.is_aged = True
-        self.now += RETENTION.total_seconds()
-
-    @precondition(lambda self: not self.is_aged)  # what was forgotten does not come back
-    @rule(seconds=st.sampled_from([5.0, 5 * 3600.0]))
-    def set_the_clock_back(self, seconds: float) -> None:
-        self.now -= seconds
-        for key, event in self.events.items():
-            if self.now < event.until:  # a lease is cut to its length when somebody looks
-                token = self.new_token()
-                self.claimed(key, token, 1.0, self.run(self.store.claim(key, token, 1.0)))
-
-    @rule(reopen=st.booleans())
-    def prune(self, *, reopen: bool) -> None:
-        self.run(self.store.prune())
-        if reopen:
-            self.run(self.store.aclose())
-
-    @invariant()
-    def shows_what_is_dead_and_in_flight(self) -> None:
-        expected = {
-            key: letter
-            for key, event in self.events.items()
-            if (letter := event.dead_letter(self.now)) is not None
-        }
-        in_flight = sum(self.now < event.until for event in self.events.values())
-        assert self.run(self.store.stats()) == StoreStats(in_flight, len(expected))
-        listed = self.run(self.store.dead_letters())
-        assert sorted(letter.delivery.key for letter in listed) == sorted(expected)
-        for key, letter in expected.items():
-            found = self.run(self.store.dead_letter(key))
-            assert found is not None
-            assert (found.reason, found.error) == (letter.reason, letter.error)
-            assert found.delivery.body == letter.body
-            # A replay that is under way may show already, or only when it is settled.
-            event = self.events[key]
-            assert letter.attempts <= found.attempts <= max(letter.attempts, event.attempts)
-            assert letter.finished <= found.finished <= letter.finished | event.finished
+from hookonce.types import Clock
 
 
 class MemoryMachine(StoreMachine):
@@ -375,12 +29,90 @@ class SQLiteMachine(StoreMachine):
         return SQLiteStore(folder / "hooks.db", retention=RETENTION, clock=clock)
 
 
+class RedisMachine(StoreMachine):
+    server: ClassVar[RedisServer]
+    examples: ClassVar[Iterator[int]] = count()
+
+    def make_store(self, folder: Path, clock: Clock) -> Store:  # noqa: ARG002 - it needs no folder
+        prefix = f"{type(self).__name__}:{next(self.examples)}"
+        return RedisStore(
+            self.server.url, prefix=prefix, shards=2, retention=RETENTION, clock=clock
+        )
+
+    def teardown(self) -> None:
+        super().teardown()
+        with self.server.client() as client:
+            leaked = leaked_keys(client, "*")
+            client.flushall()
+        assert leaked == set()
+
+
+class ValkeyMachine(RedisMachine):
+    pass
+
+
+class Redis7Machine(RedisMachine):
+    pass
+
+
+class ClusterMachine(StoreMachine):
+    nodes: ClassVar[list[RedisServer]]
+
+    def make_store(self, folder: Path, clock: Clock) -> Store:  # noqa: ARG002 - it needs no folder
+        url = self.nodes[0].url.replace("redis:", "redis+cluster:")
+        return RedisStore(url, retention=RETENTION, clock=clock)
+
+    def teardown(self) -> None:
+        super().teardown()
+        for node in self.nodes:
+            with node.client() as client:
+                leaked = leaked_keys(client)
+                client.flushall()
+            assert leaked == set()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _valkey(shared_valkey: RedisServer) -> None:
+    ValkeyMachine.server = shared_valkey
+
+
+@pytest.fixture(scope="class")
+def _cluster(shared_cluster: list[RedisServer]) -> None:
+    ClusterMachine.nodes = shared_cluster
+
+
+@pytest.fixture(scope="class")
+def _redis_7(shared_redis_7: RedisServer) -> None:
+    Redis7Machine.server = shared_redis_7
+
+
 TestMemoryModel = MemoryMachine.TestCase
 TestMemoryModel.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestSQLiteModel = SQLiteMachine.TestCase
 TestSQLiteModel.settings = settings(
     max_examples=100,
     stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestValkeyModel = ValkeyMachine.TestCase
+TestValkeyModel.settings = settings(
+    max_examples=40,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestRedis7Model = pytest.mark.usefixtures("_redis_7")(Redis7Machine.TestCase)
+TestRedis7Model.settings = settings(
+    max_examples=15,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestClusterModel = pytest.mark.usefixtures("_cluster")(ClusterMachine.TestCase)
+TestClusterModel.settings = settings(
+    max_examples=10,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

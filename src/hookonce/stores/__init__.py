@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from importlib import import_module
 from pathlib import PurePath
+from types import ModuleType
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -13,18 +14,30 @@ from .base import DEFAULT_RETENTION, Store
 
 __all__ = ["open_store", "sqlite_path"]
 
+_REDIS_SCHEMES = {
+    "redis",
+    "rediss",
+    "unix",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+}
+
 
 def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clock) -> Store:
     """Return the store a URL names; it connects at its first use.
 
     ``sqlite:///relative.db`` and ``sqlite:////absolute.db`` name a file, ``memory://`` a store that
-    forgets at a restart.
+    forgets at a restart, ``redis://host:6379/0`` and its kin a Redis or Valkey server.
 
     Raises:
         ValueError: the URL names no store, or the retention is too short.
+        ImportError: the store needs a package that is not installed.
 
     """
-    scheme = urlsplit(url).scheme
+    # Not split any further: the error for a URL that cannot be split may quote a password.
+    scheme = url.partition(":")[0].lower()
     # Backends are imported when asked for: `import hookonce` loads none.
     if scheme == "memory":
         memory = import_module(".memory", __name__)
@@ -33,10 +46,24 @@ def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clo
         path = sqlite_path(url)
         sqlite = import_module(".sqlite", __name__)
         return cast("Store", sqlite.SQLiteStore(path, retention=retention, clock=clock))
+    if scheme in _REDIS_SCHEMES:
+        redis = _redis()
+        return cast("Store", redis.RedisStore(url, retention=retention, clock=clock))
     raise ValueError(
-        f"no store has the scheme {scheme!r}; use sqlite:///file.db, sqlite:////absolute/file.db"
-        " or memory://"
+        f"no store has the scheme {scheme!r}; use sqlite:///file.db, sqlite:////absolute/file.db,"
+        " redis://host:6379/0, rediss://, unix://, redis+cluster://, redis+sentinel:// or memory://"
     )
+
+
+def _redis() -> ModuleType:
+    try:
+        return import_module(".redis", __name__)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "redis":
+            raise
+        raise ImportError(
+            "the Redis store needs redis-py: pip install 'hookonce[redis]'", name="redis"
+        ) from error
 
 
 def sqlite_path(url: str) -> str:

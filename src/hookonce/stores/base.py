@@ -236,7 +236,7 @@ class Store(Protocol):
         ...
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should mend, though the store works."""
+        """Return what an operator should mend though the store works; raise if it does not."""
         ...
 
     async def aclose(self) -> None:

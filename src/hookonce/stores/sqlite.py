@@ -75,7 +75,8 @@ class SQLiteStore:
         await self._writer.run(_nothing)
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return nothing: this store has no settings to mend."""
+        """Return nothing, if the file can be used: there are no settings to mend."""
+        await self.open()
         return ()
 
     async def aclose(self) -> None:

@@ -1,0 +1,424 @@
+"""The Redis store, for many machines: Redis or Valkey, alone, with sentinels or as a cluster.
+
+Time is the server's. Whatever is asked in one turn of the event loop goes out as one script call.
+How safe a write is, is the server's configuration and ``durability`` and ``replicas`` here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from datetime import timedelta
+from math import ceil
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from redis.exceptions import RedisError
+
+from ..errors import StoreError
+from ..types import Clock, DeliveryKey, Token, new_token, system_clock
+from .base import (
+    DEFAULT_RETENTION,
+    Claimed,
+    ClaimResult,
+    DeadLetter,
+    DeadReason,
+    Delivery,
+    Ownership,
+    StoreStats,
+    check_retention,
+)
+from .inbox import Batch, Entry, PutResult, Stored, Taken
+from .redis_batches import CALL_SECONDS, Batches, Reply
+from .redis_checks import inspect
+from .redis_codec import (
+    Step,
+    decode,
+    encode,
+    error_arguments,
+    read_claim,
+    read_entry,
+    read_letter,
+    read_ownership,
+    read_put,
+    read_taken,
+    step,
+    write_delivery,
+    write_names,
+)
+from .redis_link import Durability, Safety, explained
+from .redis_session import Session, listed
+from .redis_url import place_of, place_of_client
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis, RedisCluster
+
+__all__ = ["RedisStore"]
+
+_log = logging.getLogger("hookonce.store")
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_MOST_SHARDS = 1024
+# More at once would keep the server from everybody else; a worker that can do more asks again.
+_MOST_TAKEN = 256
+
+
+class RedisStore:
+    """Remembers events on a Redis or Valkey server, which many machines may share.
+
+    Args:
+        client_or_url: a URL, or a client of redis-py's asyncio whose settings are used; the store
+            makes connections of its own.
+        prefix: what its keys begin with.
+        shards: into how many parts events are divided, which the nodes of a cluster share; 1 for a
+            server and 16 for a cluster unless given. It must be the same everywhere, and must not
+            be changed while events are remembered.
+        durability: "memory" if the server's answer is enough; "fsync" to wait until it has written
+            to its append-only file, once for each batch.
+        replicas: how many replicas must have a write before it counts.
+        retention: how long a done event is remembered; at least 26 hours.
+        clock: Unix time in seconds; other than the system's, it is used in place of the server's.
+
+    Raises:
+        ValueError: a URL, or another argument, that cannot be used.
+
+    """
+
+    keeps_bodies = True
+
+    def __init__(
+        self,
+        client_or_url: str | Redis | RedisCluster,
+        *,
+        prefix: str | None = None,
+        shards: int | None = None,
+        durability: Durability | None = None,
+        replicas: int | None = None,
+        retention: timedelta = DEFAULT_RETENTION,
+        clock: Clock = system_clock,
+    ) -> None:
+        if isinstance(client_or_url, str):
+            self._place = place_of(client_or_url)
+        else:
+            self._place = place_of_client(client_or_url)
+        options = self._place.options
+        prefix = _either("prefix", prefix, options, "hookonce")
+        shards = _either("shards", shards, options, self._place.shards)
+        durability = _either("durability", durability, options, "memory")
+        replicas = _either("replicas", replicas, options, 0)
+        if not isinstance(prefix, str) or _PREFIX.fullmatch(prefix) is None:
+            raise ValueError(
+                "prefix takes 1 to 64 letters, digits, underscores, full stops, colons and hyphens"
+            )
+        if type(shards) is not int or not 1 <= shards <= _MOST_SHARDS:
+            raise ValueError(f"shards takes a number from 1 to {_MOST_SHARDS}")
+        if durability not in {"memory", "fsync"}:
+            raise ValueError("durability takes 'memory' or 'fsync'")
+        if type(replicas) is not int or replicas < 0:
+            raise ValueError("replicas takes a number from 0 on")
+        self._clock = clock
+        self._bases = [f"{{{prefix}:{shard}}}".encode() for shard in range(shards)]
+        self._channel = f"{prefix}:wake".encode()
+        self._safety = Safety(durability, replicas)
+        self._link = {
+            "safety": self._safety,
+            "clock": None if clock is system_clock else clock,
+            "retention": check_retention(retention),
+        }
+        self._session: Session | None = None
+        self._logged: set[str] = set()
+
+    async def open(self) -> None:
+        """Connect and check what the servers can do, or raise StoreError.
+
+        What is dangerous about their configuration is logged, once.
+        """
+        for warning in await self.warnings():
+            if warning not in self._logged:
+                self._logged.add(warning)
+                _log.warning("%s", warning)
+
+    async def aclose(self) -> None:
+        """Finish what is under way and close the connections."""
+        session, self._session = self._session, None
+        if session is not None and session.is_ours:
+            await session.aclose()
+
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what is dangerous about the servers' configuration, each as a sentence."""
+        session = self._running()
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await inspect(await session.servers.pools(), self._safety)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreError(f"the Redis store cannot be opened: {explained(error)}") from error
+
+    async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
+        """Claim an event; see ``Store.claim``."""
+        reply = await self._of(key).run(step("claim", key, token, lease), may_be_dropped=True)
+        return read_claim(reply.value, key, token, self._clock_offset(reply))
+
+    async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
+        """Claim a dead letter; see ``Store.replay``."""
+        reply = await self._of(key).run(step("replay", key, token, lease), may_be_dropped=True)
+        if reply.value == b"N":
+            return None
+        return read_claim(reply.value, key, token, self._clock_offset(reply))
+
+    async def extend(self, claim: Claimed, finished: frozenset[str] = frozenset()) -> Ownership:
+        """Start the lease anew; see ``Store.extend``."""
+        names = write_names(finished)
+        reply = await self._do(claim.key, "extend", claim.token, claim.lease, names)
+        return read_ownership(reply.value)
+
+    async def complete(self, claim: Claimed) -> None:
+        """Record that the event is handled; see ``Store.complete``."""
+        await self._do(claim.key, "complete")
+
+    async def release(
+        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+    ) -> Ownership:
+        """Give the event back; see ``Store.release``."""
+        return await self.retry(claim, 0.0, finished, error)
+
+    async def retry(
+        self,
+        claim: Claimed,
+        after: float,
+        finished: frozenset[str] = frozenset(),
+        error: str | None = None,
+    ) -> Ownership:
+        """Give an event back to the inbox for later; see ``InboxStore.retry``."""
+        reply = await self._do(
+            claim.key,
+            "give_back",
+            claim.token,
+            new_token(),
+            write_names(finished),
+            *error_arguments(error),
+            max(0.0, after),
+        )
+        return read_ownership(reply.value)
+
+    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+        """Keep the delivery beside its claim; see ``Store.keep``."""
+        given = write_delivery(delivery)
+        reply = await self._do(claim.key, "keep", claim.token, *given)
+        return read_ownership(reply.value)
+
+    async def keep_in_flight(self, delivery: Delivery) -> None:
+        """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
+        await self._do(delivery.key, "keep_in_flight", *write_delivery(delivery))
+
+    async def bury(
+        self,
+        claim: Claimed,
+        reason: DeadReason,
+        *,
+        error: str = "",
+        finished: frozenset[str] = frozenset(),
+        delivery: Delivery | None = None,
+    ) -> Ownership:
+        """Make the event a dead letter; see ``Store.bury``."""
+        reply = await self._do(
+            claim.key,
+            "bury",
+            claim.token,
+            new_token(),
+            write_names(finished),
+            *error_arguments(error),
+            str(reason),
+            *(() if delivery is None else write_delivery(delivery)),
+        )
+        return read_ownership(reply.value)
+
+    async def dead_letters(
+        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Return dead letters, oldest first, with empty bodies."""
+        shards = self._running().shards
+        wanted = (endpoint or "", *_type_filter(event_type))
+        lists = await asyncio.gather(*(listed(shard, "letters", wanted, limit) for shard in shards))
+        # By the time buried, and then in the order of the shard.
+        rows = sorted((row for rows in lists for row in rows), key=lambda r: (float(r[8]), r[12]))
+        return [read_letter(row) for row in rows[:limit]]
+
+    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
+        """Return one dead letter with its body."""
+        reply = await self._do(key, "letter")
+        return None if reply.value == b"N" else read_letter(reply.value)
+
+    async def discard(self, key: DeliveryKey) -> bool:
+        """Forget a dead letter and remember the event as done; see ``Store.discard``."""
+        reply = await self._do(key, "discard", new_token())
+        return bool(reply.value == b"1")
+
+    async def put(
+        self,
+        delivery: Delivery,
+        token: Token,
+        *,
+        max_depth: int | None = None,
+        max_bytes: int | None = None,
+    ) -> PutResult:
+        """Store a delivery; see ``InboxStore.put``.
+
+        With several shards each has its part of the limits, rounded up.
+        """
+        limits = [
+            "" if limit is None else str(ceil(limit / len(self._bases)))
+            for limit in (max_depth, max_bytes)
+        ]
+        given = write_delivery(delivery)
+        reply = await self._of(delivery.key).run(
+            step("put", *given, token, *limits, delivery.key), may_be_dropped=True
+        )
+        result = read_put(reply.value)
+        if isinstance(result, Stored):
+            self._running().listener.signal(delivery.endpoint)
+        return result
+
+    async def take(
+        self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
+    ) -> Batch:
+        """Claim events that are due; see ``InboxStore.take``."""
+        limit = min(limit, _MOST_TAKEN)
+        self._running().listener.looks(endpoint)
+        shards = await self._shards_to_take_from(limit, endpoint, worker, token)
+        taken: list[Taken] = []
+        due: list[float] = []
+        for shard, shard_due, is_asked in shards:
+            if not is_asked or (limit and len(taken) >= limit):
+                due += shard_due
+                continue
+            reply = await shard.run(
+                step("take", endpoint, worker, token, str(limit - len(taken)), lease),
+                may_be_dropped=True,
+            )
+            next_due, rows = reply.value
+            taken += [read_taken(row, token, lease) for row in rows]
+            due += [float(next_due)] if next_due else []
+        return Batch(tuple(taken), min(due, default=None))
+
+    async def wait(self, endpoint: str, seconds: float) -> None:
+        """Return when there may be something new to take; see ``InboxStore.wait``."""
+        await self._running().listener.wait(endpoint, seconds)
+
+    async def retire(self, worker: str) -> None:
+        """Forget a worker that ends."""
+        await self._of_all(step("retire", worker))
+
+    async def entries(
+        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+    ) -> list[Entry]:
+        """Return what is in the inbox, oldest first, with empty bodies."""
+        offset = 0.0
+        rows: list[Any] = []
+        for shard in self._running().shards:
+            if endpoint is None:
+                endpoints = (await shard.run(step("endpoints"))).value
+            else:
+                endpoints = [encode(endpoint)]
+            for name in endpoints:
+                wanted = (decode(name), *_type_filter(event_type))
+                rows += await listed(shard, "entries", wanted, limit)
+        if rows and self._link["clock"] is None:
+            reply = await self._running().shards[0].run(step("endpoints"))
+            offset = self._clock_offset(reply)
+        # By the time they were put, and then in the order of the shard.
+        rows.sort(key=lambda row: (float(row[10]), row[11]))
+        return [read_entry(row, offset) for row in rows[:limit]]
+
+    async def entry(self, key: DeliveryKey) -> Entry | None:
+        """Return one event of the inbox with its body."""
+        reply = await self._do(key, "entry")
+        return None if reply.value == b"N" else read_entry(reply.value, self._clock_offset(reply))
+
+    async def hasten(self, key: DeliveryKey) -> bool:
+        """Make a waiting event due now; see ``InboxStore.hasten``."""
+        reply = await self._do(key, "hasten")
+        return bool(reply.value == b"1")
+
+    async def prune(self) -> int:
+        """Remove records whose retention is over, and return how many.
+
+        The server does so by itself, and 0 is left for this call, unless a clock was given.
+        """
+        removed = 0
+        for shard in self._running().shards:
+            cursor = b"0"
+            while True:
+                cursor, count = (await shard.run(step("sweep", cursor))).value
+                removed += int(count)
+                if cursor == b"0":
+                    break
+        return removed
+
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
+        """Return how much the store holds, of one endpoint or of all."""
+        replies = await self._of_all(step("stats", endpoint or ""))
+        numbers = [[int(float(number)) for number in reply.value[:4]] for reply in replies]
+        in_flight, dead, depth, size = (sum(column) for column in zip(*numbers, strict=True))
+        received = [float(reply.value[4]) for reply in replies if reply.value[4]]
+        return StoreStats(
+            in_flight=in_flight,
+            dead=dead,
+            depth=depth,
+            bytes=size,
+            oldest_age=max(0.0, self._clock() - min(received)) if received else None,
+            workers=len({worker for reply in replies for worker in reply.value[5]}),
+        )
+
+    def _running(self) -> Session:
+        if self._session is None or not self._session.is_ours:
+            # What belongs to another loop, or to the parent process, cannot even be closed here.
+            self._session = Session(self._place, self._bases, self._channel, **self._link)
+        return self._session
+
+    def _of(self, key: DeliveryKey) -> Batches:
+        """Return the shard of an event."""
+        shards = self._running().shards
+        return shards[crc32(encode(key)) % len(shards)]
+
+    async def _do(self, key: DeliveryKey, name: str, *arguments: str | bytes | float) -> Reply:
+        return await self._of(key).run(step(name, key, *arguments))
+
+    async def _of_all(self, asked: Step) -> list[Reply]:
+        return await asyncio.gather(*(shard.run(asked) for shard in self._running().shards))
+
+    async def _shards_to_take_from(
+        self, limit: int, endpoint: str, worker: str, token: Token
+    ) -> list[tuple[Batches, list[float], bool]]:
+        """Return each shard, when something is due there, and whether to ask it; longest due first.
+
+        A take that is repeated asks where it has taken something, and nowhere else.
+        """
+        shards = self._running().shards
+        if len(shards) == 1:
+            return [(shards[0], [], True)]
+        replies = await self._of_all(step("peek", endpoint, worker, token))
+        looked = [
+            (shard, [float(due)] if due else [], is_repeat == b"1")
+            for shard, (due, is_repeat) in zip(shards, (r.value for r in replies), strict=True)
+        ]
+        is_repeated = any(is_repeat for *_, is_repeat in looked)
+        looked.sort(key=lambda shard: min(shard[1], default=0.0))
+        return [
+            (shard, due, is_repeat if is_repeated else limit > 0 and 0.0 in due)
+            for shard, due, is_repeat in looked
+        ]
+
+    def _clock_offset(self, reply: Reply) -> float:
+        """Return what a time by the server's clock is shown with, by the clock of this machine."""
+        return 0.0 if self._link["clock"] is not None else self._clock() - reply.now
+
+
+def _either(name: str, given: Any, options: dict[str, Any], usual: Any) -> Any:
+    if given is not None and name in options:
+        raise ValueError(f"{name} is given twice, in the URL and beside it")
+    return given if given is not None else options.get(name, usual)
+
+
+def _type_filter(event_type: str | None) -> tuple[str, str]:
+    return ("0", "") if event_type is None else ("1", event_type)

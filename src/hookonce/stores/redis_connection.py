@@ -1,0 +1,231 @@
+"""Connections to one server, to the master that sentinels name, or to the nodes of a cluster.
+
+Commands are sent over a connection by hand, and not by redis-py's clients: these repeat a command
+whose reply was lost for much longer than a delivery can wait, and a cluster's client would not wait
+for durability on the connection that has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import RedisError, ResponseError
+
+__all__ = [
+    "Address",
+    "ClusterServers",
+    "OneServer",
+    "SentinelServer",
+    "Servers",
+    "bounded",
+    "exchange",
+]
+
+Settings: TypeAlias = Mapping[str, Any]
+"""What redis-py's connections are made with."""
+Address: TypeAlias = tuple[str, int]
+Command: TypeAlias = Sequence[bytes]
+
+_CONNECT_SECONDS = 1.0
+_SENTINEL_SECONDS = 0.3
+
+
+class Servers(Protocol):
+    """Knows which server holds what; for one event loop."""
+
+    async def pool(self, key: bytes) -> ConnectionPool:
+        """Return connections to the server that holds a key."""
+        ...
+
+    async def pools(self) -> list[ConnectionPool]:
+        """Return connections to each server that holds anything."""
+        ...
+
+    def suspect(self) -> None:
+        """Find out anew who holds what, before it is asked for the next time."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...
+
+
+def bounded(given: Settings) -> dict[str, Any]:
+    """Return settings with which every wait is bounded by the caller, and nothing is repeated."""
+    settings = dict(given)
+    # Of a pool of redis-py, and not for ours.
+    for name in ("connection_pool", "maint_notifications_config", "max_connections", "timeout"):
+        settings.pop(name, None)
+    settings.pop("retry_on_timeout", None)
+    connect = settings.get("socket_connect_timeout") or _CONNECT_SECONDS
+    return settings | {
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "socket_timeout": None,
+        "socket_connect_timeout": min(connect, _CONNECT_SECONDS),
+        "protocol": 2,
+    }
+
+
+class OneServer:
+    """One server."""
+
+    def __init__(self, connection_class: type[AbstractConnection], settings: Settings) -> None:
+        self._pool = ConnectionPool(connection_class=connection_class, **bounded(settings))
+
+    async def pool(self, key: bytes) -> ConnectionPool:  # noqa: ARG002 - it holds them all
+        """Return connections to the server."""
+        return self._pool
+
+    async def pools(self) -> list[ConnectionPool]:
+        """Return connections to the server."""
+        return [self._pool]
+
+    def suspect(self) -> None:
+        """Do nothing: there is only one."""
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._pool.disconnect()
+
+
+class SentinelServer:
+    """The master of a service, as sentinels name it; they are asked at every connect."""
+
+    def __init__(
+        self,
+        sentinels: Sequence[Address],
+        service: str,
+        settings: Settings,
+        sentinel_settings: Settings,
+    ) -> None:
+        own = bounded(settings)
+        # One dead sentinel must not use up the time there is to ask another.
+        watch = bounded(sentinel_settings) | {
+            "socket_timeout": _SENTINEL_SECONDS,
+            "socket_connect_timeout": _SENTINEL_SECONDS,
+        }
+        self._sentinel = Sentinel(list(sentinels), sentinel_kwargs=watch)  # type: ignore[no-untyped-call]  # redis-py
+        self._pool = SentinelConnectionPool(service, self._sentinel, **own)  # type: ignore[no-untyped-call]  # redis-py
+
+    async def pool(self, key: bytes) -> ConnectionPool:  # noqa: ARG002 - it holds them all
+        """Return connections to the master."""
+        return self._pool
+
+    async def pools(self) -> list[ConnectionPool]:
+        """Return connections to the master."""
+        return [self._pool]
+
+    def suspect(self) -> None:
+        """Do nothing: a connection that failed is closed, and the next asks the sentinels."""
+
+    async def aclose(self) -> None:
+        """Close the connections, also those to the sentinels."""
+        await self._pool.disconnect()
+        for client in self._sentinel.sentinels:
+            await client.aclose()
+
+
+class ClusterServers:
+    """The nodes of a cluster, as one of them describes it."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        connection_class: type[AbstractConnection],
+        settings: Settings,
+    ) -> None:
+        self._addresses = list(addresses)
+        self._connection_class = connection_class
+        self._settings = bounded(settings)
+        self._pools: dict[Address, ConnectionPool] = {}
+        self._slots: list[tuple[int, int, Address]] = []
+        self._lock = asyncio.Lock()
+
+    async def pool(self, key: bytes) -> ConnectionPool:
+        """Return connections to the master of a key's slot."""
+        slot = key_slot(key)
+        for start, end, address in await self._map():
+            if start <= slot <= end:
+                return self._pool_of(address)
+        raise RedisError(f"no node of the cluster holds the slot {slot}")
+
+    async def pools(self) -> list[ConnectionPool]:
+        """Return connections to each master."""
+        return [self._pool_of(address) for address in sorted({at for *_, at in await self._map()})]
+
+    def suspect(self) -> None:
+        """Forget which node holds what."""
+        self._slots = []
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        for pool in self._pools.values():
+            await pool.disconnect()
+
+    def _pool_of(self, address: Address) -> ConnectionPool:
+        if address not in self._pools:
+            place = {"host": address[0], "port": address[1]}
+            self._pools[address] = ConnectionPool(
+                connection_class=self._connection_class, **self._settings | place
+            )
+        return self._pools[address]
+
+    async def _map(self) -> list[tuple[int, int, Address]]:
+        async with self._lock:
+            if not self._slots:
+                self._slots = await self._discover()
+            return self._slots
+
+    async def _discover(self) -> list[tuple[int, int, Address]]:
+        """Ask the nodes, those named at first and those found since, until one answers."""
+        failure: Exception = RedisError("no node of the cluster is known")
+        for address in dict.fromkeys([*self._addresses, *self._pools]):
+            try:
+                # One dead node must not use up the time there is to ask another.
+                async with asyncio.timeout(_CONNECT_SECONDS / 2):
+                    [reply] = await exchange(self._pool_of(address), [[b"CLUSTER", b"SLOTS"]])
+            except (RedisError, OSError, TimeoutError) as error:
+                failure = error
+                continue
+            if isinstance(reply, Exception):
+                failure = reply
+            elif reply:
+                return [
+                    (int(start), int(end), (master[0].decode() or address[0], int(master[1])))
+                    for start, end, master, *_ in reply
+                ]
+        raise failure
+
+
+async def exchange(pool: ConnectionPool, commands: Sequence[Command]) -> list[Any]:
+    """Send commands over one connection at once, and return their replies; errors are among them.
+
+    Cancelled, or cut short in any other way, it closes the connection: the next user must not read
+    the replies that were meant for this one.
+    """
+    connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
+    is_whole = False
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(await connection.read_response(disable_decoding=True))
+            except ResponseError as error:
+                replies.append(error)
+        is_whole = True
+        return replies
+    finally:
+        if not is_whole:
+            with contextlib.suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
+        await pool.release(connection)

@@ -1,0 +1,207 @@
+"""Events divided among the nodes of a cluster, and a master that sentinels replace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+from redis.asyncio import RedisCluster
+from redis.asyncio.sentinel import Sentinel
+from support.redis_servers import RedisServer, redis_server, sentinel
+from support.waiting import until_async
+
+from hookonce.stores.base import (
+    Claimed,
+    DeadReason,
+    Delivery,
+    Done,
+    InFlight,
+    StoreStats,
+    delivery_key,
+)
+from hookonce.stores.inbox import Full, Stored
+from hookonce.stores.redis import RedisStore
+from hookonce.types import DeliveryKey, Token, new_token
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 30.0
+
+
+def delivery(number: int) -> Delivery:
+    return Delivery("default", f"evt_{number}", "comment.received", 1.0, b"x" * 10)
+
+
+@pytest.fixture
+async def store(cluster: list[RedisServer]) -> AsyncIterator[RedisStore]:
+    store = RedisStore(cluster[0].url.replace("redis:", "redis+cluster:"))
+    await store.open()
+    yield store
+    await store.aclose()
+
+
+async def claim(store: RedisStore, key: DeliveryKey) -> Claimed:
+    result = await store.claim(key, new_token(), LEASE)
+    assert isinstance(result, Claimed)
+    return result
+
+
+async def take(
+    store: RedisStore, limit: int = 10, token: Token | None = None
+) -> tuple[set[str], float | None]:
+    batch = await store.take(
+        limit, LEASE, endpoint="default", worker="w", token=token or new_token()
+    )
+    return {taken.delivery.event_id for taken in batch.taken}, batch.next_due
+
+
+class TestManyShards:
+    async def test_all_nodes_have_a_share(
+        self, store: RedisStore, cluster: list[RedisServer]
+    ) -> None:
+        keys = [delivery_key("default", f"evt_{n}") for n in range(200)]
+        await asyncio.gather(*(claim(store, key) for key in keys))
+        assert (await store.stats()).in_flight == 200
+        for node in cluster:
+            with node.client() as client:
+                assert client.dbsize() > 20
+
+    async def test_workers_take_from_all_shards_what_they_asked_for(
+        self, store: RedisStore
+    ) -> None:
+        names = {f"evt_{n}" for n in range(50)}
+        puts = (store.put(delivery(n), new_token()) for n in range(50))
+        assert set(await asyncio.gather(*puts)) == {Stored()}
+        first, due = await take(store, 20)
+        assert len(first) == 20
+        assert due == 0
+        second, due = await take(store, 100)
+        assert first | second == names
+        assert due is not None
+        assert LEASE - 5 < due <= LEASE
+        assert (await store.stats()).workers == 1
+
+    async def test_a_repeated_take_is_the_same(self, store: RedisStore) -> None:
+        for n in range(30):
+            await store.put(delivery(n), new_token())
+        token = new_token()
+        first, _ = await take(store, 10, token)
+        again, _ = await take(store, 10, token)
+        assert first == again
+        assert len(first) == 10
+
+    async def test_each_shard_has_its_part_of_the_limits(self, store: RedisStore) -> None:
+        results = [await store.put(delivery(n), new_token(), max_depth=32) for n in range(200)]
+        assert results.count(Full()) > 100
+        assert (await store.stats()).depth == 32
+
+    async def test_lists_and_sums_are_of_all_shards(self, store: RedisStore) -> None:
+        for n in range(20):
+            await store.put(delivery(n), new_token())
+        listed = await store.entries(limit=15)
+        assert [entry.delivery.event_id for entry in listed] == [f"evt_{n}" for n in range(15)]
+        batch = await store.take(8, LEASE, endpoint="default", worker="w", token=new_token())
+        for taken in batch.taken:
+            await store.bury(taken.claim, DeadReason.REJECTED, error="no")
+        buried = [letter.delivery.event_id for letter in await store.dead_letters(limit=5)]
+        assert buried == [taken.delivery.event_id for taken in batch.taken][:5]
+        stats = await store.stats(endpoint="default")
+        assert stats == StoreStats(0, 8, 12, 120, stats.oldest_age, 1)
+
+    async def test_a_put_wakes_a_worker_at_another_node(
+        self, store: RedisStore, cluster: list[RedisServer]
+    ) -> None:
+        other = RedisStore(cluster[1].url.replace("redis:", "redis+cluster:"))
+        async with aclosing(other):
+            for n in range(5):
+                await take(store)
+                waiting = asyncio.create_task(store.wait("default", 20.0))
+                await other.put(delivery(n), new_token())
+                async with asyncio.timeout(5):
+                    await waiting
+                    while not (await take(store))[0]:
+                        await store.wait("default", 5.0)
+
+
+async def test_slots_that_move_are_found(cluster: list[RedisServer]) -> None:
+    client = RedisCluster(host="127.0.0.1", port=cluster[0].port)
+    async with aclosing(RedisStore(client)) as store:
+        owned = [await claim(store, delivery_key("default", f"evt_{n}")) for n in range(40)]
+        for one in owned:
+            await store.complete(one)
+        source, target = cluster
+        try:
+            _move_all(source, target)
+            for n in range(40):
+                key = delivery_key("default", f"evt_{n}")
+                assert await store.claim(key, new_token(), LEASE) == Done()
+        finally:
+            _move_back(source, target)
+    await client.aclose()
+
+
+def _move_all(source: RedisServer, target: RedisServer) -> None:
+    """Move every slot that has keys from one node to another."""
+    with source.client() as left, target.client() as right:
+        ids = left.execute_command("CLUSTER", "MYID"), right.execute_command("CLUSTER", "MYID")
+        keys = list(left.scan_iter("*"))
+        assert keys
+        for slot in {left.execute_command("CLUSTER", "KEYSLOT", key) for key in keys}:
+            right.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+            left.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+            for key in left.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10_000):
+                left.execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+            for client in (right, left):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+
+
+def _move_back(source: RedisServer, target: RedisServer) -> None:
+    with source.client() as left, target.client() as right:
+        left.flushall()
+        right.flushall()
+        mine = left.execute_command("CLUSTER", "MYID")
+        for slot in range(16_384 // 2):
+            for client in (left, right):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", mine)
+
+
+async def test_a_master_that_dies_is_replaced_and_nothing_is_forgotten() -> None:
+    with (
+        redis_server() as master,
+        redis_server("--replicaof", "127.0.0.1", str(master.port)) as replica,
+        sentinel(master) as watch,
+    ):
+        url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{watch.port}/hooks?replicas=1"
+        store = RedisStore(url)
+
+        async def knows_the_replica() -> bool:
+            with watch.client() as client:
+                replicas = client.execute_command("SENTINEL", "REPLICAS", "hooks")
+                return len(replicas) == 1
+
+        await until_async(knows_the_replica)
+        owned = await claim(store, delivery_key("default", "evt_1"))
+        await store.aclose()
+
+        store = RedisStore(url.partition("?")[0])
+        assert isinstance(await store.claim(owned.key, new_token(), LEASE), InFlight)
+        master.kill()
+
+        async def answers() -> bool:
+            try:
+                await store.complete(owned)
+            except Exception:  # noqa: BLE001 - until the failover
+                return False
+            return True
+
+        await until_async(answers, seconds=30)
+        assert await store.claim(owned.key, new_token(), LEASE) == Done()
+        await store.aclose()
+        with replica.client() as client:
+            assert client.exists("{hookonce:0}:d:default:evt_1") == 1
+
+        manager = Sentinel([("127.0.0.1", watch.port)])  # type: ignore[no-untyped-call]  # redis-py
+        async with aclosing(RedisStore(manager.master_for("hooks"))) as given:
+            assert await given.claim(owned.key, new_token(), LEASE) == Done()

@@ -1,0 +1,246 @@
+"""A write counts when it is as safe as was asked for, and dangerous configurations are named."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import aclosing
+
+import pytest
+from support.redis_servers import (
+    REDIS_SERVER,
+    RedisServer,
+    redis_server,
+)
+from support.waiting import until_async
+
+from hookonce.errors import StoreError
+from hookonce.stores.base import (
+    Claimed,
+    DeadReason,
+    Delivery,
+    InFlight,
+    Ownership,
+    delivery_key,
+)
+from hookonce.stores.inbox import Stored
+from hookonce.stores.redis import RedisStore
+from hookonce.types import new_token
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 30.0
+KEY = delivery_key("default", "evt_1")
+DELIVERY = Delivery("default", "evt_1", None, 1.0, b"body")
+
+
+@pytest.fixture(scope="module")
+def appending() -> Iterator[RedisServer]:
+    with redis_server("--appendfsync", "always", append_only=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def replica(appending: RedisServer) -> Iterator[RedisServer]:
+    with redis_server(
+        *("--replicaof", "127.0.0.1", str(appending.port)), append_only=True
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+async def replicated(appending: RedisServer, replica: RedisServer) -> RedisServer:
+    """Return a server whose replica has caught up."""
+    appending.flush()
+
+    async def is_linked() -> bool:
+        with replica.client() as client:
+            return str(client.info("replication")["master_link_status"]) == "up"
+
+    await until_async(is_linked)
+    return appending
+
+
+async def test_fsync_waits_for_the_append_only_file_once_for_a_batch(
+    appending: RedisServer,
+) -> None:
+    appending.flush()
+    async with aclosing(RedisStore(appending.url, durability="fsync")) as store:
+        await store.open()
+        with appending.client() as client:
+            client.config_resetstat()
+        keys = [delivery_key("default", f"evt_{n}") for n in range(100)]
+        results = await asyncio.gather(*(store.claim(key, new_token(), LEASE) for key in keys))
+        assert {type(result) for result in results} == {Claimed}
+        assert appending.calls_of("waitaof") == 1
+
+
+async def test_what_was_stored_with_fsync_survives_a_killed_server() -> None:
+    with redis_server("--appendfsync", "always", append_only=True) as server:
+        async with aclosing(RedisStore(server.url, durability="fsync")) as store:
+            assert await store.put(DELIVERY, new_token()) == Stored()
+            server.kill()
+            server.start()
+            batch = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+            assert [taken.delivery for taken in batch.taken] == [DELIVERY]
+
+
+async def test_fsync_needs_an_append_only_file(valkey: RedisServer) -> None:
+    async with aclosing(RedisStore(valkey.url, durability="fsync")) as store:
+        with pytest.raises(StoreError, match="appendonly yes"):
+            await store.open()
+        with pytest.raises(StoreError, match="appendonly yes"):
+            await store.claim(KEY, new_token(), LEASE)
+
+
+@pytest.mark.skipif(REDIS_SERVER is None, reason="the distribution's redis-server is not installed")
+async def test_fsync_needs_a_server_that_can_wait_for_it() -> None:
+    assert REDIS_SERVER is not None
+    with redis_server(binary=REDIS_SERVER, append_only=True) as server:
+        async with aclosing(RedisStore(server.url, durability="fsync")) as store:
+            with pytest.raises(StoreError, match="WAITAOF"):
+                await store.open()
+
+
+@pytest.mark.parametrize("durability", ["memory", "fsync"])
+async def test_a_replica_has_it_before_it_counts(
+    replicated: RedisServer, replica: RedisServer, durability: str
+) -> None:
+    url = f"{replicated.url}?durability={durability}&replicas=1"
+    async with aclosing(RedisStore(url)) as store:
+        await store.open()
+        assert await store.put(DELIVERY, new_token()) == Stored()
+        with replica.client() as client:
+            assert client.exists("{hookonce:0}:i:default:evt_1") == 1
+
+
+async def test_with_too_few_replicas_nothing_counts_and_a_repeat_is_harmless(
+    replicated: RedisServer,
+) -> None:
+    token = new_token()
+    async with aclosing(RedisStore(replicated.url, replicas=2)) as store:
+        assert any("1 replicas and replicas=2" in text for text in await store.warnings())
+        with pytest.raises(StoreError, match="1 of 2 Redis replicas"):
+            await store.claim(KEY, token, LEASE)
+        with pytest.raises(StoreError, match="1 of 2 Redis replicas"):
+            await store.claim(KEY, token, LEASE)
+    async with aclosing(RedisStore(replicated.url, replicas=1)) as store:
+        again = await store.claim(KEY, token, LEASE)
+        assert isinstance(again, Claimed)
+        assert again.attempt == 1
+
+
+async def test_what_is_only_found_counts_no_sooner_than_what_is_written(
+    replicated: RedisServer, replica: RedisServer
+) -> None:
+    """Else a repeat over a new connection would be told that all is well."""
+    async with aclosing(RedisStore(replicated.url)) as store:
+        await store.claim(KEY, new_token(), LEASE)
+    async with aclosing(RedisStore(replicated.url, replicas=1)) as store:
+        assert isinstance(await store.claim(KEY, new_token(), LEASE), InFlight)
+        assert replica.process is not None
+        os.kill(replica.process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreError):
+                await store.claim(KEY, new_token(), LEASE)
+        finally:
+            os.kill(replica.process.pid, signal.SIGCONT)
+
+
+async def test_a_replica_is_no_place_for_a_store(
+    replicated: RedisServer, replica: RedisServer
+) -> None:
+    assert replicated.port != replica.port
+    async with aclosing(RedisStore(replica.url)) as store:
+        with pytest.raises(StoreError, match="is a replica"):
+            await store.open()
+        with pytest.raises(StoreError, match="is a replica"):
+            await store.claim(KEY, new_token(), LEASE)
+
+
+class TestWarnings:
+    async def test_a_server_that_keeps_nothing_is_named_once(
+        self, valkey: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with aclosing(RedisStore(valkey.url)) as store:
+            await store.open()
+            await store.open()
+            assert ["keeps nothing on disk" in text for text in await store.warnings()] == [True]
+        logged = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(logged) == 1
+
+    @pytest.mark.parametrize(
+        ("memory", "text"), [("0", "as soon as a maxmemory is set"), ("100mb", "maxmemory 1048576")]
+    )
+    async def test_a_policy_that_throws_records_away_is_named(
+        self, appending: RedisServer, memory: str, text: str
+    ) -> None:
+        with appending.client() as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            client.config_set("maxmemory", memory)
+            async with aclosing(RedisStore(appending.url)) as store:
+                [warning] = await store.warnings()
+            client.config_set("maxmemory-policy", "noeviction")
+            client.config_set("maxmemory", "0")
+        assert "allkeys-lru" in warning
+        assert text in warning
+
+    async def test_a_safe_server_is_no_cause_for_warnings(self, appending: RedisServer) -> None:
+        async with aclosing(RedisStore(appending.url)) as store:
+            assert await store.warnings() == ()
+
+    async def test_a_server_that_hides_its_configuration_is_usable(
+        self, valkey: RedisServer
+    ) -> None:
+        with valkey.client() as client:
+            client.acl_setuser(
+                "app",
+                enabled=True,
+                passwords=["+secret"],
+                keys=["{hookonce:*"],
+                channels=["hookonce:*"],
+                categories=["+@all", "-@admin", "-@dangerous"],
+                commands=["+info"],
+            )
+        url = f"redis://app:secret@127.0.0.1:{valkey.port}"
+        async with aclosing(RedisStore(url)) as store:
+            assert await store.warnings() == ()
+            assert isinstance(await store.claim(KEY, new_token(), LEASE), Claimed)
+
+
+async def test_with_a_full_memory_nothing_is_accepted_and_what_was_is_finished() -> None:
+    with redis_server("--maxmemory-policy", "noeviction") as server:
+        async with aclosing(RedisStore(server.url)) as store:
+            owned = await store.claim(KEY, new_token(), LEASE)
+            assert isinstance(owned, Claimed)
+            for n in (3, 4, 5):
+                waiting = Delivery("default", f"evt_{n}", None, 1.0, b"body")
+                assert await store.put(waiting, new_token()) == Stored()
+            with server.client() as client:
+                client.config_set("maxmemory", "1mb")
+            with pytest.raises(StoreError, match="memory is full"):
+                await store.put(DELIVERY, new_token())
+            with pytest.raises(StoreError, match="memory is full"):
+                await store.claim(delivery_key("default", "evt_2"), new_token(), LEASE)
+            assert await store.extend(owned) is Ownership.HELD
+            await store.complete(owned)
+            batch = await store.take(3, LEASE, endpoint="default", worker="w", token=new_token())
+            first, second, third = (taken.claim for taken in batch.taken)
+            await store.complete(first)
+            assert await store.retry(second, 60.0, frozenset({"a"}), "no") is Ownership.HELD
+            assert await store.bury(third, DeadReason.REJECTED, error="no") is Ownership.HELD
+            assert (await store.stats()).depth == 1
+
+
+@pytest.mark.parametrize("password", ["wrong", "p%40ss%3Aword"])
+async def test_a_wrong_password_is_named_and_never_shown(
+    valkey: RedisServer, password: str
+) -> None:
+    async with aclosing(RedisStore(f"redis://app2:{password}@127.0.0.1:{valkey.port}")) as store:
+        with pytest.raises(StoreError, match="password are wrong") as caught:
+            await store.claim(KEY, new_token(), LEASE)
+        assert "wrong@" not in str(caught.value)
+        assert "p@ss" not in str(caught.value)

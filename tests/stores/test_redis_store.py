@@ -1,0 +1,368 @@
+"""What is the Redis store's own: the server's time, expiry, waking over the network."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from freezegun import freeze_time
+from redis.asyncio import Redis
+from support.redis_servers import RedisServer, leaked_keys
+from support.waiting import until, until_async
+
+from hookonce.stores.base import (
+    Claimed,
+    Dead,
+    DeadReason,
+    Delivery,
+    Done,
+    FailedAttempt,
+    InFlight,
+    Ownership,
+    delivery_key,
+)
+from hookonce.stores.inbox import InboxStore, Stored, Waiting
+from hookonce.stores.redis import RedisStore
+from hookonce.types import new_token
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 30.0
+NONE: frozenset[str] = frozenset()
+DELIVERY = Delivery("default", "evt_1", "comment.received", 1.0, b"bytes\0\xff\r\n")
+KEY = DELIVERY.key
+
+
+@pytest.fixture
+async def store(valkey: RedisServer) -> AsyncIterator[RedisStore]:
+    store = RedisStore(valkey.url)
+    yield store
+    await store.aclose()
+
+
+async def claim(store: RedisStore, event_id: str = "evt_1", *, lease: float = LEASE) -> Claimed:
+    result = await store.claim(delivery_key("default", event_id), new_token(), lease)
+    assert isinstance(result, Claimed)
+    return result
+
+
+async def take(store: RedisStore, *, lease: float = LEASE) -> list[Claimed]:
+    batch = await store.take(10, lease, endpoint="default", worker="w", token=new_token())
+    return [taken.claim for taken in batch.taken]
+
+
+def keys(server: RedisServer) -> dict[str, int]:
+    """Return the kinds of keys there are, with the longest time one of the kind has left."""
+    with server.client() as client:
+        found: dict[str, int] = {}
+        for name in client.scan_iter("*"):
+            kind = name.decode().split(":")[2]
+            found[kind] = max(found.get(kind, -2), client.pttl(name))
+    return found
+
+
+async def test_it_is_a_store_with_an_inbox(store: RedisStore) -> None:
+    assert isinstance(store, InboxStore)
+
+
+class TestTime:
+    async def test_a_lease_ends_by_the_servers_clock_whatever_this_machines_says(
+        self, store: RedisStore
+    ) -> None:
+        with freeze_time("2001-01-01", real_asyncio=True) as frozen:
+            await claim(store)
+            frozen.tick(timedelta(days=400))
+            assert isinstance(await store.claim(KEY, new_token(), LEASE), InFlight)
+
+    async def test_times_are_shown_by_this_machines_clock(self, store: RedisStore) -> None:
+        await store.put(DELIVERY, new_token())
+        with freeze_time("2001-01-01", real_asyncio=True):
+            [owned] = await take(store)
+            await store.retry(owned, 100.0)
+            now = time.time()
+            result = await store.claim(KEY, new_token(), LEASE)
+            assert isinstance(result, InFlight)
+            assert result.until == pytest.approx(now + 100, abs=5)
+            entry = await store.entry(KEY)
+            assert entry is not None
+            assert entry.due_at == pytest.approx(now + 100, abs=5)
+            [listed] = await store.entries()
+            assert listed.due_at == pytest.approx(now + 100, abs=5)
+
+    async def test_an_event_of_a_crashed_worker_comes_back_by_itself(
+        self, store: RedisStore
+    ) -> None:
+        await store.put(DELIVERY, new_token())
+        assert [owned.attempt for owned in await take(store, lease=0.2)] == [1]
+        again: list[Claimed] = []
+
+        async def is_back() -> bool:
+            again.extend(await take(store))
+            return bool(again)
+
+        await until_async(is_back)
+        assert [owned.attempt for owned in again] == [2]
+        entry = await store.entry(KEY)
+        assert entry is not None
+        [failure] = entry.history
+        assert failure.number == 1
+        assert "the process ended" in failure.error
+
+
+class TestKeys:
+    async def test_a_handled_event_leaves_a_record_that_expires(
+        self, store: RedisStore, valkey: RedisServer
+    ) -> None:
+        await store.put(DELIVERY, new_token())
+        [owned] = await take(store)
+        await store.extend(owned, frozenset({"a"}))
+        await store.retry(owned, 0.0, NONE, "no")
+        [owned] = await take(store)
+        await store.complete(owned)
+        await store.retire("w")
+        left = keys(valkey)
+        assert "d" in left
+        assert left.keys() <= {"d", "s"}
+        assert left["d"] == pytest.approx(15 * 86_400_000, rel=0.01)
+
+    async def test_every_way_an_event_can_go_leaves_no_key_behind(
+        self, store: RedisStore, valkey: RedisServer
+    ) -> None:
+        for n, ending in enumerate(["complete", "bury", "release", "retry", "keep", "nothing"]):
+            one = Delivery("default", f"evt_{n}", None, 1.0, b"x")
+            for is_put in (False, True):
+                if is_put:
+                    one = Delivery("inbox", f"evt_{n}", None, 1.0, b"x")
+                    await store.put(one, new_token())
+                    batch = await store.take(
+                        1, LEASE, endpoint="inbox", worker="w", token=new_token()
+                    )
+                    owned = batch.taken[0].claim
+                else:
+                    owned = await claim(store, f"evt_{n}")
+                match ending:
+                    case "complete":
+                        await store.complete(owned)
+                    case "bury":
+                        await store.bury(owned, DeadReason.REJECTED, delivery=one)
+                    case "release":
+                        await store.release(owned, NONE, "no")
+                    case "retry":
+                        await store.retry(owned, 60.0)
+                    case "keep":
+                        await store.keep(owned, one)
+                with valkey.client() as client:
+                    assert leaked_keys(client) == set()
+        for entry in await store.entries():
+            owner = Claimed(entry.delivery.key, new_token(), 1, NONE, LEASE)
+            await store.complete(owner)
+        for letter in await store.dead_letters():
+            await store.discard(letter.delivery.key)
+        await store.complete(Claimed(delivery_key("default", "evt_4"), new_token(), 1, NONE, LEASE))
+        assert keys(valkey).keys() <= {"a", "d", "r", "s", "v", "w", "y"}
+
+    async def test_attempts_of_a_waiting_event_are_never_forgotten(
+        self, store: RedisStore, valkey: RedisServer
+    ) -> None:
+        await claim(store)
+        assert await store.put(DELIVERY, new_token()) == Stored()
+        assert keys(valkey)["a"] == -1
+
+    async def test_prefixes_keep_stores_apart(self, store: RedisStore, valkey: RedisServer) -> None:
+        owned = await claim(store)
+        await store.complete(owned)
+        async with aclosing(RedisStore(valkey.url, prefix="other")) as other:
+            assert (await claim(other)).attempt == 1
+            assert (await other.stats()).in_flight == 1
+        assert (await store.stats()).in_flight == 0
+        with valkey.client() as client:
+            assert leaked_keys(client, "other") == set()
+
+    async def test_a_history_is_bounded(self, store: RedisStore) -> None:
+        for _ in range(25):
+            await store.release(await claim(store), NONE, "x" * 10_000)
+        await store.bury(
+            await claim(store), DeadReason.REJECTED, error="y" * 10_000, delivery=DELIVERY
+        )
+        letter = await store.dead_letter(KEY)
+        assert letter is not None
+        assert [failure.number for failure in letter.history] == list(range(7, 27))
+        assert {len(failure.error) for failure in letter.history} == {1000}
+        assert letter.error == "y" * 4000
+
+    async def test_texts_that_no_encoding_holds_are_kept(self, store: RedisStore) -> None:
+        odd = Delivery("default", "evt_1", "type\ud800", 1.0, b"")
+        await store.put(odd, new_token())
+        [owned] = await take(store)
+        await store.bury(
+            owned, DeadReason.REJECTED, error="bad \ud800\n", finished=frozenset({"a\n\ud800"})
+        )
+        letter = await store.dead_letter(KEY)
+        assert letter is not None
+        assert letter.delivery == odd
+        assert letter.finished == {"a\n\ud800"}
+        assert letter.history == (FailedAttempt(1, letter.history[0].ended_at, "bad \\ud800\n"),)
+
+
+class TestInlineAndInbox:
+    """One process handles inside the request, another has an inbox; both have the same event."""
+
+    async def test_an_event_claimed_inside_a_request_is_due_when_that_lease_ends(
+        self, store: RedisStore
+    ) -> None:
+        owned = await claim(store)
+        assert await store.put(DELIVERY, new_token()) == Stored()
+        batch = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+        assert batch.taken == ()
+        assert batch.next_due == pytest.approx(LEASE, abs=5)
+        await store.release(owned, NONE, "no")
+        assert [one.attempt for one in await take(store)] == [2]
+
+    async def test_a_kept_delivery_waits_already(self, store: RedisStore) -> None:
+        owned = await claim(store)
+        await store.keep(owned, DELIVERY)
+        assert await store.put(DELIVERY, new_token()) == Waiting()
+        await store.release(owned, NONE, "no")
+        assert await store.put(DELIVERY, new_token()) == Dead()
+
+    async def test_keeping_adds_nothing_to_the_inbox(self, store: RedisStore) -> None:
+        await store.put(DELIVERY, new_token())
+        [owned] = await take(store)
+        assert await store.keep(owned, DELIVERY) is Ownership.HELD
+        await store.keep_in_flight(DELIVERY)
+        await store.release(owned, NONE, "no")
+        assert await store.dead_letters() == []
+        assert len(await take(store)) == 1
+
+
+class TestWaking:
+    async def test_a_put_by_another_process_ends_a_wait_at_once(
+        self, store: RedisStore, valkey: RedisServer
+    ) -> None:
+        await store.wait("default", 0.1)
+        async with aclosing(RedisStore(valkey.url)) as other:
+            await other.open()
+            seconds = []
+            for n in range(5):
+                await take(store)
+                waiting = asyncio.create_task(store.wait("default", 20.0))
+                await asyncio.sleep(0.05)
+                assert not waiting.done()
+                started = time.perf_counter()
+                await other.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+                await waiting
+                seconds.append(time.perf_counter() - started)
+        assert sorted(seconds)[2] < 0.1
+
+    async def test_another_endpoints_put_wakes_nobody(
+        self, store: RedisStore, valkey: RedisServer
+    ) -> None:
+        await store.wait("default", 0.1)
+        await take(store)
+        async with aclosing(RedisStore(valkey.url)) as other:
+            waiting = asyncio.create_task(store.wait("default", 0.3))
+            await other.put(Delivery("other", "evt_1", None, 1.0, b""), new_token())
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            await waiting
+
+    async def test_what_one_worker_leaves_wakes_the_next(self, store: RedisStore) -> None:
+        await store.wait("default", 0.1)
+        for n in range(3):
+            await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+        batch = await store.take(1, LEASE, endpoint="default", worker="w1", token=new_token())
+        assert batch.next_due == 0
+        async with asyncio.timeout(5):
+            await store.wait("default", 20.0)
+
+    async def test_a_broken_subscription_is_made_anew(
+        self, store: RedisStore, valkey: RedisServer
+    ) -> None:
+        await store.wait("default", 0.1)
+        await take(store)
+
+        def subscribers() -> int:
+            with valkey.client() as client:
+                return int(client.pubsub_numsub("hookonce:wake")[0][1])
+
+        await until(lambda: subscribers() == 1)
+        waiting = asyncio.create_task(store.wait("default", 20.0))
+        with valkey.client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            await until(lambda: subscribers() == 0)
+            async with aclosing(RedisStore(valkey.url)) as other:
+                await other.put(DELIVERY, new_token())  # and nobody hears it
+        async with asyncio.timeout(10):
+            await waiting
+
+    async def test_without_the_right_to_subscribe_workers_look_by_themselves(
+        self, valkey: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with valkey.client() as client:
+            client.acl_setuser(
+                "quiet",
+                enabled=True,
+                nopass=True,
+                keys=["{hookonce:*"],
+                categories=["+@all"],
+                reset_channels=True,
+            )
+        async with aclosing(RedisStore(f"redis://quiet:x@127.0.0.1:{valkey.port}")) as store:
+            assert await store.put(DELIVERY, new_token()) == Stored()
+            assert len(await take(store)) == 1
+            async with asyncio.timeout(5):
+                await store.wait("default", 20.0)
+        assert [r.levelno for r in caplog.records if "subscribe" in r.message] == [logging.WARNING]
+
+
+class TestClients:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda port: Redis(port=port),
+            lambda port: Redis(port=port, decode_responses=True, protocol=3),
+            lambda port: Redis.from_url(f"redis://localhost:{port}/3", max_connections=1),
+        ],
+    )
+    async def test_a_given_client_shows_where_the_server_is(
+        self, valkey: RedisServer, make: Callable[[int], Any]
+    ) -> None:
+        client = make(valkey.port)
+        async with aclosing(RedisStore(client)) as store:
+            await store.put(DELIVERY, new_token())
+            batch = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+            assert batch.taken[0].delivery == DELIVERY
+            await store.complete(batch.taken[0].claim)
+            assert await store.claim(KEY, new_token(), LEASE) == Done()
+        assert await client.ping()
+        await client.aclose()
+
+    def test_anything_else_is_refused(self) -> None:
+        wrong: Any = 6379
+        with pytest.raises(TypeError, match="takes a URL"):
+            RedisStore(wrong)
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            ({"prefix": "a{b}"}, "prefix takes"),
+            ({"prefix": ""}, "prefix takes"),
+            ({"shards": 0}, "shards takes"),
+            ({"shards": True}, "shards takes"),
+            ({"shards": 2000}, "shards takes"),
+            ({"durability": "disk"}, "durability takes"),
+            ({"replicas": -1}, "replicas takes"),
+            ({"retention": timedelta(hours=1)}, "26 hours"),
+        ],
+    )
+    def test_arguments_that_make_no_sense_are_refused(
+        self, arguments: dict[str, Any], text: str
+    ) -> None:
+        with pytest.raises(ValueError, match=text):
+            RedisStore("redis://localhost", **arguments)
