@@ -4,9 +4,11 @@ Every result is searched for what no command may ever show.
 """
 
 import os
+import pty
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +29,7 @@ __all__ = [
     "Result",
     "eventually",
     "invoke",
+    "on_a_terminal",
     "run",
     "running",
 ]
@@ -158,8 +161,7 @@ def running(
     command: Sequence[str] = COMMAND,
 ) -> Iterator[Process]:
     """Run a command as a process in a folder until the block ends."""
-    folder = here / "printed"
-    folder.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="printed-", dir=here))
     with (folder / "output").open("wb") as output, (folder / "errors").open("wb") as errors:
         process = subprocess.Popen(
             [*command, *arguments],
@@ -175,6 +177,44 @@ def running(
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+def on_a_terminal(
+    *arguments: str,
+    here: Path,
+    columns: int = 80,
+    typed: bytes = b"",
+    secrets: Sequence[str] = (),
+    status: int = 0,
+) -> str:
+    """Return what a command prints on a terminal of so many columns, given what is typed there."""
+    ours, theirs = pty.openpty()
+    environment = _environment(secrets, {"COLUMNS": str(columns), "TERM": "xterm-256color"})
+    with subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=here,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+    ) as process:
+        os.close(theirs)
+        os.write(ours, typed)
+        printed = b"".join(_read_to_the_end(ours))
+        os.close(ours)
+        assert process.wait() == status, printed
+    return printed.decode().replace("\r\n", "\n")
+
+
+def _read_to_the_end(terminal: int) -> Iterator[bytes]:
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            return
+        if not chunk:
+            return
+        yield chunk
 
 
 def eventually(condition: Callable[[], object], *, what: str) -> None:

@@ -1,14 +1,13 @@
 """`hookonce demo` shows the main job, tells right outcomes from wrong ones, and cleans up."""
 
 import json
-import logging
 import re
 import shlex
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -115,16 +114,6 @@ def test_with_json_each_line_is_a_record_and_the_last_says_that_all_was_right(
     }
 
 
-@pytest.fixture
-def quiet_again() -> Iterator[None]:
-    """Give the library's log back after a demo in this process."""
-    log = logging.getLogger("hookonce")
-    level, handlers, propagate = log.level, log.handlers[:], log.propagate
-    yield
-    log.level, log.handlers, log.propagate = level, handlers, propagate
-    log.setLevel(level)  # also forgets which levels loggers had found enabled
-
-
 def forget_what_was_claimed(patch: pytest.MonkeyPatch) -> None:
     number, claim = count(), SQLiteStore.claim
 
@@ -211,14 +200,6 @@ def test_it_sends_what_it_says_that_it_sends(monkeypatch: pytest.MonkeyPatch) ->
     assert ids[-1].encode() not in seen[-1][2], "the unreadable body is cut off"
 
 
-@pytest.fixture
-def temporary(tmp_path: Path) -> Path:
-    """Return the folder that temporary folders are made in."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    return folder
-
-
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
 def test_kept_it_takes_the_deliveries_it_names_until_it_is_stopped(
     way: signal.Signals, tmp_path: Path, temporary: Path
@@ -257,7 +238,8 @@ def test_kept_with_json_it_names_url_and_secrets_in_a_record_and_goes_on_in_reco
 
 
 SABOTAGED = """
-from hookonce.cli import demo, main
+from hookonce.cli import main
+from hookonce.cli.demo.sender import Sender
 {sabotage}
 main()
 """
@@ -284,7 +266,7 @@ def test_broken_off_midway_it_fails_quietly_and_cleans_up(
 ) -> None:
     command = sabotaged(
         "async def go_on(self, *_, **__):\n    print('going on', flush=True)\n"
-        "    while True: await self.client.get('/livez')\ndemo._Sender.deliver = go_on"
+        "    while True: await self.client.get('/livez')\nSender.deliver = go_on"
     )
     environment = {"TMPDIR": str(temporary)}
     with running("demo", here=tmp_path, environment=environment, command=command) as demo:

@@ -85,14 +85,17 @@ def test_the_console_script_runs_and_says_its_version(tmp_path: Path) -> None:
     assert result == Result(0, f"hookonce, version {hookonce.__version__}\n", "")
 
 
+COMMANDS = {
+    *("dead", "demo", "explain", "health", "inbox", "secret", "send", "serve", "verify", "worker")
+}
+
+
 def test_the_help_names_every_command_and_where_secrets_come_from() -> None:
     result = invoke("-h")
     assert result.status == 0
-    for name in ("dead", "demo", "explain", "health", "secret", "send", "serve", "verify"):
+    for name in COMMANDS:
         assert f"\n  {name} " in result.output
-    assert set(cli.commands) == {
-        "dead", "demo", "explain", "health", "secret", "send", "serve", "verify"
-    }  # fmt: skip
+    assert set(cli.commands) == COMMANDS
     assert "HOOKONCE_SECRETS" in result.output
 
 

@@ -13,10 +13,12 @@ from hookonce.secrets import new_secret
 
 from .dead import dead
 from .demo import demo
+from .inbox import inbox
 from .output import Output
 from .send import send
 from .serve import DEFAULT_PORT, serve
 from .verify import explain, verify
+from .worker import worker
 
 __all__ = ["cli"]
 
@@ -56,5 +58,5 @@ def health(url: str | None) -> None:
         raise SystemExit(1)
 
 
-for command in (dead, demo, explain, send, serve, verify):
+for command in (dead, demo, explain, inbox, send, serve, verify, worker):
     cli.add_command(command)

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any
 
 import click
 
 from hookonce import Receiver
 from hookonce.errors import PayloadError, StoreError
 from hookonce.outcome import Reason
-from hookonce.stores import open_store, sqlite_path
-from hookonce.stores.base import DeadLetter, Store, delivery_key
-from hookonce.types import system_clock
+from hookonce.stores.base import DeadLetter, delivery_key
+from hookonce.stores.inbox import InboxStore
 
+from .ending import end_with_its_threads, terminated_as_interrupted
 from .loading import load_receiver
-from .output import Output, json_option, one_line
+from .output import Output, json_option
+from .records import print_event, time_text
+from .stores import (
+    PAGE,
+    Page,
+    check_selection,
+    endpoint_option,
+    for_each,
+    pages_of_letters,
+    run,
+    store_argument,
+    with_store,
+)
 
 __all__ = ["dead"]
-
-T = TypeVar("T")
 
 _COLUMNS = {
     "buried_at": "buried",
@@ -36,22 +44,21 @@ _COLUMNS = {
     "error": "error",
 }
 
-_store_argument = click.argument("store_url", metavar="STORE_URL")
-_endpoint_option = click.option(
-    "--endpoint", default="default", show_default=True, help="The name of the endpoint."
-)
+# A replay of more has a bar on a terminal, and no line for each success.
+_MANY = 20
 
 
 @click.group()
 def dead() -> None:
     """Look at dead letters, run them again, or discard them.
 
-    STORE_URL is what the receiver has as its store, for example sqlite:///hookonce.db.
+    STORE_URL is what the receiver has as its store, for example sqlite:///hookonce.db or
+    redis://localhost:6379/0.
     """
 
 
 @dead.command("list")
-@_store_argument
+@store_argument
 @click.option("--endpoint", help="Only those of this endpoint.")
 @click.option("--type", "event_type", help="Only those of this event type.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
@@ -60,7 +67,7 @@ def list_letters(
     store_url: str, endpoint: str | None, event_type: str | None, limit: int, *, as_json: bool
 ) -> None:
     """List dead letters, oldest first."""
-    letters = _with_store(
+    letters = with_store(
         store_url,
         lambda store: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=limit),
     )
@@ -72,47 +79,100 @@ def list_letters(
 
 
 @dead.command()
-@_store_argument
+@store_argument
 @click.argument("event_id", metavar="ID")
-@_endpoint_option
+@endpoint_option
 @click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
 @json_option
 def show(store_url: str, event_id: str, endpoint: str, *, raw: bool, as_json: bool) -> None:
-    """Show one dead letter with its body.
+    """Show one dead letter with its attempts and its body.
 
     Bytes that are no text are shown as escapes; --raw gives them as they came.
     """
     key = delivery_key(endpoint, event_id)
-    letter = _with_store(store_url, lambda store: store.dead_letter(key))
+    letter = with_store(store_url, lambda store: store.dead_letter(key))
     if letter is None:
         raise click.ClickException(f"there is no dead letter {event_id!r} at {endpoint!r}")
     if raw:
         click.echo(letter.delivery.body, nl=False)
         return
-    body = letter.delivery.body.decode("utf-8", "backslashreplace")
-    record = _record(letter) | {"finished": sorted(letter.finished), "body": body}
-    lines = (f"{name}: {one_line(value)}" for name, value in record.items() if name != "body")
-    Output(as_json=as_json).record(record, "\n".join([*lines, "", body]))
+    output = Output(as_json=as_json)
+    print_event(_record(letter), letter.delivery, letter.finished, letter.history, output)
 
 
 @dead.command()
-@_store_argument
-@click.argument("event_ids", metavar="ID...", nargs=-1, required=True)
-@_endpoint_option
+@store_argument
+@click.argument("event_ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Discard every dead letter of the endpoint.")
+@click.option("--type", "event_type", help="Discard those of this event type.")
+@endpoint_option
+@click.option("--yes", is_flag=True, help="Do not ask before --all or --type.")
 @json_option
-def discard(store_url: str, event_ids: tuple[str, ...], endpoint: str, *, as_json: bool) -> None:
-    """Forget dead letters; their events count as handled from now on."""
+def discard(
+    store_url: str,
+    event_ids: tuple[str, ...],
+    event_type: str | None,
+    endpoint: str,
+    *,
+    every: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Forget dead letters; their events count as handled from now on.
 
-    async def discard_all(store: Store) -> list[bool]:
-        return [await store.discard(delivery_key(endpoint, event_id)) for event_id in event_ids]
-
+    Exits 0 if every one that was named by its id was there.
+    """
+    check_selection(event_ids, event_type, every=every)
+    if not (event_ids or yes):
+        _confirm(store_url, endpoint, event_type)
     output = Output(as_json=as_json)
-    found = _with_store(store_url, discard_all)
-    for event_id, was_there in zip(event_ids, found, strict=True):
-        result = "discarded" if was_there else "not found"
-        output.record({"id": event_id, "result": result}, f"{event_id}: {result}")
-    if not all(found):
+
+    async def discard_all(store: InboxStore) -> bool:
+        everything_found = True
+        count = 0
+        async for page in _pages(store, endpoint, event_ids, event_type):
+            async for event_id, was_there in for_each(page.ids, endpoint, store.discard):
+                result = "discarded" if was_there else "not found"
+                output.record({"id": event_id, "result": result}, f"{event_id}: {result}")
+                everything_found = everything_found and was_there
+                count += 1
+        if count == 0:
+            output.say("no dead letters")
+        return everything_found
+
+    # What a selection has found and somebody else has taken away meanwhile is no failure.
+    if not with_store(store_url, discard_all) and event_ids:
         raise SystemExit(1)
+
+
+def _pages(
+    store: InboxStore, endpoint: str, event_ids: tuple[str, ...], event_type: str | None
+) -> AsyncIterator[Page]:
+    if event_ids:
+        return _one_page(event_ids)
+    return pages_of_letters(
+        lambda limit: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=limit)
+    )
+
+
+async def _one_page(event_ids: tuple[str, ...]) -> AsyncIterator[Page]:
+    yield Page(event_ids, is_last=True)
+
+
+def _confirm(store_url: str, endpoint: str, event_type: str | None) -> None:
+    """Ask a person whether the bytes of so many events may be lost for good."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("this discards for good, and nobody can be asked here: add --yes")
+    letters = with_store(
+        store_url,
+        lambda store: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=PAGE),
+    )
+    if letters:
+        count = f"{PAGE} or more" if len(letters) == PAGE else str(len(letters))
+        kind = f" of the type {event_type!r}" if event_type else ""
+        click.confirm(
+            f"Discard {count} dead letters{kind} at {endpoint!r} for good?", abort=True, err=True
+        )
 
 
 @dead.command()
@@ -132,93 +192,91 @@ def replay(
     """Run the handlers of MODULE:RECEIVER on dead letters again.
 
     Handlers that have succeeded before are left out. Exits 0 if every event is handled now.
+    Ctrl-C loses nothing: what is not handled stays a dead letter.
     """
-    if bool(event_ids) + bool(every) + bool(event_type) != 1:
-        raise click.UsageError("name events by their ids, by --type, or --all")
+    check_selection(event_ids, event_type, every=every)
     target = load_receiver(receiver)
-    output = Output(as_json=as_json)
-    handled = _run(_replay_all(target, event_ids, event_type, output))
-    if not handled:
+    pages = (
+        _one_page(event_ids)
+        if event_ids
+        else pages_of_letters(lambda n: target.dead.list(event_type=event_type, limit=n))
+    )
+    replaying = _Replaying(target, Output(as_json=as_json))
+    with terminated_as_interrupted():
+        try:
+            run(replaying.replay(pages))
+        finally:
+            end_with_its_threads("their events stay dead letters")
+    if replaying.failed:
         raise SystemExit(1)
 
 
-async def _replay_all(
-    receiver: Receiver, event_ids: tuple[str, ...], event_type: str | None, output: Output
-) -> bool:
-    handled = True
-    async with receiver:
-        if not event_ids:
-            letters = await receiver.dead.list(event_type=event_type, limit=_MANY)
-            event_ids = tuple(letter.delivery.event_id for letter in letters)
-        for event_id in event_ids:
-            try:
-                result: str = (await receiver.dead.replay(event_id)).reason
-            except (LookupError, PayloadError) as error:
-                result = str(error)
-            succeeded = result in {Reason.HANDLED, Reason.DUPLICATE}
-            handled = handled and succeeded
-            output.record(
+class _Replaying:
+    """Replays one letter after the other, and counts what became of them."""
+
+    def __init__(self, receiver: Receiver, output: Output) -> None:
+        self._receiver = receiver
+        self._output = output
+        self.handled = 0
+        self.failed = 0
+
+    async def replay(self, pages: AsyncIterator[Page]) -> None:
+        """Replay all pages; where that is broken off, say how far it came."""
+        try:
+            # Not `async with receiver`, which would also work on its inbox.
+            async with self._receiver.opened():
+                await self._replay_pages(pages)
+        except (asyncio.CancelledError, StoreError):
+            click.echo(f"stopped: {self._summary()}; the rest stays as it was", err=True)
+            raise
+        if self._done == 0:
+            self._output.say("no dead letters")
+
+    async def _replay_pages(self, pages: AsyncIterator[Page]) -> None:
+        with ExitStack() as stack:
+            move = None
+            async for page in pages:
+                total = self._done + len(page.ids) if page.is_last else None
+                if self._done == 0 and len(page.ids) > _MANY:
+                    move = stack.enter_context(self._output.progress("replaying"))
+                for event_id in page.ids:
+                    await self._replay_one(event_id, quietly=move is not None)
+                    if move is not None:
+                        move(self._done, total)
+        if move is not None:
+            self._output.say(self._summary())
+
+    async def _replay_one(self, event_id: str, *, quietly: bool) -> None:
+        try:
+            result: str = (await self._receiver.dead.replay(event_id)).reason
+        except (LookupError, PayloadError) as error:
+            result = str(error)
+        succeeded = result in {Reason.HANDLED, Reason.DUPLICATE}
+        self.handled += succeeded
+        self.failed += not succeeded
+        if not (succeeded and quietly):
+            self._output.record(
                 {"id": event_id, "result": result},
                 f"{event_id}: {result}",
                 "green" if succeeded else "red",
             )
-    if not event_ids:
-        output.say("no dead letters")
-    return handled
 
+    @property
+    def _done(self) -> int:
+        return self.handled + self.failed
 
-_MANY = 1_000_000
-
-
-def _with_store(url: str, use: Callable[[Store], Awaitable[T]]) -> T:
-    try:
-        store = open_store(url, clock=system_clock)
-        path = sqlite_path(url) if urlsplit(url).scheme == "sqlite" else None
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
-    if path is not None and not Path(path).exists():
-        # Opening it would create an empty one, and hide a misspelt path.
-        raise click.ClickException(f"there is no file {path!r}")
-    if not store.keeps_bodies:
-        raise click.ClickException(
-            "only its own process can see what is in memory://; name a store that is a file"
-        )
-
-    async def run() -> T:
-        async with _opened(store):
-            return await use(store)
-
-    return _run(run())
-
-
-@asynccontextmanager
-async def _opened(store: Store) -> AsyncIterator[None]:
-    await store.open()
-    try:
-        yield
-    finally:
-        await store.aclose()
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return asyncio.run(work)
-    except StoreError as error:
-        raise click.ClickException(str(error)) from error
+    def _summary(self) -> str:
+        return f"{self.handled} handled, {self.failed} failed"
 
 
 def _record(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "buried_at": _time(letter.buried_at),
+        "buried_at": time_text(letter.buried_at),
         "endpoint": letter.delivery.endpoint,
         "id": letter.delivery.event_id,
         "type": letter.delivery.event_type,
         "reason": str(letter.reason),
         "attempts": letter.attempts,
-        "received_at": _time(letter.delivery.received_at),
+        "received_at": time_text(letter.delivery.received_at),
         "error": letter.error,
     }
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -68,6 +76,23 @@ class Output:
         for record in records:
             table.add_row(*(Text(one_line(record[name])) for name in columns))
         self._console.print(table)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[int, int | None], None] | None]:
+        """Show a bar while the block lasts, where a person watches.
+
+        Gives what moves it, to so many done of so many (or of nobody knows how many), and None
+        where there is no bar. Lines printed meanwhile stand above it.
+        """
+        if self._as_json or not self._console.is_terminal:
+            yield None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(
+            *columns, TimeElapsedColumn(), console=self._console, transient=True
+        ) as progress:
+            task = progress.add_task(what, total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def _print(self, line: str, style: str) -> None:
         self._console.print(Text(_printable(line), style=style))

@@ -1,0 +1,81 @@
+"""How a command that runs handlers ends: at a signal, and with threads that cannot be stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from hookonce.dispatch import THREAD_NAME_PREFIX
+
+__all__ = ["end_with_its_threads", "ended_by_signals", "terminated_as_interrupted"]
+
+_IDLE_THREAD_SECONDS = 0.2
+
+# What a shell reports for a process that a signal has ended.
+_ENDED_BY_SIGNAL = 128
+
+
+@contextmanager
+def ended_by_signals(end: Callable[[], object]) -> Iterator[None]:
+    """Call ``end`` at the first SIGTERM or SIGINT; end the process at once at the second.
+
+    The default disposition would not do for the second: a container's first process ignores it.
+    """
+    asked = False
+
+    def take(number: int, _: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            _end_now(_ENDED_BY_SIGNAL + number)
+        asked = True
+        end()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, take) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that what was begun is ended in order."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def end_with_its_threads(what_follows: str = "their events will be retried") -> None:
+    """End now, though sync handlers still run: each holds its event only for a lease.
+
+    The interpreter would wait for their threads, and as a container's first process not even
+    the signal that ended the server ends it.
+
+    Args:
+        what_follows: what the operator is told that becomes of their events.
+
+    """
+    handlers = [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME_PREFIX)]
+    for thread in handlers:
+        thread.join(_IDLE_THREAD_SECONDS)
+    if any(thread.is_alive() for thread in handlers):
+        click.echo(f"ended while sync handlers were running; {what_follows}", err=True)
+        _end_now(1)
+
+
+def _end_now(status: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,233 @@
+"""``hookonce inbox``: what waits for workers, for a person to look at and hurry on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import click
+
+from hookonce.stores.base import StoreStats, delivery_key
+from hookonce.stores.inbox import Entry, InboxStore
+from hookonce.types import DeliveryKey, system_clock
+
+from .output import Output, json_option
+from .records import print_event, time_text
+from .stores import check_selection, endpoint_option, for_each, store_argument, with_store
+
+__all__ = ["inbox"]
+
+_COLUMNS = {
+    "received_at": "received",
+    "endpoint": "endpoint",
+    "id": "id",
+    "type": "type",
+    "state": "state",
+    "until": "until",
+    "attempts": "attempts",
+    "error": "last error",
+}
+
+_NOT_FOUND = "not found"
+
+
+@click.group()
+def inbox() -> None:
+    """Look at what waits for workers, and hurry it on.
+
+    STORE_URL is what the receiver has as its store, for example sqlite:///hookonce.db or
+    redis://localhost:6379/0.
+    """
+
+
+@inbox.command()
+@store_argument
+@click.option("--endpoint", help="Only what belongs to this endpoint.")
+@json_option
+def stats(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
+    """Show how much waits, for how long, and how many work on it.
+
+    The depth includes what is in flight.
+    """
+    found = with_store(store_url, lambda store: store.stats(endpoint=endpoint))
+    record = {
+        "endpoint": endpoint,
+        "depth": found.depth,
+        "bytes": found.bytes,
+        "oldest_age": found.oldest_age,
+        "in_flight": found.in_flight,
+        "dead": found.dead,
+        "workers": found.workers,
+    }
+    output = Output(as_json=as_json)
+    output.record(record, "\n".join(_lines(found, endpoint)))
+    if found.depth and not found.workers:
+        output.say("nobody works on it: start `hookonce worker`", "yellow")
+
+
+def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
+    age = "-" if found.oldest_age is None else _duration(found.oldest_age)
+    return [
+        f"endpoint: {endpoint or 'all'}",
+        f"depth: {found.depth}",
+        f"bytes: {_size(found.bytes)}",
+        f"oldest: {age}",
+        f"in flight: {found.in_flight}",
+        f"dead: {found.dead}",
+        f"workers: {found.workers}",
+    ]
+
+
+@inbox.command("list")
+@store_argument
+@click.option("--endpoint", help="Only events of this endpoint.")
+@click.option("--type", "event_type", help="Only events of this type.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
+@json_option
+def list_entries(
+    store_url: str, endpoint: str | None, event_type: str | None, limit: int, *, as_json: bool
+) -> None:
+    """List the events in the inbox, oldest first.
+
+    An event is ready, in flight, or waits until a later attempt is due.
+    """
+    entries = with_store(
+        store_url,
+        lambda store: store.entries(endpoint=endpoint, event_type=event_type, limit=limit),
+    )
+    output = Output(as_json=as_json)
+    if entries:
+        output.table([_record(entry) for entry in entries], _COLUMNS)
+    else:
+        output.say("the inbox is empty")
+
+
+@inbox.command()
+@store_argument
+@click.argument("event_id", metavar="ID")
+@endpoint_option
+@click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
+@json_option
+def show(store_url: str, event_id: str, endpoint: str, *, raw: bool, as_json: bool) -> None:
+    """Show one event in the inbox with its failed attempts and its body.
+
+    Bytes that are no text are shown as escapes; --raw gives them as they came.
+    """
+    key = delivery_key(endpoint, event_id)
+    entry = with_store(store_url, lambda store: store.entry(key))
+    if entry is None:
+        raise click.ClickException(f"{event_id!r} is not in the inbox of {endpoint!r}")
+    if raw:
+        click.echo(entry.delivery.body, nl=False)
+        return
+    output = Output(as_json=as_json)
+    print_event(_record(entry), entry.delivery, entry.finished, entry.history, output)
+
+
+@inbox.command()
+@store_argument
+@click.argument("event_ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Retry everything that waits at the endpoint.")
+@click.option("--type", "event_type", help="Retry what waits and is of this event type.")
+@endpoint_option
+@json_option
+def retry(
+    store_url: str,
+    event_ids: tuple[str, ...],
+    event_type: str | None,
+    endpoint: str,
+    *,
+    every: bool,
+    as_json: bool,
+) -> None:
+    """Let events that wait for a later attempt be tried now.
+
+    Exits 0 unless an event is not in the inbox.
+    """
+    check_selection(event_ids, event_type, every=every)
+    output = Output(as_json=as_json)
+
+    async def retry_all(store: InboxStore) -> set[str]:
+        chosen = event_ids or await _waiting(store, endpoint, event_type)
+        results = set()
+        async for event_id, result in _hastened(store, endpoint, chosen):
+            output.record({"id": event_id, "result": result}, f"{event_id}: {result}")
+            results.add(result)
+        return results
+
+    results = with_store(store_url, retry_all)
+    if not results:
+        output.say("nothing waits for a later attempt")
+    # What a selection has found and a worker has handled meanwhile is no failure.
+    if event_ids and _NOT_FOUND in results:
+        raise SystemExit(1)
+
+
+def _hastened(
+    store: InboxStore, endpoint: str, event_ids: tuple[str, ...]
+) -> AsyncIterator[tuple[str, str]]:
+    async def hasten(key: DeliveryKey) -> str:
+        if await store.hasten(key):
+            return "due now"
+        return _NOT_FOUND if await store.entry(key) is None else "in flight"
+
+    return for_each(event_ids, endpoint, hasten)
+
+
+async def _waiting(store: InboxStore, endpoint: str, event_type: str | None) -> tuple[str, ...]:
+    depth = (await store.stats(endpoint=endpoint)).depth
+    entries = await store.entries(endpoint=endpoint, event_type=event_type, limit=max(1, depth))
+    return tuple(entry.delivery.event_id for entry in entries if _state(entry) == "waiting")
+
+
+@inbox.command()
+@store_argument
+@json_option
+def prune(store_url: str, *, as_json: bool) -> None:
+    """Remove records of handled events whose retention is over.
+
+    Stores do so by themselves; this does it now. What waits or is dead is never removed.
+    """
+    count = with_store(store_url, lambda store: store.prune())
+    records = "1 record" if count == 1 else f"{count} records"
+    Output(as_json=as_json).record({"removed": count}, f"removed {records}")
+
+
+def _record(entry: Entry) -> dict[str, Any]:
+    state = _state(entry)
+    return {
+        "received_at": time_text(entry.delivery.received_at),
+        "endpoint": entry.delivery.endpoint,
+        "id": entry.delivery.event_id,
+        "type": entry.delivery.event_type,
+        "state": state,
+        "until": None if state == "ready" else time_text(entry.due_at),
+        "attempts": entry.attempts,
+        "error": entry.history[-1].error if entry.history else None,
+    }
+
+
+def _state(entry: Entry) -> str:
+    if entry.in_flight:
+        return "in flight"
+    return "waiting" if entry.due_at > system_clock() else "ready"
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in the largest unit it has one of."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    unit = units.pop(0)
+    while size >= 1024 and units:
+        size, unit = size / 1024, units.pop(0)
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count or parts or unit == "s":
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

@@ -1,0 +1,230 @@
+"""`hookonce dead` on many letters at once: selections, pages, a bar, and breaking off."""
+
+import asyncio
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from support.redis_servers import redis_server
+
+from hookonce.samples import event_body
+from hookonce.stores.base import Claimed, DeadReason, Delivery
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.types import Token
+
+from .letters import (
+    APP,
+    COMMENT,
+    ELSEWHERE,
+    MESSAGE,
+    UNREADABLE,
+    bury,
+    journal,
+    letter,
+    listed,
+    replay,
+)
+from .running import SECRET, Result, eventually, invoke, on_a_terminal, run, running
+
+# More than two pages, and more than are discarded at the same time.
+MORE_THAN_TWO_PAGES = 1100
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Return a folder with the receiver's module."""
+    (tmp_path / "hooks.py").write_text(APP)
+    return tmp_path
+
+
+def bury_many(here: Path, count: int, *, readable: bool) -> str:
+    """Put many letters of the same kind into the receiver's store at once."""
+
+    async def bury_one(store: SQLiteStore, number: int) -> None:
+        event_id = f"evt_{number}"
+        body = event_body("comment.received", event_id=event_id) if readable else b"{"
+        delivery = Delivery("default", event_id, "comment.received", 1e9, body)
+        claim = await store.claim(delivery.key, Token(event_id), 30)
+        assert isinstance(claim, Claimed)
+        await store.bury(claim, DeadReason.EXHAUSTED, error="away", delivery=delivery)
+
+    async def bury_all() -> None:
+        store = SQLiteStore(here / "hookonce.db")
+        await store.open()
+        await asyncio.gather(*(bury_one(store, number) for number in range(count)))
+        await store.aclose()
+
+    asyncio.run(bury_all())
+    return f"sqlite:///{here / 'hookonce.db'}"
+
+
+def test_discard_all_takes_those_of_the_endpoint(here: Path) -> None:
+    store = bury(here, COMMENT, ELSEWHERE, MESSAGE)
+    result = invoke("dead", "discard", store, "--all", "--yes")
+    assert result == Result(0, "evt_comment: discarded\nevt_message: discarded\n", "")
+    assert listed(store) == ["evt_elsewhere"]
+    again = invoke("dead", "discard", store, "--all", "--yes")
+    assert again == Result(0, "no dead letters\n", "")
+
+
+def test_discard_by_type_takes_those_of_the_type(here: Path) -> None:
+    store = bury(here, COMMENT, MESSAGE, ELSEWHERE)
+    options = ["--type", "comment.received", "--endpoint", "social", "--yes", "--json"]
+    result = invoke("dead", "discard", store, *options)
+    assert json.loads(result.output) == {"id": "evt_elsewhere", "result": "discarded"}
+    assert listed(store) == ["evt_comment", "evt_message"]
+
+
+@pytest.mark.parametrize("selection", [["--all"], ["--type", "comment.received"]])
+def test_discard_of_many_refuses_where_nobody_can_be_asked(
+    selection: list[str], here: Path
+) -> None:
+    store = bury(here, COMMENT)
+    invoke("dead", "discard", store, *selection).says("add --yes", status=2)
+    assert listed(store) == ["evt_comment"]
+
+
+def test_discard_of_many_asks_on_a_terminal(here: Path) -> None:
+    store = bury(here, COMMENT, MESSAGE)
+    command = ["dead", "discard", store, "--all"]
+    shown = on_a_terminal(*command, here=here, typed=b"n\n", status=1)
+    assert "Discard 2 dead letters at 'default' for good? [y/N]" in shown
+    assert "Aborted!" in shown
+    assert listed(store) == ["evt_comment", "evt_message"]
+    shown = on_a_terminal(*command, here=here, typed=b"y\n")
+    assert "evt_message: discarded" in shown
+    assert listed(store) == []
+    assert "no dead letters" in on_a_terminal(*command, here=here), "it asks nothing then"
+
+
+@pytest.mark.parametrize("arguments", [[], ["evt_1", "--all"], ["--all", "--type", "a.b"]])
+def test_discard_wants_one_way_of_selection(arguments: list[str], here: Path) -> None:
+    result = invoke("dead", "discard", bury(here), *arguments, "--yes")
+    result.says("name events by their ids, by --type, or --all", status=2)
+
+
+def test_discard_all_goes_through_every_page(here: Path) -> None:
+    store = bury_many(here, MORE_THAN_TWO_PAGES, readable=True)
+    result = invoke("dead", "discard", store, "--all", "--yes")
+    assert len(set(result.output.splitlines())) == MORE_THAN_TWO_PAGES
+    assert listed(store) == []
+
+
+def test_replay_all_takes_each_letter_once_though_all_of_them_stay(here: Path) -> None:
+    store = bury_many(here, MORE_THAN_TWO_PAGES, readable=False)
+    result = replay(here, "--all", "--json")
+    assert result.status == 1
+    ids = [json.loads(line)["id"] for line in result.output.splitlines()]
+    assert len(ids) == len(set(ids)) == MORE_THAN_TWO_PAGES
+    assert len(listed(store, "--limit", "2000")) == MORE_THAN_TWO_PAGES
+
+
+def test_a_long_replay_on_a_terminal_has_a_bar_and_lines_for_failures_alone(here: Path) -> None:
+    bury(here, UNREADABLE, *(letter(f"evt_{number}") for number in range(25)))
+    shown = on_a_terminal(
+        "dead", "replay", "hooks:receiver", "--all", here=here, secrets=[SECRET], status=1
+    )
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert "replaying" in text
+    assert "26/26" in text
+    assert "evt_cut: the body is not " in text
+    assert "evt_7: handled" not in text
+    assert text.rstrip().endswith("25 handled, 1 failed")
+    assert len(journal(here)) == 25
+
+
+def test_a_short_replay_on_a_terminal_has_a_line_for_each(here: Path) -> None:
+    bury(here, COMMENT, MESSAGE)
+    arguments = ["dead", "replay", "hooks:receiver", "--all"]
+    shown = on_a_terminal(*arguments, here=here, secrets=[SECRET])
+    assert "evt_comment: handled" in shown
+    assert "replaying" not in shown
+
+
+HOLDING = """
+@receiver.on(MessageReceived, name="hold")
+async def hold(event: MessageReceived) -> None:
+    while Path(f"hold {event.id}").exists():
+        await asyncio.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
+def test_breaking_off_a_replay_loses_nothing_and_says_how_far_it_came(
+    way: signal.Signals, here: Path
+) -> None:
+    (here / "hooks.py").write_text(f"import asyncio\n{APP}{HOLDING}")
+    store = bury(here, COMMENT, MESSAGE, letter("evt_last"))
+    held = here / "hold evt_message"
+    held.touch()
+    arguments = ["dead", "replay", "hooks:receiver", "--all"]
+    with running(*arguments, here=here, secrets=[SECRET]) as process:
+        eventually(lambda: "replied evt_message" in journal(here), what="the second one runs")
+        process.signal(way)
+        ended = process.ended()
+    assert ended.status == 1
+    assert ended.output.splitlines()[0] == "evt_comment: handled"
+    assert "stopped: 1 handled, 0 failed; the rest stays as it was" in ended.errors
+    assert "Traceback" not in ended.errors
+    assert sorted(listed(store)) == ["evt_last", "evt_message"]
+    held.unlink()
+    assert replay(here, "--all").status == 0, "at once, without waiting for a lease"
+    assert journal(here).count("replied evt_message") == 1, "that had succeeded before"
+
+
+def test_a_thread_that_goes_on_does_not_keep_a_replay_that_is_broken_off(here: Path) -> None:
+    holding = HOLDING.replace("async def", "def").replace("await asyncio", "time")
+    (here / "hooks.py").write_text(f"import time\n{APP}{holding}")
+    store = bury(here, MESSAGE)
+    (here / "hold evt_message").touch()
+    arguments = ["dead", "replay", "hooks:receiver", "evt_message"]
+    with running(*arguments, here=here, secrets=[SECRET]) as process:
+        eventually(lambda: "replied evt_message" in journal(here), what="it runs")
+        process.signal(signal.SIGINT)
+        ended = process.ended()
+    assert ended.status == 1
+    assert "stopped: 0 handled, 0 failed" in ended.errors
+    assert "sync handlers were running; their events stay dead letters" in ended.errors
+    assert listed(store) == ["evt_message"]
+
+
+def test_a_replay_does_not_work_on_the_inbox_of_its_receiver(here: Path) -> None:
+    app = APP.replace("receiver = Receiver(", "receiver = Receiver(inbox=Inbox(), ")
+    (here / "hooks.py").write_text(app.replace("import Context,", "import Context, Inbox,"))
+    url = bury(here, COMMENT)
+
+    async def put() -> None:
+        store = SQLiteStore(here / "hookonce.db")
+        await store.put(letter("evt_waiting").delivery, Token("t"))
+        await store.aclose()
+
+    asyncio.run(put())
+    assert replay(here, "--all") == Result(0, "evt_comment: handled\n", "")
+    (entry,) = invoke("inbox", "list", url, "--json").output.splitlines()
+    assert json.loads(entry)["attempts"] == 0
+
+
+def test_on_redis_it_is_the_same(here: Path) -> None:
+    with redis_server(append_only=True) as server:
+        text = APP.replace("sqlite:///hookonce.db", server.url)
+        (here / "hooks.py").write_text(text)
+
+        async def bury_there() -> None:
+            store = RedisStore(server.url)
+            for dead in (COMMENT, MESSAGE, UNREADABLE):
+                claim = await store.claim(dead.delivery.key, Token("t"), 30)
+                assert isinstance(claim, Claimed)
+                await store.bury(claim, dead.reason, error=dead.error, delivery=dead.delivery)
+            await store.aclose()
+
+        asyncio.run(bury_there())
+        assert listed(server.url) == ["evt_comment", "evt_message", "evt_cut"]
+        assert "attempt 1: " in invoke("dead", "show", server.url, "evt_message").output
+        replayed = replay(here, "--type", "message.received")
+        assert replayed == Result(0, "evt_message: handled\n", "")
+        result = run("dead", "discard", server.url, "--all", "--yes", here=here)
+        assert result == Result(0, "evt_comment: discarded\nevt_cut: discarded\n", "")
+        assert listed(server.url) == []

@@ -1,0 +1,290 @@
+"""`hookonce inbox` shows what waits for workers, and hurries it on."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.redis_servers import redis_server
+
+from hookonce.samples import event_body
+from hookonce.stores.base import Delivery, delivery_key
+from hookonce.stores.inbox import InboxStore
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.types import Token, system_clock
+
+from .running import COMMAND, Result, invoke, on_a_terminal
+
+HOSTILE_BODY = b"first\nsecond\t\x1b[31mred\xff\r"
+HOUR = 3600.0
+
+
+async def put(
+    store: InboxStore,
+    event_id: str,
+    event_type: str = "comment.received",
+    *,
+    endpoint: str = "default",
+    age: float = 0.0,
+    body: bytes | None = None,
+) -> None:
+    body = event_body(event_type, event_id=event_id) if body is None else body
+    received_at = system_clock() - age
+    delivery = Delivery(endpoint, event_id, event_type, received_at, body)
+    await store.put(delivery, Token(f"put {event_id}"))
+
+
+async def fail_or_hold(store: InboxStore, event_id: str, error: str | None) -> None:
+    """Take an event that is due alone: let it fail and wait for an hour, or hold it."""
+    batch = await store.take(
+        1, 300, endpoint="default", worker="a test", token=Token(f"take {event_id}")
+    )
+    (taken,) = batch.taken
+    assert taken.delivery.event_id == event_id
+    if error is not None:
+        await store.retry(taken.claim, HOUR, frozenset({"count"}), error)
+
+
+async def fill(store: InboxStore) -> None:
+    """Put an event in flight, one that waits, one that is ready, and one elsewhere."""
+    await put(store, "evt_flying", age=2 * HOUR + 65)
+    await fail_or_hold(store, "evt_flying", None)
+    await put(store, "evt_waiting", "message.received")
+    await fail_or_hold(store, "evt_waiting", "reply: away")
+    await put(store, "evt_ready")
+    await put(store, "evt_elsewhere", endpoint="social")
+
+
+def prepared(here: Path, prepare: Callable[[InboxStore], Awaitable[None]]) -> str:
+    """Prepare a store in a folder and return its URL."""
+
+    async def do() -> None:
+        store = SQLiteStore(here / "hookonce.db")
+        await store.open()
+        await prepare(store)
+        await store.aclose()
+
+    asyncio.run(do())
+    return f"sqlite:///{here / 'hookonce.db'}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """Return the URL of a store with an event in every state."""
+    return prepared(tmp_path, fill)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> str:
+    async def nothing(_: InboxStore) -> None:
+        pass
+
+    return prepared(tmp_path, nothing)
+
+
+def records(result: Result) -> list[dict[str, Any]]:
+    assert result.errors == ""
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def states(store: str, *options: str) -> dict[str, str]:
+    listed = records(invoke("inbox", "list", store, "--json", *options))
+    return {record["id"]: record["state"] for record in listed}
+
+
+def test_stats_counts_of_all_endpoints_or_of_one(store: str) -> None:
+    result = invoke("inbox", "stats", store)
+    assert (result.status, result.errors) == (0, "")
+    assert result.output.splitlines()[:2] == ["endpoint: all", "depth: 4"]
+    lines = dict(line.split(": ") for line in result.output.splitlines())
+    assert lines["bytes"].endswith(" KiB")
+    assert lines["oldest"] == "2 h 1 min"
+    assert (lines["in flight"], lines["dead"], lines["workers"]) == ("1", "0", "1")
+    (record,) = records(invoke("inbox", "stats", store, "--endpoint", "social", "--json"))
+    size = len(event_body("comment.received", event_id="evt_elsewhere"))
+    age = record.pop("oldest_age")
+    assert 0 <= age < HOUR
+    assert record == {
+        "endpoint": "social",
+        "depth": 1,
+        "bytes": size,
+        "in_flight": 0,
+        "dead": 0,
+        "workers": 0,
+    }
+
+
+def test_stats_says_when_nobody_works_on_what_waits(store: str) -> None:
+    alone = invoke("inbox", "stats", store, "--endpoint", "social").output
+    assert alone.splitlines()[-1] == "nobody works on it: start `hookonce worker`"
+    assert "start `hookonce worker`" not in invoke("inbox", "stats", store).output
+
+
+def test_stats_of_an_empty_inbox(empty: str) -> None:
+    output = invoke("inbox", "stats", empty).output
+    assert output == (
+        "endpoint: all\ndepth: 0\nbytes: 0 B\noldest: -\nin flight: 0\ndead: 0\nworkers: 0\n"
+    )
+
+
+def test_list_prints_a_line_for_each_with_tabs_between_oldest_first(store: str) -> None:
+    result = invoke("inbox", "list", store)
+    assert (result.status, result.errors) == (0, "")
+    rows = [line.split("\t") for line in result.output.splitlines()]
+    shown = [(endpoint, *rest, error) for _, endpoint, *rest, _, _, error in rows]
+    assert shown == [
+        ("default", "evt_flying", "comment.received", "in flight", ""),
+        ("default", "evt_waiting", "message.received", "waiting", "reply: away"),
+        ("default", "evt_ready", "comment.received", "ready", ""),
+        ("social", "evt_elsewhere", "comment.received", "ready", ""),
+    ]
+    until, attempts = zip(*((row[5], row[6]) for row in rows), strict=True)
+    assert attempts == ("1", "1", "0", "0")
+    assert until[0].endswith("Z")
+    assert until[1] > until[0], "it waits for an hour, and the lease is five minutes"
+    assert until[2:] == ("", "")
+
+
+def test_list_selects_by_endpoint_and_type(store: str) -> None:
+    assert set(states(store, "--endpoint", "social")) == {"evt_elsewhere"}
+    assert set(states(store, "--type", "message.received")) == {"evt_waiting"}
+    assert set(states(store, "--limit", "2")) == {"evt_flying", "evt_waiting"}
+    assert states(store, "--type", "a.b") == {}
+
+
+def test_an_empty_inbox_says_so_to_people_only(empty: str) -> None:
+    assert invoke("inbox", "list", empty) == Result(0, "the inbox is empty\n", "")
+    assert invoke("inbox", "list", empty, "--json") == Result(0, "", "")
+    assert invoke("inbox", "retry", empty, "--all").output == "nothing waits for a later attempt\n"
+
+
+def test_on_a_terminal_it_is_a_table(store: str, tmp_path: Path) -> None:
+    shown = on_a_terminal("inbox", "list", store, here=tmp_path, columns=160)
+    assert "\x1b[1m" in shown, "headings are bold"
+    line = next(line for line in shown.splitlines() if "evt_waiting" in line)
+    assert "\t" not in line
+    assert line.split()[-2:] == ["reply:", "away"]
+
+
+def test_show_shows_one_with_its_failed_attempts_and_its_body(store: str) -> None:
+    result = invoke("inbox", "show", store, "evt_waiting")
+    assert (result.status, result.errors) == (0, "")
+    fields, _, body = result.output.partition("\n\n")
+    assert json.loads(body)["id"] == "evt_waiting"
+    *_, finished, attempt = fields.splitlines()
+    assert finished == "finished: ['count']"
+    assert attempt.startswith("attempt 1: 20")
+    assert attempt.endswith("Z reply: away")
+    (record,) = records(invoke("inbox", "show", store, "evt_waiting", "--json"))
+    assert [(one["number"], one["error"]) for one in record["history"]] == [(1, "reply: away")]
+
+
+def test_show_raw_writes_the_bytes_as_they_came(tmp_path: Path) -> None:
+    url = prepared(tmp_path, lambda store: put(store, "evt_1", body=HOSTILE_BODY))
+    command = [*COMMAND, "inbox", "show", url, "evt_1"]
+    shown = subprocess.run([*command, "--raw"], capture_output=True, check=True)
+    assert shown.stdout == HOSTILE_BODY
+    printed = invoke("inbox", "show", url, "evt_1").output
+    assert all(char.isprintable() or char in "\t\n" for char in printed)
+
+
+def test_show_says_what_it_does_not_find(store: str) -> None:
+    result = invoke("inbox", "show", store, "evt_elsewhere")
+    result.says("'evt_elsewhere' is not in the inbox of 'default'")
+    assert invoke("inbox", "show", store, "evt_elsewhere", "--endpoint", "social").status == 0
+
+
+def test_retry_makes_due_what_waits_and_says_what_does_not(store: str) -> None:
+    ids = ["evt_waiting", "evt_flying", "evt_ready", "evt_missing"]
+    result = invoke("inbox", "retry", store, *ids)
+    assert result == Result(
+        1,
+        "evt_waiting: due now\nevt_flying: in flight\nevt_ready: due now\nevt_missing: not found\n",
+        "",
+    )
+    assert states(store)["evt_waiting"] == "ready"
+
+
+def test_retry_of_what_is_there_succeeds(store: str) -> None:
+    result = invoke("inbox", "retry", store, "evt_waiting", "evt_flying", "--json")
+    assert result.status == 0
+    assert records(result) == [
+        {"id": "evt_waiting", "result": "due now"},
+        {"id": "evt_flying", "result": "in flight"},
+    ]
+
+
+def test_retry_all_takes_what_waits_at_the_endpoint(store: str) -> None:
+    assert invoke("inbox", "retry", store, "--all", "--endpoint", "social").output == (
+        "nothing waits for a later attempt\n"
+    )
+    assert invoke("inbox", "retry", store, "--all") == Result(0, "evt_waiting: due now\n", "")
+    assert states(store)["evt_waiting"] == "ready"
+
+
+def test_retry_by_type_takes_those_of_the_type(store: str) -> None:
+    nothing = "nothing waits for a later attempt\n"
+    assert invoke("inbox", "retry", store, "--type", "comment.received").output == nothing
+    result = invoke("inbox", "retry", store, "--type", "message.received")
+    assert result == Result(0, "evt_waiting: due now\n", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["evt_1", "--all"], ["--all", "--type", "a.b"]])
+def test_retry_wants_one_way_of_selection(arguments: list[str], store: str) -> None:
+    result = invoke("inbox", "retry", store, *arguments)
+    result.says("name events by their ids, by --type, or --all", status=2)
+
+
+def test_prune_says_how_many_records_it_removed(tmp_path: Path) -> None:
+    now = system_clock() - 100 * 24 * HOUR
+
+    async def finish_long_ago(_: InboxStore) -> None:
+        store = SQLiteStore(tmp_path / "hookonce.db", clock=lambda: now)
+        claim = await store.claim(delivery_key("default", "evt_1"), Token("t"), 30)
+        await store.complete(claim)  # type: ignore[arg-type]  # nobody else has claimed it
+        await store.aclose()
+
+    url = prepared(tmp_path, finish_long_ago)
+    assert invoke("inbox", "prune", url) == Result(0, "removed 1 record\n", "")
+    assert invoke("inbox", "prune", url, "--json").output == '{"removed": 0}\n'
+
+
+USES = [["stats"], ["list"], ["show", "evt_1"], ["retry", "evt_1"], ["prune"]]
+
+
+@pytest.mark.parametrize("use", USES, ids=" ".join)
+def test_a_store_nobody_else_can_see_and_a_misspelt_file_are_refused(
+    use: list[str], tmp_path: Path
+) -> None:
+    command, *rest = use
+    path = tmp_path / "hookonse.db"
+    invoke("inbox", command, f"sqlite:///{path}", *rest).says(f"there is no file '{path}'")
+    assert list(tmp_path.iterdir()) == []
+    invoke("inbox", command, "memory://", *rest).says("only its own process can see")
+
+
+def test_on_redis_it_is_the_same() -> None:
+    with redis_server(append_only=True) as server:
+
+        async def do() -> None:
+            store = RedisStore(server.url)
+            await fill(store)
+            await store.aclose()
+
+        asyncio.run(do())
+        assert states(server.url) == {
+            "evt_flying": "in flight",
+            "evt_waiting": "waiting",
+            "evt_ready": "ready",
+            "evt_elsewhere": "ready",
+        }
+        assert invoke("inbox", "retry", server.url, "--all").output == "evt_waiting: due now\n"
+        shown = invoke("inbox", "show", server.url, "evt_waiting").output
+        assert "reply: away" in shown
+        assert "depth: 4\n" in invoke("inbox", "stats", server.url).output
+        assert invoke("inbox", "prune", server.url).status == 0
+        assert invoke("dead", "list", server.url).output == "no dead letters\n"

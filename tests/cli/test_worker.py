@@ -1,0 +1,219 @@
+"""`hookonce worker` handles what another process has stored, and ends as operators expect."""
+
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from support.redis_servers import redis_server
+
+from .inboxes import APP, deliver, journal, url_of
+from .running import SECRET, Process, eventually, run, running
+
+EVERYTHING: dict[str, Any] = {"keys": "*", "channels": "*", "categories": ["+@all"]}
+"""What a user of a Redis server may do in these tests."""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Return a folder with the receiver's module."""
+    (tmp_path / "hooks.py").write_text(APP)
+    return tmp_path
+
+
+@contextmanager
+def serving(here: Path, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Serve the receiver, and give its URL."""
+    arguments = ["hooks:receiver", "--port", "0"]
+    with running(
+        "serve", *arguments, here=here, secrets=[SECRET], environment=environment
+    ) as server:
+        yield url_of(server)
+
+
+@contextmanager
+def working(here: Path, **environment: str) -> Iterator[Process]:
+    """Run a worker; it has begun."""
+    with running(
+        "worker", "hooks:receiver", here=here, secrets=[SECRET], environment=environment
+    ) as worker:
+        worker.printed(r"INFO +hookonce: hooks:receiver at endpoint default, handlers: handle\n")
+        yield worker
+
+
+def noted(here: Path, line: str) -> None:
+    """Return once a handler has written a line."""
+    eventually(lambda: line in journal(here), what=f"{line!r} in {journal(here)}")
+
+
+def hold(here: Path, event_id: str) -> Path:
+    """Let the handler of an event wait until the file is gone."""
+    path = here / f"hold {event_id}"
+    path.touch()
+    return path
+
+
+def stats(here: Path) -> dict[str, object]:
+    result = run("inbox", "stats", "sqlite:///hookonce.db", "--json", here=here)
+    found: dict[str, object] = json.loads(result.output)
+    return found
+
+
+def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: Path) -> None:
+    with serving(here) as url:
+        assert deliver(url, "evt_before") == (202, "stored")
+        unready = httpx2.get(f"{url}/readyz", trust_env=False)
+        assert unready.status_code == 503
+        assert "start `hookonce worker`" in unready.text
+        assert journal(here) == []
+        with working(here) as worker:
+            noted(here, "finished evt_before 1")
+            assert httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200
+            assert deliver(url, "evt_meanwhile") == (202, "stored")
+            noted(here, "finished evt_meanwhile 1")
+            worker.signal(signal.SIGTERM)
+            ended = worker.ended()
+    assert (ended.status, ended.output) == (0, "")
+    assert "Traceback" not in ended.errors
+    assert stats(here)["depth"] == 0
+    assert stats(here)["workers"] == 0, "it has said that it ends"
+
+
+@pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_a_running_handler_finish_and_nothing_more_is_taken(
+    way: signal.Signals, here: Path
+) -> None:
+    held = hold(here, "evt_slow")
+    with serving(here) as url, working(here) as worker:
+        deliver(url, "evt_slow")
+        noted(here, "started evt_slow 1")
+        worker.signal(way)
+        worker.printed("ending: running handlers may finish")
+        deliver(url, "evt_later")
+        held.unlink()
+        ended = worker.ended()
+    assert ended.status == 0
+    assert "Traceback" not in ended.errors
+    assert journal(here) == ["started evt_slow 1", "finished evt_slow 1"]
+    assert stats(here)["depth"] == 1, "the later one waits for another worker"
+
+
+def test_what_does_not_end_in_time_is_released_for_the_next_worker(here: Path) -> None:
+    held = hold(here, "evt_slow")
+    with serving(here) as url, working(here, DRAIN="0.1", LEASE="300") as worker:
+        deliver(url, "evt_slow")
+        noted(here, "started evt_slow 1")
+        worker.signal(signal.SIGTERM)
+        ended = worker.ended()
+    assert ended.status == 0
+    assert "handlers still running after 0.1 s: 1" in ended.errors
+    held.unlink()
+    with working(here):  # which does not wait for the lease
+        noted(here, "finished evt_slow 2")
+
+
+def test_a_second_signal_ends_it_at_once(here: Path) -> None:
+    hold(here, "evt_slow")
+    with serving(here) as url, working(here) as worker:
+        deliver(url, "evt_slow")
+        noted(here, "started evt_slow 1")
+        worker.signal(signal.SIGTERM)
+        worker.printed("a second signal ends at once")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended().status == 128 + signal.SIGTERM
+    assert stats(here)["depth"] == 1
+
+
+def test_a_thread_that_goes_on_does_not_keep_the_process(here: Path) -> None:
+    app = APP.replace("async def", "def").replace("await asyncio", "time")
+    (here / "hooks.py").write_text(app.replace("import asyncio", "import time"))
+    hold(here, "evt_slow")
+    with serving(here) as url, working(here, DRAIN="0.1") as worker:
+        deliver(url, "evt_slow")
+        noted(here, "started evt_slow 1")
+        worker.signal(signal.SIGTERM)
+        ended = worker.ended()
+    assert ended.status == 1
+    assert "ended while sync handlers were running; their events will be retried" in ended.errors
+
+
+def test_what_a_killed_worker_was_at_is_finished_by_another(here: Path) -> None:
+    held = hold(here, "evt_slow")
+    with serving(here) as url, working(here, LEASE="0.5") as first:
+        deliver(url, "evt_slow")
+        noted(here, "started evt_slow 1")
+        first.signal(signal.SIGKILL)
+        assert first.ended().status == -signal.SIGKILL
+        held.unlink()
+        with working(here, LEASE="0.5"):
+            noted(here, "finished evt_slow 2")
+    assert journal(here) == ["started evt_slow 1", "started evt_slow 2", "finished evt_slow 2"]
+
+
+def test_the_worker_of_a_served_receiver_ends_with_the_server_in_order(here: Path) -> None:
+    held = hold(here, "evt_slow")
+    arguments = ["hooks:receiver", "--port", "0"]
+    environment = {"EMBEDDED": "1"}
+    with running(
+        "serve", *arguments, here=here, secrets=[SECRET], environment=environment
+    ) as server:
+        url = url_of(server)
+        assert httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200
+        assert deliver(url, "evt_slow") == (202, "stored")
+        noted(here, "started evt_slow 1")
+        server.signal(signal.SIGTERM)
+        server.printed("Waiting for application shutdown")
+        held.unlink()
+        ended = server.ended()
+    assert ended.status in {0, -signal.SIGTERM}
+    assert "Traceback" not in ended.errors
+    assert journal(here) == ["started evt_slow 1", "finished evt_slow 1"]
+    assert stats(here)["depth"] == 0
+
+
+def test_a_receiver_without_an_inbox_is_told_how_to_have_one(here: Path) -> None:
+    result = run("worker", "hooks:inline", here=here, secrets=[SECRET])
+    result.says("hooks:inline has no inbox", "Receiver(inbox=Inbox(embedded=False)")
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("sqlite:///no/such/folder/hookonce.db", "does its folder exist"),
+        ("redis://:opensesame@127.0.0.1:1", "the Redis store cannot be opened"),
+    ],
+)
+def test_with_a_store_that_cannot_be_opened_it_does_not_start(
+    store: str, message: str, here: Path
+) -> None:
+    environment = {"STORE": store}
+    result = run("worker", "hooks:receiver", here=here, secrets=[SECRET], environment=environment)
+    result.says(message)
+    assert "opensesame" not in result.errors
+
+
+def test_what_cannot_name_a_receiver_is_said_in_one_line(here: Path) -> None:
+    result = run("worker", "hooks:missing", here=here, secrets=[SECRET])
+    result.says("there is no 'missing' in hooks")
+
+
+def test_on_redis_it_works_for_a_server_that_stores_and_nobody_shows_the_password(
+    here: Path,
+) -> None:
+    with redis_server() as redis:
+        with redis.client() as client:
+            client.acl_setuser("app", True, passwords="+opensesame", **EVERYTHING)
+        store = redis.url.replace("//", "//app:opensesame@")
+        with serving(here, {"STORE": store}) as url, working(here, STORE=store) as worker:
+            assert deliver(url, "evt_1") == (202, "stored")
+            noted(here, "finished evt_1 1")
+            shown = run("inbox", "stats", store, here=here)
+            assert "workers: 1\n" in shown.output, shown
+            worker.signal(signal.SIGTERM)
+            ended = worker.ended()
+    assert ended.status == 0
+    assert "opensesame" not in ended.errors + shown.output + shown.errors
