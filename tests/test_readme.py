@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from hookonce import Limits, Reason, Receiver, Refusal, Reject
+from hookonce import Backoff, Inbox, Limits, Reason, Receiver, Refusal, Reject
 from hookonce.events import EVENT_CLASSES, CommentReceived
 from hookonce.secrets import new_secret
 from hookonce.testing import TestSender, event_body, make_event, signed_request
@@ -151,6 +151,27 @@ def test_the_commands_for_dead_letters_work_one_after_the_other(
     assert printed["discard"] == "evt_1: not found\n"
 
 
+def test_the_commands_for_the_inbox_work_one_after_the_other(tmp_path: Path, secret: str) -> None:
+    commands, shown = console("hookonce inbox stats")
+    store = f"sqlite:///{tmp_path / 'hookonce.db'}"
+    receiver = Receiver(secrets=secret, store=store, inbox=Inbox(embedded=False))
+
+    @receiver.on(CommentReceived, name="app.greet")
+    async def greet(event: CommentReceived) -> None: ...
+
+    async def put() -> None:
+        async with TestSender(receiver, secrets=secret) as sender:
+            event = make_event(CommentReceived, event_id="evt_1")
+            (await sender.send(event)).expect(202, "stored")
+
+    asyncio.run(put())
+    printed = {command.split()[2]: run(command, tmp_path, secret) for command in commands}
+    assert "depth: 1\n" in printed["stats"]
+    assert "evt_1" in printed["list"]
+    assert "walnut bread" in printed["show"]
+    assert printed["retry"] == shown
+
+
 def test_the_first_screen_has_one_command_to_see_it_work_and_one_to_test_it() -> None:
     commands = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
     assert [command.rpartition("&& ")[2] for command in commands] == [
@@ -171,5 +192,6 @@ def test_every_event_type_is_in_its_table_with_its_class() -> None:
 
 
 def test_every_limit_is_named() -> None:
-    missing = [limit.name for limit in fields(Limits) if limit.name not in README]
+    settings = [*fields(Limits), *fields(Inbox), *fields(Backoff)]
+    missing = [setting.name for setting in settings if setting.name not in README]
     assert missing == []
