@@ -104,9 +104,9 @@ class Worker:
             news.clear()
             try:
                 batch = await self._take(name, token)
+                token, pause = new_token(), _FIRST_PAUSE_SECONDS
                 for taken in batch.taken:
                     await self._begin(taken)
-                token, pause = new_token(), _FIRST_PAUSE_SECONDS
                 await self._until_worthwhile(batch, news, stop)
             except StoreError as error:
                 # With the same token the next call finds what this one may have taken.
@@ -138,6 +138,12 @@ class Worker:
             await _first_of(self._store.wait(self._endpoint, seconds), news.wait(), stop.wait())
 
     async def _begin(self, taken: Taken) -> None:
+        try:
+            await self._begin_or_settle(taken)
+        except Exception:  # noqa: BLE001 - one event must not hold up the others of its batch
+            _log.exception("cannot begin %s; its lease will run out", taken.claim.key)
+
+    async def _begin_or_settle(self, taken: Taken) -> None:
         """Begin an attempt, or settle an event that cannot have one."""
         claim, delivery = taken.claim, taken.delivery
         if self._stopping:

@@ -581,6 +581,32 @@ class TestTrouble:
             await handler.has_run(1)
             await until(lambda: not faults)
 
+    async def test_an_event_that_cannot_be_begun_holds_up_no_other_and_runs_none_twice(
+        self, make_receiver: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        receiver = make_receiver(embedded=False)
+        handler = Handler(receiver)
+        gate = handler.waits()
+        find = receiver.find
+        async with delivering(receiver, SECRET) as sender:
+            events = [comment() for _ in range(5)]
+            for event in events:
+                (await sender.send(event)).expect(202, "stored")
+
+        def faulty(event: Event[Any]) -> Any:
+            if event.id == events[2].id:
+                raise RuntimeError("a fault in the library")
+            return find(event)
+
+        monkeypatch.setattr(receiver, "find", faulty)
+        async with receiver.working():
+            await until(lambda: len(handler.contexts) == 4)
+            gate.set()
+            await until_async(lambda: has_depth(receiver, 1))
+        assert [context.event_id for context in handler.contexts] == [
+            event.id for event in events if event is not events[2]
+        ]
+
     async def test_an_event_whose_last_attempt_broke_off_is_a_dead_letter_without_another(
         self, make_receiver: Callable[..., Receiver], path: Path
     ) -> None:
@@ -655,6 +681,10 @@ class TestTrouble:
 async def has_attempts(receiver: Receiver, event: Event[Any], number: int) -> bool:
     entry = await receiver.inbox.show(event.id)
     return entry is not None and not entry.in_flight and entry.attempts == number
+
+
+async def has_depth(receiver: Receiver, depth: int) -> bool:
+    return (await receiver.inbox.stats()).depth == depth
 
 
 class TestLooking:
