@@ -78,6 +78,24 @@ async def test_fsync_waits_for_the_append_only_file_once_for_a_batch(
         assert appending.calls_of("waitaof") == 1
 
 
+async def test_a_server_that_may_answer_before_its_disk_has_it_is_warned_of() -> None:
+    with redis_server("--appendfsync", "everysec", append_only=True) as server:
+        async with aclosing(RedisStore(server.url, durability="fsync")) as store:
+            [warning] = await store.warnings()
+            assert "set appendfsync always" in warning
+        async with aclosing(RedisStore(server.url)) as store:
+            assert await store.warnings() == ()  # nothing was promised
+
+
+async def test_a_store_opens_while_its_server_starts() -> None:
+    with redis_server(append_only=True) as server:
+        server.kill()
+        async with aclosing(RedisStore(server.url)) as store:
+            opening = asyncio.create_task(store.open())
+            await asyncio.to_thread(server.start)
+            await opening
+
+
 async def test_what_was_stored_with_fsync_survives_a_killed_server() -> None:
     with redis_server("--appendfsync", "always", append_only=True) as server:
         async with aclosing(RedisStore(server.url, durability="fsync")) as store:

@@ -47,7 +47,7 @@ from .redis_codec import (
     write_delivery,
     write_names,
 )
-from .redis_link import Durability, Safety, explained
+from .redis_link import Durability, Safety, explained, is_passing
 from .redis_session import Session, listed
 from .redis_url import place_of, place_of_client
 
@@ -60,6 +60,7 @@ _log = logging.getLogger("hookonce.store")
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_SHARDS = 1024
+_PAUSE_SECONDS = 0.1
 # More at once would keep the server from everybody else; a worker that can do more asks again.
 _MOST_TAKEN = 256
 
@@ -148,11 +149,20 @@ class RedisStore:
     async def warnings(self) -> tuple[str, ...]:
         """Return what is dangerous about the servers' configuration, each as a sentence."""
         session = self._running()
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                return await inspect(await session.servers.pools(), self._safety)
-        except (RedisError, OSError, TimeoutError) as error:
-            raise StoreError(f"the Redis store cannot be opened: {explained(error)}") from error
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CALL_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await inspect(await session.servers.pools(), self._safety)
+            except (RedisError, OSError, TimeoutError) as error:
+                # A process may start while a server does, or while another takes its place.
+                if not is_passing(error) or loop.time() + _PAUSE_SECONDS >= deadline:
+                    raise StoreError(
+                        f"the Redis store cannot be opened: {explained(error)}"
+                    ) from error
+            session.servers.suspect()
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""

@@ -29,7 +29,7 @@ async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str,
     """
     warnings: list[str | None] = []
     for pool in pools:
-        info, loaded, policy, memory, save, append = await exchange(
+        info, loaded, policy, memory, save, append, sync = await exchange(
             pool,
             [
                 (b"INFO",),
@@ -38,6 +38,7 @@ async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str,
                 (b"CONFIG", b"GET", b"maxmemory"),
                 (b"CONFIG", b"GET", b"save"),
                 (b"CONFIG", b"GET", b"appendonly"),
+                (b"CONFIG", b"GET", b"appendfsync"),
             ],
         )
         if isinstance(loaded, Exception):
@@ -60,6 +61,7 @@ async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str,
         warnings += [
             _eviction(policy_text or facts.get("maxmemory_policy"), memory_text),
             _persistence(_setting(save), _setting(append)),
+            _syncing(_setting(sync), safety),
             _replicas(facts, safety),
         ]
     return tuple(dict.fromkeys(warning for warning in warnings if warning))
@@ -106,6 +108,16 @@ def _persistence(save: str | None, append: str | None) -> str | None:
     return (
         "the Redis server keeps nothing on disk (save '' and appendonly no): a restart loses"
         " accepted events, and handles done ones again; set appendonly yes"
+    )
+
+
+def _syncing(sync: str | None, safety: Safety) -> str | None:
+    if safety.durability != "fsync" or sync in {None, "always"}:
+        return None
+    return (
+        f"the Redis server has appendfsync {sync}: some versions, Valkey 9.1 among them, then say"
+        " that it is on their disk before it is, and a power cut loses the last second; set"
+        " appendfsync always"
     )
 
 

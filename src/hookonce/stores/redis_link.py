@@ -25,13 +25,13 @@ from ..errors import StoreError
 from .redis_codec import SCRIPT, SCRIPT_SHA, Step, decode
 from .redis_connection import Servers, exchange
 
-__all__ = ["Durability", "Link", "Safety", "explained"]
+__all__ = ["Durability", "Link", "Safety", "explained", "is_passing"]
 
 Durability: TypeAlias = Literal["memory", "fsync"]
 
 # A reply that has not come by then is worth asking for again over a new connection.
 _TRY_SECONDS = 1.0
-# With appendfsync everysec the server answers up to a second after the write.
+# With appendfsync everysec a server may answer up to a second after the write.
 _DURABLE_TRY_SECONDS = 2.5
 _PART_TO_WAIT = 0.8
 _FIRST_PAUSE_SECONDS = 0.02
@@ -152,7 +152,7 @@ class Link:
                 async with asyncio.timeout(seconds):
                     return await self._try(steps, now, seconds)
             except (RedisError, OSError, TimeoutError) as error:
-                if not _is_passing(error) or loop.time() + pause >= deadline:
+                if not is_passing(error) or loop.time() + pause >= deadline:
                     raise StoreError(f"the Redis store failed: {explained(error)}") from error
             self._servers.suspect()
             await asyncio.sleep(pause)
@@ -174,7 +174,7 @@ class Link:
         for reply in answer[1:]:
             if isinstance(reply, list) and reply and reply[0] == b"!":
                 error = ResponseError(decode(reply[1]))
-                if _is_passing(error):
+                if is_passing(error):
                     raise error
                 reply[1] = explained(error).encode()
         for reply in waited:
@@ -182,7 +182,7 @@ class Link:
         return cast("list[Any]", answer)
 
 
-def _is_passing(error: Exception) -> bool:
+def is_passing(error: Exception) -> bool:
     """Whether the same call may succeed in a moment."""
     if isinstance(error, AuthenticationError):
         return False

@@ -49,7 +49,7 @@ _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.BusyError, "another process keeps it locked"),
     (apsw.LockedError, "another process keeps it locked"),
     (apsw.FullError, "the disk is full"),
-    (apsw.ReadOnlyError, "it is read-only"),
+    (apsw.ReadOnlyError, "it is read-only, or the -wal or -shm file beside it is"),
     (apsw.CantOpenError, "it cannot be opened; does its folder exist, and is it writable?"),
     (apsw.NotADBError, "the file is not an SQLite database"),
     (apsw.CorruptError, "the file is damaged"),

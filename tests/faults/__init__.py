@@ -1,0 +1,1 @@
+"""Faults in real processes and servers: what was acknowledged is handled, and nothing twice."""

@@ -1,0 +1,195 @@
+"""Processes are killed, stand still, or see their clocks jump; and many race for one store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from support.waiting import until
+
+from .bench import Bench, Figures, bench
+from .fleet import Member
+from .journal import Line, runs_of
+from .program import set_clock
+
+__all__ = ["clock_jumps", "deployments", "kills", "race", "stalls"]
+
+_HOUR = 3600.0
+_BACKOFF_SECONDS = 0.3
+# How much later than it is due an event may begin, on a busy machine.
+_LATE_SECONDS = 4.0
+
+
+async def kills(
+    figures: Figures, here: Path, store: str, *, seed: int, count: int, inbox: bool = True
+) -> None:
+    """Kill web processes and workers at any moment, and start them again at once."""
+    async with bench(
+        figures,
+        here,
+        store,
+        seed,
+        webs=2,
+        workers=2 if inbox else 0,
+        failing=0.05,
+        inbox=inbox,
+        lease_seconds=1.5,
+        backoff_seconds=_BACKOFF_SECONDS,
+    ) as on:
+        on.statuses.add(0)  # of a web process that was killed
+        async with on.load():
+            await on.fleet.kill_at_random(count, on.chance)
+        on.check(not on.fleet.failed_starts, "a process did not start after a kill")
+
+
+async def deployments(
+    figures: Figures, here: Path, store: str, *, seed: int, count: int, inbox: bool = True
+) -> None:
+    """Replace processes one by one while deliveries arrive; nothing may run a second time."""
+    async with bench(
+        figures,
+        here,
+        store,
+        seed,
+        webs=2,
+        workers=2 if inbox else 0,
+        inbox=inbox,
+        lease_seconds=30.0,
+    ) as on:
+        on.statuses.add(0)  # of a web process that has closed its connections
+        async with on.load():
+            for number in range(count):
+                await asyncio.sleep(on.chance.uniform(0.05, 0.4))
+                await on.fleet.replace(on.fleet.members[number % len(on.fleet.members)])
+                figures.faults += 1
+
+
+async def stalls(figures: Figures, here: Path, store: str, *, seed: int, count: int) -> None:
+    """Let a worker stand still past its lease; what it says when it goes on changes nothing."""
+    async with bench(
+        figures,
+        here,
+        store,
+        seed,
+        webs=1,
+        workers=2,
+        failing=0.5,
+        handlers=1,
+        pause_seconds=0.8,
+        concurrency=4,
+        lease_seconds=1.5,
+        backoff_seconds=_BACKOFF_SECONDS,
+    ) as on:
+        for round_ in range(count):
+            await _stall(on, on.fleet.of_role("worker")[round_ % 2])
+        runs = runs_of(on.journal()).values()
+        on.check(
+            all(len(of_event) <= 3 for of_event in runs),
+            "an event ran again after a late finish",
+        )
+
+
+async def _stall(on: Bench, member: Member) -> None:
+    """Stop a worker in the middle of its work until others have done it, and let it go on."""
+    sending = asyncio.create_task(on.sender.send(8, lanes=8))
+    mine: set[str] = set()
+
+    def has_begun() -> bool:
+        mine.update(_open_runs(on.journal(), member.pid))
+        return bool(mine)
+
+    try:
+        await until(has_begun, what="the worker has begun something")
+        # Between two extensions of its lease: a process stopped within a transaction of SQLite
+        # would keep all others from writing until it goes on.
+        await asyncio.sleep(0.1)
+        mine = _open_runs(on.journal(), member.pid)
+        on.fleet.stop(member)
+        on.figures.faults += 1
+        try:
+            await sending
+            await until(
+                lambda: mine <= {line.event_id for line in on.journal() if line.note == "done"},
+                what=f"others have handled {mine}",
+            )
+        finally:
+            on.fleet.go_on(member)
+        await until(
+            lambda: not _open_runs(on.journal(), member.pid), what="the late runs have ended"
+        )
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+
+
+def _open_runs(lines: list[Line], pid: int) -> set[str]:
+    return {
+        run.event_id
+        for runs in runs_of(lines).values()
+        for run in runs
+        if run.pid == pid and run.ended is None and run.failed is None
+    }
+
+
+async def clock_jumps(figures: Figures, here: Path, store: str, *, seed: int, count: int) -> None:
+    """Let the wall clock of sender, web processes and workers jump by hours, both ways."""
+    clock = here / "clock"
+    set_clock(clock, 0.0)
+    async with bench(
+        figures,
+        here,
+        store,
+        seed,
+        webs=1,
+        workers=2,
+        failing=0.3,
+        clock=str(clock),
+        backoff_seconds=_BACKOFF_SECONDS,
+    ) as on:
+        on.statuses.add(401)  # signed before a jump, and verified after it
+        async with on.load():
+            for _ in range(count):
+                await asyncio.sleep(on.chance.uniform(0.2, 0.6))
+                set_clock(clock, on.chance.uniform(-12 * _HOUR, 12 * _HOUR))
+                figures.faults += 1
+            await asyncio.sleep(0.5)
+            set_clock(clock, 0.0)
+    waits = [
+        (later.began - earlier.failed) / 1e9
+        for runs in runs_of(on.journal()).values()
+        for earlier, later in pairwise(runs)
+        if earlier.failed is not None
+    ]
+    on.check(waits, "nothing failed")
+    on.check(
+        all(0.8 * _BACKOFF_SECONDS < wait < _BACKOFF_SECONDS + _LATE_SECONDS for wait in waits),
+        f"a retry came after {min(waits):.2f} to {max(waits):.2f} s, not {_BACKOFF_SECONDS} s",
+    )
+    figures.remark = f"retries after {min(waits):.2f} to {max(waits):.2f} s"
+
+
+async def race(figures: Figures, here: Path, store: str, *, seed: int, count: int) -> None:
+    """Let two web processes and three workers handle events on one store, at full speed."""
+    async with bench(
+        figures,
+        here,
+        store,
+        seed,
+        webs=2,
+        workers=3,
+        handlers=1,
+        pause_seconds=0.0,
+        concurrency=64,
+        lease_seconds=30.0,
+    ) as on:
+        started = time.monotonic()
+        await on.sender.send(round(count / (1 + on.sender.duplicates)), lanes=64)
+        sent = time.monotonic() - started
+        await on.settle()
+        done = time.monotonic() - started
+    figures.remark = (
+        f"{on.sender.deliveries / sent:.0f} deliveries/s, {figures.events / done:.0f} events/s"
+    )
+    on.check(not figures.again, f"runs beyond the first: {dict(figures.again)}")

@@ -1,0 +1,209 @@
+"""What the web and worker processes run: ``python program.py '{"role": "web", ...}'``."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import uvicorn
+
+from hookonce import Context, Inbox, Limits, Receiver
+from hookonce.events import CommentReceived
+from hookonce.stores import open_store
+from hookonce.stores.base import Claimed, Store
+from hookonce.types import system_clock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from faults.journal import Writer
+
+__all__ = ["Settings", "set_clock", "shifted_clock"]
+
+FAILS_ONCE = "fail once"
+_KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_NOBODY = 65534
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a process is told.
+
+    Attributes:
+        store: the URL of the store.
+        secret: what deliveries are signed with.
+        journal: the folder for its notes.
+        role: what it does.
+        port: where a web process listens, together with others.
+        inbox: store deliveries for workers, instead of handling them inside the request.
+        handlers: how many handlers each event is for.
+        pause_seconds: how long the last handler takes at the most.
+        concurrency: how many events a worker handles at once.
+        backoff_seconds: how long an event waits after a failure.
+        lease_seconds: as in ``Limits``.
+        clock: a file that says how far the wall clock is off.
+        is_mounted: serve without a lifespan, so that the store opens at the first delivery.
+        is_nobody: give up the rights of root before the store is opened.
+
+    """
+
+    store: str
+    secret: str
+    journal: str
+    role: Literal["web", "worker"] = "web"
+    port: int = 0
+    inbox: bool = True
+    handlers: int = 2
+    pause_seconds: float = 0.03
+    concurrency: int = 16
+    backoff_seconds: float = 0.3
+    lease_seconds: float = 2.0
+    clock: str = ""
+    is_mounted: bool = False
+    is_nobody: bool = False
+
+    def to_json(self) -> str:
+        """Return it as the argument of the program."""
+        return json.dumps(asdict(self))
+
+    @property
+    def handler_names(self) -> list[str]:
+        """The names of the handlers."""
+        return ["slow", "quick"][: self.handlers]
+
+
+class _Clock:
+    """The wall clock, and how far off a shared file says it is."""
+
+    def __init__(self, path: str) -> None:
+        self._real = time.time
+        with Path(path).open("rb") as file:
+            self._shared = mmap.mmap(file.fileno(), 8, prot=mmap.PROT_READ)
+
+    def __call__(self) -> float:
+        (offset,) = struct.unpack("d", self._shared[:8])
+        return self._real() + float(offset)
+
+
+def shifted_clock(path: Path) -> _Clock:
+    """Return the time by a clock that jumps."""
+    return _Clock(str(path))
+
+
+def set_clock(path: Path, offset: float) -> None:
+    """Let the clocks of all processes that look at the file jump."""
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.write(struct.pack("d", offset))
+
+
+def _receiver(settings: Settings, journal: Writer) -> Receiver:
+    store = open_store(settings.store, clock=system_clock)
+    _note_completions(store, journal)
+    receiver = Receiver(
+        secrets=settings.secret,
+        store=store,
+        limits=Limits(lease_seconds=settings.lease_seconds, answer_seconds=4),
+        inbox=Inbox(
+            embedded=False,
+            concurrency=settings.concurrency,
+            backoff=settings.backoff_seconds,
+        )
+        if settings.inbox
+        else None,
+    )
+
+    async def slow(event: CommentReceived, context: Context) -> None:
+        journal.write("begin", event.id, "slow", context.attempt)
+        if settings.pause_seconds:
+            share = int(event.id[-4:], 16) / 0xFFFF
+            await asyncio.sleep(settings.pause_seconds * share)
+        if event.data.text == FAILS_ONCE and context.attempt == 1:
+            journal.write("fail", event.id, "slow", context.attempt)
+            raise RuntimeError(FAILS_ONCE)
+        journal.write("end", event.id, "slow", context.attempt)
+
+    def quick(event: CommentReceived, context: Context) -> None:
+        journal.write("begin", event.id, "quick", context.attempt)
+        journal.write("end", event.id, "quick", context.attempt)
+
+    receiver.on(CommentReceived, name="slow")(slow)
+    if settings.handlers > 1:
+        receiver.on(CommentReceived, name="quick")(quick)
+    return receiver
+
+
+def _note_completions(store: Store, journal: Writer) -> None:
+    complete = store.complete
+
+    async def noted(claim: Claimed) -> None:
+        await complete(claim)
+        journal.write("done", claim.key.partition(":")[2], "-", claim.attempt)
+
+    store.complete = noted  # type: ignore[method-assign]  # the store itself shall be the real one
+
+
+def _say_ready() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, which says when it listens."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            _say_ready()
+
+
+def _serve(receiver: Receiver, settings: Settings) -> None:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind(("127.0.0.1", settings.port))
+    config = uvicorn.Config(
+        receiver,
+        lifespan="off" if settings.is_mounted else "on",
+        access_log=False,
+        log_level="warning",
+        backlog=512,
+    )
+    config.load()
+    if settings.is_nobody:
+        os.setuid(_NOBODY)
+    _Server(config).run(sockets=[listener])
+
+
+async def _work(receiver: Receiver) -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    async with receiver.working():
+        _say_ready()
+        await stopped.wait()
+
+
+def _main() -> None:
+    ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
+    settings = Settings(**json.loads(sys.argv[1]))
+    if settings.clock:
+        time.time = _Clock(settings.clock)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    receiver = _receiver(settings, Writer(Path(settings.journal)))
+    if settings.role == "web":
+        _serve(receiver, settings)
+    else:
+        asyncio.run(_work(receiver))
+
+
+if __name__ == "__main__":
+    _main()

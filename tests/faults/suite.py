@@ -1,0 +1,136 @@
+"""Every scenario with its store, small enough for each change and large enough for a release."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from support.redis_servers import REDIS_SERVER, VALKEY_SERVER, redis_server
+
+from .bench import Figures, folder
+from .disk_faults import full_disk, locked_file, read_only_file
+from .process_faults import clock_jumps, deployments, kills, race, stalls
+from .server_faults import failover, network_faults, power_cuts, server_kills, storm
+
+__all__ = ["SCENARIOS", "Scenario", "UnavailableError"]
+
+Run: TypeAlias = Callable[[Figures, Path, int, int], Awaitable[None]]
+
+
+class UnavailableError(Exception):
+    """This machine lacks what a scenario needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario, and how often it does what it does.
+
+    Attributes:
+        name: what it is called.
+        small: how often, for every change.
+        full: how often, before a release.
+        run: makes it happen, given the figures, a folder, a seed and how often.
+
+    """
+
+    name: str
+    small: int
+    full: int
+    run: Run
+
+    async def measure(self, *, is_full: bool, seed: int) -> Figures:
+        """Return its figures; what must not be is among them."""
+        figures = Figures(self.name)
+        with folder() as here:
+            try:
+                await self.run(figures, here, seed, self.full if is_full else self.small)
+            except PermissionError as error:
+                raise UnavailableError(str(error)) from error
+        return figures
+
+
+class _OnStore(Protocol):
+    async def __call__(
+        self, figures: Figures, here: Path, store: str, *, seed: int, count: int
+    ) -> None: ...
+
+
+class _OnServer(Protocol):
+    async def __call__(self, figures: Figures, here: Path, *, seed: int, count: int) -> None: ...
+
+
+def _sqlite(scenario: _OnStore) -> Run:
+    async def run(figures: Figures, here: Path, seed: int, count: int) -> None:
+        await scenario(figures, here, f"sqlite:///{here}/hooks.db", seed=seed, count=count)
+
+    return run
+
+
+def _valkey(scenario: _OnStore) -> Run:
+    async def run(figures: Figures, here: Path, seed: int, count: int) -> None:
+        with redis_server(append_only=True) as server:
+            await scenario(figures, here, server.url, seed=seed, count=count)
+
+    return run
+
+
+def _own(scenario: _OnServer) -> Run:
+    async def run(figures: Figures, here: Path, seed: int, count: int) -> None:
+        await scenario(figures, here, seed=seed, count=count)
+
+    return run
+
+
+def _redis_kills(figures: Figures, here: Path, seed: int, count: int) -> Awaitable[None]:
+    if REDIS_SERVER is None:
+        raise UnavailableError("redis-server is not installed")
+    return server_kills(
+        figures, here, binary=REDIS_SERVER, fsync="always", query="", seed=seed, count=count
+    )
+
+
+def _valkey_kills(*, fsync: str, inbox: bool = True) -> Run:
+    return _own(
+        partial(
+            server_kills,
+            binary=VALKEY_SERVER,
+            fsync=fsync,
+            query="?durability=fsync",
+            inbox=inbox,
+        )
+    )
+
+
+SCENARIOS = [
+    Scenario("kills, SQLite, inline", 8, 60, _sqlite(partial(kills, inbox=False))),
+    Scenario("kills, SQLite, inbox", 10, 80, _sqlite(kills)),
+    Scenario("kills, Valkey, inline", 6, 60, _valkey(partial(kills, inbox=False))),
+    Scenario("kills, Valkey, inbox", 10, 80, _valkey(kills)),
+    Scenario("deployments, SQLite, inline", 4, 30, _sqlite(partial(deployments, inbox=False))),
+    Scenario("deployments, SQLite, inbox", 4, 30, _sqlite(deployments)),
+    Scenario("deployments, Valkey, inbox", 4, 30, _valkey(deployments)),
+    Scenario("server kills, Valkey, fsync each", 3, 30, _valkey_kills(fsync="always")),
+    Scenario("server kills, Valkey, fsync a second", 1, 15, _valkey_kills(fsync="everysec")),
+    Scenario("server kills, Valkey, inline", 2, 20, _valkey_kills(fsync="always", inbox=False)),
+    Scenario("server kills, Redis 7.0, fsync each", 3, 30, _redis_kills),
+    Scenario("power cuts, Valkey, fsync each", 2, 20, _own(partial(power_cuts, fsync="always"))),
+    Scenario("network faults", 5, 40, _own(network_faults)),
+    Scenario("network faults, 4 shards", 5, 40, _own(partial(network_faults, shards=4))),
+    Scenario("network faults, inline", 5, 40, _own(partial(network_faults, inbox=False))),
+    Scenario("failover to a replica", 2, 20, _own(failover)),
+    Scenario("storm: all of these at once", 4, 60, _own(storm)),
+    Scenario("stalled worker, SQLite", 1, 12, _sqlite(stalls)),
+    Scenario("stalled worker, Valkey", 1, 12, _valkey(stalls)),
+    Scenario("full disk, inline", 1, 12, _own(partial(full_disk, inbox=False))),
+    Scenario("full disk, inbox", 1, 12, _own(partial(full_disk, inbox=True))),
+    Scenario("locked file, inline", 1, 5, _own(partial(locked_file, inbox=False))),
+    Scenario("locked file, inbox", 1, 5, _own(partial(locked_file, inbox=True))),
+    Scenario("read-only file", 1, 1, _own(read_only_file)),
+    Scenario("clock jumps, SQLite", 6, 60, _sqlite(clock_jumps)),
+    Scenario("clock jumps, Valkey", 6, 60, _valkey(clock_jumps)),
+    Scenario("race, SQLite", 2_000, 100_000, _sqlite(race)),
+    Scenario("race, Valkey", 2_000, 100_000, _valkey(race)),
+]

@@ -1,0 +1,85 @@
+"""The verdict on a journal: what is lost, and what ran again for a reason or for none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .journal import Line, Note, Verdict, Writer, judge, read_journal
+
+ONE, OTHER = 101, 102
+
+
+def line(at: int, pid: int, note: Note, attempt: int = 1) -> Line:
+    return Line(at, pid, note, "evt_1", "slow", attempt)
+
+
+BEGUN = line(10, ONE, "begin")
+AGAIN = [line(50, OTHER, "begin", 2), line(60, OTHER, "end", 2), line(70, OTHER, "done", 2)]
+
+
+def verdict_on(
+    *lines: Line, killed: tuple[int, int] | None = None, stalled: tuple[int, int] | None = None
+) -> Verdict:
+    return judge(
+        lines,
+        ["evt_1"],
+        ["slow"],
+        kills={ONE: [killed]} if killed else {},
+        stalls={ONE: [stalled]} if stalled else {},
+    )
+
+
+def test_an_event_that_was_handled_once_is_neither_lost_nor_run_again() -> None:
+    verdict = verdict_on(BEGUN, line(20, ONE, "end"), line(30, ONE, "done"))
+    assert (verdict.lost, verdict.again, verdict.unexplained) == ([], {}, [])
+
+
+@pytest.mark.parametrize(
+    "lines", [pytest.param([], id="never begun"), pytest.param([BEGUN], id="never ended")]
+)
+def test_an_acknowledged_event_that_no_handler_has_finished_is_lost(lines: list[Line]) -> None:
+    assert verdict_on(*lines).lost == ["evt_1"]
+
+
+def test_an_event_that_one_of_its_handlers_has_not_finished_is_lost() -> None:
+    verdict = judge([BEGUN, line(20, ONE, "end")], ["evt_1"], ["slow", "quick"])
+    assert verdict.lost == ["evt_1"]
+
+
+def test_a_second_run_is_explained_by_the_kill_of_the_first_ones_process() -> None:
+    verdict = verdict_on(BEGUN, *AGAIN, killed=(30, 31))
+    assert (verdict.again, verdict.unexplained) == ({"killed": 1}, [])
+
+
+def test_a_run_may_begin_between_the_decision_to_kill_and_the_death() -> None:
+    assert verdict_on(BEGUN, *AGAIN, killed=(9, 11)).again == {"killed": 1}
+
+
+def test_a_second_run_is_explained_by_a_stall_or_a_failure_before_it() -> None:
+    assert verdict_on(BEGUN, *AGAIN, stalled=(30, 65)).again == {"stalled": 1}
+    assert verdict_on(BEGUN, line(20, ONE, "fail"), *AGAIN).again == {"failed": 1}
+
+
+@pytest.mark.parametrize(
+    "killed", [pytest.param((55, 56), id="killed too late"), pytest.param((5, 6), id="too early")]
+)
+def test_a_kill_at_another_time_explains_nothing(killed: tuple[int, int]) -> None:
+    assert len(verdict_on(BEGUN, *AGAIN, killed=killed).unexplained) == 1
+
+
+def test_nothing_explains_a_run_of_what_was_recorded_as_done() -> None:
+    done = line(25, ONE, "done")
+    verdict = verdict_on(BEGUN, line(20, ONE, "end"), done, *AGAIN, killed=(30, 31))
+    assert len(verdict.unexplained) == 1
+
+
+def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write("begin", "evt_1", "slow", 3)
+    writer.write("end", "evt_1", "slow", 3)
+    assert [(entry.note, entry.attempt) for entry in read_journal(tmp_path)] == [
+        ("begin", 3),
+        ("end", 3),
+    ]
