@@ -216,9 +216,9 @@ class Attempts:
                 keeps_bodies=self._store.keeps_bodies,
             )
             if isinstance(settlement, Complete):
-                await self._complete(claim, keeper, settled)
+                await self._complete(attempt, keeper, settled)
                 return
-            settled(await self._give_up(attempt, report, settlement))
+            settled(await self._give_up(attempt, report, settlement, keeper, settled))
         await self._tell(attempt, report, buried=isinstance(settlement, Bury))
 
     async def _keep(self, attempt: Attempt) -> None:
@@ -231,56 +231,90 @@ class Attempts:
             _log.error("could not keep %s for its last attempt: %s", attempt.claim.key, error)
 
     async def _complete(
-        self, claim: Claimed, keeper: LeaseKeeper, settled: Callable[[Outcome], None]
+        self, attempt: Attempt, keeper: LeaseKeeper, settled: Callable[[Outcome], None]
     ) -> None:
         """Record the success; the answer is 200 even if that fails, since a 5xx would repeat it."""
-        handled = Outcome(HTTPStatus.OK, Reason.HANDLED)
-        pause = _FIRST_RECORDING_PAUSE_SECONDS
+        claim, handled = attempt.claim, Outcome(HTTPStatus.OK, Reason.HANDLED)
+        # Out of the inbox it comes again for certain, unless this is recorded some day.
+        is_certain_to_come = attempt.backoff_seconds is not None
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                await self._in_time(self._store.complete(claim))
-            except StoreError as error:
-                settled(handled)
-                if loop.time() >= keeper.expires_at:
-                    _log.error(
-                        "%s is handled, but that could not be recorded while its lease lived; a"
-                        " further delivery of it would be handled again: %s",
-                        claim.key,
-                        error,
-                    )
-                    return
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_RECORDING_PAUSE_SECONDS)
-            else:
-                settled(handled)
-                return
+        try:
+            await self._record(
+                lambda: self._store.complete(claim),
+                failed=lambda: settled(handled),
+                gives_up=lambda: not is_certain_to_come and loop.time() >= keeper.expires_at,
+            )
+        except StoreError as error:
+            _log.error(
+                "%s is handled, but that could not be recorded while its lease lived; a further"
+                " delivery of it would be handled again: %s",
+                claim.key,
+                error,
+            )
+        settled(handled)
 
     async def _give_up(
-        self, attempt: Attempt, report: Report, settlement: Release | Bury
+        self,
+        attempt: Attempt,
+        report: Report,
+        settlement: Release | Bury,
+        keeper: LeaseKeeper,
+        settled: Callable[[Outcome], None],
     ) -> Outcome:
         """Release or bury the event, and return the answer that is true after that."""
-        claim = attempt.claim
+        unavailable = later(Reason.STORE_UNAVAILABLE)
+        loop = asyncio.get_running_loop()
+        # Extended for ever, a claim that cannot be given back would never be free.
+        end = keeper.expires_at
+
+        def call() -> Awaitable[Ownership]:
+            if isinstance(settlement, Release):
+                return self._release(attempt, report)
+            return self._store.bury(
+                attempt.claim,
+                settlement.reason,
+                error=report.describe(),
+                finished=report.finished,
+                delivery=attempt.delivery,
+            )
+
         try:
-            if isinstance(settlement, Bury):
-                ownership = await self._in_time(
-                    self._store.bury(
-                        claim,
-                        settlement.reason,
-                        error=report.describe(),
-                        finished=report.finished,
-                        delivery=attempt.delivery,
-                    )
-                )
-            else:
-                ownership = await self._in_time(self._release(attempt, report))
+            ownership = await self._record(
+                call, failed=lambda: settled(unavailable), gives_up=lambda: loop.time() >= end
+            )
         except StoreError as error:
-            _log.error("could not settle %s; its lease will run out: %s", claim.key, error)
-            return later(Reason.STORE_UNAVAILABLE)
+            _log.error("could not settle %s; its lease will run out: %s", attempt.claim.key, error)
+            return unavailable
         if ownership is Ownership.LOST:
             # Another attempt has begun or even succeeded; its outcome is the one that counts.
             return later(Reason.IN_FLIGHT)
         return settlement.outcome
+
+    async def _record(
+        self,
+        call: Callable[[], Awaitable[T]],
+        *,
+        failed: Callable[[], None],
+        gives_up: Callable[[], bool],
+    ) -> T:
+        """Return what a settling call returns; it is repeated while the store fails.
+
+        Args:
+            call: makes the call.
+            failed: called after a failure: an answer cannot wait for the next try.
+            gives_up: whether a failure is the last; it is raised then.
+
+        """
+        pause = _FIRST_RECORDING_PAUSE_SECONDS
+        while True:
+            try:
+                return await self._in_time(call())
+            except StoreError:
+                failed()
+                if gives_up():
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_RECORDING_PAUSE_SECONDS)
 
     def _release(self, attempt: Attempt, report: Report) -> Awaitable[Ownership]:
         claim, finished, error = attempt.claim, report.finished, report.describe()

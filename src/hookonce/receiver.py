@@ -188,12 +188,28 @@ class Receiver(Router):
             )
         try:
             warnings = await within(self._limits.store_seconds, self._store.warnings())
-            if self._intake is not None and (problem := await self._intake.problem()) is not None:
+            if self._intake is None:
+                warnings += await self._stranded()
+            elif (problem := await self._intake.problem()) is not None:
                 problems.append(problem)
         except StoreError as error:
             _log.warning("not ready: %s", error)
             problems.append("the store cannot be used; the log says why")
         return asgi.Readiness(tuple(problems), warnings)
+
+    async def _stranded(self) -> tuple[str, ...]:
+        """Return a warning of events in an inbox that this receiver does not have any more."""
+        if not isinstance(self._store, InboxStore):
+            return ()
+        call = self._store.stats(endpoint=self._endpoint)
+        stats = await within(self._limits.store_seconds, call)
+        if not stats.depth or stats.workers:
+            return ()
+        warning = (
+            f"{stats.depth} events wait in the inbox of {self._endpoint}, nobody works on it, and"
+            " this receiver has none; give it inbox=Inbox() until they are handled"
+        )
+        return (warning,)
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
 from .attempt import Attempt
@@ -105,8 +105,7 @@ class Worker:
             try:
                 batch = await self._take(name, token)
                 token, pause = new_token(), _FIRST_PAUSE_SECONDS
-                for taken in batch.taken:
-                    await self._begin(taken)
+                await self._begin_all(batch.taken)
                 await self._until_worthwhile(batch, news, stop)
             except StoreError as error:
                 # With the same token the next call finds what this one may have taken.
@@ -137,43 +136,74 @@ class Worker:
                 seconds = min(seconds, batch.next_due)
             await _first_of(self._store.wait(self._endpoint, seconds), news.wait(), stop.wait())
 
-    async def _begin(self, taken: Taken) -> None:
-        try:
-            await self._begin_or_settle(taken)
-        except Exception:  # noqa: BLE001 - one event must not hold up the others of its batch
-            _log.exception("cannot begin %s; its lease will run out", taken.claim.key)
+    async def _begin_all(self, batch: Sequence[Taken]) -> None:
+        """Begin an attempt at each event; those that cannot have one are settled after that."""
+        settlements = [self._begin(taken) for taken in batch]
+        await asyncio.gather(*(settlement for settlement in settlements if settlement))
 
-    async def _begin_or_settle(self, taken: Taken) -> None:
-        """Begin an attempt, or settle an event that cannot have one."""
-        claim, delivery = taken.claim, taken.delivery
-        if self._stopping:
-            await self._settle(taken, self._store.release(claim, claim.finished))
-            return
+    def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
+        """Begin an attempt, or return what settles an event that cannot have one."""
+        claim = taken.claim
+        if self._runs.find(claim.key) is not None:
+            # Its lease was lost, and it goes on or is still being recorded: not beside itself.
+            _log.warning("%s is still being handled here, and is not begun again", claim.key)
+            return None
         if claim.attempt > self._inbox.max_attempts:
-            # Its last attempt broke off without a word; once more might do so again.
-            await self._bury(taken, DeadReason.INTERRUPTED, INTERRUPTED)
-            return
+            return self._begin_unless_broken_off(taken)
+        try:
+            return self._attempt(taken)
+        except Exception as error:  # noqa: BLE001 - one event must not hold up the others
+            _log.exception("cannot begin %s", claim.key)
+            return self._put_off(taken, f"it could not be begun: {error!r}")
+
+    def _attempt(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
+        claim, delivery = taken.claim, taken.delivery
         try:
             event = self._router.parser.parse(delivery.body, delivery.event_id)
         except PayloadError as error:
-            await self._bury(taken, DeadReason.UNREADABLE, str(error))
-            return
-        last_chance = claim.attempt >= self._inbox.max_attempts
-        backoff = self._inbox.backoff_seconds(claim.attempt)
+            return self._bury(taken, DeadReason.UNREADABLE, str(error))
         handlers = self._router.find(event)
-        if handlers:
-            run = self._runs.begin(
-                Attempt(claim, delivery, event, handlers, last_chance, backoff_seconds=backoff)
-            )
-            run.answer.add_done_callback(self._look_for_a_retry)
+        if not handlers:
+            # It was stored where there was one, by another version of the application.
+            return self._put_off(taken, f"this worker has no handler for {event.type}")
+        attempt = Attempt(
+            claim,
+            delivery,
+            event,
+            handlers,
+            last_chance=claim.attempt >= self._inbox.max_attempts,
+            backoff_seconds=self._inbox.backoff_seconds(claim.attempt),
+        )
+        self._runs.begin(attempt).answer.add_done_callback(self._look_for_a_retry)
+        return None
+
+    async def _begin_unless_broken_off(self, taken: Taken) -> None:
+        """Bury an event whose last attempt broke off without a word: once more might do so again.
+
+        One that was given back in order, at a shutdown or by a receiver without an inbox, or that
+        had more attempts before, gets another last one.
+        """
+        call = self._store.entry(taken.claim.key)
+        try:
+            entry = await within(self._limits.store_seconds, call)
+        except StoreError as error:
+            _log.error("cannot begin %s; its lease will run out: %s", taken.claim.key, error)
             return
-        # It was stored where there was one, by another version of the application: not handled.
-        fault = f"this worker has no handler for {event.type}"
-        if last_chance:
+        last = entry.history[-1] if entry is not None and entry.history else None
+        if last is not None and last.error == INTERRUPTED:
+            await self._bury(taken, DeadReason.INTERRUPTED, INTERRUPTED)
+        elif settlement := self._attempt(taken):
+            await settlement
+
+    async def _put_off(self, taken: Taken, fault: str) -> None:
+        """Let an event that cannot be begun here wait for a worker that can, but not for ever."""
+        claim = taken.claim
+        if claim.attempt >= self._inbox.max_attempts:
             await self._bury(taken, DeadReason.EXHAUSTED, fault)
-        else:
-            _log.error("%s waits: %s", claim.key, fault)
-            await self._settle(taken, self._store.retry(claim, backoff, claim.finished, fault))
+            return
+        _log.error("%s waits: %s", claim.key, fault)
+        after = self._inbox.backoff_seconds(claim.attempt)
+        await self._settle(taken, self._store.retry(claim, after, claim.finished, fault))
 
     def _look_for_a_retry(self, answer: asyncio.Future[Outcome]) -> None:
         """Find out when an event that was given back is due: nobody else tells an idle worker."""

@@ -18,7 +18,14 @@ from support.waiting import until, until_async
 from hookonce import Backoff, Context, Inbox, Limits, Receiver, Reject, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.secrets import new_secret
-from hookonce.stores.base import INTERRUPTED, DeadLetter, DeadReason, Delivery
+from hookonce.stores.base import (
+    INTERRUPTED,
+    Claimed,
+    DeadLetter,
+    DeadReason,
+    Delivery,
+    delivery_key,
+)
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import event_body, make_event, new_event_id
@@ -628,6 +635,77 @@ class TestTrouble:
         assert (letter.reason, letter.error) == (DeadReason.INTERRUPTED, INTERRUPTED)
         assert letter.delivery.body == body
         assert [failure.error for failure in letter.history] == [INTERRUPTED] * 3
+
+    async def test_an_event_that_was_given_back_in_order_still_has_its_last_attempt(
+        self, make_receiver: Callable[..., Receiver], path: Path
+    ) -> None:
+        event = comment()
+        body = event.model_dump_json(by_alias=True).encode()
+        async with aclosing(SQLiteStore(path)) as store:
+            for _ in range(5):  # by receivers without an inbox, before this one was deployed
+                claim = await store.claim(delivery_key("default", event.id), new_token(), 30)
+                assert isinstance(claim, Claimed)
+                await store.release(claim, frozenset(), "it failed")
+            await store.put(Delivery("default", event.id, event.type, 1.0, body), new_token())
+        receiver = make_receiver(max_attempts=3)
+        handler = Handler(receiver)
+        async with receiver:
+            await handler.has_run(1)
+            await empty(receiver)
+        [context] = handler.contexts
+        assert (context.attempt, context.last_chance) == (6, True)
+
+    async def test_a_success_is_recorded_when_the_store_is_back_however_long_it_was_away(
+        self, path: Path
+    ) -> None:
+        store = FaultyInboxStore(SQLiteStore(path))
+        receiver = Receiver(
+            secrets=SECRET,
+            store=store,
+            inbox=Inbox(backoff=SOON),
+            limits=Limits(lease_seconds=0.3),
+        )
+        handler = Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            for call in ("take", "extend", "complete"):
+                store.hang(call)
+            store.gates.pop("take").set()
+            await sender.send(comment())
+            await handler.has_run(1)
+            store.failures |= {"take": -1, "extend": -1, "complete": -1}
+            for call in ("extend", "complete"):
+                store.gates.pop(call).set()
+            begun = store.calls["complete"]
+            await until(lambda: store.calls["complete"] >= begun + 3)  # longer than the lease
+            store.failures.clear()
+            await empty(receiver)
+        assert handler.attempts == [1]
+
+    async def test_what_has_finished_is_remembered_though_giving_back_failed_at_first(
+        self, path: Path
+    ) -> None:
+        store = FaultyInboxStore(SQLiteStore(path))
+        receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(backoff=SOON))
+        good, bad = Handler(receiver, "good"), Handler(receiver, "bad")
+        bad.raises(ValueError("not yet"), None)
+        store.failures["retry"] = 2
+        async with delivering(receiver, SECRET) as sender:
+            await sender.send(comment())
+            await empty(receiver)
+        assert good.attempts == [1]
+        assert bad.attempts == [1, 2]
+
+    async def test_an_inbox_left_behind_by_a_receiver_that_has_none_any_more_is_warned_of(
+        self, make_receiver: Callable[..., Receiver], path: Path
+    ) -> None:
+        before = make_receiver(embedded=False)
+        Handler(before)
+        async with delivering(before, SECRET) as sender:
+            await sender.send(comment())
+        after = Receiver(secrets=SECRET, store=f"sqlite:///{path}")
+        async with after:
+            [warning] = (await after.check()).warnings
+            assert warning.startswith("1 events wait in the inbox of default, nobody works on it")
 
     async def test_an_event_a_worker_has_no_handler_for_waits_for_one_that_has(
         self, make_receiver: Callable[..., Receiver], caplog: pytest.LogCaptureFixture

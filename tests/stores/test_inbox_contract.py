@@ -299,6 +299,40 @@ class TestTaking:
         again = await take(inbox, 2, token=token)
         assert [t.claim for t in again.taken] == [first.taken[1].claim]
 
+    async def test_a_take_that_is_repeated_begins_the_lease_anew(
+        self, inbox: InboxStore, pass_time: PassTime
+    ) -> None:
+        await put_all(inbox, "evt_1")
+        token = new_token()
+        first = await take(inbox, token=token)
+        pass_time(LEASE - 1)
+        assert (await take(inbox, token=token)).taken == first.taken
+        pass_time(LEASE - 1)
+        assert (await take(inbox, worker="other")).taken == ()
+        pass_time(2)
+        assert len((await take(inbox, worker="other")).taken) == 1
+
+    async def test_a_take_that_is_repeated_too_late_gives_nothing_that_others_may_have(
+        self, inbox: InboxStore, pass_time: PassTime
+    ) -> None:
+        await put_all(inbox, "evt_1")
+        token = new_token()
+        await take(inbox, token=token)
+        pass_time(LEASE + 1)
+        assert (await take(inbox, token=token)).taken == ()
+        assert len((await take(inbox, worker="other")).taken) == 1
+
+    async def test_large_events_come_in_several_batches(self, inbox: InboxStore) -> None:
+        for number in range(6):
+            await put(inbox, delivery(f"evt_{number}", body=bytes(2 * 1024 * 1024)))
+        batch = await take(inbox)
+        assert 1 <= len(batch.taken) < 6
+        assert batch.next_due == 0
+        names = ids(batch)
+        while len(names) < 6:
+            names += ids(await take(inbox))
+        assert sorted(names) == [f"evt_{number}" for number in range(6)]
+
     async def test_a_lease_that_runs_out_makes_the_event_due(
         self, inbox: InboxStore, pass_time: PassTime, clock: Clock
     ) -> None:

@@ -368,3 +368,41 @@ class TestPruning:
             while rows(path, left) != [(ROWS,)]:  # noqa: ASYNC110 - a file has no event
                 await asyncio.sleep(0.01)
         await self.expect_only(store, *grown)
+
+
+class TestUptime:
+    async def test_what_was_put_before_a_restart_of_the_machine_is_taken_after_it(
+        self, path: Path
+    ) -> None:
+        now = 1_000_000.0
+
+        async def take(store: SQLiteStore) -> int:
+            batch = await store.take(10, LEASE, endpoint="default", worker="w", token=new_token())
+            return len(batch.taken)
+
+        async with aclosing(SQLiteStore(path, clock=lambda: now)) as store:
+            await store.put(Delivery("default", "evt_1", None, 1.0, b"body"), new_token())
+        now = 100.0
+        async with aclosing(SQLiteStore(path, clock=lambda: now)) as store:
+            with closing(apsw.Connection(str(path))) as connection:
+                connection.execute("BEGIN IMMEDIATE")  # the first look fails
+                with pytest.raises(StoreError):
+                    await take(store)
+            assert await take(store) == 1
+
+    async def test_a_row_that_an_older_version_has_settled_is_not_taken(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        # Its completion knows no inbox.
+        for event_id in ("evt_done", "evt_dead"):
+            await store.put(Delivery("default", event_id, None, 1.0, b"body"), new_token())
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute(
+                f"INSERT INTO done VALUES ({digest('evt_done')}, 4000000000);"
+                "INSERT INTO dead VALUES"
+                f" (9, {digest('evt_dead')}, 'default', 'evt_dead', NULL, 1.0, 'rejected', '', 1,"
+                " '', 2.0, 0, CAST('body' AS BLOB), '')"
+            ).fetchall()
+        batch = await store.take(10, LEASE, endpoint="default", worker="w", token=new_token())
+        assert batch.taken == ()
+        assert (await store.stats()).depth == 0

@@ -124,12 +124,14 @@ class InboxStore(Store, Protocol):
         Each counts an attempt, and one that ended without a word goes down in the history.
 
         Args:
-            limit: how many events at the most; with 0 the worker only says that it is there.
+            limit: how many events at the most, fewer if they are large; with 0 the worker only
+                says that it is there.
             lease: seconds until they are due again, unless the claim is extended or settled.
             endpoint: whose events.
             worker: a name that no other worker has.
             token: made once per call. A call repeated with the worker's last token returns what
-                that call has taken, so that a lost reply costs no event its attempt.
+                that call has taken and still holds, with the lease begun anew, so that a lost reply
+                costs no event its attempt.
 
         """
         ...

@@ -198,10 +198,12 @@ class SQLiteStore:
         """Claim events that are due; see ``InboxStore.take``."""
         # Noted before the look at the inbox: what is put after it shows as a change.
         self._looked[endpoint] = self._log_state()
-        return await self._writer.run(
+        batch = await self._writer.run(
             lambda connection: self._inbox.take(connection, limit, lease, endpoint, worker, token),
             may_be_dropped=True,
         )
+        self._inbox.looked()
+        return batch
 
     async def retry(
         self,

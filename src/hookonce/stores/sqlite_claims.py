@@ -55,6 +55,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _OWNED = "SELECT attempt, finished, history FROM attempts WHERE key = ? AND token = ?"
 _EXTEND = "UPDATE attempts SET until = ?, finished = ? WHERE key = ?"
+_RENEW = "UPDATE attempts SET until = ?, lease = ? WHERE key = ?"
 _RELEASE = "UPDATE attempts SET token = NULL, until = 0, finished = ?, history = ? WHERE key = ?"
 _RESTORE_ATTEMPT = """
 INSERT INTO attempts (key, endpoint, until, lease, attempt, finished, history, expires)
@@ -244,6 +245,19 @@ class Claims:
             ),
         )
         return Claimed(key, token, attempt, load_names(known.finished), lease)
+
+    def renew(
+        self,
+        connection: apsw.Connection,
+        key: DeliveryKey,
+        digest: bytes,
+        known: Known,
+        token: Token,
+        lease: float,
+    ) -> Claimed:
+        """Return the caller's own claim again, with its lease begun anew."""
+        connection.execute(_RENEW, (self.uptime() + lease, lease, digest))
+        return Claimed(key, token, known.attempt or 1, load_names(known.finished), lease)
 
     def as_owner(self, connection: apsw.Connection, claim: Claimed, step: OwnedStep) -> Ownership:
         """Run ``step`` if the claim is still the caller's."""

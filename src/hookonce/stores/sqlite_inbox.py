@@ -8,6 +8,7 @@ measured in seconds of uptime, like leases.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import apsw
@@ -41,6 +42,7 @@ SELECT id, event_id, event_type, received_at, body
 FROM inbox JOIN inbox_bodies USING (id)
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
+_FORGET = "DELETE FROM inbox WHERE id = ?"
 _NEXT_DUE = "SELECT min(due) FROM inbox WHERE endpoint = ?"
 _SCHEDULE = "UPDATE inbox SET due = ?, delay = ? WHERE id = ?"
 # Uptime has begun anew, or a caller's own clock was set back.
@@ -76,6 +78,9 @@ WHERE key = ?2 AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.key = inbox
 RETURNING 1
 """
 
+# What one take hands over at the most, beside its first event: it holds the file meanwhile.
+_MOST_BYTES = 8 * 1024 * 1024
+
 _Row: TypeAlias = tuple[int, str, str | None, float, bytes]
 
 
@@ -99,6 +104,10 @@ class InboxTable:
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
         self._last_uptime: float | None = None
+
+    def looked(self) -> None:
+        """Note that a look at the inbox was committed: uptime may begin anew only after now."""
+        self._last_uptime = self._claims.uptime()
 
     def put(
         self,
@@ -153,20 +162,20 @@ class InboxTable:
         now = self._claims.uptime()
         if self._last_uptime is None or now < self._last_uptime:
             connection.execute(_PULL_FORWARD, (now, now))
-        self._last_uptime = now
         seen, last_token, last_ids = self._worker(connection, worker)
         if last_token == token:
-            rows = connection.execute(_TAKEN_BEFORE, (last_ids,)).fetchall()
+            rows = connection.execute(_TAKEN_BEFORE, (last_ids,))
         else:
-            rows = connection.execute(_DUE, (endpoint, now, limit)).fetchall()
-        taken = []
-        for row in cast("list[_Row]", rows):
+            rows = connection.execute(_DUE, (endpoint, now, limit))
+        taken: list[Taken] = []
+        ids: list[int] = []
+        for row in _some_bytes_of(rows):
             claim = self._claim(connection, row, endpoint, token, lease, again=last_token == token)
             if claim is not None:
                 taken.append(Taken(claim, Delivery(endpoint, *row[1:])))
+                ids.append(row[0])
         if taken or not now - _SEEN_AGAIN_SECONDS < seen <= now:
-            ids = json.dumps([row[0] for row in cast("list[_Row]", rows)])
-            connection.execute(_SEEN, (worker, endpoint, now, token, ids))
+            connection.execute(_SEEN, (worker, endpoint, now, token, json.dumps(ids)))
             connection.execute(_FORGET_WORKERS, (now, WORKER_SECONDS))
         due = cast("float | None", connection.execute(_NEXT_DUE, (endpoint,)).get)
         return Batch(tuple(taken), None if due is None else max(0.0, due - now))
@@ -185,17 +194,21 @@ class InboxTable:
         claims, key = self._claims, delivery_key(endpoint, row[1])
         digest = digest_of(key)
         known = claims.look_up(connection, digest)
-        if claims.is_live(known):
-            if known.owner == token:
-                names = load_names(known.finished)
-                return Claimed(key, token, known.attempt or 1, names, known.lease or lease)
+        if claims.is_done(known) or known.kept is not None:
+            # A process of a version without an inbox has settled it.
+            connection.execute(_FORGET, (row[0],))
+            return None
+        is_ours = claims.is_live(known) and known.owner == token
+        if claims.is_live(known) and not is_ours:
             # An attempt inside a request, in a process without the inbox, was extended meanwhile.
             until = known.until or 0.0
             connection.execute(_SCHEDULE, (until, until - claims.uptime(), row[0]))
             return None
-        if again:
+        if again and not is_ours:
             return None
         connection.execute(_SCHEDULE, (claims.uptime() + lease, lease, row[0]))
+        if is_ours:
+            return claims.renew(connection, key, digest, known, token, lease)
         return claims.grant(connection, key, digest, known, token, lease)
 
     def retire(self, connection: apsw.Connection, worker: str) -> None:
@@ -264,3 +277,15 @@ class InboxTable:
             finished=load_names(finished),
             history=load_history(history),
         )
+
+
+def _some_bytes_of(rows: Iterable[Any]) -> list[Any]:
+    """Return the first rows, the last column of which is a body, up to a number of bytes."""
+    some: list[Any] = []
+    size = 0
+    for row in rows:
+        size += len(row[-1])
+        if some and size > _MOST_BYTES:
+            break
+        some.append(row)
+    return some
