@@ -21,7 +21,7 @@ from hookonce.stores.base import (
     StoreStats,
     delivery_key,
 )
-from hookonce.stores.inbox import Full, Stored
+from hookonce.stores.inbox import Full, PutResult, Stored
 from hookonce.stores.redis import RedisStore
 from hookonce.types import DeliveryKey, Token, new_token
 
@@ -91,11 +91,24 @@ class TestManyShards:
         again, _ = await take(store, 10, token)
         assert first == again
         assert len(first) == 10
+        with_less_room, _ = await take(store, 1, token)
+        assert with_less_room == first
 
     async def test_each_shard_has_its_part_of_the_limits(self, store: RedisStore) -> None:
         results = [await store.put(delivery(n), new_token(), max_depth=32) for n in range(200)]
         assert results.count(Full()) > 100
         assert (await store.stats()).depth == 32
+
+    async def test_an_empty_shard_takes_a_body_larger_than_its_part(
+        self, store: RedisStore
+    ) -> None:
+        async def put(number: int, *, max_bytes: int) -> PutResult:
+            return await store.put(delivery(number), new_token(), max_bytes=max_bytes)
+
+        assert await put(0, max_bytes=9) == Full()  # as a whole it is less than the body
+        results = [await put(n, max_bytes=16) for n in range(200)]
+        assert results.count(Stored()) == 16
+        assert (await store.stats()).bytes == 160
 
     async def test_lists_and_sums_are_of_all_shards(self, store: RedisStore) -> None:
         for n in range(20):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 from support.redis_proxy import Proxy, proxy_to
 from support.redis_servers import RedisServer, free_port, redis_server
+from support.waiting import until, until_async
 
 from hookonce.errors import StoreError
 from hookonce.stores.base import (
     Claimed,
     DeadReason,
     Delivery,
+    InFlight,
     Ownership,
     delivery_key,
 )
@@ -119,6 +122,141 @@ class TestLostReplies:
         keys = [delivery_key("default", f"evt_{n}") for n in range(50)]
         results = await asyncio.gather(*(store.claim(key, new_token(), LEASE) for key in keys))
         assert [type(result) for result in results] == [Claimed] * 50
+
+
+class TestLateRequests:
+    """A request arrives after the client has repeated it over another connection and gone on."""
+
+    async def test_a_take_claims_nothing_for_nobody(
+        self, store: RedisStore, proxy: Proxy, valkey: RedisServer
+    ) -> None:
+        proxy.delay(b"take")
+        assert await take(store) == []  # and was repeated
+        await store.put(DELIVERY, new_token())
+        await self.arrive(proxy, valkey)
+        assert (await store.stats()).in_flight == 0
+        [taken] = await take(store)
+        assert taken.attempt == 1
+
+    @pytest.mark.parametrize("shards", [1, 3])
+    @pytest.mark.parametrize("meanwhile", ["takes", "looks", "retires"])
+    async def test_nor_does_one_of_a_worker_that_has_taken_again_or_ended(
+        self, proxy: Proxy, valkey: RedisServer, shards: int, meanwhile: str
+    ) -> None:
+        async with aclosing(RedisStore(proxy.url, shards=shards)) as store:
+            first = Delivery("default", "evt_0", None, 1.0, b"")
+            await store.put(first, new_token())
+            proxy.delay(b"take")
+            [taken] = await take(store)
+            await store.complete(taken)
+            match meanwhile:
+                case "takes":
+                    await store.put(Delivery("default", "evt_10", None, 1.0, b""), new_token())
+                    for claimed in await take(store):
+                        await store.complete(claimed)
+                case "looks":
+                    await store.take(0, LEASE, endpoint="default", worker="w", token=new_token())
+                case "retires":
+                    await store.retire("w")
+            for n in range(9):
+                await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+            await self.arrive(proxy, valkey)
+            stats = await store.stats()
+            assert (stats.depth, stats.in_flight) == (8, 0)
+
+    async def arrive(self, proxy: Proxy, valkey: RedisServer) -> None:
+        before = valkey.calls_of("evalsha")
+        proxy.release()
+        await until(lambda: valkey.calls_of("evalsha") > before)
+
+
+class TestSlowLinks:
+    async def test_a_reply_that_still_flows_has_all_the_time_there_is(
+        self, store: RedisStore, proxy: Proxy, valkey: RedisServer
+    ) -> None:
+        big = Delivery("default", "evt_1", None, 1.0, b"x" * 1_500_000)
+        await store.put(big, new_token())
+        valkey_calls = valkey.calls_of("evalsha")
+        proxy.slow_down(1_000_000)
+        [taken] = await take(store)
+        assert taken.attempt == 1
+        assert valkey.calls_of("evalsha") == valkey_calls + 1
+
+    async def test_but_no_more_than_that(self, store: RedisStore, proxy: Proxy) -> None:
+        big = Delivery("default", "evt_1", None, 1.0, b"x" * 1_500_000)
+        await store.put(big, new_token())
+        proxy.slow_down(100_000)
+        started = time.monotonic()
+        with pytest.raises(StoreError, match="did not answer in time"):
+            await take(store)
+        assert time.monotonic() - started < 4.0
+
+
+async def test_a_server_that_is_a_replica_now_is_looked_for_anew(
+    valkey: RedisServer, store: RedisStore
+) -> None:
+    """Behind one address, a load balancer's or a name's, another server may be the master."""
+    with redis_server() as demoted:
+        async with proxy_to(demoted.port) as address, aclosing(RedisStore(address.url)) as moving:
+            keys = [delivery_key("default", f"evt_{n}") for n in range(3)]
+            await moving.claim(keys[0], new_token(), LEASE)
+            with demoted.client() as client:
+                client.replicaof("127.0.0.1", str(valkey.port))
+            address.lead_to(valkey.port)
+            assert isinstance(await moving.claim(keys[1], new_token(), LEASE), Claimed)
+            assert isinstance(await store.claim(keys[1], new_token(), LEASE), InFlight)
+
+
+class TestUnreachableShards:
+    """Of several shards, one cannot be reached."""
+
+    SHARDS = 4
+
+    @pytest.fixture
+    async def store(self, proxy: Proxy) -> AsyncIterator[RedisStore]:
+        store = RedisStore(proxy.url, shards=self.SHARDS)
+        for n in range(40):
+            await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+        yield store
+        await store.aclose()
+
+    async def test_workers_take_from_the_others_and_it_is_said_once(
+        self, store: RedisStore, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        proxy.hide(b"{hookonce:3}")
+        first = await take(store)
+        assert len(first) == 10
+        started = time.monotonic()
+        rest = [claim for _ in range(4) for claim in await take(store)]
+        assert time.monotonic() - started < 2.0
+        assert 20 <= len(first + rest) < 40
+        warned = [r for r in caplog.records if "shards that answer" in r.message]
+        assert len(warned) == 1
+        proxy.recover()
+
+        async def has_all() -> bool:
+            rest.extend(await take(store))
+            return len(first + rest) == 40
+
+        await until_async(has_all)
+
+    async def test_what_was_taken_before_one_fails_is_handled(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
+        found = await store.take(0, LEASE, endpoint="default", worker="w", token=new_token())
+        assert found.next_due == 0
+        proxy.hide(b"take", after=1)
+        started = time.monotonic()
+        batch = await store.take(40, LEASE, endpoint="default", worker="w", token=new_token())
+        assert 0 < len(batch.taken) < 40
+        assert time.monotonic() - started < 4.0
+
+    async def test_it_is_an_error_if_none_answers(self, store: RedisStore, proxy: Proxy) -> None:
+        proxy.swallow_everything()
+        started = time.monotonic()
+        with pytest.raises(StoreError):
+            await take(store)
+        assert time.monotonic() - started < 4.0
 
 
 class TestUnreachable:

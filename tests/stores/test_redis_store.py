@@ -27,7 +27,7 @@ from hookonce.stores.base import (
     Ownership,
     delivery_key,
 )
-from hookonce.stores.inbox import InboxStore, Stored, Waiting
+from hookonce.stores.inbox import InboxStore, Stored, Taken, Waiting
 from hookonce.stores.redis import RedisStore
 from hookonce.types import new_token
 
@@ -115,6 +115,70 @@ class TestTime:
         assert "the process ended" in failure.error
 
 
+class TestClocksAndLeases:
+    async def test_a_repeated_take_returns_what_still_lives_and_renews_it(
+        self, valkey: RedisServer
+    ) -> None:
+        now = 1_700_000_000.0
+        async with aclosing(RedisStore(valkey.url, clock=lambda: now)) as store:
+            await store.put(DELIVERY, new_token())
+            token = new_token()
+
+            async def repeat(lease: float) -> tuple[Taken, ...]:
+                batch = await store.take(10, lease, endpoint="default", worker="w", token=token)
+                return batch.taken
+
+            [first] = await repeat(LEASE)
+            now += LEASE - 1
+            assert await repeat(LEASE) == (first,)
+            now += LEASE - 1
+            assert await take(store) == []  # by another call: the lease was renewed
+            entry = await store.entry(KEY)
+            assert entry is not None
+            assert entry.in_flight
+            assert entry.due_at == pytest.approx(now + 1)
+
+    async def test_a_repeated_take_leaves_out_what_is_not_the_workers_any_more(
+        self, valkey: RedisServer
+    ) -> None:
+        now = 1_700_000_000.0
+        async with aclosing(RedisStore(valkey.url, clock=lambda: now)) as store:
+            await store.put(DELIVERY, new_token())
+            token = new_token()
+            for is_over in (False, True):
+                batch = await store.take(10, LEASE, endpoint="default", worker="w", token=token)
+                assert len(batch.taken) == (0 if is_over else 1)
+                now += LEASE
+            assert batch.next_due == 0
+            assert [owned.attempt for owned in await take(store)] == [2]
+
+    @pytest.mark.parametrize("seconds_between_puts", [0.0, 7200.0])
+    async def test_a_clock_set_back_before_anybody_looked_puts_nothing_off(
+        self, valkey: RedisServer, seconds_between_puts: float
+    ) -> None:
+        now = 1_700_000_000.0
+        async with aclosing(RedisStore(valkey.url, clock=lambda: now)) as store:
+            await store.put(DELIVERY, new_token())
+            now += seconds_between_puts
+            await store.put(Delivery("default", "evt_2", None, 1.0, b""), new_token())
+            now -= 3600.0
+            assert len(await take(store)) == 2
+
+    async def test_a_worker_of_an_earlier_workers_name_takes_as_well(
+        self, store: RedisStore, valkey: RedisServer
+    ) -> None:
+        await take(store)
+        await store.put(DELIVERY, new_token())
+        async with aclosing(RedisStore(valkey.url)) as restarted:
+            assert len(await take(restarted)) == 1
+
+    async def test_a_take_has_a_largest_size_but_for_one_event(self, store: RedisStore) -> None:
+        sizes = [1_500_000, 400_000, 400_000, 400_000]
+        for n, size in enumerate(sizes):
+            await store.put(Delivery("default", f"evt_{n}", None, 1.0, b"x" * size), new_token())
+        assert [len(await take(store)) for _ in range(4)] == [1, 2, 1, 0]
+
+
 class TestKeys:
     async def test_a_handled_event_leaves_a_record_that_expires(
         self, store: RedisStore, valkey: RedisServer
@@ -128,7 +192,7 @@ class TestKeys:
         await store.retire("w")
         left = keys(valkey)
         assert "d" in left
-        assert left.keys() <= {"d", "s"}
+        assert left.keys() <= {"d", "r", "s"}
         assert left["d"] == pytest.approx(15 * 86_400_000, rel=0.01)
 
     async def test_every_way_an_event_can_go_leaves_no_key_behind(

@@ -1,4 +1,4 @@
-"""A network between a client and a server that swallows replies, or everything, on demand."""
+"""A network between a client and a server that is slow, or swallows bytes, on demand."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ class Proxy:
         self.port = 0
         self.connections = 0
         self._target = target
+        self._late: bytes | None = None
+        self._is_released = asyncio.Event()
+        self._bytes_per_second: float | None = None
         self._swallow: bytes | None = None
         self._is_hole = False
+        self._hidden: bytes | None = None
+        self._unhidden = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -35,13 +40,37 @@ class Proxy:
         """Break the connection once: when the server answers a request with such bytes in it."""
         self._swallow = command
 
+    def delay(self, command: bytes) -> None:
+        """Hold back, once, a request with such bytes in it, and what follows on its connection.
+
+        It arrives at ``release``, also if the client has closed the connection by then.
+        """
+        self._late = command
+
+    def release(self) -> None:
+        """Let what was held back arrive."""
+        self._is_released.set()
+
+    def slow_down(self, bytes_per_second: float) -> None:
+        """Let replies through no faster than this."""
+        self._bytes_per_second = bytes_per_second
+
+    def lead_to(self, target: int) -> None:
+        """Take new connections to another port; those that are open stay where they are."""
+        self._target = target
+
     def swallow_everything(self) -> None:
         """Accept connections and answer nothing from now on."""
         self._is_hole = True
 
+    def hide(self, command: bytes, *, after: int = 0) -> None:
+        """Swallow all requests with such bytes in them from now on, but for the next few."""
+        self._hidden, self._unhidden = command, after
+
     def recover(self) -> None:
         """Break what is open, and pass everything on again."""
         self._is_hole = False
+        self._hidden = None
         self.break_connections()
 
     def break_connections(self) -> None:
@@ -69,6 +98,17 @@ class Proxy:
     ) -> None:
         while data := await reader.read(65_536):
             asked += data
+            if self._late is not None and self._late in asked:
+                self._late = None
+                await self._is_released.wait()
+                writer.write(data)
+                await writer.drain()
+                writer.close()
+                return
+            if self._hidden is not None and self._hidden in data:
+                self._unhidden -= 1
+                if self._unhidden < 0:
+                    continue
             if not self._is_hole:
                 writer.write(data)
         writer.transport.abort()
@@ -81,6 +121,8 @@ class Proxy:
                 self._swallow = None
                 break
             asked.clear()
+            if self._bytes_per_second is not None:
+                await asyncio.sleep(len(data) / self._bytes_per_second)
             if not self._is_hole:
                 writer.write(data)
         writer.transport.abort()

@@ -49,6 +49,7 @@ from .redis_codec import (
 )
 from .redis_link import Durability, Safety, explained, is_passing
 from .redis_session import Session, listed
+from .redis_takes import Look, Looks, TakeNumbers
 from .redis_url import place_of, place_of_client
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ _MOST_TAKEN = 256
 
 class RedisStore:
     """Remembers events on a Redis or Valkey server, which many machines may share.
+
+    While a shard cannot be reached, calls about its events fail with StoreError, and workers take
+    from the others. In a cluster that is so too while the shard's slot is being migrated.
 
     Args:
         client_or_url: a URL, or a client of redis-py's asyncio whose settings are used; the store
@@ -128,6 +132,8 @@ class RedisStore:
             "retention": check_retention(retention),
         }
         self._session: Session | None = None
+        self._take_numbers = TakeNumbers()
+        self._looks = Looks()
         self._logged: set[str] = set()
 
     async def open(self) -> None:
@@ -274,15 +280,17 @@ class RedisStore:
     ) -> PutResult:
         """Store a delivery; see ``InboxStore.put``.
 
-        With several shards each has its part of the limits, rounded up.
+        With several shards each has its part of the limits, rounded up; but one that holds nothing
+        of the endpoint takes any body that is no larger than ``max_bytes``.
         """
-        limits = [
-            "" if limit is None else str(ceil(limit / len(self._bases)))
-            for limit in (max_depth, max_bytes)
-        ]
+        shards = len(self._bases)
+        depth = "" if max_depth is None else str(ceil(max_depth / shards))
+        size = ""
+        if max_bytes is not None:
+            size = str(max(ceil(max_bytes / shards), min(max_bytes, len(delivery.body))))
         given = write_delivery(delivery)
         reply = await self._of(delivery.key).run(
-            step("put", *given, token, *limits, delivery.key), may_be_dropped=True
+            step("put", *given, token, depth, size, delivery.key), may_be_dropped=True
         )
         result = read_put(reply.value)
         if isinstance(result, Stored):
@@ -292,24 +300,44 @@ class RedisStore:
     async def take(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        """Claim events that are due; see ``InboxStore.take``."""
+        """Claim events that are due; see ``InboxStore.take``.
+
+        Shards that do not answer are left out, unless none does.
+        """
         limit = min(limit, _MOST_TAKEN)
-        self._running().listener.looks(endpoint)
-        shards = await self._shards_to_take_from(limit, endpoint, worker, token)
+        session, number = self._running(), self._take_numbers.of(worker, token)
+        session.listener.looks(endpoint)
+        if len(session.shards) == 1:
+            looks = [Look(0, None, is_repeat=True)]
+        else:
+            looks = await self._looks.look(session.shards, endpoint, worker, token, number)
+        # A take that is repeated asks where it has taken something, and nowhere else.
+        is_repeated = any(look.is_repeat for look in looks)
         taken: list[Taken] = []
-        due: list[float] = []
-        for shard, shard_due, is_asked in shards:
-            if not is_asked or (limit and len(taken) >= limit):
-                due += shard_due
+        due: list[float | None] = []
+        failures: dict[int, StoreError] = {}
+        for look in looks:
+            # What was taken must not wait for one shard after another to fail.
+            room = 0 if failures and taken else limit - len(taken)
+            is_asked = look.is_repeat if is_repeated else look.next_due == 0 and room > 0
+            if not is_asked:
+                due.append(look.next_due)
                 continue
-            reply = await shard.run(
-                step("take", endpoint, worker, token, str(limit - len(taken)), lease),
-                may_be_dropped=True,
-            )
+            asked = step("take", endpoint, worker, token, number, room, lease)
+            try:
+                reply = await session.shards[look.number].run(asked, may_be_dropped=True)
+            except StoreError as error:
+                failures[look.number] = error
+                continue
             next_due, rows = reply.value
             taken += [read_taken(row, token, lease) for row in rows]
-            due += [float(next_due)] if next_due else []
-        return Batch(tuple(taken), min(due, default=None))
+            due.append(float(next_due) if next_due else None)
+        if failures and not taken:
+            # Repeated with its token, it finds what a shard has taken and could not say.
+            raise next(iter(failures.values()))
+        if failures:
+            self._looks.take_note(failures)
+        return Batch(tuple(taken), min((one for one in due if one is not None), default=None))
 
     async def wait(self, endpoint: str, seconds: float) -> None:
         """Return when there may be something new to take; see ``InboxStore.wait``."""
@@ -317,7 +345,7 @@ class RedisStore:
 
     async def retire(self, worker: str) -> None:
         """Forget a worker that ends."""
-        await self._of_all(step("retire", worker))
+        await self._of_all(step("retire", worker, self._take_numbers.end(worker)))
 
     async def entries(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
@@ -396,28 +424,6 @@ class RedisStore:
 
     async def _of_all(self, asked: Step) -> list[Reply]:
         return await asyncio.gather(*(shard.run(asked) for shard in self._running().shards))
-
-    async def _shards_to_take_from(
-        self, limit: int, endpoint: str, worker: str, token: Token
-    ) -> list[tuple[Batches, list[float], bool]]:
-        """Return each shard, when something is due there, and whether to ask it; longest due first.
-
-        A take that is repeated asks where it has taken something, and nowhere else.
-        """
-        shards = self._running().shards
-        if len(shards) == 1:
-            return [(shards[0], [], True)]
-        replies = await self._of_all(step("peek", endpoint, worker, token))
-        looked = [
-            (shard, [float(due)] if due else [], is_repeat == b"1")
-            for shard, (due, is_repeat) in zip(shards, (r.value for r in replies), strict=True)
-        ]
-        is_repeated = any(is_repeat for *_, is_repeat in looked)
-        looked.sort(key=lambda shard: min(shard[1], default=0.0))
-        return [
-            (shard, due, is_repeat if is_repeated else limit > 0 and 0.0 in due)
-            for shard, due, is_repeat in looked
-        ]
 
     def _clock_offset(self, reply: Reply) -> float:
         """Return what a time by the server's clock is shown with, by the clock of this machine."""

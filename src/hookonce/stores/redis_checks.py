@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from redis.asyncio.connection import ConnectionPool
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
 from ..errors import StoreError
 from .redis_codec import SCRIPT, decode
-from .redis_connection import exchange
+from .redis_connection import connected, exchange
 from .redis_link import Safety, explained
 
 __all__ = ["inspect"]
@@ -29,42 +29,47 @@ async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str,
     """
     warnings: list[str | None] = []
     for pool in pools:
-        info, loaded, policy, memory, save, append, sync = await exchange(
-            pool,
-            [
-                (b"INFO",),
-                (b"SCRIPT", b"LOAD", SCRIPT),
-                (b"CONFIG", b"GET", b"maxmemory-policy"),
-                (b"CONFIG", b"GET", b"maxmemory"),
-                (b"CONFIG", b"GET", b"save"),
-                (b"CONFIG", b"GET", b"appendonly"),
-                (b"CONFIG", b"GET", b"appendfsync"),
-            ],
-        )
-        if isinstance(loaded, Exception):
-            raise StoreError(f"the Redis store cannot load its script: {explained(loaded)}")
-        facts = _facts(info)
-        _check_version(facts)
-        if facts.get("role") == "slave":
-            raise StoreError(
-                "the Redis server is a replica, which takes no writes; give the master's address,"
-                " or redis+sentinel:// and the sentinels'"
-            )
-        if safety.durability == "fsync":
-            # Nothing was written on this connection, so that it answers at once, or not at all.
-            [reply] = await exchange(pool, [(b"WAITAOF", b"1", b"0", b"1000")])
-            if isinstance(reply, Exception):
-                safety.check(reply)
-        policy_text, memory_text = _setting(policy), _setting(memory)
-        if policy_text is None:
-            _log.debug("the Redis server does not show its configuration, so it goes unchecked")
-        warnings += [
-            _eviction(policy_text or facts.get("maxmemory_policy"), memory_text),
-            _persistence(_setting(save), _setting(append)),
-            _syncing(_setting(sync), safety),
-            _replicas(facts, safety),
-        ]
+        async with connected(pool) as connection:
+            warnings += await _inspect(connection, safety)
     return tuple(dict.fromkeys(warning for warning in warnings if warning))
+
+
+async def _inspect(connection: AbstractConnection, safety: Safety) -> list[str | None]:
+    info, loaded, policy, memory, save, append, sync = await exchange(
+        connection,
+        [
+            (b"INFO",),
+            (b"SCRIPT", b"LOAD", SCRIPT),
+            (b"CONFIG", b"GET", b"maxmemory-policy"),
+            (b"CONFIG", b"GET", b"maxmemory"),
+            (b"CONFIG", b"GET", b"save"),
+            (b"CONFIG", b"GET", b"appendonly"),
+            (b"CONFIG", b"GET", b"appendfsync"),
+        ],
+    )
+    if isinstance(loaded, Exception):
+        raise StoreError(f"the Redis store cannot load its script: {explained(loaded)}")
+    facts = _facts(info)
+    _check_version(facts)
+    if facts.get("role") == "slave":
+        raise StoreError(
+            "the Redis server is a replica, which takes no writes; give the master's address,"
+            " or redis+sentinel:// and the sentinels'"
+        )
+    if safety.durability == "fsync":
+        # Nothing was written on this connection, so that it answers at once, or not at all.
+        [reply] = await exchange(connection, [(b"WAITAOF", b"1", b"0", b"1000")])
+        if isinstance(reply, Exception):
+            safety.check(reply)
+    policy_text, memory_text = _setting(policy), _setting(memory)
+    if policy_text is None:
+        _log.debug("the Redis server does not show its configuration, so it goes unchecked")
+    return [
+        _eviction(policy_text or facts.get("maxmemory_policy"), memory_text),
+        _persistence(_setting(save), _setting(append)),
+        _syncing(_setting(sync), safety),
+        _replicas(facts, safety),
+    ]
 
 
 def _facts(info: Any) -> dict[str, str]:

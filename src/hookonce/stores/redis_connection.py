@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
@@ -26,6 +26,7 @@ __all__ = [
     "SentinelServer",
     "Servers",
     "bounded",
+    "connected",
     "exchange",
 ]
 
@@ -135,7 +136,11 @@ class SentinelServer:
 
 
 class ClusterServers:
-    """The nodes of a cluster, as one of them describes it."""
+    """The nodes of a cluster, as one of them describes it.
+
+    While a slot is being migrated from one node to another, the calls of its shard fail with
+    StoreError as long as its keys are divided between the two: a script needs them all on one.
+    """
 
     def __init__(
         self,
@@ -192,7 +197,8 @@ class ClusterServers:
             try:
                 # One dead node must not use up the time there is to ask another.
                 async with asyncio.timeout(_CONNECT_SECONDS / 2):
-                    [reply] = await exchange(self._pool_of(address), [[b"CLUSTER", b"SLOTS"]])
+                    async with connected(self._pool_of(address)) as connection:
+                        [reply] = await exchange(connection, [[b"CLUSTER", b"SLOTS"]])
             except (RedisError, OSError, TimeoutError) as error:
                 failure = error
                 continue
@@ -206,26 +212,45 @@ class ClusterServers:
         raise failure
 
 
-async def exchange(pool: ConnectionPool, commands: Sequence[Command]) -> list[Any]:
-    """Send commands over one connection at once, and return their replies; errors are among them.
+@contextlib.asynccontextmanager
+async def connected(pool: ConnectionPool) -> AsyncIterator[AbstractConnection]:
+    """Lend a connection; a block that fails, or is cancelled, closes it.
 
-    Cancelled, or cut short in any other way, it closes the connection: the next user must not read
-    the replies that were meant for this one.
+    The next user must not read the replies that were meant for this one. And a server that was
+    the wrong one to ask may be another when its name is looked up anew.
     """
-    connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
+    connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
     is_whole = False
     try:
-        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        replies: list[Any] = []
-        for _ in commands:
-            try:
-                replies.append(await connection.read_response(disable_decoding=True))
-            except ResponseError as error:
-                replies.append(error)
+        yield connection
         is_whole = True
-        return replies
     finally:
         if not is_whole:
             with contextlib.suppress(RedisError, OSError):
                 await connection.disconnect(nowait=True)
         await pool.release(connection)
+
+
+async def exchange(
+    connection: AbstractConnection,
+    commands: Sequence[Command],
+    *,
+    heard: Callable[[], None] = lambda: None,
+) -> list[Any]:
+    """Send commands at once, and return their replies; errors are among them.
+
+    Args:
+        connection: where to.
+        commands: what to send.
+        heard: called with each reply that has come.
+
+    """
+    await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+    replies: list[Any] = []
+    for _ in commands:
+        try:
+            replies.append(await connection.read_response(disable_decoding=True))
+        except ResponseError as error:
+            replies.append(error)
+        heard()
+    return replies

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 from redis.exceptions import (
@@ -23,17 +24,19 @@ from redis.exceptions import (
 
 from ..errors import StoreError
 from .redis_codec import SCRIPT, SCRIPT_SHA, Step, decode
-from .redis_connection import Servers, exchange
+from .redis_connection import Servers, connected, exchange
 
 __all__ = ["Durability", "Link", "Safety", "explained", "is_passing"]
 
 Durability: TypeAlias = Literal["memory", "fsync"]
 
-# A reply that has not come by then is worth asking for again over a new connection.
+# If no reply has begun to come by then, it is worth asking for again over a new connection.
 _TRY_SECONDS = 1.0
 # With appendfsync everysec a server may answer up to a second after the write.
 _DURABLE_TRY_SECONDS = 2.5
 _PART_TO_WAIT = 0.8
+# It is answered just before the script: what follows may be long, and take its time, but it comes.
+_PRELUDE = (b"PING",)
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.25
 
@@ -149,8 +152,9 @@ class Link:
         while True:
             seconds = min(deadline - loop.time(), try_seconds)
             try:
-                async with asyncio.timeout(seconds):
-                    return await self._try(steps, now, seconds)
+                async with asyncio.timeout(seconds) as limit:
+                    heard = partial(limit.reschedule, deadline)
+                    return await self._try(steps, now, seconds, heard)
             except (RedisError, OSError, TimeoutError) as error:
                 if not is_passing(error) or loop.time() + pause >= deadline:
                     raise StoreError(f"the Redis store failed: {explained(error)}") from error
@@ -158,7 +162,9 @@ class Link:
             await asyncio.sleep(pause)
             pause = min(max(_FIRST_PAUSE_SECONDS, 2 * pause), _LONGEST_PAUSE_SECONDS)
 
-    async def _try(self, steps: Sequence[Step], now: bytes, seconds: float) -> list[Any]:
+    async def _try(
+        self, steps: Sequence[Step], now: bytes, seconds: float, heard: Callable[[], None]
+    ) -> list[Any]:
         safety = self._safety
         words = [word for step in steps for word in step.words]
         is_safe = b"1" if safety.is_asked_for else b"0"
@@ -166,17 +172,21 @@ class Link:
         # The server is to say how far it has come before the time is up.
         wait = [safety.command(_PART_TO_WAIT * seconds)] if safety.is_asked_for else []
         pool = await self._servers.pool(self._base)
-        answer, *waited = await exchange(pool, [(b"EVALSHA", SCRIPT_SHA, *call), *wait])
-        if isinstance(answer, NoScriptError):
-            answer, *waited = await exchange(pool, [(b"EVAL", SCRIPT, *call), *wait])
-        if isinstance(answer, Exception):
-            raise answer
-        for reply in answer[1:]:
-            if isinstance(reply, list) and reply and reply[0] == b"!":
-                error = ResponseError(decode(reply[1]))
-                if is_passing(error):
-                    raise error
-                reply[1] = explained(error).encode()
+        # What is raised in this block closes the connection, so that the next try makes a new one.
+        async with connected(pool) as connection:
+            for script in ((b"EVALSHA", SCRIPT_SHA), (b"EVAL", SCRIPT)):
+                commands = [_PRELUDE, (*script, *call), *wait]
+                _, answer, *waited = await exchange(connection, commands, heard=heard)
+                if not isinstance(answer, NoScriptError):
+                    break
+            if isinstance(answer, Exception):
+                raise answer
+            for reply in answer[1:]:
+                if isinstance(reply, list) and reply and reply[0] == b"!":
+                    error = ResponseError(decode(reply[1]))
+                    if is_passing(error):
+                        raise error
+                    reply[1] = explained(error).encode()
         for reply in waited:
             safety.check(reply)
         return cast("list[Any]", answer)

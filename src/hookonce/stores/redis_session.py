@@ -41,9 +41,13 @@ class Session:
         return self._owner == (asyncio.get_running_loop(), os.getpid())
 
     async def is_due(self, endpoint: str) -> bool:
-        """Return whether an endpoint has something to take."""
-        replies = await asyncio.gather(*(shard.run(step("due", endpoint)) for shard in self.shards))
-        return any(reply.value and float(reply.value) <= 0 for reply in replies)
+        """Return whether an endpoint may have something to take."""
+        asked = (shard.run(step("due", endpoint)) for shard in self.shards)
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        return any(
+            isinstance(reply, BaseException) or (reply.value and float(reply.value) <= 0)
+            for reply in replies
+        )
 
     async def aclose(self) -> None:
         """Finish what is under way and close the connections."""

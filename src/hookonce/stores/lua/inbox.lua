@@ -1,9 +1,9 @@
 -- The inbox: events that wait for workers. An event that is taken stays in it and is due again when
 -- its lease runs out, so that nothing has to be swept after a crash.
 
--- A reply with more bodies than this would hold the server and the client up.
-local MOST_TAKEN_BYTES = 8 * 1024 * 1024
--- The worker's last take is remembered for longer than a client repeats it.
+-- A reply with more bodies than this would hold the server up, and come too late over a slow link.
+local MOST_TAKEN_BYTES = 1024 * 1024
+-- The worker's last take is remembered for longer than a client repeats it, or a network delays it.
 local TAKE_SECONDS = 60
 local WORKER_SECONDS = 30
 
@@ -61,10 +61,8 @@ function ops.put(arg)
   local queue, counts = base .. ':q:' .. endpoint, base .. ':n:' .. endpoint
   local most, most_bytes = tonumber(arg[8]), tonumber(arg[9])
   if most and redis.call('ZCARD', queue) >= most then return 'F' end
-  if most_bytes then
-    local bytes = tonumber(redis.call('HGET', counts, 'bytes') or 0)
-    if bytes + #body > most_bytes then return 'F' end
-  end
+  local counted = redis.call('HMGET', counts, 'bytes', 'seen')
+  if most_bytes and tonumber(counted[1] or 0) + #body > most_bytes then return 'F' end
 
   local delay = 0
   if is_live(known) then
@@ -80,6 +78,8 @@ function ops.put(arg)
   redis.call('ZADD', base .. ':o:' .. endpoint, text(now), member)
   if delay <= 0 then to_wake[endpoint] = true end
   redis.call('HINCRBY', counts, 'bytes', #body)
+  -- Else a clock that is set back before a worker looks would go unnoticed.
+  if not counted[2] or tonumber(counted[2]) < now then redis.call('HSET', counts, 'seen', text(now)) end
   redis.call('SADD', base .. ':e', endpoint)
   if known then redis.call('PERSIST', base .. ':a:' .. key) end
   return 'S'
@@ -132,36 +132,60 @@ local function body_of(key)
   return redis.call('HGET', base .. ':i:' .. key, 'body')
 end
 
-local function taken_before(last, token)
+-- What is returned is the worker's from now on, for a whole lease; what has run out meanwhile is due.
+local function taken_before(last, token, lease)
   local found = {}
-  for _, key in ipairs(redis.call('LRANGE', last, 1, -1)) do
+  for _, key in ipairs(redis.call('LRANGE', last, 2, -1)) do
     local known, entry = owned(key, token), entry_of(key)
-    if known and entry then
+    if is_live(known) and entry then
+      redis.call('HSET', base .. ':a:' .. key, 'until', text(now + lease), 'lease', text(lease))
+      set_live(key, now + lease)
+      set_due(key, entry, lease)
       found[#found + 1] = taken(key, entry, known.attempt, known.finished, body_of(key))
     end
   end
   return found
 end
 
--- endpoint, worker, token: whether there is something to take here
-function ops.peek(arg)
-  local endpoint, worker = arg[1], arg[2]
-  see_worker(endpoint, worker)
-  bring_forward(endpoint)
-  local last = base .. ':r:' .. worker
-  local is_repeat = redis.call('LINDEX', last, 0) == arg[3]
-  return {next_due(endpoint), is_repeat and '1' or '0'}
+local function remember_take(last, number, token, keys)
+  redis.call('DEL', last)
+  redis.call('RPUSH', last, number, token, unpack(keys))
+  redis.call('PEXPIRE', last, milliseconds(TAKE_SECONDS))
 end
 
--- endpoint, worker, token, limit, lease
-function ops.take(arg)
-  local endpoint, worker, token = arg[1], arg[2], arg[3]
-  local limit, lease = tonumber(arg[4]), tonumber(arg[5])
+-- A network may deliver a take after the worker has repeated it and gone on: nobody reads its answer.
+-- The number of the worker's take, and the token if it was made here; or nil for such a late one.
+local function last_take(last, number)
+  local known = redis.call('LRANGE', last, 0, 1)
+  local last_number = tonumber(known[1]) or 0
+  if tonumber(number) < last_number then return nil end
+  return last_number, known[2]
+end
+
+-- endpoint, worker, token, number: whether there is something to take here
+function ops.peek(arg)
+  local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
+  local last = base .. ':r:' .. worker
+  local last_number, last_token = last_take(last, number)
+  if not last_number then return {next_due(endpoint), '0'} end
   see_worker(endpoint, worker)
   bring_forward(endpoint)
+  if tonumber(number) > last_number then remember_take(last, number, '', {}) end
+  return {next_due(endpoint), last_token == token and '1' or '0'}
+end
+
+-- endpoint, worker, token, number, limit, lease
+function ops.take(arg)
+  local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
+  local limit, lease = tonumber(arg[5]), tonumber(arg[6])
   local last = base .. ':r:' .. worker
-  if redis.call('LINDEX', last, 0) == token then
-    return {next_due(endpoint), taken_before(last, token)}
+  local last_number, last_token = last_take(last, number)
+  if not last_number then return {next_due(endpoint), {}} end
+  see_worker(endpoint, worker)
+  bring_forward(endpoint)
+  if last_token == token then
+    local again = taken_before(last, token, lease)
+    return {next_due(endpoint), again}
   end
   local found, keys, bytes = {}, {}, 0
   local queue = base .. ':q:' .. endpoint
@@ -185,11 +209,7 @@ function ops.take(arg)
       found[#found + 1] = taken(key, entry, attempt, finished, body)
     end
   end
-  if #keys > 0 then
-    redis.call('DEL', last)
-    redis.call('RPUSH', last, token, unpack(keys))
-    redis.call('PEXPIRE', last, milliseconds(TAKE_SECONDS))
-  end
+  remember_take(last, number, token, keys)
   local due = next_due(endpoint)
   -- Whoever was woken by the same put as this worker has found nothing, or less than there is.
   if limit > 0 and due == '0' then to_wake[endpoint] = true end
@@ -201,11 +221,12 @@ function ops.due(arg)
   return next_due(arg[1])
 end
 
--- worker
+-- worker, number
 function ops.retire(arg)
+  pass_when_full()
   redis.call('ZREM', base .. ':w', arg[1])
   redis.call('HDEL', base .. ':y', arg[1])
-  redis.call('DEL', base .. ':r:' .. arg[1])
+  remember_take(base .. ':r:' .. arg[1], arg[2], '', {})
   return HELD
 end
 

@@ -15,8 +15,8 @@
 --   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last looked into
 --   BASE:x:<endpoint>  zset: its letters by the time buried; BASE:x of all endpoints
 -- Of the shard: BASE:e endpoints that have an inbox, BASE:v live claims by their end, BASE:w workers
--- by the time seen, BASE:y their endpoints, BASE:r:<worker> what it took last, BASE:s a counter that breaks ties,
--- BASE:t a mark to wait for.
+-- by the time seen, BASE:y their endpoints, BASE:r:<worker> list: the number and token of its last take, and what
+-- that took, BASE:s a counter that breaks ties, BASE:t a mark to wait for.
 --
 -- A step reads and checks before it writes, so that an error leaves nothing half done.
 
