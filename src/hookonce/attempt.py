@@ -1,6 +1,7 @@
 """One attempt at an event: run its handlers under the claim, decide, settle, report.
 
-The same for a delivery that waits for its answer and for a dead letter that is replayed.
+The same for a delivery that waits for its answer, an event of the inbox, and a dead letter that is
+replayed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .events import Event
 from .handlers import Handler
 from .lease import LeaseKeeper, within
 from .limits import Limits
-from .outcome import Outcome, Reason, later
+from .outcome import HANDLED, Outcome, Reason, later
 from .routing import Router
 from .stores.base import Claimed, DeadReason, Delivery, Ownership, Store
 from .stores.inbox import InboxStore
@@ -184,30 +185,33 @@ class Attempts:
         attempt: Attempt,
         *,
         settled: Callable[[Outcome], None],
-        ended: Callable[[Report], None] = lambda _: None,
+        kept: Callable[[LeaseKeeper | None], None],
+        ended: Callable[[Report], None],
     ) -> None:
         """Run the attempt to its end.
 
         Args:
             attempt: what to run.
-            settled: called with the outcome as soon as it stands, perhaps more than once; error
+            settled: called with the outcome as soon as it stands, and again if it changes; error
                 hooks run after it.
+            kept: called with what keeps the claim, and with None once that is settled.
             ended: called when every handler has ended, before that is recorded.
 
         """
-        claim, progress = attempt.claim, Progress()
-        async with LeaseKeeper(self._store, claim, progress, self._limits.store_seconds) as keeper:
+        progress, store_seconds = Progress(), self._limits.store_seconds
+        async with LeaseKeeper(self._store, attempt.claim, progress, store_seconds) as keeper:
+            kept(keeper)
             try:
                 if attempt.last_chance and not attempt.is_kept:
                     await self._keep(attempt)
                 report = await self._dispatcher.run(
-                    [h for h in attempt.handlers if h.name not in claim.finished],
+                    [h for h in attempt.handlers if h.name not in attempt.claim.finished],
                     attempt.event,
                     lambda handler: attempt.context(handler.name),
                     progress,
                 )
             except asyncio.CancelledError:
-                await asyncio.shield(self._give_back(claim, progress))
+                await asyncio.shield(self._give_back(keeper.claim, progress))
                 raise
             ended(report)
             settlement = decide(
@@ -217,8 +221,9 @@ class Attempts:
             )
             if isinstance(settlement, Complete):
                 await self._complete(attempt, keeper, settled)
-                return
-            settled(await self._give_up(attempt, report, settlement, keeper, settled))
+            else:
+                settled(await self._give_up(attempt, report, settlement, keeper, settled))
+        kept(None)
         await self._tell(attempt, report, buried=isinstance(settlement, Bury))
 
     async def _keep(self, attempt: Attempt) -> None:
@@ -234,24 +239,23 @@ class Attempts:
         self, attempt: Attempt, keeper: LeaseKeeper, settled: Callable[[Outcome], None]
     ) -> None:
         """Record the success; the answer is 200 even if that fails, since a 5xx would repeat it."""
-        claim, handled = attempt.claim, Outcome(HTTPStatus.OK, Reason.HANDLED)
         # Out of the inbox it comes again for certain, unless this is recorded some day.
         is_certain_to_come = attempt.backoff_seconds is not None
         loop = asyncio.get_running_loop()
         try:
             await self._record(
-                lambda: self._store.complete(claim),
-                failed=lambda: settled(handled),
+                lambda: self._store.complete(attempt.claim),
+                failed=lambda: settled(HANDLED),
                 gives_up=lambda: not is_certain_to_come and loop.time() >= keeper.expires_at,
             )
         except StoreError as error:
             _log.error(
                 "%s is handled, but that could not be recorded while its lease lived; a further"
                 " delivery of it would be handled again: %s",
-                claim.key,
+                attempt.claim.key,
                 error,
             )
-        settled(handled)
+        settled(HANDLED)
 
     async def _give_up(
         self,
@@ -269,9 +273,9 @@ class Attempts:
 
         def call() -> Awaitable[Ownership]:
             if isinstance(settlement, Release):
-                return self._release(attempt, report)
+                return self._release(attempt, keeper.claim, report)
             return self._store.bury(
-                attempt.claim,
+                keeper.claim,
                 settlement.reason,
                 error=report.describe(),
                 finished=report.finished,
@@ -316,8 +320,8 @@ class Attempts:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_RECORDING_PAUSE_SECONDS)
 
-    def _release(self, attempt: Attempt, report: Report) -> Awaitable[Ownership]:
-        claim, finished, error = attempt.claim, report.finished, report.describe()
+    def _release(self, attempt: Attempt, claim: Claimed, report: Report) -> Awaitable[Ownership]:
+        finished, error = report.finished, report.describe()
         if self._inbox is None or attempt.backoff_seconds is None:
             return self._store.release(claim, finished, error)
         # A wait that a handler asked for is its own affair; others' failures wait as long at least.

@@ -20,7 +20,8 @@ class Context:
         event_type: the type named in the signed body.
         handler: the name under which this handler's success is remembered.
         attempt: our own count of runs of this event, from 1.
-        delivery_attempt: the sender's count, from 1, or None; unsigned, so only a hint.
+        delivery_attempt: the sender's count, from 1, or None, as always for an event of the inbox;
+            unsigned, so only a hint.
         last_chance: whether a failure now makes the event a dead letter.
         is_replay: whether an operator replays a dead letter.
         received_at: Unix seconds at which the delivery arrived.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from .attempt import Attempt, Attempts
+from .attempt import Attempt
 from .errors import StoreError
-from .outcome import Outcome, Reason, later
+from .outcome import DUPLICATE, Outcome, Reason, later
 from .routing import Router
+from .runs import Runs
 from .stores.base import Claimed, DeadLetter, InFlight, Store, delivery_key
 from .types import new_token
 
@@ -21,7 +22,7 @@ class DeadLetters:
     Args:
         store: where they are.
         router: the handlers a replay runs.
-        attempts: runs and settles.
+        runs: makes the attempts.
         endpoint: the endpoint's name.
         lease_seconds: how long a replay's claim lasts between heartbeats.
 
@@ -32,13 +33,13 @@ class DeadLetters:
         *,
         store: Store,
         router: Router,
-        attempts: Attempts,
+        runs: Runs,
         endpoint: str,
         lease_seconds: float,
     ) -> None:
         self._store = store
         self._router = router
-        self._attempts = attempts
+        self._runs = runs
         self._endpoint = endpoint
         self._lease_seconds = lease_seconds
 
@@ -89,13 +90,10 @@ class DeadLetters:
         if isinstance(claim, InFlight):
             return later(Reason.IN_FLIGHT)
         if not isinstance(claim, Claimed):  # another replay has just succeeded
-            return Outcome(HTTPStatus.OK, Reason.DUPLICATE)
-        outcomes: list[Outcome] = []
-        await self._attempts.make(
-            Attempt(claim, letter.delivery, event, handlers, last_chance=True, is_replay=True),
-            settled=outcomes.append,
+            return DUPLICATE
+        return await self._runs.finish(
+            Attempt(claim, letter.delivery, event, handlers, last_chance=True, is_replay=True)
         )
-        return outcomes[0]
 
     async def discard(self, event_id: str) -> bool:
         """Forget a dead letter, and the event with it: it counts as handled from now on.

@@ -15,7 +15,7 @@ class Backoff:
     Attributes:
         first_seconds: after the first attempt.
         factor: how many times longer after each further one.
-        longest_seconds: and no longer than this.
+        longest_seconds: and no longer than this, before jitter.
         jitter: up to which part of it a wait is lengthened or shortened by chance, so that events
             that failed together do not come again together; 0 for none.
 
@@ -76,6 +76,8 @@ class Inbox:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+        if not isinstance(self.embedded, bool):
+            raise TypeError(f"embedded takes True or False, not {self.embedded!r}")
         self.backoff_seconds(1)  # refuses what is neither
 
     def backoff_seconds(self, attempt: int) -> float:

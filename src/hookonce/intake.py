@@ -69,7 +69,9 @@ class Intake:
         return self._inbox.embedded
 
     def start(self) -> None:
-        """Start the worker of this process."""
+        """Start the worker of this process, or raise RuntimeError if it runs already."""
+        if self._working is not None:
+            raise RuntimeError("this receiver works on its inbox already")
         self._working = asyncio.get_running_loop().create_task(self._worker.run())
 
     async def stop(self) -> None:
@@ -79,6 +81,11 @@ class Intake:
         if self._working is not None:
             self._worker.stop()
             await asyncio.wait({self._working})
+
+    async def leave(self) -> None:
+        """Be no worker any more: after ``stop``, and when what was begun has ended."""
+        if self._working is not None:
+            await self._worker.retire()
             self._working = None
 
     async def put(self, delivery: Delivery) -> PutResult:

@@ -60,6 +60,17 @@ class LeaseKeeper:
         self._lost = False
         self.expires_at = self._loop.time() + claim.lease
 
+    @property
+    def claim(self) -> Claimed:
+        """The claim it keeps: the first, or one adopted since."""
+        return self._claim
+
+    def adopt(self, claim: Claimed) -> None:
+        """Keep this claim from now on: the event was taken anew after its lease was lost."""
+        self._claim, self._lost = claim, False
+        self.expires_at = self._loop.time() + claim.lease
+        self._checkpoint_soon()
+
     async def __aenter__(self) -> Self:
         self._progress.changed = self._checkpoint_soon
         self._extend_in(self._claim.lease / 3)
@@ -96,23 +107,25 @@ class LeaseKeeper:
         self._extend_in(self._claim.lease / 3)
 
     async def _extend(self) -> None:
-        finished = frozenset(self._progress.finished)
+        claim, finished = self._claim, frozenset(self._progress.finished)
         asked_at = self._loop.time()
         try:
-            ownership = await within(self._store_seconds, self._store.extend(self._claim, finished))
+            ownership = await within(self._store_seconds, self._store.extend(claim, finished))
         except StoreError as error:
-            _log.warning("could not extend the lease of %s: %s", self._claim.key, error)
-            self._extend_in(min(_RETRY_SECONDS, self._claim.lease / 10))
+            _log.warning("could not extend the lease of %s: %s", claim.key, error)
+            self._extend_in(min(_RETRY_SECONDS, claim.lease / 10))
             return
+        if claim is not self._claim:
+            return  # another has been adopted meanwhile
         if ownership is Ownership.LOST:
             _log.error(
                 "the lease of %s was lost while its handlers ran; another attempt may have begun",
-                self._claim.key,
+                claim.key,
             )
             self._lost = True
             if self._timer is not None:
                 self._timer.cancel()
             return
-        self.expires_at = asked_at + self._claim.lease
+        self.expires_at = asked_at + claim.lease
         if self._asked_meanwhile:
             self._checkpoint_soon()

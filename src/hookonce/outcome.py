@@ -9,7 +9,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from math import ceil
 
-__all__ = ["Outcome", "Reason", "later"]
+__all__ = ["DUPLICATE", "HANDLED", "Outcome", "Reason", "later"]
 
 # The first wait of the sender's schedule (interface, Events: Delivery behaviour). That it reads
 # Retry-After is not documented; it does no harm.
@@ -69,6 +69,10 @@ class Outcome:
         else:
             status = "retry"
         return json.dumps({"status": status, "reason": self.reason}).encode()
+
+
+HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
+DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
 
 
 def later(reason: Reason, after_seconds: float | None = None) -> Outcome:

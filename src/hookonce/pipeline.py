@@ -20,9 +20,9 @@ from .headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
 from .intake import Intake
 from .lease import within
 from .limits import Limits
-from .outcome import Outcome, Reason, later
+from .outcome import DUPLICATE, HANDLED, Outcome, Reason, later
 from .routing import Router
-from .runs import HANDLED, Runs
+from .runs import Runs
 from .signature import VerifiedDelivery, Verifier
 from .stores.base import (
     Claimed,
@@ -51,7 +51,6 @@ _LONGEST_LOOK_SECONDS = 0.5
 _SENDER_WAITS_SECONDS = 9.9
 
 _STORED = Outcome(HTTPStatus.ACCEPTED, Reason.STORED)
-_DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
 _ALREADY_DEAD = Outcome(HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD)
 
 
@@ -216,7 +215,7 @@ class Pipeline:
             case Stored():
                 return _STORED
             case Waiting() | Done():
-                return _DUPLICATE
+                return DUPLICATE
             case Dead():
                 return _ALREADY_DEAD
             case Full():
@@ -245,7 +244,7 @@ class Pipeline:
                         return result
                     await self._in_time(deadline, self._store.release(result, frozenset()))
                 case Done():
-                    return _DUPLICATE
+                    return DUPLICATE
                 case Dead():
                     return _ALREADY_DEAD
                 case InFlight(until):

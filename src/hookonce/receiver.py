@@ -52,7 +52,7 @@ class Receiver(Router):
 
     Args:
         secrets: one ``whsec_`` secret, several (newest first), or a provider of them.
-        store: a store, or the URL of one: ``sqlite:///file.db`` or ``memory://``.
+        store: a store, or the URL of one: ``sqlite:///file.db``, ``redis://host`` or ``memory://``.
         endpoint: a name of letters, digits, ``_``, ``.`` and ``-`` that scopes what is handled
             once: two endpoints of one workspace receive the same event ids.
         service: the sender's name in its own two headers; without it their endings are enough.
@@ -93,12 +93,15 @@ class Receiver(Router):
             store = open_store(store, retention=retention or DEFAULT_RETENTION, clock=clock)
         elif retention is not None:
             raise ValueError("give retention to the store itself, or the store as a URL")
+        if inbox is not None and not isinstance(inbox, Inbox):
+            raise TypeError(f"inbox takes an Inbox, such as Inbox(concurrency=16), not {inbox!r}")
         self._endpoint = endpoint
         self._store = store
         self._limits = limits or Limits()
         inbox_store = None if inbox is None else _with_inbox(store)
         self._attempts = Attempts(store, self, self._limits, inbox_store)
         self._runs = Runs(self._attempts, self._limits)
+        self._users = 0
         self._intake: Intake | None = None
         if inbox is not None and inbox_store is not None:
             self._intake = Intake(
@@ -125,7 +128,7 @@ class Receiver(Router):
         self.dead = DeadLetters(
             store=store,
             router=self,
-            attempts=self._attempts,
+            runs=self._runs,
             endpoint=endpoint,
             lease_seconds=self._limits.lease_seconds,
         )
@@ -140,9 +143,9 @@ class Receiver(Router):
 
     @property
     def inbox(self) -> WaitingEvents:
-        """What waits in the inbox; LookupError where this receiver has none."""
+        """What is in the inbox; AttributeError where this receiver has none."""
         if self._intake is None:
-            raise LookupError("this receiver has no inbox; it would with Receiver(inbox=Inbox())")
+            raise AttributeError("this receiver has no inbox; give it Receiver(inbox=Inbox())")
         return self._intake.waiting
 
     async def handle(
@@ -230,6 +233,7 @@ class Receiver(Router):
 
         Raises:
             LookupError: this receiver has no inbox.
+            RuntimeError: it works on it already.
             StoreError: the store cannot be opened.
 
         """
@@ -237,22 +241,26 @@ class Receiver(Router):
             raise LookupError("there is nothing to work on: this receiver has no inbox")
         async with self.opened():
             self._intake.start()
-            yield
+            try:
+                yield
+            finally:
+                await self._end_work(self._intake)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Keep the store open while the block lasts, and neither receive nor work on an inbox.
+        """Keep the store open while the block lasts, without working on an inbox.
 
-        For what an operator does, such as the replay of dead letters; raises StoreError.
+        For what an operator does, such as the replay of dead letters; raises StoreError. It may be
+        entered inside ``lifespan``, whose end still closes everything.
         """
-        await self._store.open()
+        await self._enter()
         try:
             yield
         finally:
-            await self._close()
+            await self._leave()
 
     async def __aenter__(self) -> Self:
-        await self._store.open()
+        await self._enter()
         self._pipeline.open()
         if self._intake is not None and self._intake.embedded:
             self._intake.start()
@@ -264,15 +272,35 @@ class Receiver(Router):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._close()
-
-    async def _close(self) -> None:
         self._pipeline.close()
-        if self._intake is not None:
-            await self._intake.stop()
+        if self._intake is not None and self._intake.embedded:
+            await self._end_work(self._intake)
+        else:
+            await self._runs.drain()
+        await self._leave()
+
+    async def _end_work(self, intake: Intake) -> None:
+        await intake.stop()
         await self._runs.drain()
-        self._attempts.close()
-        await self._store.aclose()
+        await intake.leave()
+
+    async def _enter(self) -> None:
+        self._users += 1
+        try:
+            await self._store.open()
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def _leave(self) -> None:
+        """Close what is open when nobody uses it any more."""
+        self._users -= 1
+        if self._users == 0:
+            if self._intake is not None:
+                await self._intake.stop()
+            await self._runs.drain()
+            self._attempts.close()
+            await self._store.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve as an ASGI application, alone or mounted."""

@@ -10,17 +10,17 @@ from http import HTTPStatus
 
 from .attempt import Attempt, Attempts
 from .dispatch import Report
+from .lease import LeaseKeeper
 from .limits import Limits
-from .outcome import Outcome, Reason, later
+from .outcome import HANDLED, Outcome, Reason, later
+from .stores.base import Claimed
 from .types import DeliveryKey
 
-__all__ = ["HANDLED", "Run", "Runs"]
+__all__ = ["Run", "Runs"]
 
 _log = logging.getLogger("hookonce")
 
 _IDLE_LOOK_SECONDS = 0.01
-
-HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
 
 
 class Run:
@@ -28,17 +28,32 @@ class Run:
 
     Attributes:
         key: what is handled once.
-        answer: the outcome, once it stands.
+        answer: the first outcome that stood.
+        outcome: the latest one.
         report: what became of the handlers once they have ended, recorded or not.
+        task: what makes the attempt.
 
     """
 
-    __slots__ = ("answer", "key", "report")
+    __slots__ = ("_keeper", "answer", "key", "outcome", "report", "task")
+
+    task: asyncio.Task[None]
 
     def __init__(self, key: DeliveryKey) -> None:
         self.key = key
         self.answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.outcome: Outcome | None = None
         self.report: Report | None = None
+        self._keeper: LeaseKeeper | None = None
+
+    def is_kept_by(self, keeper: LeaseKeeper | None) -> None:
+        """Note what keeps the claim; None once that is settled."""
+        self._keeper = keeper
+
+    def adopt(self, claim: Claimed) -> None:
+        """Go on under a new claim: the event was taken anew after its lease was lost."""
+        if self._keeper is not None:
+            self._keeper.adopt(claim)
 
     @property
     def succeeded(self) -> bool:
@@ -50,7 +65,8 @@ class Run:
         self.report = report
 
     def settle(self, outcome: Outcome) -> None:
-        """Note the outcome; the first one stands."""
+        """Note the outcome; the first one is the answer."""
+        self.outcome = outcome
         if not self.answer.done():
             self.answer.set_result(outcome)
 
@@ -75,7 +91,7 @@ class Runs:
         return len(self._tasks)
 
     def find(self, key: DeliveryKey) -> Run | None:
-        """Return the attempt at an event that is under way here."""
+        """Return the attempt at an event that is under way here, and not settled."""
         return self._by_key.get(key)
 
     @contextmanager
@@ -91,9 +107,16 @@ class Runs:
         """Start an attempt in a task of its own, which no lost connection can cancel."""
         key = attempt.claim.key
         run = Run(key)
+
+        def kept(keeper: LeaseKeeper | None) -> None:
+            run.is_kept_by(keeper)
+            if keeper is None and self._by_key.get(key) is run:
+                del self._by_key[key]
+
         task = asyncio.get_running_loop().create_task(
-            self._attempts.make(attempt, settled=run.settle, ended=run.has_ended)
+            self._attempts.make(attempt, settled=run.settle, kept=kept, ended=run.has_ended)
         )
+        run.task = task
         self._tasks[task] = run
         self._by_key[key] = run
 
@@ -109,6 +132,17 @@ class Runs:
 
         task.add_done_callback(ended)
         return run
+
+    async def finish(self, attempt: Attempt) -> Outcome:
+        """Make an attempt, and return its outcome; cancelled, it gives the event back."""
+        run = self.begin(attempt)
+        try:
+            await asyncio.wait({run.task})
+        except asyncio.CancelledError:
+            run.task.cancel()
+            await asyncio.wait({run.task})
+            raise
+        return run.outcome or await run.answer
 
     async def one_ended(self, seconds: float) -> None:
         """Return when one of the attempts under way has ended, after ``seconds`` at the latest."""

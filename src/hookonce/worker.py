@@ -69,6 +69,7 @@ class Worker:
         self._news: asyncio.Event | None = None
         self._stop: asyncio.Event | None = None
         self._stopping = False
+        self._name: str | None = None
 
     @property
     def is_running(self) -> bool:
@@ -87,8 +88,8 @@ class Worker:
             self._stop.set()
 
     async def run(self) -> None:
-        """Take and begin events until ``stop``."""
-        name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:6]}"
+        """Take and begin events until ``stop``; what was begun goes on."""
+        name = self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:6]}"
         news, stop = self._news, self._stop = asyncio.Event(), asyncio.Event()
         _log.info("working on the inbox of %s as %s", self._endpoint, name)
         try:
@@ -96,7 +97,6 @@ class Worker:
         finally:
             self._news = self._stop = None
             self._stopping = False
-            await self._retire(name)
 
     async def _work(self, name: str, news: asyncio.Event, stop: asyncio.Event) -> None:
         token, pause = new_token(), _FIRST_PAUSE_SECONDS
@@ -144,25 +144,25 @@ class Worker:
     def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt, or return what settles an event that cannot have one."""
         claim = taken.claim
-        if self._runs.find(claim.key) is not None:
+        if (run := self._runs.find(claim.key)) is not None:
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
+            run.adopt(claim)
             return None
         if claim.attempt > self._inbox.max_attempts:
             return self._begin_unless_broken_off(taken)
-        try:
-            return self._attempt(taken)
-        except Exception as error:  # noqa: BLE001 - one event must not hold up the others
-            _log.exception("cannot begin %s", claim.key)
-            return self._put_off(taken, f"it could not be begun: {error!r}")
+        return self._attempt(taken)
 
     def _attempt(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         claim, delivery = taken.claim, taken.delivery
         try:
             event = self._router.parser.parse(delivery.body, delivery.event_id)
+            handlers = self._router.find(event)
         except PayloadError as error:
             return self._bury(taken, DeadReason.UNREADABLE, str(error))
-        handlers = self._router.find(event)
+        except Exception as error:  # noqa: BLE001 - one event must not hold up the others
+            _log.exception("cannot begin %s", claim.key)
+            return self._put_off(taken, f"it could not be begun: {error!r}")
         if not handlers:
             # It was stored where there was one, by another version of the application.
             return self._put_off(taken, f"this worker has no handler for {event.type}")
@@ -220,7 +220,11 @@ class Worker:
         except StoreError as error:
             _log.error("cannot settle %s; its lease will run out: %s", taken.claim.key, error)
 
-    async def _retire(self, name: str) -> None:
+    async def retire(self) -> None:
+        """Say that this worker is gone: after ``run``, and when what it had begun has ended."""
+        name, self._name = self._name, None
+        if name is None:
+            return
         try:
             await within(self._limits.store_seconds, self._store.retire(name))
         except StoreError as error:

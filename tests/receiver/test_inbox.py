@@ -489,8 +489,9 @@ class TestWorkersOfTheirOwn:
         with pytest.raises(LookupError, match="no inbox"):
             async with receiver.working():
                 pass
-        with pytest.raises(LookupError, match="no inbox"):
+        with pytest.raises(AttributeError, match="no inbox"):
             _ = receiver.inbox
+        assert not hasattr(receiver, "inbox")
 
     def test_memory_offers_no_inbox(self) -> None:
         for store in ("memory://", MemoryStore()):
@@ -544,6 +545,36 @@ class TestStopping:
     async def test_a_receiver_that_is_closed_at_once_ends(self, receiver: Receiver) -> None:
         async with receiver:
             pass
+
+    async def test_a_receiver_does_not_work_twice_at_the_same_time(
+        self, receiver: Receiver
+    ) -> None:
+        async with receiver:
+            with pytest.raises(RuntimeError, match="works on its inbox already"):
+                async with receiver.working():
+                    pass
+            assert (await receiver.check()).ready
+
+    async def test_an_operator_s_look_closes_nothing_of_a_receiver_that_serves(
+        self, receiver: Receiver
+    ) -> None:
+        handler = Handler(receiver)
+        async with delivering(receiver, SECRET) as sender:
+            async with receiver.opened():
+                await receiver.dead.list()
+            (await sender.send(comment())).expect(202, "stored")
+            await handler.has_run(1)
+
+    async def test_an_operator_s_look_before_leaves_a_mounted_receiver_open(
+        self, receiver: Receiver
+    ) -> None:
+        Handler(receiver)
+        async with receiver.opened():
+            await receiver.dead.list()
+        app = Starlette()
+        app.mount("/hooks", receiver)
+        async with delivering(app, SECRET, path="/hooks/") as sender:
+            (await sender.send(comment())).expect(202, "stored")
 
     async def test_a_receiver_works_again_after_a_stop(self, receiver: Receiver) -> None:
         handler = Handler(receiver)
@@ -681,6 +712,50 @@ class TestTrouble:
             await empty(receiver)
         assert handler.attempts == [1]
 
+    async def test_slow_error_hooks_keep_no_retry_from_its_attempt(
+        self, make_receiver: Callable[..., Receiver]
+    ) -> None:
+        receiver = make_receiver(backoff=Backoff(first_seconds=0, jitter=0))
+        handler = Handler(receiver)
+        handler.raises(ValueError("one"), ValueError("two"), None)
+        gate = asyncio.Event()
+
+        @receiver.on_error
+        async def tell(error: ExceptionGroup[Exception]) -> None:  # noqa: ARG001 - as it is called
+            await gate.wait()
+
+        async with delivering(receiver, SECRET) as sender:
+            await sender.send(comment())
+            await handler.has_run(3)
+            gate.set()
+            await empty(receiver)
+        assert handler.attempts == [1, 2, 3]
+
+    async def test_a_lease_that_was_lost_is_taken_up_again_by_the_attempt_that_goes_on(
+        self, path: Path
+    ) -> None:
+        store = FaultyInboxStore(SQLiteStore(path))
+        receiver = Receiver(
+            secrets=SECRET,
+            store=store,
+            inbox=Inbox(backoff=LATER),
+            limits=Limits(lease_seconds=0.5),
+        )
+        handler = Handler(receiver)
+        gate = handler.waits()
+        async with delivering(receiver, SECRET) as sender:
+            event = comment()
+            store.failures["extend"] = 10
+            await sender.send(event)
+            await handler.has_run(1)
+            await until_async(lambda: has_attempt(receiver, event, 2))
+            extensions = store.calls["extend"]
+            await until(lambda: store.calls["extend"] >= extensions + 12)  # two leases at least
+            assert await has_attempt(receiver, event, 2)
+            gate.set()
+            await empty(receiver)
+        assert handler.attempts == [1]
+
     async def test_what_has_finished_is_remembered_though_giving_back_failed_at_first(
         self, path: Path
     ) -> None:
@@ -759,6 +834,11 @@ class TestTrouble:
 async def has_attempts(receiver: Receiver, event: Event[Any], number: int) -> bool:
     entry = await receiver.inbox.show(event.id)
     return entry is not None and not entry.in_flight and entry.attempts == number
+
+
+async def has_attempt(receiver: Receiver, event: Event[Any], number: int) -> bool:
+    entry = await receiver.inbox.show(event.id)
+    return entry is not None and entry.attempts == number
 
 
 async def has_depth(receiver: Receiver, depth: int) -> bool:

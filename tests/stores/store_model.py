@@ -428,7 +428,7 @@ class StoreMachine(RuleBasedStateMachine):
         waits = event.place is not None and event.until <= self.now
         assert self.run(self.inbox.hasten(key)) is waits
         if waits and event.place is not None:
-            event.place.schedule(self.now, 0.0)
+            event.place.due, event.place.delay = min(event.place.due, self.now), 0.0
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 60.0, 5 * 3600.0]))
     def wait(self, seconds: float) -> None:

@@ -652,6 +652,15 @@ class TestHastening:
         assert await inbox.hasten(KEY)
         assert (await take_one(inbox)).claim.attempt == 2
 
+    async def test_an_event_that_is_due_keeps_its_place(
+        self, inbox: InboxStore, pass_time: PassTime
+    ) -> None:
+        for name in ("evt_1", "evt_2"):
+            await put_all(inbox, name)
+            pass_time(1)
+        assert await inbox.hasten(delivery_key("default", "evt_1"))
+        assert ids(await take(inbox)) == ["evt_1", "evt_2"]
+
     async def test_an_event_in_work_is_left_alone(self, inbox: InboxStore) -> None:
         await put(inbox)
         await take_one(inbox)

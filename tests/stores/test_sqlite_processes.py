@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import apsw
 import pytest
 
-from hookonce.stores.base import Claimed, Dead, Done, InFlight, Store, delivery_key
+from hookonce.stores.base import Claimed, Dead, Delivery, Done, InFlight, Store, delivery_key
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.types import Token, new_token, uptime
 
@@ -275,3 +275,15 @@ class TestForks:
     ) -> None:
         async with child("fork-while-others-are-made", path) as process:
             assert await process.lines() == ["done"]
+
+
+async def test_a_file_behind_a_link_wakes_those_who_wait_for_it(path: Path) -> None:
+    (path.parent / "elsewhere").mkdir()
+    link = path.parent / "link.db"
+    link.symlink_to(path.parent / "elsewhere" / "hooks.db")
+    path = link
+    async with aclosing(SQLiteStore(path)) as reader, aclosing(SQLiteStore(path)) as writer:
+        await reader.take(1, LEASE, endpoint="default", worker="w", token=Token("t"))
+        waiting = asyncio.create_task(reader.wait("default", PATIENCE_SECONDS))
+        await writer.put(Delivery("default", "evt_1", None, 1.0, b"body"), Token("u"))
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS / 2)

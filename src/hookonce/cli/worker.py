@@ -31,13 +31,11 @@ def worker(receiver: str) -> None:
     For example: hookonce worker app.hooks:receiver
     """
     target = load_receiver(receiver)
-    try:
-        _ = target.inbox
-    except LookupError:
+    if not hasattr(target, "inbox"):
         raise click.ClickException(
             f"{receiver} has no inbox to work on: it handles events inside the request; create it"
             " with Receiver(inbox=Inbox(embedded=False), …)"
-        ) from None
+        )
     logging.config.dictConfig(LOG_CONFIG)
     run(_work(target, receiver))
     end_with_its_threads()

@@ -7,7 +7,7 @@ A claim that expires counts as an attempt, so a crash loop shows in ``attempt``.
 A lease ends by a clock that nobody sets, where there is one: on one machine that of its uptime,
 with a server the server's own. A clock given by the caller, in a test, serves for everything.
 
-Every call may raise ``StoreError``; then the caller must assume that nothing was recorded.
+Every call may raise ``StoreError``; then the caller cannot know whether it was done.
 """
 
 from __future__ import annotations

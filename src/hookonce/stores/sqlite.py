@@ -62,12 +62,14 @@ class SQLiteStore:
         retention: timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
+        # SQLite puts the log beside the file that a link leads to, and the folder may be changed.
+        path = Path(path).resolve()
         self._clock = clock
         self._claims = Claims(retention, clock)
         self._inbox = InboxTable(self._claims)
         self._log_file = Path(f"{path}-wal")
         self._looked: dict[str, tuple[int, int] | None] = {}
-        self._writer = Writer(Path(path), self._maintain)
+        self._writer = Writer(path, self._maintain)
         self._prune_walk: tuple[str, bytes] | None = None
 
     async def open(self) -> None:

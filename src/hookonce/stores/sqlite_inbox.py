@@ -73,7 +73,7 @@ SELECT i.endpoint, event_id, event_type, received_at, {{body}},
 FROM inbox AS i LEFT JOIN attempts USING (key)
 """
 _HASTEN = f"""
-UPDATE inbox SET due = ?1, delay = 0
+UPDATE inbox SET due = min(due, ?1), delay = 0
 WHERE key = ?2 AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.key = inbox.key AND {LIVE})
 RETURNING 1
 """

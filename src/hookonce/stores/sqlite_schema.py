@@ -59,6 +59,8 @@ ALTER TABLE attempts ADD COLUMN endpoint TEXT NOT NULL DEFAULT '';
 ALTER TABLE attempts ADD COLUMN history TEXT NOT NULL DEFAULT '';
 ALTER TABLE dead ADD COLUMN history TEXT NOT NULL DEFAULT '';
 
+CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, key); -- counts without reading bodies
+
 CREATE TABLE inbox (
     id INTEGER PRIMARY KEY,
     key BLOB NOT NULL UNIQUE,

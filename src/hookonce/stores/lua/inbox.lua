@@ -272,6 +272,10 @@ end
 function ops.hasten(arg)
   local entry = entry_of(arg[1])
   if not entry or is_live(attempt_of(arg[1])) then return '0' end
-  set_due(arg[1], entry, 0)
+  if due_of(entry) > now then
+    set_due(arg[1], entry, 0)
+  else -- it keeps its place
+    redis.call('HSET', base .. ':i:' .. arg[1], 'delay', '0')
+  end
   return '1'
 end
