@@ -162,7 +162,7 @@ class Worker:
             return self._bury(taken, DeadReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 - one event must not hold up the others
             _log.exception("cannot begin %s", claim.key)
-            return self._put_off(taken, f"it could not be begun: {error!r}")
+            return self._put_off(taken, f"it could not be begun: {type(error).__name__}")
         if not handlers:
             # It was stored where there was one, by another version of the application.
             return self._put_off(taken, f"this worker has no handler for {event.type}")

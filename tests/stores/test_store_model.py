@@ -60,7 +60,7 @@ class ClusterMachine(StoreMachine):
 
     def make_store(self, folder: Path, clock: Clock) -> Store:  # noqa: ARG002 - it needs no folder
         url = self.nodes[0].url.replace("redis:", "redis+cluster:")
-        return RedisStore(url, retention=RETENTION, clock=clock)
+        return RedisStore(url, shards=4, retention=RETENTION, clock=clock)
 
     def teardown(self) -> None:
         super().teardown()
