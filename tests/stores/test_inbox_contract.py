@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from stores.conftest import BACKENDS
 
 from hookonce.stores.base import (
+    DEFAULT_RETENTION,
     INTERRUPTED,
     WORKER_SECONDS,
     Claimed,
@@ -57,12 +59,17 @@ def about(seconds: float) -> Any:
     return pytest.approx(seconds, abs=0.01)
 
 
+@pytest.fixture(params=[name for name in BACKENDS if name != "memory"])  # which has no inbox
+def make_store(request: pytest.FixtureRequest, clock: Clock) -> Callable[[], Store]:
+    """Return a function that makes stores on the same file or server, whose time is ``clock``."""
+    return lambda: BACKENDS[request.param](request, DEFAULT_RETENTION, clock)
+
+
 @pytest.fixture
-async def inbox(make_store: Callable[..., Store]) -> AsyncIterator[InboxStore]:
-    """Return an empty store with an inbox, whose time is ``clock``."""
+async def inbox(make_store: Callable[[], Store]) -> AsyncIterator[InboxStore]:
+    """Return an empty store with an inbox."""
     store = make_store()
-    if not isinstance(store, InboxStore):
-        pytest.skip("this store has no inbox")
+    assert isinstance(store, InboxStore)
     yield store
     await store.aclose()
 
@@ -499,7 +506,7 @@ class TestWaking:
         assert time.monotonic() - started < 5.0
 
     async def test_a_put_from_another_store_object_ends_it(
-        self, inbox: InboxStore, make_store: Callable[..., Store]
+        self, inbox: InboxStore, make_store: Callable[[], Store]
     ) -> None:
         other = make_store()
         assert isinstance(other, InboxStore)
