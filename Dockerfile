@@ -3,7 +3,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN python -m venv /opt/hookonce \
-    && /opt/hookonce/bin/pip install --no-cache-dir '.[cli]'
+    && /opt/hookonce/bin/pip install --no-cache-dir '.[cli,redis]'
 
 FROM python:3.13-slim
 COPY --from=build /opt/hookonce /opt/hookonce
