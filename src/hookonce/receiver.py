@@ -261,9 +261,13 @@ class Receiver(Router):
 
     async def __aenter__(self) -> Self:
         await self._enter()
-        self._pipeline.open()
         if self._intake is not None and self._intake.embedded:
-            self._intake.start()
+            try:
+                self._intake.start()
+            except RuntimeError:
+                await self._leave()
+                raise
+        self._pipeline.open()
         return self
 
     async def __aexit__(

@@ -553,7 +553,11 @@ class TestStopping:
             with pytest.raises(RuntimeError, match="works on its inbox already"):
                 async with receiver.working():
                     pass
+            with pytest.raises(RuntimeError, match="works on its inbox already"):
+                async with receiver:
+                    pass
             assert (await receiver.check()).ready
+        assert receiver._users == 0
 
     async def test_an_operator_s_look_closes_nothing_of_a_receiver_that_serves(
         self, receiver: Receiver
