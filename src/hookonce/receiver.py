@@ -6,7 +6,9 @@ import logging
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from copy import copy as shallow_copy
 from datetime import timedelta
+from enum import Enum
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +16,7 @@ from . import asgi
 from .asgi import Middleware, Receive, Route, Scope, Send
 from .attempt import Attempts
 from .dead import DeadLetters
-from .errors import StoreError
+from .errors import SecretError, StoreError
 from .headers import RawHeaders
 from .inbox import Inbox
 from .intake import Intake
@@ -24,7 +26,7 @@ from .outcome import Outcome
 from .pipeline import Pipeline
 from .routing import Router
 from .runs import Runs
-from .secrets import SecretSource
+from .secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
 from .signature import DEFAULT_TOLERANCE, Verifier
 from .stores import open_store
 from .stores.base import DEFAULT_RETENTION, Store
@@ -41,6 +43,12 @@ _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 # Where a receiver answers that is an application by itself, or mounted as one.
 _OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
+
+
+class _Kept(Enum):
+    """Stands for a part that a copy shares with its original; None means something to some."""
+
+    AS_IT_IS = "as it is"
 
 
 class Receiver(Router):
@@ -95,7 +103,16 @@ class Receiver(Router):
             raise ValueError("give retention to the store itself, or the store as a URL")
         if inbox is not None and not isinstance(inbox, Inbox):
             raise TypeError(f"inbox takes an Inbox, such as Inbox(concurrency=16), not {inbox!r}")
+        if not isinstance(secrets, SecretsProvider):
+            secrets = secrets_of(secrets)  # what the verifier knows, whatever becomes of a list
+        verifier = Verifier(secrets, tolerance=tolerance, clock=clock)
+        self._secrets = secrets
         self._endpoint = endpoint
+        self._service = service
+        self._tolerance = tolerance
+        self._retention = retention
+        self._inbox = inbox
+        self._clock = clock
         self._store = store
         self._limits = limits or Limits()
         inbox_store = None if inbox is None else _with_inbox(store)
@@ -113,7 +130,7 @@ class Receiver(Router):
                 limits=self._limits,
             )
         self._pipeline = Pipeline(
-            verifier=Verifier(secrets, tolerance=tolerance, clock=clock),
+            verifier=verifier,
             router=self,
             store=store,
             runs=self._runs,
@@ -147,6 +164,77 @@ class Receiver(Router):
         if self._intake is None:
             raise AttributeError("this receiver has no inbox; give it Receiver(inbox=Inbox())")
         return self._intake.waiting
+
+    def current_secrets(self) -> tuple[str, ...]:
+        """Return the secrets in force, newest first, for a tool that signs for this receiver.
+
+        Whoever has one can forge deliveries: let them go nowhere else, no log and no message.
+
+        Raises:
+            SecretError: a secret cannot be used, or there is none.
+
+        """
+        secrets = secrets_of(self._secrets)
+        if not secrets:
+            raise SecretError("at least one secret is needed, and there is none in force")
+        for secret in secrets:
+            decode_secret(secret)
+        return secrets
+
+    def copy(
+        self,
+        *,
+        secrets: SecretSource | _Kept = _Kept.AS_IT_IS,
+        store: Store | str | _Kept = _Kept.AS_IT_IS,
+        endpoint: str | _Kept = _Kept.AS_IT_IS,
+        inbox: Inbox | _Kept | None = _Kept.AS_IT_IS,
+        clock: Clock | _Kept = _Kept.AS_IT_IS,
+        router: Router | None = None,
+    ) -> Self:
+        """Return a receiver with the same handlers and settings, and other parts where given.
+
+        For a test of a receiver that was configured for production::
+
+            receiver.copy(secrets=SECRET, store="memory://", inbox=None)
+
+        The copy has the handlers and error hooks that are registered now; neither receiver gets
+        those that the other is given later. It is of the same class, with the same attributes,
+        though the constructor of a subclass is not run again: a handler that is a method of the
+        original is called on the original. It is not open, even if the original is.
+
+        Args:
+            secrets: what deliveries to the copy are signed with.
+            store: a store, or the URL of one; without it the two share one, and what one of them
+                has handled the other has handled too.
+            endpoint: the name that scopes what is handled once.
+            inbox: an inbox; None to handle inside the request.
+            clock: Unix time in seconds, also for a store given as a URL.
+            router: whose handlers and error hooks it has instead of the original's.
+
+        Raises:
+            SecretError: a secret cannot be used, or there is none.
+            ValueError: another argument cannot be used; the message says what to do.
+
+        """
+        copied = shallow_copy(self)
+        kept = _Kept.AS_IT_IS
+        # The base's constructor makes every part anew, and leaves what a subclass has added.
+        Receiver.__init__(
+            copied,
+            secrets=self._secrets if secrets is kept else secrets,
+            store=self._store if store is kept else store,
+            endpoint=self._endpoint if endpoint is kept else endpoint,
+            service=self._service,
+            tolerance=self._tolerance,
+            retention=self._retention if isinstance(store, str) else None,
+            inbox=self._inbox if inbox is kept else inbox,
+            limits=self._limits,
+            clock=self._clock if clock is kept else clock,
+        )
+        copied._retention = self._retention  # noqa: SLF001 - for the copy's own copies
+        # Not the router itself: it would hold on to the copy.
+        Router.include(copied, (self if router is None else router).wrapped())
+        return copied
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None

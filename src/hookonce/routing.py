@@ -48,6 +48,7 @@ E2 = TypeVar("E2", bound=Event[Any])
 E3 = TypeVar("E3", bound=Event[Any])
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class HandlerDecorator(Protocol[E]):
@@ -57,6 +58,10 @@ class HandlerDecorator(Protocol[E]):
     def __call__(self, handler: Callable[[E], R], /) -> Callable[[E], R]: ...
     @overload
     def __call__(self, handler: Callable[[E, Context], R], /) -> Callable[[E, Context], R]: ...
+
+
+def _unchanged(value: T) -> T:
+    return value
 
 
 class Router:
@@ -286,6 +291,22 @@ class Router:
         for hook in other.error_hooks:
             self._add_error_hook(hook)
         other._included_by.append(self)
+
+    def wrapped(
+        self,
+        *,
+        handler: Callable[[Handler], Handler] = _unchanged,
+        error_hook: Callable[[ErrorHook], ErrorHook] = _unchanged,
+    ) -> Router:
+        """Return a router of its own with what this one has now, each changed by these functions.
+
+        They may replace what is called; names and what a handler is for stay.
+        """
+        router = Router()
+        router._handlers = {name: handler(own) for name, own in self._handlers.items()}
+        router._classes = dict(self._classes)
+        router._error_hooks = [error_hook(own) for own in self._error_hooks]
+        return router
 
     def _lineage(self) -> list[Router]:
         """Return this router's includers and theirs."""

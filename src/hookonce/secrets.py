@@ -20,6 +20,7 @@ __all__ = [
     "decode_secret",
     "new_secret",
     "secret_lines",
+    "secrets_of",
     "split_secrets",
 ]
 
@@ -45,6 +46,17 @@ class SecretsProvider(Protocol):
 
 SecretSource: TypeAlias = str | Sequence[str] | SecretsProvider
 """One ``whsec_`` secret, several (newest first), or a provider of them."""
+
+
+def secrets_of(secrets: SecretSource) -> tuple[str, ...]:
+    """Return the secrets a source has now, as they are, newest first; SecretError for None."""
+    if isinstance(secrets, str):
+        return (secrets,)
+    if isinstance(secrets, list | tuple):
+        return tuple(secrets)
+    if secrets is None:
+        raise SecretError("no secret is configured; is the setting it comes from missing?")
+    return tuple(secrets.current() if isinstance(secrets, SecretsProvider) else secrets)
 
 
 def decode_secret(secret: str) -> bytes:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from .errors import Refusal, SecretError, VerificationError
 from .headers import DeliveryHeaders, RawHeaders, is_message_id
-from .secrets import SecretSource, SecretsProvider, decode_secret
+from .secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
 from .types import Clock, system_clock
 
 __all__ = [
@@ -84,7 +84,7 @@ def verify(
 
     """
     _check(tolerance)
-    signers = _signers(_current(secrets))
+    signers = _signers(secrets_of(secrets))
     return _verified(signers, body, headers, tolerance, system_clock() if now is None else now)
 
 
@@ -112,7 +112,7 @@ class Verifier:
     ) -> None:
         _check(tolerance)
         self._provider = secrets if isinstance(secrets, SecretsProvider) else None
-        known = _current(secrets)
+        known = secrets_of(secrets)
         # One attribute: threads must never see the secrets of one moment with the keys of another.
         self._keyring = known, _signers(known)
         self._tolerance = tolerance
@@ -158,7 +158,7 @@ def sign(
     if not 1 <= moment < _END_OF_TIMESTAMPS:
         raise ValueError(f"timestamp takes Unix seconds (not milliseconds), unlike {timestamp!r}")
     seconds = int(moment)
-    signers = _signers(_current(secret))
+    signers = _signers(secrets_of(secret))
     prefix = f"{message_id}.{seconds}.".encode()
     signatures = (signed(prefix, _raw(body)).decode("ascii") for signed in signers)
     return {
@@ -166,16 +166,6 @@ def sign(
         "webhook-timestamp": str(seconds),
         "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
     }
-
-
-def _current(secrets: SecretSource) -> tuple[str, ...]:
-    if isinstance(secrets, str):
-        return (secrets,)
-    if isinstance(secrets, list | tuple):
-        return tuple(secrets)
-    if secrets is None:
-        raise SecretError("no secret is configured; is the setting it comes from missing?")
-    return tuple(secrets.current() if isinstance(secrets, SecretsProvider) else secrets)
 
 
 def _signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:

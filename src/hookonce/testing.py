@@ -22,8 +22,9 @@ from typing import Any, Self, TypeAlias
 
 from pydantic import JsonValue
 
-from .asgi import ASGIApp, Message, Scope
+from .asgi import ASGIApp
 from .events import Event
+from .inprocess import Lifespan, exchange, whole
 from .samples import event_body, make_event, new_event_id
 from .signature import sign
 from .types import system_clock
@@ -180,12 +181,12 @@ class TestSender:
         self._secrets = secrets
         self._path = path
         self._service = service
-        self._lifespan: _Lifespan | None = None
+        self._lifespan: Lifespan | None = None
         self.answers: list[Answer] = []
 
     async def __aenter__(self) -> Self:
-        self._lifespan = _Lifespan(self._app)
-        await self._lifespan.start()
+        self._lifespan = Lifespan(self._app)
+        await self._lifespan.__aenter__()
         return self
 
     async def __aexit__(
@@ -195,7 +196,7 @@ class TestSender:
         traceback: TracebackType | None,
     ) -> None:
         if self._lifespan is not None:
-            await self._lifespan.stop()
+            await self._lifespan.__aexit__()
 
     async def send(
         self,
@@ -243,47 +244,11 @@ class TestSender:
 
     async def post(self, request: SignedRequest) -> Answer:
         """Deliver a request as it is and return the answer."""
-        answer = await _post(self._app, self._path, request)
+        headers = {"content-length": str(len(request.body)), **request.headers}
+        received = await exchange(self._app, self._path, headers.items(), whole(request.body))
+        answer = Answer(received.status, _reason_in(received.body), received.headers, received.body)
         self.answers.append(answer)
         return answer
-
-
-async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Answer:
-    headers = {"host": "testserver", "content-length": str(len(request.body)), **request.headers}
-    scope: Scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-        "client": ("127.0.0.1", 50000),
-        "server": ("testserver", 80),
-    }
-    messages: list[Message] = []
-    to_read = [{"type": "http.request", "body": request.body, "more_body": False}]
-
-    async def receive() -> Message:
-        if to_read:
-            return to_read.pop()
-        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return] # never resolved: this client stays connected
-
-    async def send(message: Message) -> None:
-        messages.append(message)
-
-    await app(scope, receive, send)
-    status: int = messages[0]["status"]
-    body = b"".join(message.get("body", b"") for message in messages[1:])
-    return Answer(
-        status=status,
-        reason=_reason_in(body),
-        headers={name.decode(): value.decode() for name, value in messages[0]["headers"]},
-        body=body,
-    )
 
 
 def _reason_in(body: bytes) -> str:
@@ -291,36 +256,3 @@ def _reason_in(body: bytes) -> str:
         return str(json.loads(body)["reason"])
     except (ValueError, KeyError, TypeError):
         return ""
-
-
-class _Lifespan:
-    """The server's half of the ASGI lifespan protocol."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._to_app: asyncio.Queue[Message] = asyncio.Queue()
-        self._from_app: asyncio.Queue[Message] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-        self._task = asyncio.ensure_future(self._app(scope, self._to_app.get, self._from_app.put))
-        await self._exchange("startup")
-
-    async def stop(self) -> None:
-        await self._exchange("shutdown")
-        if self._task is not None:
-            await self._task
-
-    async def _exchange(self, step: str) -> None:
-        if self._task is None:
-            return
-        await self._to_app.put({"type": f"lifespan.{step}"})
-        said = asyncio.ensure_future(self._from_app.get())
-        await asyncio.wait({said, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        if self._task.done() and self._task.exception() is not None:
-            said.cancel()
-            await self._task  # the application's own error says more than the message
-        elif said.done() and said.result()["type"].endswith(".failed"):
-            raise RuntimeError(f"{step} failed: {said.result().get('message', '')}")
-        said.cancel()

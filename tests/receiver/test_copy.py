@@ -1,0 +1,351 @@
+"""A copy of a receiver: the same handlers and settings, other parts where a test wants them."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookonce import Context, Inbox, Limits, Receiver, SecretError
+from hookonce.events import CommentReceived, Event, MessageReceived
+from hookonce.handlers import ErrorHook, Handler
+from hookonce.headers import RawHeaders
+from hookonce.outcome import Outcome
+from hookonce.routing import Router
+from hookonce.secrets import new_secret
+from hookonce.stores.memory import MemoryStore
+from hookonce.testing import TestSender, make_event
+
+pytestmark = pytest.mark.anyio
+
+PRODUCTION = new_secret()
+SECRET = new_secret()
+
+
+class Noting:
+    """A handler that notes the ids of its events."""
+
+    def __init__(self, receiver: Router, name: str = "handler") -> None:
+        self.ids: list[str] = []
+        receiver.on(CommentReceived, name=name)(self)
+
+    async def __call__(self, event: CommentReceived) -> None:
+        self.ids.append(event.id)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hooks.db"
+
+
+@pytest.fixture
+def production(path: Path) -> Receiver:
+    """Return a receiver as one is configured for production."""
+    return Receiver(
+        secrets=[PRODUCTION],
+        store=f"sqlite:///{path}",
+        endpoint="main",
+        tolerance=60,
+        retention=timedelta(days=3),
+        inbox=Inbox(),
+        limits=Limits(body_bytes=5000),
+    )
+
+
+def comment() -> CommentReceived:
+    return make_event(CommentReceived)
+
+
+class TestParts:
+    async def test_with_a_store_in_memory_and_no_inbox_it_handles_inside_the_request(
+        self, production: Receiver, path: Path
+    ) -> None:
+        handler = Noting(production)
+        copied = production.copy(secrets=SECRET, store="memory://", inbox=None)
+        event = comment()
+        async with TestSender(copied, secrets=SECRET) as sender:
+            (await sender.send(event)).expect(200, "handled")
+        assert handler.ids == [event.id]
+        assert not path.exists()  # noqa: ASYNC240 - nobody else waits
+        with pytest.raises(AttributeError, match="no inbox"):
+            copied.inbox  # noqa: B018 - reading it is what raises
+
+    async def test_other_secrets_take_the_place_of_the_original_ones(
+        self, production: Receiver
+    ) -> None:
+        Noting(production)
+        copied = production.copy(secrets=SECRET, store="memory://", inbox=None)
+        async with TestSender(copied, secrets=SECRET) as sender:
+            (await sender.send(comment(), secrets=PRODUCTION)).expect(401)
+            (await sender.send(comment())).expect(200)
+        assert copied.current_secrets() == (SECRET,)
+        assert production.current_secrets() == (PRODUCTION,)
+
+    async def test_what_is_not_given_stays(self, production: Receiver, path: Path) -> None:
+        Noting(production)
+        copied = production.copy()
+        assert copied.endpoint == "main"
+        async with TestSender(copied, secrets=PRODUCTION) as sender:
+            (await sender.send(comment(), skew=100)).expect(401)  # the tolerance
+            (await sender.send(b" " * 6000)).expect(413)  # the limits
+            (await sender.send(comment())).expect(202, "stored")  # the inbox
+        assert path.exists()  # noqa: ASYNC240 - nobody else waits
+
+    async def test_it_reads_the_headers_of_the_same_service(self) -> None:
+        original = Receiver(secrets=SECRET, store="memory://", service="acme")
+        attempts: list[int | None] = []
+
+        @original.on(CommentReceived, name="handler")
+        async def handler(_: CommentReceived, context: Context) -> None:
+            attempts.append(context.delivery_attempt)
+
+        copied = original.copy()
+        for service in ("acme", "another"):
+            async with TestSender(copied, secrets=SECRET, service=service) as sender:
+                await sender.send(comment(), attempt=2)
+        assert attempts == [2, None]
+
+    async def test_without_another_store_they_share_what_was_handled(self) -> None:
+        original = Receiver(secrets=SECRET, store=MemoryStore())
+        handler, event = Noting(original), comment()
+        async with TestSender(original, secrets=SECRET) as sender:
+            (await sender.send(event)).expect(200, "handled")
+        async with TestSender(original.copy(), secrets=SECRET) as sender:
+            (await sender.send(event)).expect(200, "duplicate")
+        async with TestSender(original.copy(store="memory://"), secrets=SECRET) as sender:
+            (await sender.send(event)).expect(200, "handled")
+        assert handler.ids == [event.id, event.id]
+
+    async def test_the_clock_is_that_of_verification_and_of_a_store_given_as_a_url(self) -> None:
+        now = [time.time() + 100_000]
+        original = Receiver(secrets=SECRET, store="memory://")
+        Noting(original)
+        copied = original.copy(store="memory://", clock=lambda: now[0])
+        event = comment()
+        async with TestSender(copied, secrets=SECRET) as sender:
+            (await sender.send(event)).expect(401)
+            (await sender.send(event, skew=-100_000)).expect(200, "handled")
+            now[0] += 16 * 86400  # the store has forgotten it by its clock
+            (await sender.send(event, skew=-100_000 - 16 * 86400)).expect(200, "handled")
+
+    async def test_a_store_given_as_a_url_keeps_the_original_retention(
+        self, production: Receiver
+    ) -> None:
+        handler = Noting(production)
+        now = [time.time()]
+        copied = production.copy(inbox=None)  # shares the store, and knows the retention still
+        again = copied.copy(secrets=SECRET, store="memory://", clock=lambda: now[0])
+        event = comment()
+        async with TestSender(again, secrets=SECRET) as sender:
+            await sender.send(event)
+            now[0] += 2.9 * 86400
+            (await sender.send(event, skew=-2.9 * 86400)).expect(200, "duplicate")
+            now[0] += 0.2 * 86400
+            (await sender.send(event, skew=-3.1 * 86400)).expect(200, "handled")
+        assert len(handler.ids) == 2
+
+    @pytest.mark.parametrize(
+        ("parts", "error"),
+        [
+            ({"secrets": None}, SecretError),
+            ({"secrets": "nothing"}, SecretError),
+            ({"store": "memory://"}, ValueError),  # which has no inbox
+            ({"store": "ftp://nowhere"}, ValueError),
+            ({"inbox": 3}, TypeError),
+        ],
+    )
+    def test_parts_that_a_receiver_refuses_a_copy_refuses_too(
+        self, production: Receiver, parts: dict[str, Any], error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
+            production.copy(**parts)
+
+
+class TestHandlers:
+    async def test_it_has_the_handlers_error_hooks_and_event_classes(self) -> None:
+        class OwnComment(CommentReceived):
+            """What this application makes of a comment."""
+
+        original = Receiver(secrets=SECRET, store="memory://")
+        seen: list[object] = []
+
+        @original.on(OwnComment, name="own")
+        async def handler(event: OwnComment) -> None:
+            seen.append(type(event))
+            raise ValueError
+
+        @original.on_error
+        async def told(error: ExceptionGroup[Exception]) -> None:
+            seen.append(type(error.exceptions[0]))
+
+        copied = original.copy(store="memory://")
+        assert copied.handlers == original.handlers
+        assert copied.error_hooks == original.error_hooks
+        async with TestSender(copied, secrets=SECRET) as sender:
+            (await sender.send(comment())).expect(500)
+        assert seen == [OwnComment, ValueError]
+
+    def test_what_is_registered_later_stays_with_the_one_it_was_registered_with(self) -> None:
+        original = Receiver(secrets=SECRET, store="memory://")
+        Noting(original, "both")
+        copied = original.copy()
+        Noting(original, "later")
+        Noting(copied, "later")  # the name is free here
+        Noting(copied, "copy")
+        original.on_error(lambda _: None)
+        assert [handler.name for handler in original.handlers] == ["both", "later"]
+        assert [handler.name for handler in copied.handlers] == ["both", "later", "copy"]
+        assert copied.error_hooks == ()
+
+    def test_a_copy_in_a_router_that_includes_the_original_is_not_included(self) -> None:
+        outer, original = Router(), Receiver(secrets=SECRET, store="memory://")
+        outer.include(original)
+        Noting(original.copy(), "copy")
+        assert outer.handlers == ()
+
+    def test_the_original_does_not_hold_on_to_its_copies(self) -> None:
+        original = Receiver(secrets=SECRET, store="memory://")
+        Noting(original)
+        router = original.wrapped()
+        copies = [weakref.ref(original.copy()), weakref.ref(original.copy(router=router))]
+        gc.collect()
+        assert [copied() for copied in copies] == [None, None]
+
+    async def test_the_handlers_of_a_router_take_the_place_of_the_original_ones(self) -> None:
+        original = Receiver(secrets=SECRET, store="memory://")
+        own = Noting(original)
+        router = Router()
+        other = Noting(router)
+        copied = original.copy(store="memory://", router=router)
+        async with TestSender(copied, secrets=SECRET) as sender:
+            (await sender.send(comment())).expect(200, "handled")
+        assert (len(own.ids), len(other.ids)) == (0, 1)
+
+
+class TestWrapped:
+    def test_it_has_the_same_names_and_wants_with_other_functions(self) -> None:
+        router = Router()
+        router.on("comment.*", MessageReceived, name="one")(lambda _: None)
+        router.on_unknown(name="two")(lambda _: None)
+        router.on_error(lambda _: None)
+
+        async def other(_: Event[Any]) -> None: ...
+
+        def handler(own: Handler) -> Handler:
+            return Handler(
+                own.name,
+                other,
+                is_async=True,
+                takes_context=False,
+                types=own.types,
+                patterns=own.patterns,
+                for_unknown=own.for_unknown,
+            )
+
+        wrapped = router.wrapped(
+            handler=handler, error_hook=lambda _: ErrorHook(other, is_async=True, arguments=1)
+        )
+        for event in (comment(), make_event(MessageReceived)):
+            assert [found.name for found in wrapped.find(event)] == ["one"]
+        assert [found.name for found in wrapped.handlers] == ["one", "two"]
+        assert {found.function for found in wrapped.handlers} == {other}
+        assert [hook.function for hook in wrapped.error_hooks] == [other]
+        assert other not in {found.function for found in router.handlers}
+        assert other not in {hook.function for hook in router.error_hooks}
+
+
+class Counting(Receiver):
+    """A subclass with a constructor of its own, an override and an attribute."""
+
+    def __init__(self, name: str, secrets: str) -> None:
+        super().__init__(secrets=secrets, store="memory://")
+        self.name = name
+        self.bodies: list[bytes] = []
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        self.bodies.append(body)
+        return await super().handle(body, headers, started=started)
+
+
+class TestSubclasses:
+    async def test_what_a_subclass_overrides_is_in_force_in_the_copy_also_over_http(self) -> None:
+        original = Counting("mine", PRODUCTION)
+        Noting(original)
+        copied = original.copy(secrets=SECRET, store="memory://")
+        copied.bodies = []
+        async with TestSender(copied, secrets=SECRET) as sender:
+            (await sender.send(comment())).expect(200, "handled")
+        assert isinstance(copied, Counting)
+        assert copied.name == "mine"
+        assert len(copied.bodies) == 1
+        assert original.bodies == []
+
+    async def test_a_copy_of_an_open_receiver_is_not_open_and_closing_it_closes_nothing_else(
+        self,
+    ) -> None:
+        original = Receiver(secrets=SECRET, store="memory://")
+        Noting(original)
+        async with TestSender(original, secrets=SECRET) as sender:
+            async with TestSender(original.copy(store="memory://"), secrets=SECRET) as other:
+                (await other.send(comment())).expect(200, "handled")
+            (await sender.send(comment())).expect(200, "handled")
+            assert (await original.check()).problems == ()
+
+    async def test_a_copy_of_a_closed_receiver_accepts_deliveries(self) -> None:
+        original = Receiver(secrets=SECRET, store="memory://")
+        Noting(original)
+        async with TestSender(original, secrets=SECRET):
+            pass
+        copied = original.copy()  # used without a lifespan, which would open any
+        await TestSender(original, secrets=SECRET).send(comment())
+        (await TestSender(copied, secrets=SECRET).send(comment())).expect(200, "handled")
+
+
+class Rotating:
+    """A provider of secrets that change."""
+
+    def __init__(self, *secrets: str) -> None:
+        self.secrets: Sequence[str] = secrets
+
+    def current(self) -> Sequence[str]:
+        return self.secrets
+
+
+class TestCurrentSecrets:
+    def test_they_come_newest_first_from_whatever_the_receiver_was_given(self) -> None:
+        for given in ([SECRET, PRODUCTION], (SECRET, PRODUCTION), Rotating(SECRET, PRODUCTION)):
+            receiver = Receiver(secrets=given, store="memory://")
+            assert receiver.current_secrets() == (SECRET, PRODUCTION)
+        assert Receiver(secrets=SECRET, store="memory://").current_secrets() == (SECRET,)
+
+    def test_a_provider_is_asked_at_each_call(self) -> None:
+        provider = Rotating(PRODUCTION)
+        receiver = Receiver(secrets=provider, store="memory://")
+        provider.secrets = [SECRET, PRODUCTION]
+        assert receiver.current_secrets() == (SECRET, PRODUCTION)
+
+    def test_a_list_that_is_changed_later_changes_nothing_as_in_verification(self) -> None:
+        given = [SECRET]
+        receiver = Receiver(secrets=given, store="memory://")
+        given.clear()
+        assert receiver.current_secrets() == (SECRET,)
+
+    @pytest.mark.parametrize("now", [[], ["whpk_nothing"]], ids=["none", "unusable"])
+    def test_what_cannot_be_used_is_an_error(self, now: list[str]) -> None:
+        provider = Rotating(SECRET)
+        receiver = Receiver(secrets=provider, store="memory://")
+        provider.secrets = now
+        with pytest.raises(SecretError):
+            receiver.current_secrets()
+
+    def test_no_repr_shows_one(self) -> None:
+        receiver = Receiver(secrets=SECRET, store="memory://")
+        assert SECRET not in repr(receiver) + repr(receiver.copy()) + str(receiver)
