@@ -2,9 +2,20 @@
 
 import pytest
 
-from hookonce.pytest_plugin import webhook_secret, webhook_sender
+from hookonce.pytest_plugin import (
+    emulated_service,
+    virtual_clock,
+    webhook_secret,
+    webhook_sender,
+)
 
-__all__ = ["anyio_backend", "webhook_secret", "webhook_sender"]
+__all__ = [
+    "anyio_backend",
+    "emulated_service",
+    "virtual_clock",
+    "webhook_secret",
+    "webhook_sender",
+]
 
 
 @pytest.fixture

@@ -12,10 +12,20 @@ from typing import Protocol
 import pytest
 
 from .asgi import ASGIApp
+from .emulator import Chaos, EmulatedService, VirtualClock
+from .emulator.timeline import TimeSource
 from .secrets import new_secret
 from .testing import TestSender
+from .types import system_clock
 
-__all__ = ["SenderFactory", "webhook_secret", "webhook_sender"]
+__all__ = [
+    "SenderFactory",
+    "ServiceFactory",
+    "emulated_service",
+    "virtual_clock",
+    "webhook_secret",
+    "webhook_sender",
+]
 
 
 class SenderFactory(Protocol):
@@ -23,6 +33,22 @@ class SenderFactory(Protocol):
 
     def __call__(self, app: ASGIApp, *, path: str = "/webhooks") -> TestSender:
         """Return a sender for a receiver or an application that has its routes at ``path``."""
+        ...
+
+
+class ServiceFactory(Protocol):
+    """Makes a service that delivers to an application, signing with ``webhook_secret``."""
+
+    def __call__(
+        self,
+        app: ASGIApp,
+        *,
+        path: str = "/webhooks",
+        clock: TimeSource = system_clock,
+        chaos: Chaos | None = None,
+        seed: int | None = None,
+    ) -> EmulatedService:
+        """Return a service whose time moves with ``advance``; see ``EmulatedService``."""
         ...
 
 
@@ -38,5 +64,30 @@ def webhook_sender(webhook_secret: str) -> SenderFactory:
 
     def make(app: ASGIApp, *, path: str = "/webhooks") -> TestSender:
         return TestSender(app, secrets=webhook_secret, path=path)
+
+    return make
+
+
+@pytest.fixture
+def virtual_clock() -> VirtualClock:
+    """Return a clock that moves only when it is told to, for a receiver and its service."""
+    return VirtualClock()
+
+
+@pytest.fixture
+def emulated_service(webhook_secret: str) -> ServiceFactory:
+    """Return a function that makes an ``EmulatedService`` for a receiver or application."""
+
+    def make(
+        app: ASGIApp,
+        *,
+        path: str = "/webhooks",
+        clock: TimeSource = system_clock,
+        chaos: Chaos | None = None,
+        seed: int | None = None,
+    ) -> EmulatedService:
+        return EmulatedService(
+            app, secret=webhook_secret, path=path, clock=clock, chaos=chaos, seed=seed
+        )
 
     return make

@@ -1,0 +1,28 @@
+"""The sending side of the service, for your desk and your tests."""
+
+from __future__ import annotations
+
+from .chaos import Chaos, Disturbance
+from .flows import FLOWS, lose_channel, publish_post, receive_comment, receive_story_reply
+from .generated import EventGenerator
+from .records import Attempt, DeliveryStatus, DisabledReason, EndpointStatus, Notice
+from .service import EmulatedService
+from .timeline import VirtualClock
+
+__all__ = [
+    "FLOWS",
+    "Attempt",
+    "Chaos",
+    "DeliveryStatus",
+    "DisabledReason",
+    "Disturbance",
+    "EmulatedService",
+    "EndpointStatus",
+    "EventGenerator",
+    "Notice",
+    "VirtualClock",
+    "lose_channel",
+    "publish_post",
+    "receive_comment",
+    "receive_story_reply",
+]

@@ -1,0 +1,200 @@
+"""Delivering: attempts by the documented schedule, and what their answers lead to.
+
+A delivery is at least once: an attempt whose answer did not arrive counts as failed, whatever the
+receiver has done with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+
+from .chaos import UNDISTURBED, Chaos, Plan
+from .records import (
+    Attempt,
+    DeliveryRow,
+    DeliveryStatus,
+    DisabledReason,
+    EndpointRow,
+    EndpointStatus,
+    Notice,
+    OutgoingEvent,
+)
+from .rules import LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
+from .timeline import ServiceTime, Timeline
+from .wire import Wire
+
+__all__ = ["Deliveries"]
+
+_GONE = 410
+
+# So many deliveries are in the log, beside those that are under way; of the oldest the service
+# keeps no more than that, lest one that runs fast fills the memory within its 14 days.
+_LOGGED = 100_000
+
+
+class Deliveries:
+    """Every delivery of the workspace, and what is done about each.
+
+    Args:
+        endpoints: the endpoints by id.
+        wire: what sends.
+        timeline: where attempts are planned.
+        time: what time it is.
+        seed: what everything is drawn by.
+        chaos: what goes wrong.
+        rotate: gives an endpoint another secret, if chaos may do that.
+
+    Attributes:
+        notices: what the workspace's owner and admins were told.
+
+    """
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, EndpointRow],
+        *,
+        wire: Wire,
+        timeline: Timeline,
+        time: ServiceTime,
+        seed: int,
+        chaos: Chaos | None = None,
+        rotate: Callable[[EndpointRow], None] | None = None,
+    ) -> None:
+        self._endpoints = endpoints
+        self._wire = wire
+        self._timeline = timeline
+        self._time = time
+        self._seed = seed
+        self._chaos = chaos
+        self._rotate = rotate
+        self._random = Random(f"{seed}:deliveries")  # noqa: S311 - ids are no secrets
+        self._rows: dict[str, DeliveryRow] = {}
+        self._count = 0
+        self.notices: list[Notice] = []
+
+    def rows(self, endpoint_id: str | None = None) -> list[DeliveryRow]:
+        """Return the log of an endpoint, or of all, newest first; it reaches back 14 days."""
+        self._drop_old()
+        return [
+            row
+            for row in reversed(self._rows.values())
+            if endpoint_id is None or row.endpoint_id == endpoint_id
+        ]
+
+    def begin(
+        self, endpoint: EndpointRow, event: OutgoingEvent, *, is_test: bool = False
+    ) -> DeliveryRow:
+        """Return a new delivery, its first attempt planned for now, or later by chaos."""
+        self._drop_old()
+        self._count += 1
+        now = self._time.now()
+        row = DeliveryRow(
+            id=f"dlv_{self._random.randbytes(12).hex()}",
+            number=self._count,
+            endpoint_id=endpoint.id,
+            event=event,
+            is_test=is_test,
+            created_at=now,
+        )
+        self._rows[row.id] = row
+        self._plan_attempt(row, now + self._drawn(row, 1).delay_seconds)
+        return row
+
+    def give_up(self, endpoint: EndpointRow) -> None:
+        """Send nothing more of what is on its way to an endpoint."""
+        pending = [
+            row
+            for row in self._rows.values()
+            if row.endpoint_id == endpoint.id and row.status is DeliveryStatus.PENDING
+        ]
+        for row in pending:
+            row.status, row.next_attempt_at = DeliveryStatus.FAILED, None
+        self._timeline.forget({row.id for row in pending})
+
+    def _drop_old(self) -> None:
+        kept_since = self._time.now() - LOG_SECONDS
+        while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
+            if row.status is DeliveryStatus.PENDING:
+                break  # where time runs fast, an attempt can take that long
+            del self._rows[row.id]
+        if len(self._rows) > 1.1 * _LOGGED:  # now and then, since it looks at all of them
+            settled = [
+                row.id for row in self._rows.values() if row.status is not DeliveryStatus.PENDING
+            ]
+            for delivery_id in settled[: max(0, len(self._rows) - _LOGGED)]:
+                del self._rows[delivery_id]
+
+    def _plan_attempt(self, row: DeliveryRow, moment: float) -> None:
+        row.next_attempt_at = moment
+        self._timeline.at(moment, row.id, partial(self._attempt, row))
+
+    def _drawn(self, row: DeliveryRow, attempt: int) -> Plan:
+        if self._chaos is None or row.is_test:
+            return UNDISTURBED
+        return self._chaos.plan(self._seed, row.number, attempt)
+
+    async def _attempt(self, row: DeliveryRow) -> None:
+        if row.status is not DeliveryStatus.PENDING:
+            return  # given up in the same moment
+        endpoint = self._endpoints[row.endpoint_id]
+        row.attempts += 1
+        row.next_attempt_at = None
+        started_at = self._time.now()
+        plan = self._drawn(row, row.attempts)
+        if plan.rotates and self._rotate is not None:
+            self._rotate(endpoint)
+        random = self._drawing(row, "beside")
+        async with asyncio.TaskGroup() as requests:
+            attempt = requests.create_task(self._wire.deliver(row, endpoint, plan))
+            for _ in range(plan.copies):
+                requests.create_task(self._wire.deliver_copy(row, endpoint, plan))
+            for _ in range(plan.forgeries):
+                requests.create_task(self._wire.forge(row, endpoint, random))
+            if plan.replays:
+                requests.create_task(self._wire.replay(random))
+        self._settle(row, endpoint, attempt.result())
+        if plan.copy_after_seconds is not None and attempt.result().failure is None:
+            copy = partial(self._deliver_late_copy, row, endpoint, plan)
+            self._timeline.at(started_at + plan.copy_after_seconds, f"{row.id} copy", copy)
+
+    async def _deliver_late_copy(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> None:
+        if endpoint.status is EndpointStatus.ACTIVE:
+            await self._wire.deliver_copy(row, endpoint, plan)
+
+    def _settle(self, row: DeliveryRow, endpoint: EndpointRow, attempt: Attempt) -> None:
+        now = self._time.now()
+        row.response_status, row.error_message = attempt.status, attempt.failure
+        row.duration_ms = round(attempt.milliseconds)
+        if attempt.failure is None:
+            row.status, row.delivered_at = DeliveryStatus.DELIVERED, now
+            if not row.is_test:
+                endpoint.has_succeeded(now)
+            return
+        if not row.is_test:
+            endpoint.has_failed(now)
+        if endpoint.status is EndpointStatus.ACTIVE:
+            # 410 "on any attempt" (interface, States), so a test's too; else tests do not count.
+            if attempt.status == _GONE:
+                self._disable(endpoint, DisabledReason.GONE)
+            elif not row.is_test and endpoint.is_failing_too_long(now):
+                self._disable(endpoint, DisabledReason.FAILING)
+        if row.status is DeliveryStatus.FAILED:
+            return  # given up with the endpoint
+        # A test event is never retried (interface, Events: Delivery behaviour).
+        if row.is_test or row.attempts > len(RETRY_SECONDS):
+            row.status = DeliveryStatus.FAILED
+            return
+        jitter = self._drawing(row, "wait").uniform(-RETRY_JITTER, RETRY_JITTER)
+        self._plan_attempt(row, attempt.at + RETRY_SECONDS[row.attempts - 1] * (1 + jitter))
+
+    def _drawing(self, row: DeliveryRow, what: str) -> Random:
+        """Return what draws something about an attempt, the same for the same seed."""
+        return Random(f"{self._seed}:{row.number}:{row.attempts}:{what}")  # noqa: S311 - no secret
+
+    def _disable(self, endpoint: EndpointRow, reason: DisabledReason) -> None:
+        endpoint.disable(reason)
+        self.give_up(endpoint)
+        self.notices.append(Notice(endpoint.id, reason, self._time.now()))

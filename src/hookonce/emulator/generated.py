@@ -1,0 +1,274 @@
+"""Generated data of every documented event type: varied, realistic, and repeatable by its seed.
+
+Every field and every listed value is one the interface names (Resources; Events: Delivery format).
+What it does not show is ours, so no receiver should rely on it: the prefixes of ids, the codes and
+messages of failed targets, the reasons of a channel's status, the kinds and the text of messages,
+and which content types a platform takes. Settings stay empty, because their keys are not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from random import Random
+from string import ascii_letters, digits
+
+from pydantic import JsonValue
+
+from ..resources import Channel, ContentType, PostTarget, ReceivedComment, TargetError
+from ..types import Clock, system_clock
+
+__all__ = ["DIRECT_MESSAGE", "STORY_REPLY", "EventGenerator", "content_types"]
+
+DIRECT_MESSAGE = "direct_message"
+STORY_REPLY = "story_reply"
+
+_WEIGHTS: Mapping[str, int] = {
+    "comment.received": 50,
+    "post.target.published": 25,
+    "message.received": 15,
+    "post.target.failed": 5,
+    "channel.unhealthy": 3,
+    "channel.disconnected": 2,
+}
+# The first is the one for a single image or video. Platforms not listed get an ordinary post.
+_CONTENT_TYPES: Mapping[str, tuple[ContentType, ...]] = {
+    "instagram": ("feed", "carousel", "reels", "story"),
+    "facebook": ("photo", "feed", "video", "reels", "story"),
+    "youtube": ("video", "short"),
+    "threads": ("post", "text", "carousel"),
+    "tiktok": ("video", "carousel"),
+    "linkedin": ("post", "text", "carousel"),
+    "x": ("post", "text"),
+    "bluesky": ("post", "text"),
+    "pinterest": ("photo", "video"),
+    "shopee": ("video",),
+}
+_MEDIA_COUNTS: Mapping[str, tuple[int, int]] = {"text": (0, 0), "carousel": (2, 10), "post": (0, 4)}
+_FIRST_COMMENTS = frozenset({"instagram", "facebook", "linkedin"})
+# Whole articles as a caption: 63206 characters are accepted, few networks show as many.
+_LONG_CAPTIONS = frozenset({"facebook", "linkedin"})
+
+# Platform, id, username, display name, followers. A channel is the same in every generator, so
+# what a receiver stores of one is still right after the emulator was started again.
+_WORKSPACE: tuple[tuple[str, str, str, str, int | None], ...] = (
+    ("instagram", "ch_7Qm2xKfP", "harbour.bakery", "Harbour Bakery", 18_240),
+    ("facebook", "ch_3Hd8vLwR", "harbourbakery", "Harbour Bakery", 9_115),
+    ("tiktok", "ch_9Bn4cYtE", "harbour.bakes", "Harbour Bakes 🥐", 52_874),
+    ("threads", "ch_2Xs6mJkU", "harbour.bakery", "Harbour Bakery", 1_403),
+    ("youtube", "ch_8Gf1pQzA", "HarbourBakery", "Harbour Bakery — Backstube", 3_290),
+    ("linkedin", "ch_5Wr7nDbV", "harbour-bakery-lda", "Harbour Bakery, Lda.", 412),
+    ("x", "ch_4Kt9hMxC", "harbourbakery", "Harbour Bakery", 2_051),
+    ("bluesky", "ch_6Py3sFgN", "harbour-bakery.example", "harbour bakery", 388),
+    ("pinterest", "ch_1Lc5jRvT", "harbourbakery", "Harbour Bakery", None),
+    ("google_business", "ch_0Ze2uHqB", "harbour-bakery-porto", "Harbour Bakery Porto", None),
+    ("shopee", "ch_7Vk8aWnS", "harbour_pantry", "港口烘焙坊", 27),
+    ("instagram", "ch_3Mj6tCyD", "hafen.cafe", "Café am Hafen ☕", 760),
+    ("facebook", "ch_9Ux4gBpK", "hafencafe", "Café am Hafen", None),
+)
+_MILLISECOND = timedelta(milliseconds=1)  # as finely as the service writes times
+_NO_AVATAR = frozenset({"google_business", "shopee", "bluesky"})
+
+_CAPTIONS = (
+    "Fresh out of the oven: walnut bread 🍞 until noon today.",
+    "Sunday is for slow mornings.\n\nCroissants from 8, coffee from 7:30 ☕🥐\n\n#bakery #sunday",
+    "Wir suchen Verstärkung für unsere Backstube! Schreib uns über den Link im Profil 👩🏽‍🍳",
+    "Novo horário de verão: terça a domingo, das 7h às 20h. Até já! 🌞",
+    "新しい抹茶クロワッサンが登場しました🍵 数量限定、なくなり次第終了です。",
+    "خبز الزعتر الطازج كل صباح 🌿 بانتظاركم",
+    "Дорогі друзі, завтра зачинено — готуємо свято 🎉",
+    "오늘의 빵은 크림치즈 베이글입니다 🥯 #빵스타그램",
+    'They said "nobody eats rye anymore" — the queue says <otherwise> & so do we.',
+    "आज की ताज़ा ब्रेड तैयार है 🙏",
+    "Teşekkürler İzmir! 1000 simit, 1 gün 🥨🇹🇷",
+    "2 for 1 on everything left after 18:00 ♻️ https://harbour-bakery.example/save?utm=post&d=1",
+)
+_REMARKS = (
+    "Do you have the walnut bread on Saturdays? 🍞",
+    "😍😍😍",
+    "first!",
+    "Is this gluten free? My daughter is coeliac, so I would rather ask twice.",
+    "Wann macht ihr am Feiertag auf?",
+    "Adorei! Parabéns à equipa toda 👏🏻",
+    "これ、まだありますか…",
+    "كم السعر من فضلك؟",
+    "Чекаємо на відкриття в Одесі ❤️",
+    "정말 맛있어요 👍",
+    "@mara.k look at these!!\nSaturday?",
+    "Ordered on Tuesday, nothing so far, and nobody picks up the phone. Who looks after #20417?",
+    "👨‍👩‍👧‍👦 = 4 🥐",
+    'The "large" one is rather small, isn\'t it? :/',
+)
+_AUTHORS: tuple[tuple[str | None, str | None], ...] = (
+    ("ines.walks", "Inês"),
+    ("tomasz_k", None),
+    ("mara.k", "Mara Köhler"),
+    ("yuki_0423", "田中ゆき"),
+    (None, "Олена Шевченко"),
+    ("layla.eats", "ليلى"),
+    ("bread.pitt", "Bread Pitt 🍞"),
+    (None, None),
+)
+_ERRORS: tuple[tuple[str, str | None], ...] = (
+    ("media.rejected", "The platform rejected the image."),
+    ("media.aspect_ratio", "The video must be upright, 9:16."),
+    ("caption.too_long", "The caption is longer than the platform allows."),
+    ("channel.permission_missing", "The account no longer allows publishing."),
+    ("platform.unavailable", None),
+)
+_STATUS_REASONS = (
+    "The access token has expired.",
+    "The password of the account was changed.",
+    "A permission was withdrawn on the platform.",
+    None,
+)
+
+
+def content_types(platform: str) -> tuple[ContentType, ...]:
+    """Return the content types a platform is given here, that of a single picture or clip first.
+
+    The values are those of the interface (Resources: PostTarget); who takes which is ours.
+    """
+    return _CONTENT_TYPES.get(platform, ("post",))
+
+
+class EventGenerator:
+    """Makes up the events of one workspace, whose channels are the same in every generator.
+
+    Args:
+        seed: the same seed, clock and calls give the same data; or a source of randomness to share;
+            by default no two generators are alike.
+        clock: what every time is counted back from.
+
+    Attributes:
+        channels: the workspace's channels, one at least for every documented platform.
+
+    """
+
+    def __init__(self, seed: int | Random | None = None, *, clock: Clock = system_clock) -> None:
+        # Made-up posts need no randomness that withstands an attacker.
+        self._random = seed if isinstance(seed, Random) else Random(seed)  # noqa: S311 - see above
+        self._clock = clock
+        self.channels = tuple(
+            Channel(
+                id=channel_id,
+                platform=platform,
+                username=username,
+                display_name=display_name,
+                avatar_url=None
+                if platform in _NO_AVATAR
+                else f"https://cdn.example/avatars/{channel_id}.jpg",
+                status="active",
+                status_reason=None,
+                follower_count=followers,
+                connected_at=None if platform == "shopee" else self._ago(timedelta(days=600)),
+            )
+            for platform, channel_id, username, display_name, followers in _WORKSPACE
+        )
+
+    def event_type(self) -> str:
+        """Return a type an endpoint can subscribe to, comments most often, lost channels seldom."""
+        return self._random.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
+
+    def data(self, event_type: str, *, channel: Channel | None = None) -> dict[str, JsonValue]:
+        """Return the data of an event by its wire names, every field of the matching resource.
+
+        Args:
+            event_type: one of interface, Events: Event types; ``webhook.test``, whose data is not
+                shown, and every other type get an empty object.
+            channel: where it happens, one of the workspace's by default.
+
+        """
+        channel = channel or self._random.choice(self.channels)
+        match event_type:
+            case "post.target.published":
+                return self._target(channel, published=True)
+            case "post.target.failed":
+                return self._target(channel, published=False)
+            case "comment.received":
+                return self._comment(channel)
+            case "message.received":
+                kind = self._random.choice((DIRECT_MESSAGE, STORY_REPLY))
+                return {"message": {"kind": kind, "text": self.remark()}}
+            case "channel.unhealthy":
+                return self._lost(channel, self._random.choice(("needs_reconnect", "error")))
+            case "channel.disconnected":
+                return self._lost(channel, "disconnected")
+            case _:
+                return {}
+
+    def new_id(self, prefix: str) -> str:
+        """Return an id that nothing else has, as ``prefix_`` and letters and digits."""
+        return f"{prefix}_{''.join(self._random.choices(ascii_letters + digits, k=12))}"
+
+    def remark(self) -> str:
+        """Return what somebody might write in a comment or a message."""
+        return self._random.choice(_REMARKS)
+
+    def _target(self, channel: Channel, *, published: bool) -> dict[str, JsonValue]:
+        content_type = self._random.choice(content_types(channel.platform))
+        media_count = self._random.randint(*_MEDIA_COUNTS.get(content_type, (1, 1)))
+        first_comment = channel.platform in _FIRST_COMMENTS and self._once_in(3)
+        external_id = self._external_id()
+        code, message = self._random.choice(_ERRORS)
+        return PostTarget(
+            id=self.new_id("tgt"),
+            channel_id=channel.id,
+            platform=channel.platform,
+            username=channel.username,
+            content_type=content_type,
+            caption=self._caption(channel),
+            media_ids=[self.new_id("med") for _ in range(media_count)],
+            first_comment="#bread #porto #パン" if first_comment else None,
+            settings={},
+            status="published" if published else "failed",
+            external_post_id=external_id if published else None,
+            permalink=self._permalink(channel, external_id) if published else None,
+            error=None if published else TargetError(code=code, message=message),
+            # Sent "as soon as the result is known" (interface, Events: rule 2).
+            published_at=self._ago(timedelta(seconds=5)) if published else None,
+        ).model_dump(mode="json")
+
+    def _caption(self, channel: Channel) -> str | None:
+        if self._once_in(3):
+            return None  # the base caption is used
+        paragraphs = 1
+        if channel.platform in _LONG_CAPTIONS and self._once_in(5):
+            paragraphs = self._random.randint(20, 200)
+        return "\n\n".join(self._random.choices(_CAPTIONS, k=paragraphs))
+
+    def _comment(self, channel: Channel) -> dict[str, JsonValue]:
+        username, name = self._random.choice(_AUTHORS)
+        return ReceivedComment(
+            id=self.new_id("cmt"),
+            text=self.remark(),
+            status="open",
+            is_hidden=self._once_in(20),
+            channel_id=channel.id,
+            platform=channel.platform,
+            external_post_id=None if self._once_in(10) else self._external_id(),
+            author_username=username,
+            author_name=name,
+            # Polled platforms bring a comment minutes later (interface, Events: rule 2).
+            created_at=None if self._once_in(20) else self._ago(timedelta(minutes=15)),
+            post_id=None if self._once_in(4) else self.new_id("post"),
+            parent_id=self.new_id("cmt") if self._once_in(4) else None,
+        ).model_dump(mode="json")
+
+    def _lost(self, channel: Channel, status: str) -> dict[str, JsonValue]:
+        reason = self._random.choice(_STATUS_REASONS)
+        return channel.model_dump(mode="json") | {"status": status, "statusReason": reason}
+
+    def _external_id(self) -> str:
+        return "17" + "".join(self._random.choices(digits, k=15))
+
+    def _permalink(self, channel: Channel, external_id: str) -> str | None:
+        host = channel.platform.replace("_", "-")
+        return None if self._once_in(10) else f"https://{host}.example/p/{external_id}"
+
+    def _once_in(self, times: int) -> bool:
+        return self._random.randrange(times) == 0
+
+    def _ago(self, longest: timedelta) -> datetime:
+        now = datetime.fromtimestamp(round(self._clock(), 3), UTC)
+        return now - timedelta(milliseconds=self._random.randrange(longest // _MILLISECOND))

@@ -1,0 +1,64 @@
+"""Requests over HTTP, by httpx2."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+import httpx2
+
+from ..inprocess import HttpAnswer
+from .transport import CALM, Break, Network, Request, pieces
+
+__all__ = ["OverHttp"]
+
+
+class OverHttp:
+    """Posts over HTTP; an async context manager."""
+
+    def __init__(self) -> None:
+        # A proxy in the environment is for the way out of the machine. The time limit is the
+        # service's, over the whole attempt.
+        self._client = httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._client.aclose()
+
+    async def post(self, request: Request, network: Network = CALM) -> HttpAnswer:
+        """Return the answer; ConnectionError where there is none to be had."""
+        headers = {"content-length": str(len(request.body)), **request.headers}
+        sent = asyncio.Event()
+
+        async def body() -> AsyncIterator[bytes]:
+            async for piece in pieces(request.body, network):
+                yield piece
+            sent.set()
+
+        content = request.body if network == CALM else body()
+        call = asyncio.create_task(self._client.post(request.url, content=content, headers=headers))
+        is_sent = asyncio.create_task(sent.wait())
+        try:
+            if network.breaks is Break.BEFORE_THE_ANSWER:
+                await asyncio.wait({call, is_sent}, return_when=asyncio.FIRST_COMPLETED)
+                if is_sent.done():
+                    raise ConnectionResetError("the connection broke before the answer")
+            response = await call
+        except httpx2.HTTPError as error:
+            raise ConnectionError(f"no answer: {type(error).__name__}") from error
+        except httpx2.InvalidURL as error:
+            raise ConnectionError(f"no URL to deliver to: {request.url!r}") from error
+        finally:
+            call.cancel()
+            is_sent.cancel()
+            await asyncio.wait({call, is_sent})
+        return HttpAnswer(response.status_code, dict(response.headers), response.content)

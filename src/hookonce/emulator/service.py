@@ -1,0 +1,460 @@
+"""The service on your desk: it registers endpoints, emits events and delivers them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from random import Random
+from secrets import randbits
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar, cast, overload
+from urllib.parse import urlsplit
+
+from pydantic import JsonValue
+
+from ..asgi import ASGIApp
+from ..events import Event, EventClass
+from ..handlers import TEST_TYPE
+from ..receiver import Receiver
+from ..resources import ApiKey, KeyRole, WebhookDelivery, WebhookEndpoint
+from ..samples import make_event
+from ..secrets import decode_secret, new_secret
+from ..types import system_clock
+from .access import ADMIN, Keys
+from .api import Api
+from .chaos import Chaos
+from .deliveries import Deliveries
+from .records import Attempt, DisabledReason, EndpointRow, EndpointStatus, Notice, OutgoingEvent
+from .rules import ANSWER_SECONDS, SUBSCRIBABLE
+from .timeline import FrozenTime, ServiceTime, Timeline, TimeSource
+from .transport import InProcess, Transport
+from .wire import Wire
+from .workspace import Workspace
+
+__all__ = ["EmulatedService", "Target"]
+
+Target: TypeAlias = ASGIApp | str
+"""What is delivered to: an application in this process, or a URL."""
+
+E = TypeVar("E", bound=Event[Any])
+
+_IN_PROCESS = "https://receiver.test"
+
+# So many requests are remembered, that a service which runs for weeks does not fill the memory.
+_ATTEMPTS_KEPT = 100_000
+
+
+class EmulatedService:
+    """The sending side of the service, as its interface documents it; an async context manager.
+
+    In a test time moves only with ``advance``, and what is due is delivered in order, at once::
+
+        async with EmulatedService(receiver) as service:
+            event = await service.emit(CommentReceived)
+            await service.advance(hours=1)
+            (delivery,) = service.deliveries(event_id=event.id)
+
+    Deliveries are signed by ``clock``, which receivers go by. Where it can be moved (a
+    ``VirtualClock`` that the receiver was given too, or what freezegun's ``freeze_time`` gives),
+    ``advance`` moves it. By the system's clock the receiver stays in the present, and the service
+    alone is ahead: its schedule, its log, and what it knows of failures and rotations.
+
+    Args:
+        target: an ASGI application (its lifespan is run), or the URL of a server that runs; it is
+            registered for every event type. Without one, endpoints come from the API alone.
+        secret: the endpoint's ``whsec_`` secret; by default the newest of a receiver, else a new
+            one, which ``secret`` returns.
+        events: what the target subscribes to; every type by default.
+        path: where an application receives.
+        service: the name in the service's own headers and keys.
+        plan: the workspace's plan: free, starter, pro or agency.
+        clock: what deliveries are signed by.
+        speed: let time flow by itself, so many times as fast as the clock; by default it moves
+            with ``advance`` only.
+        chaos: what goes wrong on the way; nothing by default.
+        seed: what ids, waits and chaos are drawn by; a new one by default.
+        answer_seconds: how long a receiver may take for its answer.
+        allow_loopback: whether the API accepts loopback addresses, also by http, which the real
+            service refuses.
+        on_attempt: told of every request once its fate is known.
+        on_rotation: told of each new secret when chaos rotates it; without it, it does not.
+
+    Attributes:
+        seed: give it to another service, and that draws the same.
+
+    Raises:
+        ValueError: an argument cannot be used; the message says what to do.
+        SecretError: the secret cannot be used.
+
+    """
+
+    def __init__(
+        self,
+        target: Target | None = None,
+        *,
+        secret: str | None = None,
+        events: Sequence[str] = SUBSCRIBABLE,
+        path: str = "/webhooks",
+        service: str = "example",
+        plan: str = "agency",
+        clock: TimeSource = system_clock,
+        speed: float | None = None,
+        chaos: Chaos | None = None,
+        seed: int | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        allow_loopback: bool = True,
+        on_attempt: Callable[[Attempt], None] | None = None,
+        on_rotation: Callable[[str], None] | None = None,
+    ) -> None:
+        if speed is not None and not 0 < speed < float("inf"):
+            raise ValueError(f"speed is a number above 0, such as 1000, not {speed!r}")
+        if speed is not None and isinstance(clock, FrozenTime):
+            raise ValueError("a clock that is moved does not flow; give a speed or such a clock")
+        self.seed = randbits(32) if seed is None else seed
+        self._random = Random(f"{self.seed}:ids")  # noqa: S311 - ids are no secrets
+        self._flows = speed is not None
+        self._time = ServiceTime(clock, speed or 1.0)
+        self._timeline = Timeline(self._time)
+        self._transport = InProcess(others=_over_http)
+        self._open = AsyncExitStack()
+        self._attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS_KEPT)
+        self._on_attempt = on_attempt
+        self._on_rotation = on_rotation
+        self.workspace = Workspace(
+            id=f"ws_{self._random.randbytes(8).hex()}", plan=plan, service=service
+        )
+        wire = Wire(
+            self._transport,
+            self._time,
+            service=service,
+            answer_seconds=answer_seconds,
+            flows=self._flows,
+            note=self._note,
+        )
+        self._deliveries = Deliveries(
+            self.workspace.endpoints,
+            wire=wire,
+            timeline=self._timeline,
+            time=self._time,
+            seed=self.seed,
+            chaos=chaos,
+            rotate=self._rotate_by_chaos if on_rotation else None,
+        )
+        self._keys = Keys(service)
+        self._api = Api(
+            self,
+            self._keys,
+            log=self._deliveries.rows,
+            new_id=self._new_id,
+            allow_loopback=allow_loopback,
+        )
+        if target is not None:
+            self._register(target, secret, events, path)
+
+    def __repr__(self) -> str:
+        return f"EmulatedService({len(self.workspace.endpoints)} endpoints, seed={self.seed})"
+
+    async def __aenter__(self) -> Self:
+        await self._open.enter_async_context(self._transport)
+        if self._flows:
+            await self._open.enter_async_context(self._timeline.flow())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._open.aclose()
+
+    @overload
+    async def emit(
+        self,
+        event: type[E] | E,
+        *,
+        endpoint: str | None = ...,
+        data: Mapping[str, JsonValue] | None = ...,
+        event_id: str | None = ...,
+    ) -> E: ...
+    @overload
+    async def emit(
+        self,
+        event: str,
+        *,
+        endpoint: str | None = ...,
+        data: Mapping[str, JsonValue] | None = ...,
+        event_id: str | None = ...,
+    ) -> Event[Any]: ...
+
+    async def emit(
+        self,
+        event: str | EventClass | Event[Any],
+        *,
+        endpoint: str | None = None,
+        data: Mapping[str, JsonValue] | None = None,
+        event_id: str | None = None,
+    ) -> Event[Any]:
+        """Emit an event, deliver it to the endpoints that subscribed to it, and return it.
+
+        Where time moves with ``advance`` only, the first attempts have been made by then.
+
+        Args:
+            event: a type string or event class, of which a realistic event is made, or an event.
+            endpoint: deliver to this endpoint alone, by its id.
+            data: fields by their wire names that differ from the realistic ones.
+            event_id: a new one by default.
+
+        Raises:
+            LookupError: there is no such endpoint.
+            ValueError: ``data`` does not fit the type, or it is the test event: see ``test``.
+
+        """
+        chosen = self.workspace.endpoints.values() if endpoint is None else [self._row(endpoint)]
+        emitted = self._event(event, data, event_id)
+        if emitted.type == TEST_TYPE:
+            raise ValueError("a test event is no event of the workspace; ask for one with `test`")
+        outgoing = _outgoing(emitted)
+        rows = [
+            self._deliveries.begin(row, outgoing)
+            for row in chosen
+            if row.status is EndpointStatus.ACTIVE and emitted.type in row.events
+        ]
+        await self._timeline.do_due({row.id for row in rows})
+        return emitted
+
+    async def test(self, endpoint: str | None = None) -> WebhookDelivery:
+        """Deliver a test event at once, as the app's button and the test operation do."""
+        row = self._row(endpoint)
+        emitted = self._event(TEST_TYPE, None, None)
+        delivery = self._deliveries.begin(row, _outgoing(emitted), is_test=True)
+        await self._timeline.do_due({delivery.id})
+        return delivery.shown()
+
+    def rotate_secret(self, endpoint: str | None = None, *, secret: str | None = None) -> str:
+        """Return the endpoint's new secret; for 24 hours events carry two signatures.
+
+        Args:
+            endpoint: its id; not needed where there is only one.
+            secret: what the new one shall be; a new one by default.
+
+        """
+        row = self._row(endpoint)
+        if secret is not None:
+            decode_secret(secret)
+        row.rotate(secret or new_secret(), self._time.now())
+        return row.secret
+
+    def enable(self, endpoint: str | None = None) -> None:
+        """Turn a disabled endpoint back on."""
+        self._row(endpoint).enable()
+
+    def disable(self, endpoint: str | None = None) -> None:
+        """Turn an endpoint off; what is on its way to it is given up."""
+        row = self._row(endpoint)
+        row.disable(DisabledReason.MANUAL)
+        self._deliveries.give_up(row)
+
+    @property
+    def api(self) -> ASGIApp:
+        """The webhook operations of the service's HTTP API, to serve or to call in this process."""
+        return self._api
+
+    @property
+    def keys(self) -> list[ApiKey]:
+        """What may be known of the workspace's API keys; never the keys."""
+        return self._keys.shown
+
+    def new_key(
+        self, role: KeyRole = ADMIN, *, name: str = "emulator", expires_at: float | None = None
+    ) -> str:
+        """Return a new API key, shown this once.
+
+        Args:
+            role: viewer, contributor, editor or admin; webhooks are for admins alone.
+            name: what people call it.
+            expires_at: the Unix time of the service from which on it is refused; never by default.
+
+        Raises:
+            ValueError: there is no such role, or the plan allows no more keys.
+
+        """
+        most = self.workspace.limits.keys
+        return self._keys.new(role, name=name, expires_at=expires_at, most=most)
+
+    def revoke_key(self, key: str) -> None:
+        """Refuse an API key from now on; LookupError if there is none."""
+        self._keys.revoke(key)
+
+    @property
+    def now(self) -> float:
+        """The Unix time of the service's schedule, in seconds."""
+        return self._time.now()
+
+    async def advance(
+        self,
+        delta: timedelta = timedelta(),
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> None:
+        """Let time pass, and make every attempt that falls due meanwhile, in order.
+
+        Without arguments it makes those that are due by now: after a clock was moved by others.
+
+        Raises:
+            RuntimeError: time flows by itself here.
+            ValueError: time does not run backwards.
+
+        """
+        delta += timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if delta < timedelta():
+            raise ValueError("time does not run backwards")
+        await self._timeline.advance_to(self._time.now() + delta.total_seconds())
+
+    async def settle(self) -> None:
+        """Return when every delivery has succeeded or been given up, however late that is.
+
+        Where time moves with ``advance`` only, it is moved as far as that takes.
+        """
+        if self._flows:
+            await self._timeline.settled()
+        while (moment := self._timeline.next_due) is not None:
+            await self._timeline.advance_to(moment)
+
+    @property
+    def endpoints(self) -> list[WebhookEndpoint]:
+        """The registered endpoints, without their secrets."""
+        return [row.shown() for row in self.workspace.endpoints.values()]
+
+    def endpoint(self, endpoint: str | None = None) -> WebhookEndpoint:
+        """Return one endpoint; not naming it is enough where there is only one."""
+        return self._row(endpoint).shown()
+
+    def secret(self, endpoint: str | None = None) -> str:
+        """Return an endpoint's newest secret: for the configuration of what receives there."""
+        return self._row(endpoint).secret
+
+    def deliveries(
+        self,
+        endpoint: str | None = None,
+        *,
+        event_id: str | None = None,
+        status: str | None = None,
+    ) -> list[WebhookDelivery]:
+        """Return the delivery log, newest first; it reaches back 14 days.
+
+        Args:
+            endpoint: of this endpoint alone, by its id.
+            event_id: of this event alone.
+            status: pending, delivered or failed.
+
+        """
+        return [
+            row.shown()
+            for row in self._deliveries.rows(endpoint)
+            if event_id in {None, row.event.id} and status in {None, row.status}
+        ]
+
+    def attempts(self, event_id: str | None = None) -> list[Attempt]:
+        """Return the requests of one event or of all, oldest first; the last 100,000 are kept."""
+        return [attempt for attempt in self._attempts if event_id in {None, attempt.event_id}]
+
+    @property
+    def notices(self) -> list[Notice]:
+        """What the workspace's owner and admins were told."""
+        return list(self._deliveries.notices)
+
+    def _register(
+        self, target: Target, secret: str | None, events: Sequence[str], path: str
+    ) -> None:
+        if isinstance(target, str):
+            url = _checked_url(target)
+        else:
+            url = f"{_IN_PROCESS}{path}"
+            self._transport.mount(url, target)
+        if secret is None and isinstance(target, Receiver):
+            secret = target.current_secrets()[0]
+        if secret is not None:
+            decode_secret(secret)
+        self.workspace.add(
+            url, events, "", secret or new_secret(), self._time.now(), self._new_id("wh")
+        )
+
+    def _row(self, endpoint: str | None) -> EndpointRow:
+        rows = self.workspace.endpoints
+        if endpoint is None:
+            if len(rows) != 1:
+                raise LookupError(f"there are {len(rows)} endpoints; name one by its id")
+            return next(iter(rows.values()))
+        try:
+            return rows[endpoint]
+        except KeyError:
+            raise LookupError(f"there is no endpoint {endpoint!r}") from None
+
+    def _event(
+        self,
+        event: str | EventClass | Event[Any],
+        data: Mapping[str, JsonValue] | None,
+        event_id: str | None,
+    ) -> Event[Any]:
+        if isinstance(event, Event):
+            if data is not None or event_id is not None:
+                raise ValueError("an event is emitted as it is; data and event_id make a new one")
+            return event
+        return make_event(
+            event,
+            event_id=event_id or self._new_id("evt"),
+            created_at=datetime.fromtimestamp(self._time.signing(), UTC),
+            workspace_id=self.workspace.id,
+            data=data,
+        )
+
+    def _new_id(self, prefix: str) -> str:
+        return f"{prefix}_{self._random.randbytes(12).hex()}"
+
+    def _note(self, attempt: Attempt) -> None:
+        self._attempts.append(attempt)
+        if self._on_attempt is not None:
+            self._on_attempt(attempt)
+
+    def _rotate_by_chaos(self, endpoint: EndpointRow) -> None:
+        # One rotation within 24 hours of another would leave receivers no time for the first.
+        if len(endpoint.secrets(self._time.now())) == 1 and self._on_rotation is not None:
+            self._on_rotation(self.rotate_secret(endpoint.id))
+
+
+def _outgoing(event: Event[Any]) -> OutgoingEvent:
+    body = event.model_dump_json(exclude_unset=True).encode()
+    return OutgoingEvent(event.id, event.type, body)
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # checked when it is read
+        is_one = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ValueError(
+            f"{url!r} is no URL to deliver to; write it as http://127.0.0.1:8000/webhooks"
+        )
+    return url
+
+
+def _over_http() -> AbstractAsyncContextManager[Transport]:
+    try:
+        module = import_module(".over_http", __package__)
+    except ModuleNotFoundError as error:
+        if error.name != "httpx2":
+            raise
+        raise ImportError(
+            "delivering over HTTP needs httpx2: pip install 'hookonce[emulator]'", name="httpx2"
+        ) from error
+    return cast("AbstractAsyncContextManager[Transport]", module.OverHttp())

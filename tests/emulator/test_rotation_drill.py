@@ -1,0 +1,93 @@
+"""A rotation, hour by hour: nobody with either secret refuses anything for 24 hours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from hookonce import Receiver
+from hookonce.emulator import EmulatedService, VirtualClock
+from hookonce.emulator.records import Attempt
+from hookonce.events import CommentReceived
+from hookonce.secrets import new_secret
+
+pytestmark = pytest.mark.anyio
+
+OLD, NEW = new_secret(), new_secret()
+
+HALF_AN_HOUR = 0.5
+WINDOW_HOURS = 24
+
+
+class Reloaded:
+    """A provider whose secrets somebody changes while the program runs."""
+
+    def __init__(self, *secrets: str) -> None:
+        self.secrets: Sequence[str] = secrets
+
+    def current(self) -> Sequence[str]:
+        return self.secrets
+
+
+async def drill(
+    provider: Reloaded, hours: float, change: Callable[[float], None] = lambda _: None
+) -> list[Attempt]:
+    """Rotate, emit an event every half hour from then on, and return every attempt.
+
+    Each event fails once at first, so that half of the attempts are retries, signed anew.
+    """
+    clock = VirtualClock()
+    receiver = Receiver(secrets=provider, store="memory://", clock=clock)
+
+    @receiver.on(CommentReceived, name="flaky")
+    async def flaky(event: CommentReceived) -> None:
+        if event.id not in failed:
+            failed.add(event.id)
+            raise ConnectionError
+
+    failed: set[str] = set()
+    async with EmulatedService(receiver, secret=OLD, clock=clock, seed=1) as service:
+        service.rotate_secret(secret=NEW)
+        passed = 0.0
+        while passed < hours:
+            change(passed)
+            await service.emit(CommentReceived)
+            await service.advance(hours=HALF_AN_HOUR)
+            passed += HALF_AN_HOUR
+        return service.attempts()
+
+
+def refused(attempts: Sequence[Attempt]) -> list[Attempt]:
+    return [attempt for attempt in attempts if attempt.status == 401]
+
+
+@pytest.mark.parametrize(
+    "secrets", [(OLD,), (NEW,), (NEW, OLD), (OLD, NEW)], ids=["old", "new", "both", "both, swapped"]
+)
+async def test_whatever_secret_is_configured_nothing_is_refused_for_24_hours(
+    secrets: tuple[str, ...],
+) -> None:
+    attempts = await drill(Reloaded(*secrets), WINDOW_HOURS)
+    assert len(attempts) == 2 * WINDOW_HOURS / HALF_AN_HOUR
+    assert refused(attempts) == []
+    assert [attempt.status for attempt in attempts] == [500, 200] * WINDOW_HOURS * 2
+
+
+async def test_secrets_that_are_reloaded_half_way_refuse_nothing_also_afterwards() -> None:
+    provider = Reloaded(OLD)
+
+    def reload(passed: float) -> None:
+        if passed >= WINDOW_HOURS / 2:
+            provider.secrets = (NEW, OLD)
+        if passed >= WINDOW_HOURS:
+            provider.secrets = (NEW,)  # the old one has served its time
+
+    attempts = await drill(provider, 2 * WINDOW_HOURS, reload)
+    assert refused(attempts) == []
+
+
+async def test_the_old_secret_alone_is_of_no_use_after_24_hours() -> None:
+    attempts = await drill(Reloaded(OLD), WINDOW_HOURS + 2)
+    assert len(refused(attempts)) > 3
+    assert min(attempt.at for attempt in refused(attempts)) - attempts[0].at >= WINDOW_HOURS * 3600

@@ -1,0 +1,118 @@
+"""The reference library in Node, installed once, and a server in Node that verifies with it."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from .waiting import PATIENCE_SECONDS
+
+__all__ = ["installed_modules", "verifying_server"]
+
+# Answers 204 to what verifies with any of the secrets in its arguments, else 401; the header
+# x-verified has a digit for each secret. Its first line of output is its port.
+SERVER = """
+const { createServer } = require("node:http");
+const { Webhook, WebhookVerificationError } = require("standardwebhooks");
+const webhooks = process.argv.slice(1).map((secret) => new Webhook(secret));
+const verifies = (webhook, body, headers) => {
+  try {
+    const payload = webhook.verify(body, headers);
+    return payload.id === headers["webhook-id"];
+  } catch (error) {
+    if (error instanceof WebhookVerificationError) return false;
+    throw error;
+  }
+};
+const server = createServer((request, response) => {
+  const chunks = [];
+  request.on("data", (chunk) => chunks.push(chunk));
+  request.on("end", () => {
+    const body = Buffer.concat(chunks).toString("utf8");
+    const verified = webhooks.map((webhook) => verifies(webhook, body, request.headers));
+    const status = verified.includes(true) ? 204 : 401;
+    process.stdout.write(`${status} ${verified.map(Number).join("")}\\n`);
+    response.writeHead(status).end();
+  });
+});
+server.listen(0, "127.0.0.1", () => process.stdout.write(`${server.address().port}\\n`));
+"""
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip where a tool cannot be had, but not in CI, where nobody would notice."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def installed_modules(folder: Path) -> str:
+    """Return the NODE_PATH of the reference library: one that is there, or installed by npm."""
+    there = os.environ.get("HOOKONCE_NODE_MODULES")
+    if there:
+        return there
+    npm = shutil.which("npm") or missing("npm is not installed, HOOKONCE_NODE_MODULES not set")
+    (folder / "package.json").write_text("{}")
+    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"]
+    flags += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    try:
+        done = subprocess.run(
+            [npm, "install", *flags, "standardwebhooks@1"],
+            cwd=folder,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        missing("npm install standardwebhooks took more than a minute")
+    if done.returncode != 0:
+        missing(f"npm install standardwebhooks failed: {done.stderr.decode()[-500:]}")
+    return str(folder / "node_modules")
+
+
+class Verifications:
+    """What the server found, request by request.
+
+    Attributes:
+        url: where it receives.
+
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}/webhooks"
+        self._process = process
+
+    async def next(self) -> tuple[int, list[bool]]:
+        """Return the status of the next request, and by which secrets it verified."""
+        status, verified = (await line_of(self._process)).split()
+        return int(status), [digit == "1" for digit in verified]
+
+
+async def line_of(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return (await process.stdout.readline()).decode()
+
+
+@asynccontextmanager
+async def verifying_server(modules: str, secrets: Sequence[str]) -> AsyncIterator[Verifications]:
+    """Run a server in Node that knows these secrets, until the block ends."""
+    node = shutil.which("node") or missing("Node is not installed")
+    process = await asyncio.create_subprocess_exec(
+        *(node, "-e", SERVER, "--", *secrets),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "NODE_PATH": modules},
+    )
+    try:
+        yield Verifications(process, int(await line_of(process)))
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

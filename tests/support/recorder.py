@@ -1,0 +1,132 @@
+"""A receiver that writes down what arrives and answers what it is told to."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from starlette.types import Receive, Scope, Send
+
+from hookonce.emulator import EmulatedService
+from hookonce.emulator.records import EndpointRow
+from hookonce.emulator.rules import SUBSCRIBABLE
+from hookonce.secrets import new_secret
+from hookonce.types import Clock, system_clock
+
+__all__ = ["Answers", "Received", "Recorder", "add_endpoint", "answering", "ticking"]
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request as it arrived; without its body's end where the connection broke."""
+
+    at: float
+    path: str
+    headers: dict[str, str]
+    body: bytes = field(repr=False)
+    is_complete: bool = True
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def timestamp(self) -> int:
+        return int(self.headers["webhook-timestamp"])
+
+    @property
+    def number(self) -> int:
+        return int(self.headers["example-delivery-attempt"])
+
+    @property
+    def signatures(self) -> list[str]:
+        return self.headers["webhook-signature"].split(" ")
+
+
+Answers: TypeAlias = Callable[[Received], int]
+
+
+def answering(*statuses: int) -> Answers:
+    """Return what answers one status after the other, and the last one from then on."""
+    left = list(statuses)
+
+    def answer(_: Received) -> int:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return answer
+
+
+class Recorder:
+    """An ASGI application.
+
+    Attributes:
+        received: every request, whole or broken off, in the order in which its body ended.
+        answer: gives the status to answer with.
+        most_at_once: how many requests were in progress at the same time, at the most.
+
+    """
+
+    def __init__(self, answer: int | Answers = 204, clock: Clock = system_clock) -> None:
+        self.answer = answering(answer) if isinstance(answer, int) else answer
+        self.clock = clock
+        self.received: list[Received] = []
+        self.most_at_once = 0
+        self._at_once = 0
+
+    @property
+    def ids(self) -> list[str]:
+        return [one.id for one in self.received]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            one = await self._receive(scope, receive)
+            if one.is_complete:
+                location = [(b"location", b"/elsewhere")]
+                status = self.answer(one)
+                headers = location if 300 <= status < 400 else []
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._at_once -= 1
+
+    async def _receive(self, scope: Scope, receive: Receive) -> Received:
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        body, message = b"", await receive()
+        body += message.get("body", b"")
+        while message.get("more_body", False):
+            await asyncio.sleep(0)  # others have their turn
+            message = await receive()
+            body += message.get("body", b"")
+        is_complete = message["type"] != "http.disconnect"
+        one = Received(self.clock(), scope["path"], headers, body, is_complete)
+        self.received.append(one)
+        return one
+
+
+def add_endpoint(
+    service: EmulatedService,
+    app: Recorder,
+    *,
+    events: tuple[str, ...] = SUBSCRIBABLE,
+    name: str = "second",
+) -> EndpointRow:
+    """Register another endpoint in this process."""
+    url = f"https://{name}.test/webhooks"
+    service._transport.mount(url, app)
+    return service.workspace.add(url, events, "", new_secret(), service.now, f"wh_{name}")
+
+
+def ticking(answer: Answers, *moves: Callable[[], object]) -> Answers:
+    """Return the same answers, with something done before each of the first."""
+    left = list(moves)
+
+    def moved(one: Received) -> int:
+        if left:
+            left.pop(0)()
+        return answer(one)
+
+    return moved
