@@ -19,6 +19,7 @@ COVERED = {
     "fastapi_app.py": "test_the_fastapi_application_handles_each_event_once",
     "flask_app.py": "test_the_flask_view_verifies_and_reads_deliveries",
     "inbox_app.py": "test_a_worker_handles_what_the_web_process_has_stored",
+    "seen_too_soon.py": "test_chaos_finds_out_the_example_that_is_wrong_on_purpose",
     "standalone_verify.py": "test_the_standalone_script_prints_what_it_shows",
     "starlette_app.py": "test_the_starlette_application_handles_each_event_once",
 }
@@ -165,6 +166,15 @@ def test_the_flask_view_verifies_and_reads_deliveries(tmp_path: Path) -> None:
         unreadable = site.post(signed_request(b"no JSON", SECRET))
         assert (unreadable.status_code, unreadable.text) == (500, "not_json")
         assert site.get("/webhooks").status_code == 405
+
+
+def test_chaos_finds_out_the_example_that_is_wrong_on_purpose(tmp_path: Path) -> None:
+    arguments = ["chaos", "examples.seen_too_soon:receiver", "--events", "40", "--seed", "1"]
+    result = run(*arguments, here=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert result.status == 1
+    assert result.output.startswith("lost: comment.received evt_")
+    assert "delivery 2: 200 duplicate\n" in result.output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_standalone_script_prints_what_it_shows(tmp_path: Path) -> None:

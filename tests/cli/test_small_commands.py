@@ -86,7 +86,20 @@ def test_the_console_script_runs_and_says_its_version(tmp_path: Path) -> None:
 
 
 COMMANDS = {
-    *("dead", "demo", "explain", "health", "inbox", "secret", "send", "serve", "verify", "worker")
+    *(
+        "chaos",
+        "dead",
+        "demo",
+        "emulate",
+        "explain",
+        "health",
+        "inbox",
+        "secret",
+        "send",
+        "serve",
+        "verify",
+        "worker",
+    )
 }
 
 

@@ -11,8 +11,10 @@ import httpx2
 from hookonce import __version__
 from hookonce.secrets import new_secret
 
+from .chaos import chaos
 from .dead import dead
 from .demo import demo
+from .emulate import emulate
 from .inbox import inbox
 from .output import Output
 from .send import send
@@ -58,5 +60,5 @@ def health(url: str | None) -> None:
         raise SystemExit(1)
 
 
-for command in (dead, demo, explain, inbox, send, serve, verify, worker):
+for command in (chaos, dead, demo, emulate, explain, inbox, send, serve, verify, worker):
     cli.add_command(command)

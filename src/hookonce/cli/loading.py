@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -17,9 +19,15 @@ from hookonce.providers import (
     FileSecrets,
     read_environment,
 )
-from hookonce.secrets import secret_lines
+from hookonce.secrets import new_secret, secret_lines
 
-__all__ = ["load_receiver", "load_secrets", "secrets_option", "unchecked_secrets"]
+__all__ = [
+    "load_receiver",
+    "load_secrets",
+    "secrets_option",
+    "stand_in_secrets",
+    "unchecked_secrets",
+]
 
 secrets_option = click.option(
     "--secrets-file",
@@ -42,6 +50,25 @@ def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
         return read_environment()
     # What is not UTF-8 becomes a secret that cannot be used, and the diagnosis says so.
     return secret_lines(path.read_text("utf-8", "replace"))
+
+
+@contextmanager
+def stand_in_secrets() -> Iterator[None]:
+    """Let a module be imported that takes its secrets from the environment, where none are needed.
+
+    Those that are set stay.
+    """
+    before = os.environ.get(SECRETS_VARIABLE)
+    if before:
+        yield
+        return
+    os.environ[SECRETS_VARIABLE] = new_secret()
+    try:
+        yield
+    finally:
+        del os.environ[SECRETS_VARIABLE]
+        if before is not None:
+            os.environ[SECRETS_VARIABLE] = before
 
 
 def load_receiver(name: str) -> Receiver:

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["Output", "json_option", "one_line"]
+__all__ = ["Output", "cut", "json_option", "one_line"]
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a line, for programs."
@@ -102,6 +102,11 @@ def one_line(value: object) -> str:
     """Return a value as text that cannot move the cursor or add lines."""
     text = "" if value is None else str(value)
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text that is no longer than so many characters."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _printable(text: str) -> str:

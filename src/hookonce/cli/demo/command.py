@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import click
-import httpx2
-import uvicorn
 
 from hookonce import Receiver
 from hookonce.secrets import new_secret
 
 from ..ending import terminated_as_interrupted
 from ..output import Output, json_option
-from ..serve import service_app
+from ..serve import service_app, serving
 from ..stores import named_store, pages_of_letters, run
 from .inbox import InboxDemo
 from .inline import InlineDemo
@@ -108,9 +104,8 @@ class _Stage:
     async def _perform(self, port: int, *, keep: bool) -> bool:
         output, receiver = self._output, self._play.receiver
         async with (
-            _serving(receiver, port) as (base_url, stopped),
-            # A proxy in the environment is for the way out of the machine.
-            httpx2.AsyncClient(base_url=base_url, timeout=10.0, trust_env=False) as client,
+            serving(service_app(receiver, PATH), port) as (base_url, stopped),
+            Sender(f"{base_url}{PATH}", *self._secrets, self._log) as sender,
         ):
             output.say(f"receiver  {base_url}{PATH}, store {self._store_name}")
             output.say("sender    signs with standardwebhooks, posts over HTTP")
@@ -118,7 +113,6 @@ class _Stage:
                 output.say(f"endpoint  {receiver.endpoint}")
             output.say()
             output.say(HEADING, "bold")
-            sender = Sender(client, self._log, *self._secrets)
             await self._play.play(sender)
             output.say()
             right = await self._play.summarise(sender, output)
@@ -148,30 +142,6 @@ async def _discard_all(receiver: Receiver) -> None:
     async for page in pages_of_letters(lambda limit: receiver.dead.list(limit=limit)):
         for event_id in page.ids:
             await receiver.dead.discard(event_id)
-
-
-@asynccontextmanager
-async def _serving(receiver: Receiver, port: int) -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """Serve on the loopback interface; give the base URL, and an event for the server's end."""
-    # Named as TCP, or asyncio does not switch off Nagle's algorithm, which costs 40 ms an answer.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        config = uvicorn.Config(service_app(receiver, PATH), log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        stopped = asyncio.Event()
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        serving.add_done_callback(lambda _: stopped.set())
-        while not server.started:
-            await asyncio.sleep(0.01)
-            if serving.done():
-                await serving
-                raise click.ClickException("the server did not start")
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", stopped
-        finally:
-            server.should_exit = True
-            await serving
 
 
 class _LiveLog(logging.Handler):

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 from hookonce import Context, Event, Inbox, Receiver, Refusal, Reject
+from hookonce.emulator.chaos import Plan
 from hookonce.events import EVENT_CLASSES
 from hookonce.outcome import Reason
-from hookonce.samples import new_event_id
 from hookonce.stores.base import DeadReason, Store
 
 from ..output import Output
@@ -96,29 +96,27 @@ class InboxDemo:
         """Deliver everything an inbox must cope with, and state what each must lead to."""
         deliver, say, comment = sender.deliver, sender.log.say, "comment.received"
         say("each type of event: answered once it is stored, handled by a worker")
-        for event_type in EVENT_CLASSES:
-            await deliver(event_type, _STORED)
+        await sender.deliver_each_type(_STORED)
         await self._all_settled()
         say("a duplicate: not stored again")
-        event_id = new_event_id()
-        await deliver(comment, _STORED, event_id=event_id)
+        event = await deliver(comment, _STORED)
         await self._all_settled()
-        await deliver(comment, _DUPLICATE, event_id=event_id)
+        await deliver(event, _DUPLICATE)
         say("a duplicate of an event that is being handled")
-        await deliver("message.received", _STORED, event_id=_SLOW)
+        slow = await deliver("message.received", _STORED, event_id=_SLOW)
         await self._until(self._has_begun, "no worker takes what was stored")
-        await deliver("message.received", _DUPLICATE, event_id=_SLOW)
+        await deliver(slow, _DUPLICATE)
         await self._all_settled()
         say("a body changed on its way is not stored, and one nobody can read is a dead letter")
         forged = (HTTPStatus.UNAUTHORIZED, Refusal.NO_MATCHING_SIGNATURE)
-        await deliver(comment, forged, tampered=True)
+        await sender.slip_in(comment, forged, plan=Plan(is_tampered=True))
         quarantined = (HTTPStatus.ACCEPTED, Reason.QUARANTINED)
-        await deliver(comment, quarantined, event_id=_CUT, body=b'{"id":"evt_demo_c')
+        await sender.slip_in(comment, quarantined, event_id=_CUT, body=b'{"id":"evt_demo_c')
         say("a handler that fails: tried again a little later, without the sender")
         await deliver("post.target.failed", _STORED, event_id=_FLAKY)
         await self._all_settled()
         say(f"one that goes on failing, {_MAX_ATTEMPTS} attempts at the most, and one rejected")
-        await deliver("channel.disconnected", _STORED, event_id=_POISON)
+        poison = await deliver("channel.disconnected", _STORED, event_id=_POISON)
         await deliver(comment, _STORED, event_id=_UNWANTED)
         await self._all_settled()
         await self._check_letters(
@@ -129,8 +127,7 @@ class InboxDemo:
             }
         )
         say("both are dead letters; the fault is repaired, and one is replayed")
-        already_dead = (HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD)
-        await deliver("channel.disconnected", already_dead, event_id=_POISON, attempt=2)
+        await deliver(poison, (HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD))
         self._is_repaired = True
         await self._replay(_POISON)
         await self._check_letters({_CUT: DeadReason.UNREADABLE, _UNWANTED: DeadReason.REJECTED})

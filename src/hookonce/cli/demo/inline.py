@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from hookonce import Context, Event, Receiver, Refusal
+from hookonce.emulator.chaos import Plan
 from hookonce.events import EVENT_CLASSES
 from hookonce.outcome import Reason
-from hookonce.samples import new_event_id
+from hookonce.samples import make_event
 from hookonce.stores.base import Store
 
 from ..output import Output
@@ -49,33 +50,31 @@ class InlineDemo:
         """Deliver everything a receiver must cope with, and state what each must lead to."""
         deliver, say, comment = sender.deliver, sender.log.say, "comment.received"
         say("each type of event")
-        for event_type in EVENT_CLASSES:
-            await deliver(event_type, _HANDLED)
+        await sender.deliver_each_type(_HANDLED)
         say("a duplicate: not handled again")
-        event_id = new_event_id()
-        await deliver(comment, _HANDLED, event_id=event_id)
-        await deliver(comment, _DUPLICATE, event_id=event_id)
+        event = await deliver(comment, _HANDLED)
+        await deliver(event, _DUPLICATE)
         say("a handler that fails: the retry is no duplicate")
         failed = (HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED)
         await deliver("post.target.failed", failed, event_id=_FLAKY)
-        await deliver("post.target.failed", _HANDLED, event_id=_FLAKY, attempt=2)
+        await sender.retry(_HANDLED)
         say("two copies at the same time: one is handled, the other waits for it")
+        slow = make_event("message.received", event_id=_SLOW)
         async with asyncio.TaskGroup() as copies:
-            first = copies.create_task(deliver("message.received", _HANDLED, event_id=_SLOW))
-            # Which of the two comes first must be certain.
-            while not (self._runs[_SLOW] or first.done()):  # noqa: ASYNC110 - runs are only counted
-                await asyncio.sleep(0.005)
-            await deliver("message.received", _DUPLICATE, event_id=_SLOW)
+            copies.create_task(deliver(slow, _HANDLED))
+            copies.create_task(deliver(slow, _DUPLICATE))
         say("a body changed on its way, and a delivery recorded and replayed")
         forged = (HTTPStatus.UNAUTHORIZED, Refusal.NO_MATCHING_SIGNATURE)
-        await deliver(comment, forged, tampered=True)
-        await deliver(comment, (HTTPStatus.UNAUTHORIZED, Refusal.TIMESTAMP_TOO_OLD), age=302)
-        say("a secret being rotated: two signatures")
-        await deliver("channel.unhealthy", _HANDLED, rotating=True)
+        await sender.slip_in(comment, forged, plan=Plan(is_tampered=True))
+        too_old = (HTTPStatus.UNAUTHORIZED, Refusal.TIMESTAMP_TOO_OLD)
+        await sender.slip_in(comment, too_old, plan=Plan(skew_seconds=-302))
+        say("a secret being rotated: two signatures from now on")
+        sender.rotate_secret()
+        await deliver("channel.unhealthy", _HANDLED)
         say("a type nobody knows yet, and a body nobody can read")
-        await deliver("post.target.boosted", (HTTPStatus.OK, Reason.UNKNOWN_TYPE))
+        await sender.slip_in("post.target.boosted", (HTTPStatus.OK, Reason.UNKNOWN_TYPE))
         quarantined = (HTTPStatus.ACCEPTED, Reason.QUARANTINED)
-        await deliver(comment, quarantined, event_id=_CUT, body=b'{"id":"evt_demo_c')
+        await sender.slip_in(comment, quarantined, event_id=_CUT, body=b'{"id":"evt_demo_c')
 
     async def summarise(self, sender: Sender, output: Output) -> bool:
         """Print the counts, and return whether all was right."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import TypeAlias
 
-from ..output import Output
+from hookonce import Refusal
+from hookonce.emulator import Attempt
 
-__all__ = ["HEADING", "Log"]
+from ..output import Output, cut
+
+__all__ = ["HEADING", "Answer", "Log"]
+
+Answer: TypeAlias = tuple[int, str]
+"""Status and reason."""
 
 _ID_WIDTH = 14
 
@@ -36,26 +43,23 @@ class Log:
         """Print what the next lines are about."""
         self._output.say(line, "dim")
 
-    def delivery(
-        self,
-        event_type: str,
-        event_id: str,
-        attempt: int,
-        *,
-        is_genuine: bool,
-        answer: tuple[int, str],
-        expected: tuple[int, str],
-        milliseconds: float,
-    ) -> None:
-        """Print a delivery with its answer: status and reason."""
-        status, reason = answer
-        verdict = "genuine" if is_genuine else "refused"
+    def delivery(self, attempt: Attempt, expected: Answer | None) -> None:
+        """Print a delivery with its answer, and whether that is the expected one."""
+        verdict = "refused" if attempt.reason in set(Refusal) else "genuine"
+        status, reason = attempt.status, attempt.reason or (attempt.failure or "")
+        wanted = "nothing" if expected is None else f"{int(expected[0])} {expected[1]}"
+        is_bad = status is None or status >= HTTPStatus.BAD_REQUEST
         self._print(
-            {"type": event_type, "id": event_id, "attempt": attempt, "verdict": verdict},
+            {
+                "type": attempt.event_type,
+                "id": attempt.event_id,
+                "attempt": attempt.number,
+                "verdict": verdict,
+            },
             {"outcome": reason, "status": status},
-            milliseconds,
-            style="green" if status < HTTPStatus.BAD_REQUEST else "yellow",
-            expected="" if answer == expected else f"{int(expected[0])} {expected[1]}",
+            attempt.milliseconds,
+            style="yellow" if is_bad else "green",
+            expected="" if (status, reason) == expected else wanted,
         )
 
     def run(
@@ -100,16 +104,13 @@ class Log:
             "right": right,
         }
         status = "" if result["status"] is None else result["status"]
+        event_id = cut(str(what["id"]), _ID_WIDTH)
         line = (
             f"{now:%H:%M:%S}.{now.microsecond // 1000:03}  {what['type']:22}"
-            f"  {_short(str(what['id'])):{_ID_WIDTH}}  {what['attempt']:3}  {what['verdict']:8}"
+            f"  {event_id:{_ID_WIDTH}}  {what['attempt']:3}  {what['verdict']:8}"
             f"  {result['outcome']:22}  {status:>6}  {milliseconds:6.1f}"
         )
         if not right:
             self.wrong += 1
             line += f"  WRONG: expected {expected}"
         self._output.record(record, line, style if right else "bold red")
-
-
-def _short(event_id: str) -> str:
-    return event_id if len(event_id) <= _ID_WIDTH else f"{event_id[: _ID_WIDTH - 1]}…"

@@ -1,0 +1,155 @@
+"""What the emulated service has done: a line for each attempt, and the counts at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+
+from hookonce.emulator import Attempt
+from hookonce.handlers import TEST_TYPE
+from hookonce.resources import WebhookEndpoint
+
+from .output import Output, cut, one_line
+from .records import time_text
+
+__all__ = ["HEADING", "Tally", "print_attempt", "print_report"]
+
+_ID_WIDTH = 14
+_OUTCOME_WIDTH = 24
+
+HEADING = (
+    f"{'time':12}  {'type':22}  {'id':{_ID_WIDTH}}  {'try':3}  {'outcome':{_OUTCOME_WIDTH}}"
+    f"  {'status':6}  {'ms':>7}  chaos"
+)
+
+_SHOWN = {"id", "url", "status", "disabled_reason", "consecutive_failures"}
+
+
+@dataclass(slots=True)
+class Tally:
+    """How much of what there was.
+
+    Attributes:
+        sent: events that were emitted.
+        deliveries: of those, to as many endpoints as had subscribed.
+        delivered: deliveries that an attempt was answered 2xx for.
+        duplicates: genuine copies beyond the schedule.
+        retried: attempts beyond the first of a delivery.
+        forged: requests with a wrong signature, or a body that was changed.
+        refused: how many of these were answered 4xx.
+        accepted: how many of these were answered 2xx, which a receiver must never do.
+
+    """
+
+    sent: int = 0
+    deliveries: int = 0
+    delivered: int = 0
+    duplicates: int = 0
+    retried: int = 0
+    forged: int = 0
+    refused: int = 0
+    accepted: int = 0
+
+    def count(self, attempt: Attempt) -> None:
+        """Count an attempt; a test that was asked for counts for nothing."""
+        if attempt.event_type == TEST_TYPE:
+            return
+        if not attempt.is_genuine:
+            self.forged += 1
+            self.accepted += attempt.failure is None
+            self.refused += attempt.status is not None and 400 <= attempt.status < 500
+        elif attempt.is_extra:
+            self.duplicates += 1
+        if not attempt.is_extra:
+            self.retried += attempt.number > 1
+            self.delivered += attempt.failure is None
+
+
+def print_attempt(attempt: Attempt, output: Output) -> None:
+    """Print one line, or one record, for an attempt."""
+    now = datetime.now(UTC)
+    record = {
+        "time": now.isoformat(timespec="milliseconds"),
+        "service_time": time_text(attempt.at),
+        "endpoint": attempt.endpoint_id,
+        "delivery": attempt.delivery_id,
+        "type": attempt.event_type,
+        "id": attempt.event_id,
+        "attempt": attempt.number,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "failure": attempt.failure,
+        "milliseconds": round(attempt.milliseconds, 1),
+        "chaos": attempt.disturbance,
+        "genuine": attempt.is_genuine,
+        "extra": attempt.is_extra,
+    }
+    outcome = one_line(attempt.reason or attempt.failure)
+    line = (
+        f"{now:%H:%M:%S}.{now.microsecond // 1000:03}  {one_line(attempt.event_type):22}"
+        f"  {cut(one_line(attempt.event_id), _ID_WIDTH):{_ID_WIDTH}}  {attempt.number:3}"
+        f"  {cut(outcome, _OUTCOME_WIDTH):{_OUTCOME_WIDTH}}  {attempt.status or '-':>6}"
+        f"  {attempt.milliseconds:7.1f}  {(attempt.disturbance or '').replace('_', ' ')}"
+    )
+    output.record(record, line.rstrip(), _style(attempt))
+
+
+def _style(attempt: Attempt) -> str:
+    if not attempt.is_genuine:
+        return "bold red" if attempt.failure is None else "dim"
+    if attempt.failure is None:
+        return "green"
+    server_error = attempt.status is None or attempt.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return "yellow" if server_error else "red"
+
+
+def print_report(
+    tally: Tally, waiting: int, endpoints: Sequence[WebhookEndpoint], seed: int, output: Output
+) -> bool:
+    """Print the counts, and return whether every event was delivered, and no forgery accepted.
+
+    Args:
+        tally: the counts.
+        waiting: how many deliveries an attempt was still due for.
+        endpoints: their state at the end.
+        seed: what repeats it.
+        output: where to.
+
+    """
+    given_up = tally.deliveries - tally.delivered - waiting
+    right = not (given_up or waiting or tally.accepted)
+    lines = [
+        f"sent        {tally.sent} events",
+        f"delivered   {tally.delivered}",
+        f"duplicates  {tally.duplicates} extra copies",
+        f"retried     {tally.retried} attempts beyond the first",
+        f"given up    {given_up}",
+        *([f"waiting     {waiting} for a later attempt"] if waiting else []),
+        f"forged      {tally.forged}: {tally.refused} refused, {tally.accepted} accepted",
+        *(f"endpoint    {_state(endpoint)}" for endpoint in endpoints),
+        f"seed        {seed}",
+    ]
+    output.say()
+    output.record(
+        {
+            **asdict(tally),
+            "given_up": given_up,
+            "waiting": waiting,
+            "endpoints": [
+                one.model_dump(mode="json", by_alias=False, include=_SHOWN) for one in endpoints
+            ],
+            "seed": seed,
+            "right": right,
+        },
+        "\n".join(lines),
+        "bold green" if right else "bold red",
+    )
+    return right
+
+
+def _state(endpoint: WebhookEndpoint) -> str:
+    reason = f" ({endpoint.disabled_reason})" if endpoint.disabled_reason else ""
+    failures = f"{endpoint.consecutive_failures} consecutive failures"
+    return f"{endpoint.status}{reason}, {failures}, {one_line(endpoint.url)}"

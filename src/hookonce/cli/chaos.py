@@ -1,0 +1,156 @@
+"""``hookonce chaos``: a receiver's own handlers under chaos, in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+import click
+
+from hookonce.errors import StoreError
+from hookonce.rehearsal import Breach, Mode, Report, rehearse
+from hookonce.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
+
+from .ending import terminated_as_interrupted
+from .loading import load_receiver, stand_in_secrets
+from .output import Output, json_option
+
+__all__ = ["chaos"]
+
+# For people: the first ones tell enough. Programs get every one, with its story.
+_TOLD_FINDINGS, _LISTED_FINDINGS = 3, 20
+
+_COUNTED = {
+    Breach.LOST: "lost",
+    Breach.TWICE: "handled twice",
+    Breach.LATE: "answered late",
+    Breach.FORGED: "forgeries accepted",
+    Breach.PUNISHED: "answers that the sender punishes",
+}
+
+
+@click.command()
+@click.argument("receiver", metavar="MODULE:RECEIVER")
+@click.option(
+    "--events",
+    default=DEFAULT_EVENTS,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many events.",
+)
+@click.option(
+    "--chaos",
+    "rate",
+    default=DEFAULT_CHAOS,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="How probable a fault is, at each attempt and at each run of a handler.",
+)
+@click.option("--seed", type=int, help="Bring the faults of an earlier run again.")
+@click.option(
+    "--store",
+    "store_url",
+    metavar="STORE_URL",
+    help="Use this store, and an endpoint of its own in it. By default SQLite in a temporary"
+    " folder.",
+)
+@click.option(
+    "--inbox/--inline",
+    "with_inbox",
+    default=None,
+    help="Handle from an inbox, or inside the request; by default as the receiver does.",
+)
+@json_option
+def chaos(
+    receiver: str,
+    events: int,
+    rate: float,
+    seed: int | None,
+    store_url: str | None,
+    *,
+    with_inbox: bool | None,
+    as_json: bool,
+) -> None:
+    """Run the handlers of MODULE:RECEIVER under chaos, and report what was lost or done twice.
+
+    An emulated service sends events to a copy of the receiver: twice, late, out of order, over
+    connections that break, with forged ones between them. Handlers are made to fail, to be slow,
+    and to ask for a retry; the receiver is restarted. A day takes seconds, since time is virtual.
+
+    The handlers really run: let what they call be made for tests. What they print is not shown.
+    The receiver's own store and secrets are not used.
+
+    Exits 0 only if no event was lost, none was handled twice, and every answer came in time.
+
+    For example: hookonce chaos app.hooks:receiver --events 2000 --seed 7
+    """
+    with stand_in_secrets():
+        target = load_receiver(receiver)
+    output = Output(as_json=as_json)
+    mode = {None: Mode.AS_IT_IS, True: Mode.INBOX, False: Mode.INLINE}[with_inbox]
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # every fault is meant
+    with terminated_as_interrupted(), output.progress("chaos") as moved:
+        try:
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+                report = rehearse(
+                    target,
+                    events=events,
+                    chaos=rate,
+                    seed=seed,
+                    store=store_url,
+                    mode=mode,
+                    progress=moved,
+                )
+        except (ValueError, ImportError, StoreError) as error:
+            raise click.ClickException(str(error)) from error
+    _show(report, output, as_json=as_json)
+    if not report.passed:
+        raise SystemExit(1)
+
+
+def _show(report: Report, output: Output, *, as_json: bool) -> None:
+    for number, finding in enumerate(report.findings):
+        record = {
+            "breach": finding.breach,
+            "id": finding.event_id,
+            "type": finding.event_type,
+            "handler": finding.handler,
+            "story": finding.story,
+        }
+        by = f" by {finding.handler}" if finding.handler else ""
+        line = f"{finding.breach}: {finding.event_type} {finding.event_id}{by}"
+        if number < _TOLD_FINDINGS:
+            line = "\n  ".join((line, *finding.story))
+        if as_json or number < _LISTED_FINDINGS:
+            output.record(record, line, "red")
+    if len(report.findings) > _LISTED_FINDINGS:
+        output.say(f"and {len(report.findings) - _LISTED_FINDINGS} more", "red")
+    letters = sum(report.dead_letters.values())
+    why = ", ".join(f"{count} {reason}" for reason, count in report.dead_letters.items())
+    breaches = {breach: report.count(breach) for breach in Breach}
+    output.record(
+        {
+            "seed": report.seed,
+            "events": report.events,
+            "handled": report.handled,
+            "ignored": report.ignored,
+            "dead_letters": report.dead_letters,
+            "requests": report.requests,
+            "disturbed": report.disturbed,
+            "handler_runs": report.runs,
+            "injected_faults": report.injected,
+            "restarts": report.restarts,
+            "virtual_hours": round(report.hours, 1),
+            **{str(breach): count for breach, count in breaches.items()},
+            "passed": report.passed,
+        },
+        f"{report.events} events: {report.handled} handled, {report.ignored} without a handler,"
+        f" {letters} dead letters{f' ({why})' if why else ''}\n"
+        f"{report.requests} requests, {report.disturbed} of them disturbed; {report.runs} runs of"
+        f" handlers, {report.injected} with a fault on purpose; {report.restarts} restarts in"
+        f" {report.hours:.1f} virtual hours\n"
+        + ", ".join(f"{count} {_COUNTED[breach]}" for breach, count in breaches.items())
+        + f"; the same again: --seed {report.seed}",
+        "bold green" if report.passed else "bold red",
+    )

@@ -1,0 +1,164 @@
+"""``hookonce emulate``: the service itself, delivering to a receiver that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+import httpx2
+
+from hookonce.emulator import FLOWS, Chaos, Disturbance, EmulatedService
+from hookonce.emulator.rules import SUBSCRIBABLE
+
+from .attempts import Tally, print_report
+from .emulation import Emitter, Run, emit_all
+from .loading import load_secrets, secrets_option
+from .output import Output, json_option
+
+__all__ = ["emulate"]
+
+# Beyond that, a few days of a run would lie behind the last year a date can have.
+_HIGHEST_SPEED = 100_000
+
+
+@click.command()
+@click.option("--to", "url", metavar="URL", help="Where to deliver to.")
+@click.option(
+    "--events",
+    default=20,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How many events to send; 0 for no end but Ctrl-C.",
+)
+@click.option(
+    "--rate",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0, 10_000, min_open=True),
+    help="How many events to send in a second.",
+)
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    metavar="TYPE",
+    type=click.Choice(SUBSCRIBABLE),
+    help="Send events of this type; may be repeated. By default all, as often as they would be.",
+)
+@click.option(
+    "--flow",
+    type=click.Choice(list(FLOWS)),
+    help="Send what belongs together, again and again: the events of one post, for example.",
+)
+@click.option(
+    "--speed",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, _HIGHEST_SPEED, min_open=True),
+    help="Let the schedule of retries run so many times as fast.",
+)
+@click.option(
+    "--chaos",
+    "chaos_rate",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="The probability that something goes wrong with an attempt.",
+)
+@click.option("--seed", type=int, help="What everything is drawn by; a new one by default.")
+@click.option(
+    "--rotate",
+    is_flag=True,
+    help="Let chaos rotate the secret too, and write each new one into --secrets-file, above the"
+    " last one.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Serve the API for webhooks too, on this loopback port (0 for a free one), until Ctrl-C.",
+)
+@secrets_option
+@json_option
+def emulate(
+    url: str | None,
+    events: int,
+    rate: float,
+    types: tuple[str, ...],
+    flow: str | None,
+    speed: float,
+    chaos_rate: float,
+    seed: int | None,
+    port: int | None,
+    secrets_file: Path | None,
+    *,
+    rotate: bool,
+    as_json: bool,
+) -> None:
+    """Be the service: deliver realistic events to a receiver, with retries, and report.
+
+    Failed attempts are repeated by the documented schedule: nine attempts over about 23 hours. With
+    --speed 1000 that takes 83 seconds; signatures bear the real time all the same, since receivers
+    go by it. With --chaos answers are lost, connections break, copies, forgeries and replays
+    arrive. The same seed draws the same events and the same chaos; only ids are always new, so that
+    a receiver does not know them yet.
+
+    Unlike the real service, which delivers to public https addresses alone, it also delivers to
+    http and loopback addresses, and with --port registers them.
+
+    Ends when every delivery has succeeded or been given up, or at Ctrl-C. Exits 0 only if all sent
+    events were delivered, and nothing forged was accepted.
+
+    For example: hookonce emulate --to http://127.0.0.1:8000/webhooks --chaos 0.3 --speed 1000
+    """
+    if types and flow:
+        raise click.UsageError("--type chooses among single events; a --flow has its own")
+    if url is None and port is None:
+        raise click.UsageError("name a receiver with --to, or let one register with --port")
+    if rotate and not (secrets_file and chaos_rate and port is None):
+        raise click.UsageError(
+            "--rotate needs --chaos, and --secrets-file for the new secrets; it excludes --port"
+        )
+    for name, number in (("--rate", rate), ("--speed", speed), ("--chaos", chaos_rate)):
+        if math.isnan(number):
+            raise click.UsageError(f"{name} is no number")
+    output, tally = Output(as_json=as_json), Tally()
+    kinds = frozenset(Disturbance) - (frozenset() if rotate else {Disturbance.ROTATION})
+    chaos = Chaos(chaos_rate, kinds)
+    run = Run(output, tally, secrets_file)
+    try:
+        service = EmulatedService(
+            url if url is None else _checked(url),
+            # The newest, which the service signs with; an endpoint of the API gets one of its own.
+            secret=None if url is None else load_secrets(secrets_file)[0],
+            speed=speed,
+            chaos=chaos,
+            seed=seed,
+            on_attempt=run.note,
+            on_rotation=run.put_secret if rotate else None,
+        )
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    moments = chaos.moments(service.seed, events or sys.maxsize, rate)
+    emitter = Emitter(service, moments, tally, waits=port is not None)
+    emitting = partial(emit_all, emitter, service.seed, flow=flow, types=types)
+    output.say(
+        f"{f'{events} events' if events else 'events without end'}, {rate:g} a second, to"
+        f" {url or 'whoever registers'}; speed {speed:g}, chaos {chaos_rate:g}, seed {service.seed}"
+    )
+    asyncio.run(run.go(service, emitting, port))
+    waiting = len(service.deliveries(status="pending"))
+    if not print_report(tally, waiting, service.endpoints, service.seed, output):
+        raise SystemExit(1)
+
+
+def _checked(url: str) -> str:
+    """Return a URL, or end with what is wrong with it."""
+    try:
+        httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise click.ClickException(f"{url!r} is no URL to deliver to: {error}") from None
+    return url

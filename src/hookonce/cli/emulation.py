@@ -1,0 +1,197 @@
+"""A run of the emulated service: what it emits, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from random import Random
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import click
+from pydantic import JsonValue
+
+from hookonce import Event
+from hookonce.emulator import FLOWS, Attempt, EmulatedService, EndpointStatus, EventGenerator
+from hookonce.resources import WebhookEndpoint
+from hookonce.samples import new_event_id
+
+from .attempts import HEADING, Tally, print_attempt
+from .ending import ended_by_signals
+from .output import Output
+from .serve import serving
+
+__all__ = ["Emitter", "Run", "emit_all"]
+
+# How often it looks whether an endpoint has been registered, or turned on again.
+_LOOK_SECONDS = 0.05
+
+
+class _Over(Exception):  # noqa: N818 - no error, but the end of a flow wherever it is
+    """There is nothing more to emit."""
+
+
+class Emitter:
+    """Emits each event at its moment, under an id that no receiver knows yet.
+
+    Args:
+        service: what emits.
+        moments: when, in seconds from the first.
+        tally: where events are counted.
+        waits: whether an endpoint may still come that is there to be delivered to.
+
+    """
+
+    def __init__(
+        self, service: EmulatedService, moments: Iterator[float], tally: Tally, *, waits: bool
+    ) -> None:
+        self._service = service
+        self._moments = moments
+        self._tally = tally
+        self._waits = waits
+        self._started: float | None = None
+
+    async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
+        """Emit an event when it is time for it; ``_Over`` when there is no time, or nobody left."""
+        moment = next(self._moments, None)
+        if moment is None:
+            raise _Over
+        loop = asyncio.get_running_loop()
+        if self._started is None:
+            self._started = loop.time()
+        await asyncio.sleep(self._started + moment - loop.time())
+        due = loop.time()
+        while not (listening := self._listening()):
+            if not self._waits:
+                raise _Over
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._started += loop.time() - due  # what follows is that much later too
+            due = loop.time()
+        self._tally.sent += 1
+        self._tally.deliveries += sum(event in endpoint.events for endpoint in listening)
+        return await self._service.emit(event, data=data, event_id=new_event_id())
+
+    def _listening(self) -> list[WebhookEndpoint]:
+        return [one for one in self._service.endpoints if one.status == EndpointStatus.ACTIVE]
+
+
+async def emit_all(
+    emitter: Emitter, seed: int, *, flow: str | None = None, types: Sequence[str] = ()
+) -> None:
+    """Emit until it is over: a flow again and again, or single events.
+
+    Args:
+        emitter: what emits, each when it is time for it.
+        seed: what they are drawn by.
+        flow: the name of the flow.
+        types: the types to choose from; by default all, some more often than others.
+
+    """
+    generator = EventGenerator(seed)
+    random = Random(f"{seed}:types")  # noqa: S311 - what is made up is no secret
+    with suppress(_Over):
+        while True:
+            if flow is not None:
+                await FLOWS[flow](emitter, generator=generator)
+                continue
+            event_type = random.choice(types) if types else generator.event_type()
+            await emitter.emit(event_type, data=generator.data(event_type))
+
+
+class Run:
+    """From the first event until all is settled, or somebody ends it.
+
+    Args:
+        output: where attempts are printed.
+        tally: where they are counted.
+        secrets_file: where new secrets are written.
+
+    """
+
+    def __init__(self, output: Output, tally: Tally, secrets_file: Path | None) -> None:
+        self._output = output
+        self._tally = tally
+        self._secrets_file = secrets_file
+        self._written: list[str] = []
+        self._ended = asyncio.Event()
+        self._fault: Exception | None = None
+
+    def note(self, attempt: Attempt) -> None:
+        """Count an attempt and print it."""
+        self._tally.count(attempt)
+        try:
+            print_attempt(attempt, self._output)
+        except OSError as error:  # nobody reads it any more
+            self._fail(error)
+
+    def put_secret(self, secret: str) -> None:
+        """Write a new secret above the last one, which signs for a day too."""
+        if self._secrets_file is None:
+            return
+        path, outdated = self._secrets_file, set(self._written[:-1])
+        self._written = [*self._written[-1:], secret]
+        try:
+            lines = path.read_text("utf-8").splitlines()
+            kept = [line for line in lines if line.strip() not in outdated]
+            _replace(path, "".join(f"{line}\n" for line in [secret, *kept]))
+        except OSError as error:
+            self._fail(click.ClickException(f"cannot write {path}: {error.strerror}"))
+
+    async def go(
+        self, service: EmulatedService, emitting: Callable[[], Awaitable[None]], port: int | None
+    ) -> None:
+        """Emit, and return when all is settled, or at Ctrl-C; with an API, only at Ctrl-C."""
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(service)
+            if port is not None:
+                try:
+                    base_url, _ = await stack.enter_async_context(serving(service.api, port))
+                except OSError as error:
+                    raise click.ClickException(
+                        f"cannot serve on port {port}: {error.strerror}"
+                    ) from error
+                key = service.new_key()
+                self._output.record({"api": base_url, "key": key}, f"API at {base_url}, key {key}")
+            self._output.say()
+            self._output.say(HEADING, "bold")
+            # After the server, which has handlers of its own for them.
+            stack.enter_context(
+                ended_by_signals(lambda: loop.call_soon_threadsafe(self._ended.set))
+            )
+            work = loop.create_task(self._work(service, emitting, goes_on=port is not None))
+            work.add_done_callback(lambda _: self._ended.set())
+            await self._ended.wait()
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+        if self._fault is not None:
+            raise self._fault
+
+    async def _work(
+        self, service: EmulatedService, emitting: Callable[[], Awaitable[None]], *, goes_on: bool
+    ) -> None:
+        await emitting()
+        again = sum(bool(one.attempts) for one in service.deliveries(status="pending"))
+        if again:
+            self._output.say(f"all is sent, {again} to be tried again; Ctrl-C ends it", "dim")
+        await service.settle()
+        if goes_on:
+            await self._ended.wait()
+
+    def _fail(self, error: Exception) -> None:
+        # Raised in the middle of a delivery it would be lost.
+        self._fault = error
+        self._ended.set()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file anew, so that whoever reads it sees the old one or the new one, and whole."""
+    path = path.resolve()  # the file that a symbolic link leads to
+    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as new:
+        new.write(text)
+    shutil.copymode(path, new.name)
+    Path(new.name).replace(path)

@@ -1,0 +1,101 @@
+"""What a rehearsal knows of its handlers: every run, of which event, and how it ended."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .faults import Fault
+
+__all__ = ["HandlerRun", "Ledger", "RunOutcome"]
+
+
+class RunOutcome(StrEnum):
+    """How a run of a handler ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    RETRY_ASKED = "retry_asked"
+    CANCELLED = "cancelled"
+    """By a shutdown or a time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRun:
+    """One run of one handler for one event.
+
+    Attributes:
+        event_id: which event.
+        handler: the handler's name.
+        number: which run of this handler for this event, from 1 in the order they began.
+        started_at: virtual Unix seconds.
+        ended_at: virtual Unix seconds.
+        outcome: how it ended.
+        fault: what was injected, or None.
+        failure_injected: whether it ended with an injected error.
+
+    """
+
+    event_id: str
+    handler: str
+    number: int
+    started_at: float
+    ended_at: float
+    outcome: RunOutcome
+    fault: Fault | None
+    failure_injected: bool
+
+    @property
+    def body_succeeded(self) -> bool:
+        """Whether the handler's own code ran to its end: its effect is there, success or not."""
+        if self.failure_injected:
+            return self.fault is Fault.FAILS_AFTER
+        return self.outcome is RunOutcome.SUCCEEDED
+
+
+class Ledger:
+    """Every run of every handler, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self._runs: list[HandlerRun] = []
+        self._by_handler: defaultdict[tuple[str, str], list[HandlerRun]] = defaultdict(list)
+        self._begun: Counter[tuple[str, str]] = Counter()
+
+    def __repr__(self) -> str:
+        return f"Ledger({len(self._runs)} runs)"
+
+    def begin(self, event_id: str, handler: str) -> int:
+        """Note that a run begins, and return its number."""
+        self._begun[event_id, handler] += 1
+        return self._begun[event_id, handler]
+
+    def record(self, run: HandlerRun) -> None:
+        """Note how a run has ended."""
+        self._runs.append(run)
+        self._by_handler[run.event_id, run.handler].append(run)
+
+    @property
+    def runs(self) -> Sequence[HandlerRun]:
+        """Every run that has ended."""
+        return tuple(self._runs)
+
+    @property
+    def under_way(self) -> int:
+        """How many runs have begun and not ended."""
+        return self._begun.total() - len(self._runs)
+
+    def runs_of(self, event_id: str, handler: str) -> Sequence[HandlerRun]:
+        """Return the runs of one handler for one event that have ended."""
+        return tuple(self._by_handler.get((event_id, handler), ()))
+
+    def successes(self) -> Mapping[tuple[str, str], int]:
+        """Return how often each handler succeeded with each event: (event id, handler) to count.
+
+        What never succeeded is not in it; as a ``Counter`` it answers 0 all the same.
+        """
+        return Counter(
+            (run.event_id, run.handler) for run in self._runs if run.outcome is RunOutcome.SUCCEEDED
+        )

@@ -1,0 +1,191 @@
+"""What a rehearsal found, judged by what was emitted, answered, run and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+
+from ..emulator.records import Attempt
+from ..emulator.rules import ANSWER_SECONDS
+from ..stores.base import DeadReason
+from .ledger import HandlerRun, Ledger
+
+__all__ = ["Breach", "Emitted", "Finding", "Report", "judged"]
+
+# Interface, Limits: Signature timestamp tolerance; and what a second that is cut off may add.
+_TOLERANCE_SECONDS = 300.0
+_ROUNDING_SECONDS = 1.0
+
+
+class Breach(StrEnum):
+    """What a receiver must never do."""
+
+    LOST = "lost"
+    """An event is over for the sender, and a handler has neither succeeded nor a dead letter."""
+    TWICE = "handled_twice"
+    """A handler succeeded more than once with one event."""
+    LATE = "answered_late"
+    """The sender had no answer within ten seconds."""
+    FORGED = "accepted_forgery"
+    """A request that was changed, forged or too old was answered 2xx, or handled."""
+    PUNISHED = "punished_answer"
+    """A redirect, or a 410, which disables the endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that went wrong with one event.
+
+    Attributes:
+        breach: what.
+        event_id: with which event.
+        event_type: its type.
+        handler: with which handler, if it was one.
+        story: what happened to the event, a line for each request and each run, in order.
+
+    """
+
+    breach: Breach
+    event_id: str
+    event_type: str
+    handler: str | None
+    story: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a rehearsal came to.
+
+    Attributes:
+        seed: the same seed brings the same faults again.
+        events: how many were emitted.
+        requests: how many requests were made, forged ones and copies among them.
+        disturbed: how many of them chaos has done something to.
+        runs: how often a handler ran.
+        injected: how many of these runs were made to fail.
+        handled: the events with which every handler has succeeded.
+        ignored: the events that no handler is for.
+        dead_letters: how many events are dead letters, by why.
+        restarts: how often the receiver was stopped and started.
+        hours: how long it took in virtual time.
+        findings: what went wrong.
+
+    """
+
+    seed: int
+    events: int
+    requests: int
+    disturbed: int
+    runs: int
+    injected: int
+    handled: int
+    ignored: int
+    dead_letters: Mapping[DeadReason, int]
+    restarts: int
+    hours: float
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing went wrong."""
+        return not self.findings
+
+    def count(self, breach: Breach) -> int:
+        """Return how often this went wrong."""
+        return sum(finding.breach is breach for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """An event that was emitted, and the names of the handlers it is for."""
+
+    event_id: str
+    event_type: str
+    handlers: tuple[str, ...]
+
+
+def judged(
+    emitted: Sequence[Emitted],
+    attempts: Sequence[Attempt],
+    ledger: Ledger,
+    kept: Collection[str],
+) -> tuple[Finding, ...]:
+    """Return what went wrong.
+
+    Args:
+        emitted: every event.
+        attempts: every request.
+        ledger: every run of a handler.
+        kept: the ids of the events that are dead letters.
+
+    """
+    stories = _Stories(attempts, ledger.runs)
+    successes = ledger.successes()
+    findings = []
+    for event in emitted:
+        for handler in event.handlers:
+            count = successes.get((event.event_id, handler), 0)
+            if count > 1:
+                findings.append(stories.finding(Breach.TWICE, event, handler))
+            elif count == 0 and event.event_id not in kept:
+                findings.append(stories.finding(Breach.LOST, event, handler))
+    known = {event.event_id: event for event in emitted}
+    for run in ledger.runs:
+        if run.event_id not in known:
+            stranger = Emitted(run.event_id, "unknown", ())
+            findings.append(stories.finding(Breach.FORGED, stranger, run.handler))
+    for attempt in attempts:
+        breach = _breach_of(attempt)
+        if breach is not None:
+            event = Emitted(attempt.event_id, attempt.event_type, ())
+            findings.append(stories.finding(breach, event, None))
+    return tuple(findings)
+
+
+def _breach_of(attempt: Attempt) -> Breach | None:
+    status = attempt.status or 0
+    is_accepted = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+    off = abs(attempt.at - attempt.timestamp)
+    if is_accepted and (not attempt.is_genuine or off > _TOLERANCE_SECONDS + _ROUNDING_SECONDS):
+        return Breach.FORGED
+    if status == HTTPStatus.GONE or HTTPStatus.MULTIPLE_CHOICES <= status < 400:
+        return Breach.PUNISHED
+    if attempt.milliseconds >= ANSWER_SECONDS * 1000:
+        return Breach.LATE
+    return None
+
+
+class _Stories:
+    """Tells what happened to an event."""
+
+    def __init__(self, attempts: Sequence[Attempt], runs: Sequence[HandlerRun]) -> None:
+        self._attempts = attempts
+        self._runs = runs
+        self._begin = attempts[0].at if attempts else 0.0
+
+    def finding(self, breach: Breach, event: Emitted, handler: str | None) -> Finding:
+        lines = [
+            (attempt.at, f"delivery {attempt.number}: {_said(attempt)}")
+            for attempt in self._attempts
+            if attempt.event_id == event.event_id
+        ]
+        lines += [
+            (run.started_at, f"{run.handler} run {run.number}: {_done(run)}")
+            for run in self._runs
+            if run.event_id == event.event_id
+        ]
+        story = tuple(f"{moment - self._begin:+.1f} s  {line}" for moment, line in sorted(lines))
+        return Finding(breach, event.event_id, event.event_type, handler, story)
+
+
+def _said(attempt: Attempt) -> str:
+    answer = f"{attempt.status} {attempt.reason}" if attempt.status else str(attempt.failure)
+    return f"{answer} ({attempt.disturbance})" if attempt.disturbance else answer
+
+
+def _done(run: HandlerRun) -> str:
+    seconds = run.ended_at - run.started_at
+    how = f"{run.outcome} after {seconds:.1f} s"
+    return f"{how} (injected: {run.fault})" if run.fault else how

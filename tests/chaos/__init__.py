@@ -1,0 +1,1 @@
+"""The examples' receivers under chaos, over each store and in both modes."""

@@ -1,0 +1,41 @@
+"""The examples under chaos, at a size for every change; at full size: ``python -m tests.chaos``."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookonce.rehearsal import Breach, Mode
+
+from .combinations import COMBINATIONS, Combination, store_url
+
+SEEDS = range(1, 21)
+EVENTS = 40
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
+def test_an_example_loses_nothing_and_does_nothing_twice(combination: Combination) -> None:
+    with store_url(combination.store) as url:
+        for seed in SEEDS:
+            report = combination.rehearse(url, events=EVENTS, seed=seed)
+            assert report.passed, (seed, report.findings[:3])
+            assert report.handled + report.ignored == EVENTS
+            assert report.injected, "nothing went wrong on purpose"
+
+
+@pytest.mark.parametrize(
+    ("mode", "events", "seeds"),
+    [
+        (Mode.INLINE, EVENTS, SEEDS),
+        # Fewer first attempts fail where handlers run later: only those that were not verified.
+        (Mode.INBOX, 300, SEEDS[:4]),
+    ],
+)
+def test_the_example_that_is_wrong_on_purpose_is_found_out_by_every_seed(
+    mode: Mode, events: int, seeds: range
+) -> None:
+    wrong = Combination("seen_too_soon", "sqlite", mode)
+    with store_url("sqlite") as url:
+        for seed in seeds:
+            report = wrong.rehearse(url, events=events, seed=seed)
+            assert report.count(Breach.LOST), seed
+            assert report.count(Breach.TWICE) == 0

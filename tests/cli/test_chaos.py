@@ -1,0 +1,116 @@
+"""`hookonce chaos` rehearses a receiver, says what it found, and is of use in a pipeline."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .running import SECRET, invoke, run
+
+APP = """
+from hookonce import EnvironmentSecrets, Event, Inbox, Outcome, Receiver, Reject
+from hookonce.events import CommentReceived
+
+receiver = Receiver(secrets=EnvironmentSecrets())
+swallowing = type("Swallowing", (Receiver,), {})(secrets=EnvironmentSecrets())
+boxed = Receiver(secrets=EnvironmentSecrets(), inbox=Inbox())
+strict = Receiver(secrets=EnvironmentSecrets())
+deaf = Receiver(secrets=EnvironmentSecrets())
+
+async def swallow(self, body, headers, *, started=None):
+    outcome = await Receiver.handle(self, body, headers, started=started)
+    return Outcome(200, outcome.reason) if outcome.status == 500 else outcome
+
+type(swallowing).handle = swallow
+
+@boxed.on(CommentReceived)
+@swallowing.on(CommentReceived)
+@receiver.on(CommentReceived)
+async def greet(event: CommentReceived) -> None:
+    print("a handler that prints")
+
+@strict.on(CommentReceived)
+async def refuse(event: CommentReceived) -> None:
+    raise Reject("no")
+
+@deaf.on_unknown
+async def other(event: Event[object]) -> None: ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_right_receiver_passes_and_nothing_else_is_printed_or_left_behind(
+    tmp_path: Path,
+) -> None:
+    result = run("chaos", "app:receiver", "--events", "60", "--seed", "5", here=tmp_path)
+    assert (result.status, result.errors) == (0, "")
+    first, second, third = result.output.splitlines()
+    assert first.startswith("60 events: ")
+    assert "requests" in second
+    assert third.startswith("0 lost, 0 handled twice, 0 answered late")
+    assert third.endswith("--seed 5")
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"app.py"}
+
+
+def test_one_that_loses_events_fails_and_tells_the_story_of_each(tmp_path: Path) -> None:
+    result = run("chaos", "app:swallowing", "--events", "60", "--seed", "5", here=tmp_path)
+    assert (result.status, result.errors) == (1, "")
+    lines = result.output.splitlines()
+    assert lines[0].startswith("lost: comment.received evt_")
+    assert "app.greet run 1: failed" in result.output
+    assert not lines[-1].startswith("0 lost")
+
+
+def test_with_json_each_finding_is_a_record_and_the_last_is_the_report(tmp_path: Path) -> None:
+    arguments = ["chaos", "app:swallowing", "--events", "60", "--seed", "5", "--json"]
+    result = run(*arguments, here=tmp_path)
+    *findings, report = [json.loads(line) for line in result.output.splitlines()]
+    assert report["seed"] == 5
+    assert report["events"] == 60
+    assert report["passed"] is False
+    assert len(findings) == report["lost"] > 0
+    assert all(finding["breach"] == "lost" and finding["story"] for finding in findings)
+    again = run(*arguments, here=tmp_path)
+    *same, _ = [json.loads(line) for line in again.output.splitlines()]
+    assert [finding["id"] for finding in same] == [finding["id"] for finding in findings]
+
+
+@pytest.mark.parametrize("mode", [(), ("--inline",), ("--inbox",)])
+@pytest.mark.parametrize("name", ["receiver", "boxed"])
+def test_it_runs_in_either_mode(name: str, mode: tuple[str, ...], tmp_path: Path) -> None:
+    result = run("chaos", f"app:{name}", "--events", "30", *mode, here=tmp_path)
+    assert (result.status, result.errors) == (0, "")
+
+
+def test_a_store_can_be_named_and_is_left_without_dead_letters(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'mine.db'}"
+    result = run("chaos", "app:strict", "--events", "30", "--store", url, here=tmp_path)
+    assert result.status == 0
+    assert " rejected)" in result.output
+    assert run("dead", "list", url, here=tmp_path).output == "no dead letters\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("app:deaf",), "no handler for any documented event type"),
+        (("app:receiver", "--store", "memory://", "--inbox"), "has no inbox"),
+        (("app:receiver", "--store", "ftp://there"), "no store has the scheme"),
+        (("app:nothing",), "there is no 'nothing'"),
+        (("nowhere:receiver",), "there is no module"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_said_in_one_line(
+    arguments: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    run("chaos", *arguments, here=tmp_path).says(words)
+
+
+@pytest.mark.parametrize("option", [("--chaos", "2"), ("--events", "0"), ("--seed", "x")])
+def test_an_argument_that_cannot_be_used_is_named(option: tuple[str, str]) -> None:
+    invoke("chaos", "app:receiver", *option, secrets=[SECRET]).says(option[0], status=2)
