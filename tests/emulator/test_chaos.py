@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 from hookonce import Receiver, VerificationError, verify
 from hookonce.emulator import Attempt, Chaos, Disturbance, EmulatedService, VirtualClock
 from hookonce.emulator.chaos import _LAST_KEPT_OUT as KEPT_OUT
+from hookonce.emulator.chaos import Plan
 from hookonce.events import CommentReceived
 from hookonce.limits import Limits
 from hookonce.secrets import new_secret
@@ -528,11 +529,21 @@ async def test_a_slow_connection_takes_no_time_where_time_is_moved() -> None:
     assert app.ids == ids
 
 
-def test_a_slow_connection_takes_up_to_six_seconds() -> None:
-    chaos = only(Disturbance.SLOW_CONNECTION)
-    seconds = [chaos.plan(1, delivery, 1).network.body_seconds for delivery in range(500)]
-    assert 0 < min(seconds) < 0.5
-    assert 5.5 < max(seconds) <= 6
+@pytest.mark.parametrize(
+    ("kind", "seconds_of", "most"),
+    [
+        (Disturbance.SLOW_CONNECTION, lambda plan: plan.network.body_seconds, 6),
+        (Disturbance.DELAY, lambda plan: plan.delay_seconds, 1800),
+        (Disturbance.REORDERING, lambda plan: plan.delay_seconds, 5),
+        (Disturbance.DUPLICATE, lambda plan: plan.copy_after_seconds, 120),
+    ],
+)
+def test_a_wait_is_anything_up_to_what_is_said(
+    kind: Disturbance, seconds_of: Callable[[Plan], float], most: float
+) -> None:
+    waits = [seconds_of(only(kind).plan(1, delivery, 1)) for delivery in range(500)]
+    assert 0 < min(waits) < most / 10
+    assert 0.95 * most < max(waits) <= most
 
 
 async def test_resets_over_http_are_seen_by_a_real_server() -> None:
