@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -170,6 +171,33 @@ def test_the_commands_for_the_inbox_work_one_after_the_other(tmp_path: Path, sec
     assert "evt_1" in printed["list"]
     assert "walnut bread" in printed["show"]
     assert printed["retry"] == shown
+
+
+def test_the_emulated_service_does_what_is_shown(tmp_path: Path, secret: str) -> None:
+    [command], shown = console("hookonce emulate")
+    with served_app(tmp_path, secret) as port:
+        printed = run(command.replace(":8000", f":{port}"), tmp_path, secret)
+
+    def rows(text: str) -> Counter[tuple[str, ...]]:
+        """Return type, number, outcome, status and chaos of each attempt; copies have no order."""
+        row = r"^[\d:.]{12}  (\S+) +\S+ +(\d+)  (.{24})  +(\S+) +[\d.]+ *(.*)$"
+        return Counter(re.findall(row, text, re.MULTILINE))
+
+    assert rows(printed) == rows(shown) != Counter()
+    report = printed.partition("\nsent ")[2].replace(f":{port}", ":8000")
+    assert report == shown.partition("\nsent ")[2]
+
+
+def test_a_rehearsal_reports_what_is_shown(tmp_path: Path, secret: str) -> None:
+    [command], shown = console("hookonce chaos")
+    (tmp_path / "app.py").write_text(SNIPPETS[0])
+    printed = run(command, tmp_path, secret)
+
+    def without_figures(text: str) -> str:  # how often handlers meet depends on the machine
+        return re.sub(r"[\d.]+", "…", text)
+
+    assert without_figures(printed) == without_figures(shown)
+    assert printed.splitlines()[-1] == shown.splitlines()[-1]
 
 
 def test_the_first_screen_has_one_command_to_see_it_work_and_one_to_test_it() -> None:

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .headers import RawHeaders
 from .limits import Limits
 from .outcome import Outcome, Reason
+from .time_limit import limited
 
 __all__ = [
     "ASGIApp",
@@ -91,8 +92,9 @@ class DeliveryApp:
             return
         headers = scope["headers"]
         try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                body = await _read_body(headers, receive, self._limits.body_bytes)
+            body = await limited(
+                self._limits.body_seconds, _read_body(headers, receive, self._limits.body_bytes)
+            )
         except _TooLargeError:
             _log.warning("refused a body of more than %d bytes", self._limits.body_bytes)
             await _respond(send, _TOO_LARGE, closing=scope)

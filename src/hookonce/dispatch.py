@@ -22,6 +22,7 @@ from .context import Context
 from .errors import Reject, Retry
 from .events import Event
 from .handlers import ErrorHook, Handler
+from .time_limit import OutOfTimeError, limited
 
 __all__ = ["THREAD_NAME_PREFIX", "Dispatcher", "Failure", "Progress", "Report"]
 
@@ -223,22 +224,16 @@ class Dispatcher:
         """
         task = asyncio.current_task()
         cancellations = task.cancelling() if task else 0
-        limit: asyncio.Timeout | None = None
         try:
-            result = None
-            if not is_async:
+            if is_async:
+                result = function(*arguments)
+            else:
                 result = await self._in_thread(name, function, arguments, progress)
-            async with asyncio.timeout(self._handler_timeout) as limit:
-                if is_async:
-                    result = await function(*arguments)
-                # A wrapper, or a forgotten `await`: what is only begun is not handled yet.
-                while inspect.isawaitable(result):
-                    result = await result
-            if _is_only_begun(result):
+            if result is not None:
+                result = await limited(self._handler_timeout, _ended(result))
+            if result is not None and _is_only_begun(result):
                 return TypeError("it returned a generator, so nothing of it has run")
-        except TimeoutError as error:
-            if limit is None or not limit.expired():
-                return error
+        except OutOfTimeError:
             return TimeoutError(f"not finished within {self._handler_timeout:g} s")
         except Exception as error:  # noqa: BLE001 - reported as this handler's failure
             return error
@@ -294,6 +289,13 @@ def _in_this_thread(
         return function(*arguments)
     except StopIteration as error:  # a future cannot hold one
         raise RuntimeError("the handler raised StopIteration") from error
+
+
+async def _ended(result: Any) -> Any:
+    """Return what a call comes to: a wrapper, or a forgotten `await`, has only begun something."""
+    while inspect.isawaitable(result):
+        result = await result
+    return result
 
 
 async def _all_of(attempts: Sequence[Any]) -> list[Failure | None]:

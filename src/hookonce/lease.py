@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 from .dispatch import Progress
 from .errors import StoreError
 from .stores.base import Claimed, Ownership, Store
+from .time_limit import limited
 
 __all__ = ["LeaseKeeper", "within"]
 
@@ -26,8 +27,7 @@ _RETRY_SECONDS = 1.0
 async def within(seconds: float, call: Awaitable[T]) -> T:
     """Return what a store's call returns; one that takes longer is an unreachable store."""
     try:
-        async with asyncio.timeout(seconds):
-            return await call
+        return await limited(seconds, call)
     except TimeoutError as error:
         raise StoreError(f"the store did not answer within {seconds:g} s") from error
 

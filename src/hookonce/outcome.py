@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from http import HTTPStatus
 from math import ceil
 
@@ -62,13 +63,19 @@ class Outcome:
     @property
     def body(self) -> bytes:
         """The answer's body: ``{"status": "accepted" | "refused" | "retry", "reason": "…"}``."""
-        if self.status < HTTPStatus.BAD_REQUEST:
-            status = "accepted"
-        elif self.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            status = "refused"
-        else:
-            status = "retry"
-        return json.dumps({"status": status, "reason": self.reason}).encode()
+        return _body(self.status, self.reason)
+
+
+# A few dozen different ones; writing one as JSON takes 5 µs.
+@lru_cache(maxsize=256)
+def _body(status: int, reason: str) -> bytes:
+    if status < HTTPStatus.BAD_REQUEST:
+        verdict = "accepted"
+    elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        verdict = "refused"
+    else:
+        verdict = "retry"
+    return json.dumps({"status": verdict, "reason": reason}).encode()
 
 
 HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)

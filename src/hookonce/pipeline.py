@@ -35,6 +35,7 @@ from .stores.base import (
     Store,
 )
 from .stores.inbox import Full, Stored, Waiting
+from .time_limit import done_within
 from .types import Clock, DeliveryKey, new_token
 
 __all__ = ["Pipeline"]
@@ -197,8 +198,7 @@ class Pipeline:
             return claim
         last_chance = is_last_chance(claim, hints.attempt)
         run = self._runs.begin(Attempt(claim, arrived, event, handlers, last_chance, hints.attempt))
-        await asyncio.wait({run.answer}, timeout=self._remaining(deadline))
-        if run.answer.done():
+        if await done_within(self._remaining(deadline), run.answer):
             return run.answer.result()
         if run.succeeded:
             return HANDLED
@@ -261,7 +261,7 @@ class Pipeline:
         if run is None or run.answer.done():
             await asyncio.sleep(seconds)
         else:
-            await asyncio.wait({run.answer}, timeout=seconds)
+            await done_within(seconds, run.answer)
 
     async def _keep_in_flight(self, arrived: Delivery, deadline: float) -> None:
         """Keep the last delivery of an event that is in flight: its attempt may yet fail."""

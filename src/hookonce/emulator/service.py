@@ -249,8 +249,10 @@ class EmulatedService:
         return row.secret
 
     def enable(self, endpoint: str | None = None) -> None:
-        """Turn a disabled endpoint back on."""
-        self._row(endpoint).enable()
+        """Turn a disabled endpoint back on; one that is active stays as it is."""
+        row = self._row(endpoint)
+        if row.status is EndpointStatus.DISABLED:
+            row.enable()
 
     def disable(self, endpoint: str | None = None) -> None:
         """Turn an endpoint off; what is on its way to it is given up."""
