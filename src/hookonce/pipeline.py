@@ -305,7 +305,7 @@ class Pipeline:
 
 def _readable_twice(headers: RawHeaders) -> RawHeaders:
     """Return the headers in a form that can be read for the signature and again for the hints."""
-    if isinstance(headers, Collection):
+    if headers.__class__ is list or isinstance(headers, Collection):
         return headers
     return cast("RawHeaders", list(header_pairs(headers)))
 
