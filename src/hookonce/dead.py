@@ -11,7 +11,7 @@ from .outcome import DUPLICATE, Outcome, Reason, later
 from .routing import Router
 from .runs import Runs
 from .stores.base import Claimed, DeadLetter, InFlight, Store, delivery_key
-from .types import new_token
+from .tokens import new_token
 
 __all__ = ["DeadLetters"]
 

@@ -13,7 +13,7 @@ from .routing import Router
 from .runs import Runs
 from .stores.base import Delivery
 from .stores.inbox import InboxStore, PutResult, Stored
-from .types import new_token
+from .tokens import new_token
 from .waiting import WaitingEvents
 from .worker import Worker
 

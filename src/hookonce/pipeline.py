@@ -36,7 +36,8 @@ from .stores.base import (
 )
 from .stores.inbox import Full, Stored, Waiting
 from .time_limit import done_within
-from .types import Clock, DeliveryKey, new_token
+from .tokens import new_token
+from .types import Clock, DeliveryKey
 
 __all__ = ["Pipeline"]
 

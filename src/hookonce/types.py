@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from secrets import token_hex
 from typing import NewType, TypeAlias
 
-__all__ = ["Clock", "DeliveryKey", "Token", "new_token", "system_clock", "uptime"]
+__all__ = ["Clock", "DeliveryKey", "Token", "system_clock", "uptime"]
 
 DeliveryKey = NewType("DeliveryKey", str)
 """What is handled once: the endpoint's name and the webhook-id, as ``endpoint:id``."""
@@ -17,11 +16,6 @@ Token = NewType("Token", str)
 
 Clock: TypeAlias = Callable[[], float]
 """Unix time in seconds."""
-
-
-def new_token() -> Token:
-    """Return a token that no other request has."""
-    return Token(token_hex(12))
 
 
 def system_clock() -> float:

@@ -23,7 +23,8 @@ from .routing import Router
 from .runs import Runs
 from .stores.base import INTERRUPTED, WORKER_SECONDS, DeadReason, Ownership
 from .stores.inbox import Batch, InboxStore, Taken
-from .types import Token, new_token
+from .tokens import new_token
+from .types import Token
 
 __all__ = ["Worker"]
 

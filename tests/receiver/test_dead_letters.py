@@ -27,7 +27,7 @@ from hookonce.stores.base import Claimed, DeadReason, Store, delivery_key
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import TestSender, event_body, make_event, signed_request
-from hookonce.types import new_token
+from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ from hookonce.stores.base import (
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import event_body, make_event, new_event_id
-from hookonce.types import new_token
+from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable
 from hookonce.errors import StoreError
 from hookonce.stores.base import Claimed, DeadReason, Delivery, delivery_key
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import DeliveryKey, new_token
+from hookonce.tokens import new_token
+from hookonce.types import DeliveryKey
 
 LEASE = 600.0
 FORKS = 8

@@ -25,7 +25,8 @@ from hookonce.stores.base import (
 )
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Clock, DeliveryKey, new_token
+from hookonce.tokens import new_token
+from hookonce.types import Clock, DeliveryKey
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,8 @@ from hookonce.stores.base import (
     Store,
     StoreStats,
 )
-from hookonce.types import Clock, DeliveryKey, new_token
+from hookonce.tokens import new_token
+from hookonce.types import Clock, DeliveryKey
 
 pytestmark = pytest.mark.anyio
 

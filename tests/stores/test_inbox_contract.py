@@ -27,7 +27,8 @@ from hookonce.stores.base import (
     delivery_key,
 )
 from hookonce.stores.inbox import Batch, Full, InboxStore, PutResult, Stored, Taken, Waiting
-from hookonce.types import Clock, DeliveryKey, Token, new_token
+from hookonce.tokens import new_token
+from hookonce.types import Clock, DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 
 from hookonce.errors import StoreError
 from hookonce.stores.base import Claimed, Dead, DeadReason, Delivery, Done, InFlight, Store
-from hookonce.types import new_token
+from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

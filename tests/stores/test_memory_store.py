@@ -19,7 +19,8 @@ from hookonce.stores.base import (
     delivery_key,
 )
 from hookonce.stores.memory import MemoryStore
-from hookonce.types import Clock, DeliveryKey, new_token
+from hookonce.tokens import new_token
+from hookonce.types import Clock, DeliveryKey
 
 pytestmark = pytest.mark.anyio
 

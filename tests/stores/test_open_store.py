@@ -13,7 +13,8 @@ from hookonce.stores import open_store
 from hookonce.stores.base import Claimed, InFlight, delivery_key
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Clock, new_token
+from hookonce.tokens import new_token
+from hookonce.types import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from hookonce.stores.base import (
 )
 from hookonce.stores.inbox import Stored
 from hookonce.stores.redis import RedisStore
-from hookonce.types import new_token
+from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

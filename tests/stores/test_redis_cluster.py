@@ -23,7 +23,8 @@ from hookonce.stores.base import (
 )
 from hookonce.stores.inbox import Full, PutResult, Stored
 from hookonce.stores.redis import RedisStore
-from hookonce.types import DeliveryKey, Token, new_token
+from hookonce.tokens import new_token
+from hookonce.types import DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from hookonce.stores.base import (
 )
 from hookonce.stores.inbox import Stored, Waiting
 from hookonce.stores.redis import RedisStore
-from hookonce.types import new_token
+from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ from support.redis_servers import RedisServer, redis_server
 from hookonce.stores import open_store
 from hookonce.stores.base import Claimed, delivery_key
 from hookonce.stores.redis import RedisStore
-from hookonce.types import new_token, system_clock
+from hookonce.tokens import new_token
+from hookonce.types import system_clock
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,8 @@ from hookonce.stores.base import (
     Store,
     StoreStats,
 )
-from hookonce.types import Clock, Token, new_token
+from hookonce.tokens import new_token
+from hookonce.types import Clock, Token
 
 pytestmark = pytest.mark.anyio
 

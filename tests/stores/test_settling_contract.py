@@ -25,7 +25,8 @@ from hookonce.stores.base import (
     StoreStats,
     delivery_key,
 )
-from hookonce.types import DeliveryKey, Token, new_token
+from hookonce.tokens import new_token
+from hookonce.types import DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 

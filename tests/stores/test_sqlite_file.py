@@ -26,7 +26,8 @@ from hookonce.stores.base import (
     delivery_key,
 )
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Clock, DeliveryKey, Token, new_token
+from hookonce.tokens import new_token
+from hookonce.types import Clock, DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 

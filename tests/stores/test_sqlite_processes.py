@@ -19,7 +19,8 @@ import pytest
 
 from hookonce.stores.base import Claimed, Dead, Delivery, Done, InFlight, Store, delivery_key
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Token, new_token, uptime
+from hookonce.tokens import new_token
+from hookonce.types import Token, uptime
 
 pytestmark = pytest.mark.anyio
 

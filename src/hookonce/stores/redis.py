@@ -17,7 +17,8 @@ from zlib import crc32
 from redis.exceptions import RedisError
 
 from ..errors import StoreError
-from ..types import Clock, DeliveryKey, Token, new_token, system_clock
+from ..tokens import new_token
+from ..types import Clock, DeliveryKey, Token, system_clock
 from .base import (
     DEFAULT_RETENTION,
     Claimed,
