@@ -159,6 +159,21 @@ class Receiver(Router):
         return self._endpoint
 
     @property
+    def service(self) -> str | None:
+        """The sender's name in its own two headers, if it was given."""
+        return self._service
+
+    @property
+    def limits(self) -> Limits:
+        """The time limits and sizes it keeps to."""
+        return self._limits
+
+    @property
+    def has_embedded_workers(self) -> bool:
+        """Whether handlers run after the answer, in the lifespan of this process."""
+        return self._inbox is not None and self._inbox.embedded
+
+    @property
     def inbox(self) -> WaitingEvents:
         """What is in the inbox; AttributeError where this receiver has none."""
         if self._intake is None:
@@ -249,6 +264,10 @@ class Receiver(Router):
 
         """
         return await self._pipeline.handle(body, headers, started=started)
+
+    async def idle(self, seconds: float) -> bool:
+        """Return whether no handler runs any more, after waiting for that at most so long."""
+        return await self._runs.idle(seconds)
 
     def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
         """Return routes for a Starlette or FastAPI application.

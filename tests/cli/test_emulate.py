@@ -142,6 +142,20 @@ def test_of_the_secrets_it_has_written_it_keeps_the_two_in_force(tmp_path: Path)
 # attempts
 
 
+def test_a_secret_that_cannot_be_put_leaves_no_other_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise PermissionError(1, "no")
+
+    file = tmp_path / "secrets"
+    file.write_text(f"{SECRET}\n")
+    monkeypatch.setattr("hookonce.cli.emulation.shutil.copymode", fail)
+    Run(Output(as_json=True), Tally(), file).put_secret(new_secret())
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.read_text() == f"{SECRET}\n"
+
+
 def test_a_failed_attempt_is_repeated_with_the_same_bytes_and_the_next_number(
     server: Recorder,
 ) -> None:

@@ -422,8 +422,9 @@ async def test_a_receiver_that_follows_rotations_handles_everything() -> None:
 
 
 async def test_without_anybody_to_tell_no_secret_is_rotated() -> None:
-    app, _, _ = await record_all(only(Disturbance.ROTATION))
+    app, _, attempts = await record_all(only(Disturbance.ROTATION))
     assert all(accepted(one) and len(one.signatures) == 1 for one in app.received)
+    assert {attempt.disturbance for attempt in attempts} == {None}
 
 
 async def test_a_flood_is_refused_and_what_is_genuine_gets_through() -> None:

@@ -305,3 +305,11 @@ async def test_a_receiver_hands_each_event_to_its_handler(event_class: type[Even
         else:
             expected = (await service.emit(event_class)).id
     assert handled == [expected]
+
+
+def test_the_service_has_the_name_that_a_receiver_was_told_unless_it_is_given_one() -> None:
+    """Events, Delivery format: `<service>-event-type`; a receiver may go by the whole name."""
+    receiver = Receiver(secrets=new_secret(), store="memory://", service="acme")
+    assert EmulatedService(receiver).workspace.service == "acme"
+    assert EmulatedService(receiver, service="other").workspace.service == "other"
+    assert EmulatedService().workspace.service == "example"

@@ -291,6 +291,16 @@ async def test_what_cannot_be_a_url_is_no_connection(url: str) -> None:
             await outside.post(request_to(url))
 
 
+async def test_a_service_that_is_entered_again_delivers_over_http_again() -> None:
+    app = Recorder()
+    async with serving(app) as site:
+        service = EmulatedService(f"{site.url}/in")
+        for _ in range(2):
+            async with service:
+                await service.emit("comment.received")
+    assert len(app.received) == 2
+
+
 async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

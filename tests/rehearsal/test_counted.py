@@ -115,6 +115,25 @@ class TestInjection:
 
         only(rehearse(receiver, main, Injection(Fault.SLOW, 44)))
 
+    def test_a_late_failure_leaves_no_effect_and_what_came_meanwhile_is_answered_503(self) -> None:
+        ran: list[str] = []
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
+        event = comment()
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            (await sender.send(event)).expect(503, "still_running")
+            (await sender.send(event)).expect(503, "in_flight")
+            await asyncio.sleep(10)
+            assert not ran
+            (await sender.send(event)).expect(200, "handled")
+
+        ledger = rehearse(receiver, main, Injection(Fault.FAILS_LATE, 20))
+        failed, succeeded = ledger.runs_of(event.id, NAME)
+        assert (failed.outcome, failed.fault) == (RunOutcome.FAILED, Fault.FAILS_LATE)
+        assert not failed.body_succeeded
+        assert succeeded.body_succeeded
+
     def test_a_failure_before_leaves_no_effect_and_a_later_run_succeeds(self) -> None:
         ran: list[str] = []
         receiver = receiving()
@@ -434,6 +453,7 @@ def test_under_a_plan_of_all_faults_every_handler_succeeds_once_with_every_event
     assert {run.fault for run in ledger.runs if run.failure_injected} == {
         Fault.FAILS_BEFORE,
         Fault.FAILS_AFTER,
+        Fault.FAILS_LATE,
         Fault.ASKS_RETRY,
     }
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
-from hookonce import Context, Event, Inbox, Outcome, Reason, Receiver, Reject
+from hookonce import Context, Event, Inbox, Outcome, Reason, Receiver, Reject, Retry
 from hookonce.asgi import Receive, Scope, Send
 from hookonce.events import CommentReceived, PostTargetFailed
 from hookonce.headers import RawHeaders
@@ -96,6 +97,46 @@ def test_a_receiver_is_restarted_between_the_rushes() -> None:
     assert report.restarts == 2
 
 
+def test_the_same_events_are_emitted_however_long_the_handlers_take() -> None:
+    def emitted(seconds: float) -> set[tuple[str, str]]:
+        receiver, seen = Receiver(secrets=SECRET, store="memory://"), set()
+
+        @receiver.on("*", name="note")
+        async def note(event: Event[object]) -> None:
+            time.sleep(seconds)  # noqa: ASYNC251 - holds up the loop, as a slow machine does
+            seen.add((event.id, event.type))
+
+        assert rehearsed(receiver, events=120, seed=11).passed
+        return seen
+
+    assert emitted(0) == emitted(0.01)
+
+
+def test_the_service_goes_by_the_name_that_the_receiver_was_told() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://", service="acme")
+    numbers = set()
+
+    @receiver.on("*", name="note")
+    async def note(_: Event[object], context: Context) -> None:
+        numbers.add(context.delivery_attempt)
+
+    assert rehearsed(receiver, events=30).passed
+    assert 1 in numbers
+    assert None not in numbers
+
+
+def test_what_waits_in_the_inbox_for_a_later_attempt_is_not_lost() -> None:
+    receiver = Receiver(secrets=SECRET, store="sqlite:///never-opened.db", inbox=Inbox())
+
+    @receiver.on(CommentReceived, name="later")
+    async def later(_: CommentReceived) -> None:
+        raise Retry(after=timedelta(days=3))
+
+    report = rehearsed(receiver, store=None, events=10)
+    assert report.passed, report.findings[:3]
+    assert report.waiting == 10 - report.ignored > 0
+
+
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     rehearsed(right(), events=300, progress=lambda done, total: told.append((done, total)))
@@ -147,6 +188,24 @@ def test_a_failure_that_is_answered_200_loses_the_event() -> None:
     story = "\n".join(lost[0].story)
     assert f"{lost[0].handler} run 1: failed" in story
     assert "delivery 1: 200 handled" in story
+
+
+class _Hasty(Receiver):
+    """Takes an event that is in flight for one that is handled."""
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        outcome = await super().handle(body, headers, started=started)
+        if outcome.reason == Reason.IN_FLIGHT:
+            return Outcome(HTTPStatus.OK, Reason.DUPLICATE)
+        return outcome
+
+
+def test_an_event_in_flight_that_is_answered_200_is_lost_when_its_handler_fails_late() -> None:
+    report = rehearsed(right(_Hasty), store=None, events=300, seed=3)
+    assert report.count(Breach.LOST) == len(report.findings) > 0
+    assert "fails_late" in "\n".join(report.findings[0].story)
 
 
 class _Forgetful(Receiver):
@@ -204,7 +263,8 @@ def test_an_answer_that_comes_too_late_is_found_without_waiting_for_it() -> None
     started = time.monotonic()
     report = rehearsed(right(_Dawdling))
     assert report.count(Breach.LATE) > 3
-    assert report.count(Breach.LATE) == len(report.findings)
+    # The sender gives up an event that was handled and is never answered in time.
+    assert {finding.breach for finding in report.findings} == {Breach.LATE, Breach.PUNISHED}
     assert time.monotonic() - started < 11
 
 
@@ -223,6 +283,26 @@ class _Redirecting(Receiver):
 def test_an_answer_that_the_sender_punishes_is_found() -> None:
     report = rehearsed(right(_Redirecting))
     assert report.count(Breach.PUNISHED) > 3
+
+
+class _Thankless(Receiver):
+    """Handles everything, and never says so."""
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        outcome = await super().handle(body, headers, started=started)
+        if outcome.status == HTTPStatus.OK:
+            return Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, outcome.reason)
+        return outcome
+
+
+def test_an_event_that_is_handled_and_never_acknowledged_is_found() -> None:
+    """States: an endpoint that fails for 72 hours is disabled; a rehearsal may end before that."""
+    report = rehearsed(right(_Thankless), events=20)
+    assert report.count(Breach.PUNISHED) == len(report.findings) == 20
+    assert report.handled + report.ignored == 20
+    assert all("delivery 9: 500" in "\n".join(finding.story) for finding in report.findings)
 
 
 def test_a_handler_that_runs_for_a_forged_event_is_found() -> None:

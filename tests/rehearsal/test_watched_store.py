@@ -23,7 +23,8 @@ from hookonce.stores.base import Delivery, Store
 from hookonce.stores.inbox import Batch, InboxStore, Stored, Taken
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Token, new_token
+from hookonce.tokens import new_token
+from hookonce.types import Token
 
 from .rehearsing import SECRET, comment, delivering
 

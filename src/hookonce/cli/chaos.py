@@ -136,6 +136,7 @@ def _show(report: Report, output: Output, *, as_json: bool) -> None:
             "handled": report.handled,
             "ignored": report.ignored,
             "dead_letters": report.dead_letters,
+            "waiting": report.waiting,
             "requests": report.requests,
             "disturbed": report.disturbed,
             "handler_runs": report.runs,
@@ -146,7 +147,8 @@ def _show(report: Report, output: Output, *, as_json: bool) -> None:
             "passed": report.passed,
         },
         f"{report.events} events: {report.handled} handled, {report.ignored} without a handler,"
-        f" {letters} dead letters{f' ({why})' if why else ''}\n"
+        f" {letters} dead letters{f' ({why})' if why else ''}"
+        f"{f', {report.waiting} still waiting in the inbox' if report.waiting else ''}\n"
         f"{report.requests} requests, {report.disturbed} of them disturbed; {report.runs} runs of"
         f" handlers, {report.injected} with a fault on purpose; {report.restarts} restarts in"
         f" {report.hours:.1f} virtual hours\n"

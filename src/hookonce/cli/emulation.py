@@ -192,6 +192,12 @@ def _replace(path: Path, text: str) -> None:
     """Write a file anew, so that whoever reads it sees the old one or the new one, and whole."""
     path = path.resolve()  # the file that a symbolic link leads to
     with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as new:
-        new.write(text)
-    shutil.copymode(path, new.name)
-    Path(new.name).replace(path)
+        new_path = Path(new.name)
+        try:
+            new.write(text)
+            new.flush()
+            shutil.copymode(path, new_path)
+            new_path.replace(path)
+        except BaseException:
+            new_path.unlink(missing_ok=True)  # nobody knows of it, and there are secrets in it
+            raise

@@ -100,7 +100,7 @@ class Deliveries:
             created_at=now,
         )
         self._rows[row.id] = row
-        self._plan_attempt(row, now + self._drawn(row, 1).delay_seconds)
+        self._plan_attempt(row, now + self._plan_for(row, 1).delay_seconds)
         return row
 
     def give_up(self, endpoint: EndpointRow) -> None:
@@ -131,7 +131,7 @@ class Deliveries:
         row.next_attempt_at = moment
         self._timeline.at(moment, row.id, partial(self._attempt, row))
 
-    def _drawn(self, row: DeliveryRow, attempt: int) -> Plan:
+    def _plan_for(self, row: DeliveryRow, attempt: int) -> Plan:
         if self._chaos is None or row.is_test:
             return UNDISTURBED
         return self._chaos.plan(self._seed, row.number, attempt)
@@ -143,10 +143,13 @@ class Deliveries:
         row.attempts += 1
         row.next_attempt_at = None
         started_at = self._time.now()
-        plan = self._drawn(row, row.attempts)
-        if plan.rotates and self._rotate is not None:
-            self._rotate(endpoint)
-        random = self._drawing(row, "beside")
+        plan = self._plan_for(row, row.attempts)
+        if plan.rotates:
+            if self._rotate is None:
+                plan = UNDISTURBED  # nor shall the log say that it was rotated
+            else:
+                self._rotate(endpoint)
+        random = self._random_for(row, "beside")
         async with asyncio.TaskGroup() as requests:
             attempt = requests.create_task(self._wire.deliver(row, endpoint, plan))
             for _ in range(plan.copies):
@@ -187,10 +190,10 @@ class Deliveries:
         if row.is_test or row.attempts > len(RETRY_SECONDS):
             row.status = DeliveryStatus.FAILED
             return
-        jitter = self._drawing(row, "wait").uniform(-RETRY_JITTER, RETRY_JITTER)
+        jitter = self._random_for(row, "wait").uniform(-RETRY_JITTER, RETRY_JITTER)
         self._plan_attempt(row, attempt.at + RETRY_SECONDS[row.attempts - 1] * (1 + jitter))
 
-    def _drawing(self, row: DeliveryRow, what: str) -> Random:
+    def _random_for(self, row: DeliveryRow, what: str) -> Random:
         """Return what draws something about an attempt, the same for the same seed."""
         return Random(f"{self._seed}:{row.number}:{row.attempts}:{what}")  # noqa: S311 - no secret
 

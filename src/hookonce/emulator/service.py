@@ -42,6 +42,7 @@ Target: TypeAlias = ASGIApp | str
 E = TypeVar("E", bound=Event[Any])
 
 _IN_PROCESS = "https://receiver.test"
+_SERVICE = "example"
 
 # So many requests are remembered, that a service which runs for weeks does not fill the memory.
 _ATTEMPTS_KEPT = 100_000
@@ -69,7 +70,8 @@ class EmulatedService:
             one, which ``secret`` returns.
         events: what the target subscribes to; every type by default.
         path: where an application receives.
-        service: the name in the service's own headers and keys.
+        service: the name in the service's own headers and keys; by default what a receiver was
+            told, else "example".
         plan: the workspace's plan: free, starter, pro or agency.
         clock: what deliveries are signed by.
         speed: let time flow by itself, so many times as fast as the clock; by default it moves
@@ -98,7 +100,7 @@ class EmulatedService:
         secret: str | None = None,
         events: Sequence[str] = SUBSCRIBABLE,
         path: str = "/webhooks",
-        service: str = "example",
+        service: str | None = None,
         plan: str = "agency",
         clock: TimeSource = system_clock,
         speed: float | None = None,
@@ -113,6 +115,9 @@ class EmulatedService:
             raise ValueError(f"speed is a number above 0, such as 1000, not {speed!r}")
         if speed is not None and isinstance(clock, FrozenTime):
             raise ValueError("a clock that is moved does not flow; give a speed or such a clock")
+        if service is None and isinstance(target, Receiver):
+            service = target.service
+        service = service or _SERVICE
         self.seed = randbits(32) if seed is None else seed
         self._random = Random(f"{self.seed}:ids")  # noqa: S311 - ids are no secrets
         self._flows = speed is not None

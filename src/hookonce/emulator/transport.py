@@ -132,6 +132,7 @@ class InProcess:
             for call in left:
                 call.cancel()
             await asyncio.wait(left)
+        self._others = None  # closed now; entered again, it opens another
         await self._open.aclose()
 
     async def post(self, request: Request, network: Network = CALM) -> HttpAnswer:

@@ -98,6 +98,9 @@ async def _run(
     match injection:
         case Injection(Fault.FAILS_BEFORE):
             raise InjectedError("injected before the handler's own code")
+        case Injection(Fault.FAILS_LATE, seconds):
+            await asyncio.sleep(seconds)
+            raise InjectedError("injected after a while, before the handler's own code")
         case Injection(Fault.ASKS_RETRY, seconds):
             raise InjectedRetry(seconds)
         case Injection(Fault.SLOW, seconds):

@@ -24,6 +24,8 @@ class Fault(StrEnum):
     """It fails after the handler's own code has run: the effect is there, and no success."""
     SLOW = "slow"
     """The handler's own code begins late."""
+    FAILS_LATE = "fails_late"
+    """It fails after a while, in which other deliveries of the event find it in flight."""
     ASKS_RETRY = "asks_retry"
     """``Retry`` is raised, and the handler's own code has not run."""
 
@@ -84,7 +86,7 @@ class FaultPlan:
             return None
         fault = chance.choice(self.kinds)
         match fault:
-            case Fault.SLOW:
+            case Fault.SLOW | Fault.FAILS_LATE:
                 seconds = chance.uniform(_SHORTEST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS)
             case Fault.ASKS_RETRY:
                 seconds = chance.uniform(_SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)

@@ -25,6 +25,7 @@ from ..samples import make_event
 from ..secrets import new_secret
 from ..stores import open_store
 from ..stores.base import DeadReason, Store
+from ..stores.inbox import InboxStore
 from .counted import counted
 from .faults import FaultPlan
 from .ledger import Ledger
@@ -166,7 +167,10 @@ class _Rehearsal:
         self._mode = mode
         self._seed = seed
         self._chaos = Chaos(chaos)
+        # One for what is drawn in order, and one for what happens between at its own time: whether
+        # a rotation or the next event comes first depends on how fast the machine is.
         self._random = Random(f"{seed}:rehearsal")  # noqa: S311 - chaos is no secret
+        self._random_learning = Random(f"{seed}:learning")  # noqa: S311 - chaos is no secret
         self._generator = EventGenerator(seed, clock=loop.unix_clock)
         self._ledger = Ledger()
         self._handlers = counted(
@@ -191,6 +195,7 @@ class _Rehearsal:
         service = EmulatedService(
             deployment,
             secret=self._secret,
+            service=self._original.service,
             clock=self._loop.unix_clock,
             speed=1.0,
             chaos=self._chaos,
@@ -203,7 +208,8 @@ class _Rehearsal:
                 await self._emit_all(service, deployment, events, progress)
                 await service.settle()
             await self._until_quiet()
-            letters = await self._bury_all(deployment.receiver)
+            waiting = await self._waiting()
+            letters = await self._take_dead_letters(deployment.receiver)
         finally:
             await deployment.end()
         successes = self._ledger.successes()
@@ -221,9 +227,10 @@ class _Rehearsal:
             ),
             ignored=sum(not event.handlers for event in self._emitted),
             dead_letters=Counter(letters.values()),
+            waiting=len(waiting),
             restarts=deployment.count - 1,
             hours=(self._loop.time() - started) / 3600,
-            findings=judged(self._emitted, attempts, self._ledger, letters.keys()),
+            findings=judged(self._emitted, attempts, self._ledger, letters.keys() | waiting),
         )
 
     def _opened_store(self) -> Store:
@@ -280,7 +287,7 @@ class _Rehearsal:
 
     def _learn_later(self, secret: str) -> None:
         # Whoever rotates has 24 hours to tell the receiver.
-        seconds = self._random.uniform(0, TWO_SIGNATURES_SECONDS - 3600)
+        seconds = self._random_learning.uniform(0, TWO_SIGNATURES_SECONDS - 3600)
         self._loop.call_later(seconds, self._secrets.add, secret)
 
     async def _until_quiet(self) -> None:
@@ -292,7 +299,23 @@ class _Rehearsal:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _bury_all(self, receiver: Receiver) -> dict[str, DeadReason]:
+    async def _waiting(self) -> set[str]:
+        """Return the ids of the events whose next attempt in the inbox lies still ahead.
+
+        What is due already is not among them: somebody should have taken it.
+        """
+        if not isinstance(self._store, InboxStore):
+            return set()
+        limit = len(self._emitted) + 1
+        entries = await self._store.entries(endpoint=self._endpoint, limit=limit)
+        now = self._loop.unix_clock()
+        return {
+            entry.delivery.event_id
+            for entry in entries
+            if entry.due_at > now and not entry.in_flight
+        }
+
+    async def _take_dead_letters(self, receiver: Receiver) -> dict[str, DeadReason]:
         """Return the ids of the dead letters with why, and leave none in somebody's store."""
         letters = await receiver.dead.list(limit=len(self._emitted) + 1)
         for letter in letters:

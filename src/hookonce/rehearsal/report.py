@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +24,8 @@ class Breach(StrEnum):
     """What a receiver must never do."""
 
     LOST = "lost"
-    """An event is over for the sender, and a handler has neither succeeded nor a dead letter."""
+    """An event is over for the sender, a handler has not succeeded, and nobody has it any more:
+    it is no dead letter, nor does it wait in the inbox for an attempt that is still to come."""
     TWICE = "handled_twice"
     """A handler succeeded more than once with one event."""
     LATE = "answered_late"
@@ -31,7 +33,8 @@ class Breach(StrEnum):
     FORGED = "accepted_forgery"
     """A request that was changed, forged or too old was answered 2xx, or handled."""
     PUNISHED = "punished_answer"
-    """A redirect, or a 410, which disables the endpoint."""
+    """A redirect; a 410, which disables the endpoint; or nothing but failures until the sender gave
+    up, although nothing is lost: that disables it in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Report:
         handled: the events with which every handler has succeeded.
         ignored: the events that no handler is for.
         dead_letters: how many events are dead letters, by why.
+        waiting: how many events wait in the inbox for an attempt that comes later than a rehearsal
+            takes: the wait was asked for, or the back-off is that long.
         restarts: how often the receiver was stopped and started.
         hours: how long it took in virtual time.
         findings: what went wrong.
@@ -83,6 +88,7 @@ class Report:
     handled: int
     ignored: int
     dead_letters: Mapping[DeadReason, int]
+    waiting: int
     restarts: int
     hours: float
     findings: tuple[Finding, ...]
@@ -118,19 +124,24 @@ def judged(
         emitted: every event.
         attempts: every request.
         ledger: every run of a handler.
-        kept: the ids of the events that are dead letters.
+        kept: the ids of the events that are dead letters, or still wait.
 
     """
     stories = _Stories(attempts, ledger.runs)
     successes = ledger.successes()
+    given_up = _given_up(attempts)
     findings = []
     for event in emitted:
+        is_lost = False
         for handler in event.handlers:
             count = successes.get((event.event_id, handler), 0)
             if count > 1:
                 findings.append(stories.finding(Breach.TWICE, event, handler))
             elif count == 0 and event.event_id not in kept:
+                is_lost = True
                 findings.append(stories.finding(Breach.LOST, event, handler))
+        if event.event_id in given_up and not is_lost:
+            findings.append(stories.finding(Breach.PUNISHED, event, None))
     known = {event.event_id: event for event in emitted}
     for run in ledger.runs:
         if run.event_id not in known:
@@ -142,6 +153,13 @@ def judged(
             event = Emitted(attempt.event_id, attempt.event_type, ())
             findings.append(stories.finding(breach, event, None))
     return tuple(findings)
+
+
+def _given_up(attempts: Sequence[Attempt]) -> set[str]:
+    """Return the events none of whose scheduled attempts was answered 2xx."""
+    scheduled = [attempt for attempt in attempts if not attempt.is_extra]
+    accepted = {attempt.event_id for attempt in scheduled if attempt.failure is None}
+    return {attempt.event_id for attempt in scheduled} - accepted
 
 
 def _breach_of(attempt: Attempt) -> Breach | None:
@@ -161,21 +179,17 @@ class _Stories:
     """Tells what happened to an event."""
 
     def __init__(self, attempts: Sequence[Attempt], runs: Sequence[HandlerRun]) -> None:
-        self._attempts = attempts
-        self._runs = runs
         self._begin = attempts[0].at if attempts else 0.0
+        self._lines: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+        for attempt in attempts:
+            line = f"delivery {attempt.number}: {_said(attempt)}"
+            self._lines[attempt.event_id].append((attempt.at, line))
+        for run in runs:
+            line = f"{run.handler} run {run.number}: {_done(run)}"
+            self._lines[run.event_id].append((run.started_at, line))
 
     def finding(self, breach: Breach, event: Emitted, handler: str | None) -> Finding:
-        lines = [
-            (attempt.at, f"delivery {attempt.number}: {_said(attempt)}")
-            for attempt in self._attempts
-            if attempt.event_id == event.event_id
-        ]
-        lines += [
-            (run.started_at, f"{run.handler} run {run.number}: {_done(run)}")
-            for run in self._runs
-            if run.event_id == event.event_id
-        ]
+        lines = self._lines.get(event.event_id, ())
         story = tuple(f"{moment - self._begin:+.1f} s  {line}" for moment, line in sorted(lines))
         return Finding(breach, event.event_id, event.event_type, handler, story)
 
