@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hookonce.rehearsal import virtual_loop
 from hookonce.rehearsal.virtual_loop import VirtualLoop, run_virtually
 
 # Far above what the machine needs for nothing, far below what is to be skipped.
@@ -61,10 +62,11 @@ def test_timers_fire_in_the_order_of_their_times() -> None:
     assert fired == [1, 2, 3, 4, 5]
 
 
-def test_while_somebody_is_at_work_outside_no_time_limit_ends_early() -> None:
+@pytest.mark.parametrize("how", ["outside", "real_time"])
+def test_while_somebody_is_at_work_outside_no_time_limit_ends_early(how: str) -> None:
     async def main(loop: VirtualLoop) -> str:
         ended = threading.Event()
-        with loop.outside():
+        with getattr(loop, how)():
             async with asyncio.timeout(3):
                 # Without the block the three seconds would be skipped at once.
                 await asyncio.to_thread(ended.wait, REAL_SECONDS)
@@ -73,6 +75,43 @@ def test_while_somebody_is_at_work_outside_no_time_limit_ends_early() -> None:
     begun = time.monotonic()
     assert run_virtually(main) == "in time"
     assert time.monotonic() - begun >= REAL_SECONDS
+
+
+def test_time_stands_still_while_somebody_outside_is_waited_for() -> None:
+    async def main(loop: VirtualLoop) -> float:
+        begun = loop.time()
+        with loop.outside():
+            await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
+        return loop.time() - begun
+
+    assert run_virtually(main) == 0
+
+
+def test_time_passes_as_on_the_wall_where_real_time_counts() -> None:
+    async def main(loop: VirtualLoop) -> float:
+        begun = loop.time()
+        with loop.real_time():
+            time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - a handler that blocks the loop
+            await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
+        return loop.time() - begun
+
+    assert 2 * REAL_SECONDS <= run_virtually(main) < SOON_SECONDS
+
+
+def test_computing_takes_no_time_but_blocking_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(loop: VirtualLoop) -> tuple[float, float]:
+        begun = loop.time()
+        time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - stands for computing
+        await asyncio.sleep(0)
+        computed = loop.time() - begun
+        monkeypatch.setattr(virtual_loop, "_BLOCKING_SECONDS", REAL_SECONDS / 2)
+        time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - stands for a call that blocks the loop
+        await asyncio.sleep(0)
+        return computed, loop.time() - begun
+
+    computed, blocked = run_virtually(main)
+    assert computed == 0
+    assert blocked >= REAL_SECONDS
 
 
 def test_work_that_nobody_has_told_of_is_not_waited_for() -> None:
@@ -89,13 +128,17 @@ def test_work_that_nobody_has_told_of_is_not_waited_for() -> None:
     assert seconds_for(main) < SOON_SECONDS
 
 
-def test_a_time_limit_still_ends_what_is_outside_for_longer() -> None:
+def test_a_time_limit_still_ends_what_is_outside_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", REAL_SECONDS)
+
     async def main(loop: VirtualLoop) -> None:
         ended = threading.Event()
         with loop.outside():
             try:
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(REAL_SECONDS):
+                    async with asyncio.timeout(3600):
                         await asyncio.to_thread(ended.wait, 60)
             finally:
                 ended.set()
@@ -109,7 +152,7 @@ def test_time_is_skipped_again_only_when_the_last_of_several_is_back() -> None:
         first, second = threading.Event(), threading.Event()
 
         async def outside(event: threading.Event) -> None:
-            with loop.outside():
+            with loop.real_time():
                 await asyncio.to_thread(event.wait, 60)
 
         works = [asyncio.ensure_future(outside(event)) for event in (first, second)]

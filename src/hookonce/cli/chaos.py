@@ -23,6 +23,7 @@ _TOLD_FINDINGS, _LISTED_FINDINGS = 3, 20
 
 _COUNTED = {
     Breach.LOST: "lost",
+    Breach.GIVEN_UP: "given up",
     Breach.TWICE: "handled twice",
     Breach.LATE: "answered late",
     Breach.FORGED: "forgeries accepted",
@@ -81,7 +82,8 @@ def chaos(
     The handlers really run: let what they call be made for tests. What they print is not shown.
     The receiver's own store and secrets are not used.
 
-    Exits 0 only if no event was lost, none was handled twice, and every answer came in time.
+    Exits 0 only if no event was lost or given up, none was handled twice, no forgery was accepted,
+    and every answer came in time. An event that a handler rejects is a dead letter, and no fault.
 
     For example: hookonce chaos app.hooks:receiver --events 2000 --seed 7
     """

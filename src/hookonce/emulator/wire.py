@@ -123,7 +123,7 @@ class Wire:
         )
         body = row.event.body
         if plan.is_tampered:
-            body = body[:-1] + bytes([body[-1] ^ 1])
+            body = _changed(body)
         attempt = Attempt(
             delivery_id=row.id,
             endpoint_id=endpoint.id,
@@ -171,6 +171,12 @@ class Wire:
         )
         self._note(attempt)
         return attempt
+
+
+def _changed(body: bytes) -> bytes:
+    """Return a body with another letter in a value: JSON still, and an event like any other."""
+    before, name, after = body.partition(b'"workspaceId":"')
+    return before + name + bytes([after[0] ^ 1]) + after[1:]
 
 
 def _fault(status: int) -> str | None:

@@ -114,7 +114,7 @@ async def _body(
     function: Callable[..., Any], is_async: bool, arguments: tuple[object, ...], loop: VirtualLoop
 ) -> None:
     """Call a user's function and wait for all it began, as the dispatcher does."""
-    with loop.outside():
+    with loop.real_time():
         if is_async:
             result = await function(*arguments)
         else:

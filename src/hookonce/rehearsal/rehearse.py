@@ -230,7 +230,7 @@ class _Rehearsal:
             waiting=len(waiting),
             restarts=deployment.count - 1,
             hours=(self._loop.time() - started) / 3600,
-            findings=judged(self._emitted, attempts, self._ledger, letters.keys() | waiting),
+            findings=judged(self._emitted, attempts, self._ledger, letters, waiting),
         )
 
     def _opened_store(self) -> Store:
@@ -264,15 +264,17 @@ class _Rehearsal:
         """Emit in rushes with hours between them, and start the receiver anew in each."""
         for begin in range(0, events, _EVENTS_IN_A_RUSH):
             size = min(_EVENTS_IN_A_RUSH, events - begin)
-            restart_after = self._random.randrange(size) if begin else None
+            restart_after = self._random.randrange(size)
             started = self._loop.time()
             moments = self._chaos.moments(self._seed + begin, size, _EVENTS_PER_SECOND)
-            async with asyncio.TaskGroup() as restarts:
-                for number, moment in enumerate(moments):
-                    await asyncio.sleep(started + moment - self._loop.time())
-                    await self._emit(service)
-                    if number == restart_after:
-                        restarts.create_task(deployment.deploy(self._copy()))
+            restart: asyncio.Task[None] | None = None
+            for number, moment in enumerate(moments):
+                await asyncio.sleep(started + moment - self._loop.time())
+                await self._emit(service)
+                if number == restart_after:
+                    restart = self._loop.create_task(deployment.deploy(self._copy()))
+            if restart is not None:
+                await restart
             if progress is not None:
                 progress(begin + size, events)
             if begin + size < events:

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from ..emulator.records import Attempt
 from ..emulator.rules import ANSWER_SECONDS
 from ..stores.base import DeadReason
-from .ledger import HandlerRun, Ledger
+from .ledger import HandlerRun, Ledger, RunOutcome
 
 __all__ = ["Breach", "Emitted", "Finding", "Report", "judged"]
 
@@ -26,6 +26,8 @@ class Breach(StrEnum):
     LOST = "lost"
     """An event is over for the sender, a handler has not succeeded, and nobody has it any more:
     it is no dead letter, nor does it wait in the inbox for an attempt that is still to come."""
+    GIVEN_UP = "given_up"
+    """It is a dead letter: the event could not be read, or the handler failed by itself."""
     TWICE = "handled_twice"
     """A handler succeeded more than once with one event."""
     LATE = "answered_late"
@@ -116,7 +118,8 @@ def judged(
     emitted: Sequence[Emitted],
     attempts: Sequence[Attempt],
     ledger: Ledger,
-    kept: Collection[str],
+    letters: Mapping[str, DeadReason],
+    waiting: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Return what went wrong.
 
@@ -124,12 +127,18 @@ def judged(
         emitted: every event.
         attempts: every request.
         ledger: every run of a handler.
-        kept: the ids of the events that are dead letters, or still wait.
+        letters: why which events are dead letters, by their ids.
+        waiting: the ids of the events whose next attempt in an inbox lies ahead.
 
     """
     stories = _Stories(attempts, ledger.runs)
     successes = ledger.successes()
-    given_up = _given_up(attempts)
+    never_accepted = _never_accepted(attempts)
+    failing = {
+        (run.event_id, run.handler)
+        for run in ledger.runs
+        if run.outcome is RunOutcome.FAILED and not run.failure_injected
+    }
     findings = []
     for event in emitted:
         is_lost = False
@@ -137,10 +146,14 @@ def judged(
             count = successes.get((event.event_id, handler), 0)
             if count > 1:
                 findings.append(stories.finding(Breach.TWICE, event, handler))
-            elif count == 0 and event.event_id not in kept:
+            elif count == 0 and (reason := letters.get(event.event_id)) is not None:
+                by_itself = (event.event_id, handler) in failing
+                if by_itself or reason is DeadReason.UNREADABLE:
+                    findings.append(stories.finding(Breach.GIVEN_UP, event, handler))
+            elif count == 0 and event.event_id not in waiting:
                 is_lost = True
                 findings.append(stories.finding(Breach.LOST, event, handler))
-        if event.event_id in given_up and not is_lost:
+        if event.event_id in never_accepted and not is_lost:
             findings.append(stories.finding(Breach.PUNISHED, event, None))
     known = {event.event_id: event for event in emitted}
     for run in ledger.runs:
@@ -155,7 +168,7 @@ def judged(
     return tuple(findings)
 
 
-def _given_up(attempts: Sequence[Attempt]) -> set[str]:
+def _never_accepted(attempts: Sequence[Attempt]) -> set[str]:
     """Return the events none of whose scheduled attempts was answered 2xx."""
     scheduled = [attempt for attempt in attempts if not attempt.is_extra]
     accepted = {attempt.event_id for attempt in scheduled if attempt.failure is None}

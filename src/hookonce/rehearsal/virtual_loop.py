@@ -1,9 +1,10 @@
 """An event loop whose time skips the stretches in which nothing happens.
 
 ``asyncio.sleep(3600)`` takes no real time, so that a day of retries can be rehearsed in seconds.
-What happens outside the loop, on a thread or a socket, takes real time and cannot be hurried: while
-somebody has said so (``outside``), time passes as it does on the wall. So no time limit ends early
-because of a skip.
+Time stands still while the loop itself computes, and while somebody outside of it, a store's
+thread or server, is waited for (``outside``), so that the speed of a machine changes nothing. It
+passes as on the wall only where real time is what counts: in ``real_time``, where a user's own code
+runs, and where somebody blocks the loop or keeps it waiting for seconds.
 """
 
 from __future__ import annotations
@@ -24,19 +25,45 @@ __all__ = ["VirtualLoop", "run_virtually"]
 T = TypeVar("T")
 
 
+# A store that answers by then has answered at once. One that does not is away, and whoever waits
+# for it must come to the end of a time limit.
+_PATIENCE_SECONDS = 5.0
+# Longer than the loop computes at a stretch by itself; a call that blocks it as long is at fault.
+_BLOCKING_SECONDS = 1.0
+
+
 class _SkippingSelector(selectors.BaseSelector):
     """Waits for files as another selector does, and skips waits in which nothing can happen.
 
     Attributes:
-        skipped: how many seconds have been skipped so far.
-        outside: how many are at work outside the loop, whose results come in real time.
+        outside: how many wait for somebody outside the loop.
 
     """
 
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
-        self.skipped = 0.0
+        self._passed = 0.0
+        self._in_real_time = 0
+        self._real_since = 0.0
+        self._woken_at = time.monotonic()
         self.outside = 0
+
+    def now(self) -> float:
+        """Return how many seconds have passed."""
+        if self._in_real_time:
+            return self._passed + time.monotonic() - self._real_since
+        return self._passed
+
+    def enter_real_time(self) -> None:
+        """Let time pass as on the wall; calls may overlap."""
+        if not self._in_real_time:
+            self._real_since = time.monotonic()
+        self._in_real_time += 1
+
+    def leave_real_time(self) -> None:
+        """Undo ``enter_real_time``."""
+        self._passed, self._real_since = self.now(), time.monotonic()
+        self._in_real_time -= 1
 
     def register(
         self, fileobj: FileDescriptorLike, events: int, data: object = None
@@ -56,14 +83,27 @@ class _SkippingSelector(selectors.BaseSelector):
         self._real.close()
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        computed = time.monotonic() - self._woken_at
+        if computed > _BLOCKING_SECONDS and not self._in_real_time:
+            self._passed += computed
+        try:
+            return self._wait(timeout)
+        finally:
+            self._woken_at = time.monotonic()
+
+    def _wait(self, timeout: float | None) -> list[tuple[SelectorKey, int]]:
         # What has happened already comes before any timer. A thread or a signal that calls into the
         # loop writes to a pipe that is registered here, so it ends a real wait too.
         ready = self._real.select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        if timeout is None or self.outside:
+        if timeout is None or self._in_real_time:
             return self._real.select(timeout)
-        self.skipped += timeout
+        if self.outside:
+            ready = self._real.select(_PATIENCE_SECONDS)
+            if ready:
+                return ready
+        self._passed += timeout
         return []
 
 
@@ -74,19 +114,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._skipping = _SkippingSelector()
         super().__init__(self._skipping)
         self._started_at = time.time()
-        self._start = self.time()
 
     def time(self) -> float:
-        """Return the loop's time in seconds: what has really passed, and what was skipped."""
-        return super().time() + self._skipping.skipped
+        """Return the loop's time in seconds from its start."""
+        return self._skipping.now()
 
     def unix_clock(self) -> float:
-        """Return the Unix time at the loop's start plus the loop's time since; from any thread."""
-        return self._started_at + self.time() - self._start
+        """Return the Unix time at the loop's start plus the loop's time; from any thread."""
+        return self._started_at + self.time()
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Skip no time while the block lasts: it awaits a thread, a socket or another process.
+        """Let no time pass while the block lasts: it awaits a thread, a socket or another process.
 
         For the loop's own thread. Blocks may overlap and nest.
         """
@@ -95,6 +134,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             yield
         finally:
             self._skipping.outside -= 1
+
+    @contextmanager
+    def real_time(self) -> Iterator[None]:
+        """Let time pass as on the wall while the block lasts, for whatever else runs too.
+
+        For the loop's own thread. Blocks may overlap and nest.
+        """
+        self._skipping.enter_real_time()
+        try:
+            yield
+        finally:
+            self._skipping.leave_real_time()
 
 
 def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
@@ -109,5 +160,5 @@ def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
         return runner.run(run())
     finally:
         # The end waits for threads of the loop, with a time limit in newer versions of Python.
-        with loop.outside():
+        with loop.real_time():
             runner.close()
