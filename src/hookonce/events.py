@@ -189,7 +189,8 @@ class EventParser:
 
         """
         try:
-            event = self._known.validate_json(body)
+            # The adapter's own `validate_json` is the same behind options: 0.3 µs of 3.6.
+            event: Event[Any] = self._known.validator.validate_json(body)
         except ValidationError as error:
             event = self._reread(body, error)
         if message_id is not None and event.id != message_id:

@@ -1,0 +1,1 @@
+"""What things cost, as ratios within one run on one machine; no test asserts a time."""

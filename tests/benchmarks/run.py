@@ -1,0 +1,50 @@
+"""Runs the parts that are asked for, one after the other, and prints a table of each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import unwrap, verify
+from .measuring import Part, as_json, machine, print_results
+
+__all__ = ["PARTS", "main"]
+
+PARTS: Sequence[Part] = (verify.PART, unwrap.PART)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what was asked for, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description="Targets are ratios within one run, so that no machine's speed enters them;"
+        " a missed one is shown and is no failure: clocks are noisy.",
+    )
+    known = {part.name: part for part in PARTS}
+    parser.add_argument(
+        "parts", nargs="*", metavar="part", help=f"all by default: {', '.join(known)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="seconds, and rough")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    asked = parser.parse_args(arguments)
+    unknown = [name for name in asked.parts if name not in known]
+    if unknown:
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(known)}")
+    chosen = [part for part in PARTS if not asked.parts or part.name in asked.parts]
+    facts = machine()
+    for name, fact in facts.items():
+        print(f"{name:12} {fact}")
+    results = {}
+    for part in chosen:
+        print(f"\n{part.name}: {part.summary}", flush=True)
+        results[part.name] = part.run(asked.quick)
+        print_results(results[part.name])
+    if asked.json:
+        asked.json.write_text(as_json(facts, results), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
