@@ -13,7 +13,7 @@ import pytest
 
 from .waiting import PATIENCE_SECONDS
 
-__all__ = ["installed_modules", "verifying_server"]
+__all__ = ["installed_modules", "missing", "verifying_server"]
 
 # Answers 204 to what verifies with any of the secrets in its arguments, else 401; the header
 # x-verified has a digit for each secret. Its first line of output is its port.

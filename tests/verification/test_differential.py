@@ -12,13 +12,14 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from freezegun import freeze_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
+from support.node import installed_modules, missing
 
 from hookonce import Refusal, VerificationError, sign, verify
 
@@ -29,13 +30,6 @@ OTHER = "whsec_" + base64.b64encode(b"another secret, as long").decode()
 
 def secret_of(key: bytes) -> str:
     return "whsec_" + base64.b64encode(key).decode()
-
-
-def missing(reason: str) -> NoReturn:
-    """Skip where a tool cannot be had, but not in CI, where nobody would notice."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def we_accept(
@@ -320,7 +314,7 @@ def ask_node(tmp_path_factory: pytest.TempPathFactory) -> AskNode:
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node is not installed")
-    modules = os.environ.get("HOOKONCE_NODE_MODULES") or install_modules(tmp_path_factory)
+    modules = installed_modules(tmp_path_factory.mktemp("node"))
 
     def ask(cases: list[Case]) -> list[Answer]:
         done = subprocess.run(
@@ -335,27 +329,6 @@ def ask_node(tmp_path_factory: pytest.TempPathFactory) -> AskNode:
         return [Answer(**answer) for answer in json.loads(done.stdout)]
 
     return ask
-
-
-def install_modules(tmp_path_factory: pytest.TempPathFactory) -> str:
-    npm = shutil.which("npm") or missing("npm is not installed, HOOKONCE_NODE_MODULES not set")
-    folder = tmp_path_factory.mktemp("node")
-    (folder / "package.json").write_text("{}")
-    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"]
-    flags += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
-    try:
-        done = subprocess.run(
-            [npm, "install", *flags, "standardwebhooks@1"],
-            cwd=folder,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        missing("npm install standardwebhooks took more than a minute")
-    if done.returncode != 0:
-        missing(f"npm install standardwebhooks failed: {done.stderr.decode()[-500:]}")
-    return str(folder / "node_modules")
 
 
 def random_case(chance: random.Random) -> Case:

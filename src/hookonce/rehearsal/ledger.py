@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,20 +48,12 @@ class HandlerRun:
     fault: Fault | None
     failure_injected: bool
 
-    @property
-    def body_succeeded(self) -> bool:
-        """Whether the handler's own code ran to its end: its effect is there, success or not."""
-        if self.failure_injected:
-            return self.fault is Fault.FAILS_AFTER
-        return self.outcome is RunOutcome.SUCCEEDED
-
 
 class Ledger:
     """Every run of every handler, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._runs: list[HandlerRun] = []
-        self._by_handler: defaultdict[tuple[str, str], list[HandlerRun]] = defaultdict(list)
         self._begun: Counter[tuple[str, str]] = Counter()
 
     def __repr__(self) -> str:
@@ -75,7 +67,6 @@ class Ledger:
     def record(self, run: HandlerRun) -> None:
         """Note how a run has ended."""
         self._runs.append(run)
-        self._by_handler[run.event_id, run.handler].append(run)
 
     @property
     def runs(self) -> Sequence[HandlerRun]:
@@ -86,10 +77,6 @@ class Ledger:
     def under_way(self) -> int:
         """How many runs have begun and not ended."""
         return self._begun.total() - len(self._runs)
-
-    def runs_of(self, event_id: str, handler: str) -> Sequence[HandlerRun]:
-        """Return the runs of one handler for one event that have ended."""
-        return tuple(self._by_handler.get((event_id, handler), ()))
 
     def successes(self) -> Mapping[tuple[str, str], int]:
         """Return how often each handler succeeded with each event: (event id, handler) to count.
