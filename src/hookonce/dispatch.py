@@ -86,12 +86,14 @@ class Progress:
     """How far an attempt has come, for those who look on while it runs.
 
     Attributes:
+        expected: how many handlers there are to run.
         finished: the handlers that have succeeded so far.
-        changed: called after each of them.
+        changed: called after each of them but the last, which is followed by the end.
         threads: the sync handlers that have been given to a thread, by their names.
 
     """
 
+    expected: int = 1
     finished: set[str] = field(default_factory=set)
     changed: Callable[[], None] = lambda: None
     threads: dict[str, Future[Any]] = field(default_factory=dict)
@@ -163,6 +165,7 @@ class Dispatcher:
             progress: kept up to date while they run.
 
         """
+        progress.expected = len(handlers)
         attempts = [self._attempt(handler, event, context_for, progress) for handler in handlers]
         if len(attempts) == 1:
             failures = [await attempts[0]]
@@ -202,7 +205,8 @@ class Dispatcher:
         )
         if error is None:
             progress.finished.add(handler.name)
-            progress.changed()
+            if len(progress.finished) < progress.expected:
+                progress.changed()
             return None
         note = f"raised by the handler {handler.name!r}"
         if note not in getattr(error, "__notes__", ()):  # the same object may be raised again
