@@ -37,6 +37,7 @@ __all__ = [
     "machine",
     "pinned",
     "print_results",
+    "spread",
 ]
 
 Subject: TypeAlias = Callable[[], object]
@@ -149,7 +150,7 @@ def compare(
             name,
             statistics.median(own),
             "µs",
-            _spread(own),
+            spread(own),
             statistics.median(a / b for a, b in zip(own, base, strict=True)),
             (targets or {}).get(name),
         )
@@ -174,7 +175,8 @@ def _seconds(call: Subject, calls: int) -> float:
     return time.perf_counter() - started
 
 
-def _spread(values: Sequence[float]) -> float:
+def spread(values: Sequence[float]) -> float:
+    """Return half the distance between the quartiles, as a part of the median."""
     low, middle, high = statistics.quantiles(values, n=4)
     return (high - low) / 2 / middle
 

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import unwrap, verify
+from . import intake, unwrap, verify
 from .measuring import Part, as_json, machine, print_results
 
 __all__ = ["PARTS", "main"]
 
-PARTS: Sequence[Part] = (verify.PART, unwrap.PART)
+PARTS: Sequence[Part] = (verify.PART, unwrap.PART, intake.PART)
 
 
 def main(arguments: Sequence[str]) -> int:
