@@ -1,5 +1,6 @@
 """Every example runs, as its first lines say, and does what it is there to show."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,12 +17,17 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
 COVERED = {
+    "django_app.py": "test_the_django_project_handles_each_event_once",
     "fastapi_app.py": "test_the_fastapi_application_handles_each_event_once",
     "flask_app.py": "test_the_flask_view_verifies_and_reads_deliveries",
+    "flask_receiver.py": "test_the_flask_application_handles_each_event_once",
     "inbox_app.py": "test_a_worker_handles_what_the_web_process_has_stored",
+    "lambda_function.py": "test_the_lambda_function_handles_each_event_once",
+    "litestar_app.py": "test_the_litestar_application_handles_each_event_once",
     "seen_too_soon.py": "test_chaos_finds_out_the_example_that_is_wrong_on_purpose",
     "standalone_verify.py": "test_the_standalone_script_prints_what_it_shows",
     "starlette_app.py": "test_the_starlette_application_handles_each_event_once",
+    "wsgi_app.py": "test_the_wsgi_application_handles_each_event_once",
 }
 """The test of each example."""
 
@@ -62,9 +68,11 @@ class Site:
 
 
 @contextmanager
-def served(here: Path, *arguments: str, command: Sequence[str] = MODULE) -> Iterator[Site]:
+def served(
+    here: Path, *arguments: str, command: Sequence[str] = MODULE, **settings: str
+) -> Iterator[Site]:
     """Run a server in a folder of its own, by default as a module of this interpreter."""
-    environment = {"PYTHONPATH": str(ROOT)}
+    environment = {"PYTHONPATH": str(ROOT), **settings}
     with running(
         *arguments, here=here, secrets=[SECRET], environment=environment, command=command
     ) as process:
@@ -168,6 +176,77 @@ def test_the_flask_view_verifies_and_reads_deliveries(tmp_path: Path) -> None:
         assert site.get("/webhooks").status_code == 405
 
 
+def test_the_flask_application_handles_each_event_once(tmp_path: Path) -> None:
+    arguments = ["flask", "--app", "examples.flask_receiver", "run", "--port", "0"]
+    with served(tmp_path, *arguments) as site:
+        check_a_comment_is_handled_once(site)
+        assert site.get("/comments").json() == ["Do you have the walnut bread on Saturdays? 🍞"]
+        assert site.deliver("post.target.failed", "evt_2").status_code == 200
+        site.process.printed(r"instagram: default:evt_2:\S*alert")
+
+
+def check_a_comment_is_handled_once(site: Site) -> None:
+    assert reason(site.deliver("comment.received", "evt_1")) == "handled"
+    assert reason(site.deliver("comment.received", "evt_1", path="/webhooks/")) == "duplicate"
+    forged = signed_request(event_body("comment.received"), SECRET).tampered()
+    assert site.post(forged).status_code == 401
+    assert site.get("/webhooks").status_code == 405
+
+
+def test_the_wsgi_application_handles_each_event_once(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "wsgi_app.py")
+    with served(tmp_path, script, command=[sys.executable], PORT="0") as site:
+        check_a_comment_is_handled_once(site)
+        assert site.get("/elsewhere").status_code == 404
+    assert site.process.output.count("ines.walks: Do you have the walnut bread") == 1
+
+
+def test_the_django_project_handles_each_event_once(tmp_path: Path) -> None:
+    with served_by_uvicorn(tmp_path, "examples.django_app:application") as site:
+        check_a_comment_is_handled_once(site)
+        [comment] = site.get("/comments/").json()["comments"]
+        assert comment.startswith("Do you have the walnut bread")
+
+
+def test_the_litestar_application_handles_each_event_once(tmp_path: Path) -> None:
+    with served_by_uvicorn(tmp_path, "examples.litestar_app:app") as site:
+        check_a_comment_is_handled_once(site)
+        assert site.get("/comments").json() == ["Do you have the walnut bread on Saturdays? 🍞"]
+
+
+INVOCATIONS = """
+import json, sys
+from examples.lambda_function import handler
+for event in json.loads(sys.argv[1]):
+    print(json.loads(handler(event, None)["body"])["reason"], flush=True)
+"""
+
+
+def test_the_lambda_function_handles_each_event_once(tmp_path: Path) -> None:
+    request = signed_request(event_body("comment.received"), SECRET)
+    event = {
+        "version": "2.0",
+        "headers": dict(request.headers),
+        "requestContext": {"http": {"method": "POST"}},
+        "body": request.body.decode(),
+        "isBase64Encoded": False,
+    }
+    result = run(
+        json.dumps([event, event]),
+        here=tmp_path,
+        secrets=[SECRET],
+        command=[sys.executable, "-c", INVOCATIONS],
+        environment={
+            "PYTHONPATH": str(ROOT),
+            "STORE_URL": f"sqlite:///{tmp_path / 'hookonce.db'}",
+        },
+    )
+    assert (result.status, result.errors) == (0, "")
+    said, *reasons = result.output.splitlines()
+    assert said.startswith("ines.walks: Do you have the walnut bread")
+    assert reasons == ["handled", "duplicate"]
+
+
 def test_chaos_finds_out_the_example_that_is_wrong_on_purpose(tmp_path: Path) -> None:
     arguments = ["chaos", "examples.seen_too_soon:receiver", "--events", "40", "--seed", "1"]
     result = run(*arguments, here=tmp_path, environment={"PYTHONPATH": str(ROOT)})
@@ -190,7 +269,20 @@ def test_the_standalone_script_prints_what_it_shows(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "it needs no store"
 
 
-@pytest.mark.parametrize("module", ["starlette_app", "fastapi_app", "flask_app", "inbox_app"])
+WITH_SECRETS = [
+    "django_app",
+    "fastapi_app",
+    "flask_app",
+    "flask_receiver",
+    "inbox_app",
+    "lambda_function",
+    "litestar_app",
+    "starlette_app",
+    "wsgi_app",
+]
+
+
+@pytest.mark.parametrize("module", WITH_SECRETS)
 def test_without_secrets_an_example_does_not_start(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"import examples.{module}"]
     result = run(here=tmp_path, command=command, environment={"PYTHONPATH": str(ROOT)})

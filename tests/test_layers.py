@@ -29,14 +29,18 @@ HOMES = {
         "stores/redis_url.py",
         "stores/redis_wake.py",
     },
-    "starlette": {"asgi.py", "emulator/api.py"},
+    "starlette": {"asgi.py", "emulator/api.py", "integrations/fastapi.py"},
+    "django": {"integrations/django.py"},
+    "fastapi": {"integrations/fastapi.py"},
+    "flask": {"integrations/flask.py"},
+    "litestar": {"integrations/litestar.py"},
     "pytest": {"pytest_plugin.py"},
     "uvicorn": {"cli/"},
     "click": {"cli/"},
     "rich": {"cli/"},
     "httpx2": {"cli/", "emulator/over_http.py"},
 }
-FOLDERS = ("cli/", "emulator/", "rehearsal/")
+FOLDERS = ("cli/", "emulator/", "integrations/", "rehearsal/")
 """Folders that the picture shows as one; within them files import each other."""
 INPUT_OUTPUT = {"asyncio", "logging", "os", "pathlib", "queue", "socket", "subprocess", "threading"}
 

@@ -20,9 +20,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .errors import Refusal
 from .headers import RawHeaders
 from .limits import Limits
-from .outcome import Outcome, Reason
+from .outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
 from .time_limit import limited
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "delivery_routes",
     "elsewhere",
     "health_routes",
+    "note_changed_body",
     "run_lifespan",
 ]
 
@@ -48,11 +50,10 @@ _log = logging.getLogger("hookonce.http")
 
 _MOST_LENGTH_DIGITS = 18
 
-_TOO_LARGE = Outcome(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Reason.BODY_TOO_LARGE)
-_TOO_SLOW = Outcome(HTTPStatus.REQUEST_TIMEOUT, Reason.BODY_TIMEOUT)
-_NOT_POST = Outcome(HTTPStatus.METHOD_NOT_ALLOWED, Reason.METHOD_NOT_ALLOWED, {"allow": "POST"})
-_NOT_FOUND = Outcome(HTTPStatus.NOT_FOUND, Reason.NOT_FOUND)
-_BROKEN = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR)
+_NOTHING_CAME = (
+    ", not even a part of it: the client is slow, or something before the receiver (middleware, a"
+    " dependency) has consumed it; let that leave the receiver's path alone"
+)
 
 
 class Handle(Protocol):
@@ -88,33 +89,43 @@ class DeliveryApp:
         """Answer one request."""
         started = asyncio.get_running_loop().time()
         if scope["method"] != "POST":
-            await _respond(send, _NOT_POST)
+            await _respond(send, NOT_POST)
             return
         headers = scope["headers"]
+        pieces: list[bytes] = []
         try:
             body = await limited(
-                self._limits.body_seconds, _read_body(headers, receive, self._limits.body_bytes)
+                self._limits.body_seconds,
+                _read_body(headers, receive, self._limits.body_bytes, pieces),
             )
         except _TooLargeError:
             _log.warning("refused a body of more than %d bytes", self._limits.body_bytes)
-            await _respond(send, _TOO_LARGE, closing=scope)
+            await _respond(send, TOO_LARGE, closing=scope)
         except TimeoutError:
-            _log.warning("a body had not arrived after %g s", self._limits.body_seconds)
-            await _respond(send, _TOO_SLOW, closing=scope)
+            _log.warning(
+                "a body had not arrived after %g s%s",
+                self._limits.body_seconds,
+                "" if any(pieces) else _NOTHING_CAME,
+            )
+            await _respond(send, TOO_SLOW, closing=scope)
         except _GoneError:
             _log.info("a client went away before its body had arrived")
         else:
-            await _respond(send, await self._handle(body, headers, started=started))
+            outcome = await self._handle(body, headers, started=started)
+            if outcome.reason == Refusal.NO_MATCHING_SIGNATURE:
+                note_changed_body(outcome, body, _announced(headers))
+            await _respond(send, outcome)
 
 
-async def _read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive, most: int) -> bytes:
+async def _read_body(
+    headers: Iterable[tuple[bytes, bytes]], receive: Receive, most: int, chunks: list[bytes]
+) -> bytes:
     for name, value in headers:
         # By its length first: int() refuses thousands of digits.
         if name == b"content-length" and value.isdigit():
             too_large = len(value) > _MOST_LENGTH_DIGITS or int(value) > most
             if too_large:
                 raise _TooLargeError
-    chunks: list[bytes] = []
     size = 0
     while True:
         message = await receive()
@@ -127,6 +138,34 @@ async def _read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive, m
         chunks.append(chunk)
         if not message.get("more_body", False):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _announced(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit() and len(value) <= _MOST_LENGTH_DIGITS:
+            return int(value)
+    return None
+
+
+def note_changed_body(outcome: Outcome, body: bytes, announced: int | None) -> None:
+    """Say in the log where no signature matches since the body was written anew on its way.
+
+    The refusal alone would send somebody to look for a wrong secret.
+
+    Args:
+        outcome: what the receiver answers.
+        body: the body as it arrived at the receiver.
+        announced: the content-length of the request, if it had one.
+
+    """
+    if outcome.reason == Refusal.NO_MATCHING_SIGNATURE and announced not in {None, len(body)}:
+        _log.error(
+            "the body of a delivery was changed on its way: it has %d bytes, and %s were announced."
+            " Signatures cover the bytes as they were sent: hand them on as they are, without"
+            " parsing, mapping or encoding them anew",
+            len(body),
+            announced,
+        )
 
 
 async def _respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:
@@ -175,7 +214,7 @@ class StatusGuard:
             if answer.started:
                 raise
             _log.exception("the application around a receiver raised; answered 500")
-            await _respond(send, _BROKEN)
+            await _respond(send, BROKEN)
 
     def _guards(self, scope: Scope) -> bool:
         return self._paths is None or app_path(scope).rstrip("/") in self._paths
@@ -201,7 +240,7 @@ class _GuardedAnswer:
                     self._path,
                     status,
                 )
-                await _respond(self._send, _BROKEN)
+                await _respond(self._send, BROKEN)
                 return
         await self._send(message)
 
@@ -308,4 +347,4 @@ async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
     else:
-        await _respond(send, _NOT_FOUND)
+        await _respond(send, NOT_FOUND)

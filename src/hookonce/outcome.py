@@ -10,7 +10,18 @@ from functools import lru_cache
 from http import HTTPStatus
 from math import ceil
 
-__all__ = ["DUPLICATE", "HANDLED", "Outcome", "Reason", "later"]
+__all__ = [
+    "BROKEN",
+    "DUPLICATE",
+    "HANDLED",
+    "NOT_FOUND",
+    "NOT_POST",
+    "TOO_LARGE",
+    "TOO_SLOW",
+    "Outcome",
+    "Reason",
+    "later",
+]
 
 # The first wait of the sender's schedule (interface, Events: Delivery behaviour). That it reads
 # Retry-After is not documented; it does no harm.
@@ -80,6 +91,11 @@ def _body(status: int, reason: str) -> bytes:
 
 HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
 DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
+TOO_LARGE = Outcome(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Reason.BODY_TOO_LARGE)
+TOO_SLOW = Outcome(HTTPStatus.REQUEST_TIMEOUT, Reason.BODY_TIMEOUT)
+NOT_POST = Outcome(HTTPStatus.METHOD_NOT_ALLOWED, Reason.METHOD_NOT_ALLOWED, {"allow": "POST"})
+NOT_FOUND = Outcome(HTTPStatus.NOT_FOUND, Reason.NOT_FOUND)
+BROKEN = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR)
 
 
 def later(reason: Reason, after_seconds: float | None = None) -> Outcome:

@@ -149,6 +149,11 @@ class Runs:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
+    async def idle(self, seconds: float) -> bool:
+        """Wait until nothing is under way, but no longer than that; return whether nothing is."""
+        await self._until_idle(seconds)
+        return not (self._tasks or self._expected)
+
     async def drain(self) -> None:
         """Wait for what is under way, then cancel and release what still is."""
         await self._until_idle(self._limits.drain_seconds)

@@ -1,0 +1,24 @@
+"""An AWS Lambda function behind API Gateway, a function URL or a load balancer.
+
+Set the function's handler to `examples.lambda_function.handler`, and in its environment
+HOOKONCE_SECRETS and the STORE_URL of a Redis that all its instances share.
+"""
+
+import os
+
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.events import CommentReceived
+from hookonce.integrations.aws_lambda import LambdaHandler
+
+receiver = Receiver(
+    secrets=EnvironmentSecrets(),
+    store=os.environ.get("STORE_URL", "redis://localhost:6379/0"),
+)
+
+
+@receiver.on(CommentReceived)
+async def answer(event: CommentReceived) -> None:
+    print(f"{event.data.author_username}: {event.data.text}", flush=True)
+
+
+handler = LambdaHandler(receiver)

@@ -1,0 +1,26 @@
+"""A Litestar application that receives webhooks beside its own API.
+
+HOOKONCE_SECRETS=whsec_… uvicorn examples.litestar_app:app
+"""
+
+from litestar import Litestar, get
+
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.events import CommentReceived
+from hookonce.integrations.litestar import handler_for
+
+receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
+comments: list[str] = []
+
+
+@receiver.on(CommentReceived)
+async def remember(event: CommentReceived) -> None:
+    comments.append(event.data.text)
+
+
+@get("/comments")
+async def list_comments() -> list[str]:
+    return comments
+
+
+app = Litestar([handler_for(receiver, "/webhooks"), list_comments], lifespan=[receiver.lifespan])

@@ -1,0 +1,193 @@
+"""A receiver as an AWS Lambda function behind API Gateway or an Application Load Balancer.
+
+Lambda freezes a process when an invocation ends. So handlers end before the answer: an inbox with
+workers in the process is refused, and a handler that outlasts the answer budget is waited for.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from ..asgi import note_changed_body
+from ..outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome, Reason
+from ..receiver import Receiver
+from .bodies import BodyTooLargeError, announced_length
+from .loop_thread import LoopThread
+
+__all__ = ["LambdaHandler"]
+
+_log = logging.getLogger("hookonce.http")
+
+MALFORMED = Outcome(HTTPStatus.BAD_REQUEST, "malformed_event")
+
+# What is left of an invocation when it stops to wait for a handler: enough to answer.
+_MARGIN_SECONDS = 1.0
+
+
+class LambdaContext(Protocol):
+    """The part of Lambda's context object that is used."""
+
+    def get_remaining_time_in_millis(self) -> int: ...
+
+
+class LambdaHandler:
+    """The handler of a Lambda function that answers deliveries, whatever path is routed to it.
+
+    It understands the events of API Gateway (REST and HTTP APIs, function URLs) and of Application
+    Load Balancers, and answers in the shape each expects. Its event loop and store stay open from
+    one invocation to the next::
+
+        handler = LambdaHandler(receiver)  # app.handler in the function's settings
+
+    Use a store that outlives the machine, such as Redis, and give the function more time than the
+    longest handler needs.
+
+    Raises:
+        ValueError: the receiver has an inbox with embedded workers.
+
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        if receiver.has_embedded_workers:
+            raise ValueError(
+                "a Lambda function is frozen as soon as it has answered, so workers in its process"
+                " would stand still with events in their hands: leave `inbox` out to handle inside"
+                " the invocation, or use Inbox(embedded=False) with `hookonce worker` elsewhere"
+            )
+        self._limits = receiver.limits
+        self._loop = LoopThread(receiver)
+
+    def __call__(self, event: Mapping[str, Any], context: LambdaContext | None) -> dict[str, Any]:
+        """Answer one event.
+
+        Raises:
+            ValueError: it is no HTTP request, so nobody waits for an answer.
+
+        """
+        request = _Request.of(event)
+        try:
+            outcome = self._answer(request)
+        except BodyTooLargeError:
+            outcome = TOO_LARGE
+        except _MalformedError as error:
+            _log.error("cannot read an event of API Gateway or a load balancer: %s", error)
+            outcome = MALFORMED
+        except Exception:  # noqa: BLE001 - a gateway would answer 502, and say nothing
+            _log.exception("a delivery could not be handed to the receiver; answered 500")
+            outcome = BROKEN
+        if outcome.reason == Reason.STILL_RUNNING:
+            self._finish(context)
+        return request.response(outcome)
+
+    def close(self) -> None:
+        """Drain running handlers and end the event loop; at exit this happens by itself."""
+        self._loop.close()
+
+    def _answer(self, request: _Request) -> Outcome:
+        arrived = time.monotonic()
+        if request.method != "POST":
+            return NOT_POST
+        most = self._limits.body_bytes
+        headers = list(request.headers())
+        lengths = (value for name, value in headers if name.lower() == "content-length")
+        announced = announced_length(next(lengths, None), most)
+        body = request.body()
+        if len(body) > most:
+            _log.warning("refused a body of more than %d bytes", most)
+            raise BodyTooLargeError
+        outcome = self._loop.handle(body, headers, waited=time.monotonic() - arrived)
+        note_changed_body(outcome, body, announced)
+        return outcome
+
+    def _finish(self, context: LambdaContext | None) -> None:
+        """Wait for handlers that still run: after the answer they would be frozen."""
+        left = self._limits.handler_timeout_seconds
+        if context is not None:
+            left = min(left, context.get_remaining_time_in_millis() / 1000 - _MARGIN_SECONDS)
+        if not self._loop.idle(max(0.0, left)):
+            _log.error("a handler needs longer than this function may take; it is frozen now")
+
+
+class _MalformedError(Exception):
+    """An HTTP request that cannot be read; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """An HTTP request as a gateway describes it."""
+
+    event: Mapping[str, Any]
+    method: str
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> _Request:
+        """Return the request in an event, or raise ValueError where there is none."""
+        if isinstance(event, Mapping):
+            method = event.get("httpMethod")  # REST APIs and load balancers
+            if method is None:  # HTTP APIs and function URLs
+                http = _mapping(_mapping(event.get("requestContext")).get("http"))
+                method = http.get("method")
+            if isinstance(method, str):
+                return cls(event, method.upper())
+        raise ValueError(
+            "this is no request of API Gateway, a function URL or a load balancer (it names no"
+            " HTTP method); is the function invoked by something else?"
+        )
+
+    def headers(self) -> Iterator[tuple[str, str]]:
+        """Yield the headers, every value of those that are repeated."""
+        repeated = _mapping(self.event.get("multiValueHeaders"))
+        for name, values in repeated.items():
+            for value in values if isinstance(values, list) else ():
+                if isinstance(value, str):
+                    yield str(name), value
+        if repeated:
+            return  # a REST API gives the last of each in `headers` as well
+        for name, value in _mapping(self.event.get("headers")).items():
+            if isinstance(value, str):
+                yield str(name), value
+
+    def body(self) -> bytes:
+        """Return the bytes of the body."""
+        body = self.event.get("body")
+        if body is None:
+            return b""
+        if not isinstance(body, str):
+            raise _MalformedError("its body is not text; use the Lambda proxy integration")
+        if not self.event.get("isBase64Encoded"):
+            try:
+                return body.encode()
+            except UnicodeEncodeError:
+                raise _MalformedError("its body has lone surrogates") from None
+        try:
+            return base64.b64decode(body, validate=True)
+        except (binascii.Error, ValueError):
+            raise _MalformedError("isBase64Encoded is set, and its body is not base64") from None
+
+    def response(self, outcome: Outcome) -> dict[str, Any]:
+        """Return an answer in the shape that the sender of the event expects."""
+        status = HTTPStatus(outcome.status)
+        headers = {"content-type": "application/json", **outcome.headers}
+        answer: dict[str, Any] = {
+            "statusCode": int(status),
+            "headers": headers,
+            "body": outcome.body.decode(),
+            "isBase64Encoded": False,
+        }
+        if "elb" in _mapping(self.event.get("requestContext")):
+            answer["statusDescription"] = f"{int(status)} {status.phrase}"
+            if "multiValueHeaders" in self.event:  # an ALB takes the headers it was told to take
+                del answer["headers"]
+                answer["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
+        return answer
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

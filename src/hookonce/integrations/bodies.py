@@ -1,0 +1,93 @@
+"""Reads bodies within their limits, and notices when one is not what was sent.
+
+A signature covers bytes. Where middleware has read the body before the receiver no signature can
+match, and a bare 401 would send somebody to look for a wrong secret. So the number of bytes is
+compared with the one announced; ``hookonce.asgi.note_changed_body`` does so for a body written
+anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+__all__ = ["CONSUMED", "BodyTooLargeError", "announced_length", "read_body", "was_consumed"]
+
+_log = logging.getLogger("hookonce.http")
+
+CONSUMED = (
+    "Something before the receiver (middleware, a hook, a dependency) has read it: let it leave the"
+    " receiver's path alone, or let it read by what the framework keeps for others"
+)
+
+_PIECE_BYTES = 64 * 1024
+_MOST_LENGTH_DIGITS = 18  # int() refuses thousands of digits
+
+
+class BodyTooLargeError(Exception):
+    """The body is over the limit."""
+
+
+def announced_length(value: str | None, most: int) -> int | None:
+    """Return the number in a content-length header; None where it says nothing.
+
+    Raises:
+        BodyTooLargeError: it is over ``most``; nothing has been read then.
+
+    """
+    text = (value or "").strip()
+    if not (text.isascii() and text.isdigit()):
+        return None
+    if len(text) > _MOST_LENGTH_DIGITS or int(text) > most:
+        _log.warning("refused a body of more than %d bytes", most)
+        raise BodyTooLargeError
+    return int(text)
+
+
+def read_body(
+    read: Callable[[int], bytes], announced: int | None, most: int, deadline: float
+) -> bytes:
+    """Return a body, read in pieces; without an announced length up to the end of the input.
+
+    A piece that never comes is the server's affair: blocking input cannot be given up.
+
+    Args:
+        read: returns at most so many bytes, and none at the end.
+        announced: how many bytes there are.
+        most: how many there may be.
+        deadline: when the last piece must have come, in ``time.monotonic()`` seconds.
+
+    Raises:
+        BodyTooLargeError: there are more bytes than there may be.
+        TimeoutError: the deadline has passed.
+
+    """
+    pieces: list[bytes] = []
+    left = most + 1 if announced is None else announced
+    while left > 0 and (piece := read(min(left, _PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+        if left > 0 and time.monotonic() > deadline:
+            _log.warning("a body had not arrived in time")
+            raise TimeoutError
+    body = b"".join(pieces)
+    if len(body) > most:
+        _log.warning("refused a body of more than %d bytes", most)
+        raise BodyTooLargeError
+    return body
+
+
+def was_consumed(body: bytes, announced: int | None) -> bool:
+    """Return whether bytes are missing that were announced; the log says so then."""
+    if announced is None or len(body) >= announced:
+        return False
+    if body:
+        _log.warning("only %d of %d bytes of a body arrived", len(body), announced)
+    else:
+        _log.error(
+            "the body of a delivery is consumed: %d bytes were announced and none is left. %s",
+            announced,
+            CONSUMED,
+        )
+    return True

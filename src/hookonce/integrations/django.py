@@ -1,0 +1,132 @@
+"""A receiver in a Django project, served by WSGI or ASGI.
+
+Django has no lifespan for applications, and under WSGI no event loop that lasts, so the receiver
+runs in an event loop of its own, which the first delivery starts and the end of the process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+# Django ships no types, hence the ignores.
+from django.core.exceptions import RequestDataTooBig  # type: ignore[import-untyped]
+from django.db import connections, transaction  # type: ignore[import-untyped]
+from django.http import (  # type: ignore[import-untyped]
+    HttpRequest,
+    HttpResponse,
+    RawPostDataException,
+    UnreadablePostError,
+)
+from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
+
+from ..asgi import note_changed_body
+from ..outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome
+from ..receiver import Receiver
+from .bodies import CONSUMED, BodyTooLargeError, announced_length, was_consumed
+from .loop_thread import LoopThread
+from .wsgi import headers_of, request_headers
+
+__all__ = ["WebhookView", "webhook_urls", "webhook_view"]
+
+_log = logging.getLogger("hookonce.http")
+
+
+class WebhookView(Protocol):
+    """An async view; ``close`` drains its receiver's handlers, and at exit comes by itself."""
+
+    close: Callable[[], None]
+
+    def __call__(self, request: HttpRequest) -> Awaitable[HttpResponse]:
+        """Answer one request."""
+        ...
+
+
+def webhook_urls(path: str, receiver: Receiver) -> list[URLPattern]:
+    """Return URL patterns that answer at ``path``, with and without a trailing slash.
+
+    With a slash alone ``APPEND_SLASH`` would redirect, and a redirect is a failed delivery.
+
+    Args:
+        path: as in ``django.urls.path``, without a leading slash, for example ``webhooks``.
+        receiver: see ``webhook_view``.
+
+    """
+    if path.startswith("/"):
+        raise ValueError(f"a path in a URLconf starts without a slash, unlike {path!r}")
+    return [
+        re_path(rf"^{re.escape(path.rstrip('/'))}/?\Z", webhook_view(receiver), name="hookonce")
+    ]
+
+
+def webhook_view(receiver: Receiver) -> WebhookView:
+    """Return a view that answers deliveries; it is async, and runs under WSGI as well.
+
+    It is exempt from CSRF checks, from ``LoginRequiredMiddleware`` and from ``ATOMIC_REQUESTS``
+    (handlers run in other threads, and a transaction of the request would not be theirs).
+
+    Its ``close()`` drains running handlers, and at exit that happens by itself.
+
+    Args:
+        receiver: it belongs to the thread of this view.
+
+    """
+    loop = LoopThread(receiver)
+    limits = receiver.limits
+
+    async def webhook(request: HttpRequest) -> HttpResponse:
+        outcome = await _answer(loop, request, limits.body_bytes)
+        headers = dict(headers_of(outcome))
+        return HttpResponse(outcome.body, status=int(outcome.status), headers=headers)
+
+    view: Any = webhook
+    view.csrf_exempt = True  # what the decorator sets; before Django 5.0 it takes no async view
+    for alias in connections:
+        view = transaction.non_atomic_requests(alias)(view)
+    view.login_required = False  # what login_not_required sets, since Django 5.1
+    view.close = loop.close
+    exempt: WebhookView = view
+    return exempt
+
+
+async def _answer(loop: LoopThread, request: HttpRequest, most: int) -> Outcome:
+    arrived = time.monotonic()
+    if request.method != "POST":
+        return NOT_POST
+    try:
+        announced = announced_length(request.META.get("CONTENT_LENGTH"), most)
+        body = _body_of(request, most)
+        if body is None or was_consumed(body, announced):
+            return BROKEN
+        outcome = await loop.handle_async(
+            body, list(request_headers(request.META)), waited=time.monotonic() - arrived
+        )
+    except BodyTooLargeError:
+        return TOO_LARGE
+    except Exception:  # noqa: BLE001 - Django's own answer to it may be a page
+        _log.exception("a delivery could not be handed to the receiver; answered 500")
+        return BROKEN
+    note_changed_body(outcome, body, announced)
+    return outcome
+
+
+def _body_of(request: HttpRequest, most: int) -> bytes | None:
+    """Return the body as it came; None where it cannot be had any more, and the log says why."""
+    try:
+        body: bytes = request.body
+    except RequestDataTooBig:
+        _log.error("refused a body that is larger than the setting DATA_UPLOAD_MAX_MEMORY_SIZE")
+        raise BodyTooLargeError from None
+    except RawPostDataException:
+        _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
+        return None
+    except UnreadablePostError as error:
+        _log.warning("a client went away before its body had arrived: %s", error)
+        return None
+    if len(body) > most:
+        _log.warning("refused a body of more than %d bytes", most)
+        raise BodyTooLargeError
+    return body

@@ -1,0 +1,166 @@
+"""A receiver in a FastAPI application, with an entry in its OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+
+from ..asgi import ASGIApp, Message, Receive, Scope, Send, StatusGuard
+from ..events import Event
+from ..receiver import Receiver
+from .bodies import CONSUMED
+
+__all__ = ["DeliveryAnswer", "router_for"]
+
+
+class DeliveryAnswer(BaseModel):
+    """The body of every answer."""
+
+    status: Literal["accepted", "refused", "retry"]
+    reason: str
+
+
+_ANSWERS = {
+    200: "Handled now or before, or deliberately ignored",
+    202: "Kept: in the inbox, or as a dead letter",
+    400: "A signed header is missing or malformed",
+    401: "No signature matches, or the timestamp is outside the tolerance",
+    405: "Not a POST",
+    408: "The body did not arrive in time",
+    413: "The body is too large",
+    500: "Failed; to be delivered again",
+    503: "Not now; to be delivered again",
+}
+
+# FastAPI answers other methods by itself, with another body.
+_OTHER_METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "PUT", "TRACE"]
+
+_HEADERS = {
+    "webhook-id": "The event's id, the same in every attempt",
+    "webhook-timestamp": "When this attempt was signed, in Unix seconds",
+    "webhook-signature": "One `v1,` signature, or several separated by spaces",
+}
+
+
+def router_for(receiver: Receiver, path: str = "/webhooks", **options: Any) -> APIRouter:
+    """Return a router that answers deliveries at ``path``, with and without a trailing slash.
+
+    ::
+
+        app = FastAPI(lifespan=receiver.lifespan)
+        app.include_router(router_for(receiver, "/webhooks"))
+
+    The body is read raw, within the receiver's limits. Dependencies of the application or of
+    ``include_router`` run before it, and none of them can make a 3xx or a 410 go out from here.
+
+    Args:
+        receiver: what answers.
+        path: where deliveries arrive, after any prefix; empty for the prefix alone.
+        options: for the ``APIRouter``, such as ``tags``.
+
+    Raises:
+        ValueError: the path does not start with a slash.
+
+    """
+    if path and not path.startswith("/"):
+        raise ValueError(f"a path starts with a slash, unlike {path!r}")
+    app: ASGIApp = receiver.routes("/")[0].endpoint
+    bare = path.rstrip("/")
+    spellings = ("/",) if path == "/" else (bare, f"{bare}/")
+
+    async def receive_webhook(request: Request) -> Response:
+        return _Delivery(app, request)
+
+    router = APIRouter(route_class=_GuardedRoute, **options)
+    for spelling in spellings:
+        router.add_api_route(
+            spelling,
+            receive_webhook,
+            methods=["POST"],
+            summary="Receive a webhook",
+            description="Takes one signed event, as Standard Webhooks describes.",
+            response_model=None,
+            responses={
+                status: {"model": DeliveryAnswer, "description": text}
+                for status, text in _ANSWERS.items()
+            },
+            openapi_extra=_request_described(),
+            include_in_schema=spelling == spellings[0],
+        )
+        router.add_api_route(
+            spelling,
+            receive_webhook,
+            methods=_OTHER_METHODS,
+            response_model=None,
+            include_in_schema=False,
+        )
+    return router
+
+
+class _GuardedRoute(APIRoute):
+    """A route from which nothing goes out that the sender would punish, whoever answers it."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await StatusGuard(super().handle)(scope, receive, send)
+
+
+class _Delivery(Response):
+    """The answer that the receiver gives to a request."""
+
+    def __init__(self, app: ASGIApp, request: Request) -> None:
+        super().__init__()
+        self._app = app
+        self._request = request
+
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,  # noqa: ARG002 - the request has it, and what was read from it
+        send: Send,
+    ) -> None:
+        await self._app(scope, _pieces_of(self._request), send)
+
+
+def _pieces_of(request: Request) -> Receive:
+    """Return the body as a server gives it, also where a dependency has read and kept it."""
+    pieces = request.stream()
+
+    async def receive() -> Message:
+        try:
+            piece = await anext(pieces)
+        except StopAsyncIteration:
+            return {"type": "http.request", "body": b"", "more_body": False}
+        except ClientDisconnect:
+            return {"type": "http.disconnect"}
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"the body of a delivery is consumed. {CONSUMED}, such as `await request.body()`"
+            ) from error
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    return receive
+
+
+def _request_described() -> dict[str, Any]:
+    """Return what OpenAPI says of a delivery: its headers and its envelope."""
+    envelope = Event[dict[str, Any]].model_json_schema(by_alias=True)
+    return {
+        "parameters": [
+            {
+                "name": name,
+                "in": "header",
+                "required": True,
+                "description": text,
+                "schema": {"type": "string"},
+            }
+            for name, text in _HEADERS.items()
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {**envelope, "title": "Event"}}},
+        },
+    }

@@ -1,0 +1,73 @@
+"""A receiver in a Flask application."""
+
+from __future__ import annotations
+
+import logging
+
+from flask import Blueprint, Flask, Response, request
+
+from ..outcome import BROKEN, Outcome
+from ..receiver import Receiver
+from .wsgi import WSGIReceiver, headers_of, is_punished
+
+__all__ = ["register"]
+
+_log = logging.getLogger("hookonce.http")
+
+# Flask answers other methods by itself, with HTML.
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
+
+
+def register(
+    app: Flask | Blueprint, receiver: Receiver, path: str = "/webhooks", *, name: str = "hookonce"
+) -> WSGIReceiver:
+    """Let an application or a blueprint receive deliveries at ``path``, with and without a slash.
+
+    The body is taken before Flask parses it. Whatever a hook of the application answers instead
+    (a redirect to a login page, say), no 3xx or 410 goes out from this path.
+
+    Args:
+        app: a Flask application, or a blueprint that is not registered yet.
+        receiver: it runs in an event loop of its own, which the first delivery starts.
+        path: where deliveries arrive; a blueprint's prefix comes before it.
+        name: the name of the route, for a second receiver in one application.
+
+    Returns:
+        what answers; its ``close`` drains running handlers, and at exit that happens by itself.
+
+    """
+    bare = path.rstrip("/")
+    wsgi = WSGIReceiver(receiver)
+
+    def deliver() -> Response:
+        # Once somebody has asked for the stream Flask owns it, and may have kept the bytes.
+        kept = request.get_data() if "stream" in vars(request) else None
+        return _response(wsgi.dispatch(request.environ, body=kept))
+
+    def guard(response: Response) -> Response:
+        if _endpoint_name(request.endpoint) != name or not is_punished(response.status):
+            return response
+        _log.error(
+            "the application answered a delivery with %d; sent 500 instead", response.status_code
+        )
+        return _response(BROKEN)
+
+    app.add_url_rule(
+        bare or "/",
+        name,
+        deliver,
+        methods=_METHODS,
+        provide_automatic_options=False,
+        strict_slashes=False,
+    )
+    app.after_request(guard)
+    return wsgi
+
+
+def _endpoint_name(endpoint: str | None) -> str:
+    """Return the name of a route without the names of the blueprints it is in."""
+    return (endpoint or "").rpartition(".")[2]
+
+
+def _response(outcome: Outcome) -> Response:
+    return Response(outcome.body, int(outcome.status), headers_of(outcome))

@@ -1,0 +1,79 @@
+"""A receiver in a Litestar application."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from litestar import Request
+from litestar.handlers import HTTPRouteHandler, route
+from litestar.types import ASGIApp
+from litestar.utils.scope.state import ScopeState
+
+from .. import asgi as own
+from ..asgi import Message, Receive, Scope, Send, StatusGuard
+from ..receiver import Receiver
+
+if TYPE_CHECKING:
+    from litestar.types import Method
+
+__all__ = ["handler_for"]
+
+# Litestar answers other methods by itself, with another body. It has no TRACE.
+_METHODS: tuple[Method, ...] = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+
+
+def handler_for(
+    receiver: Receiver, path: str = "/webhooks", *, name: str = "hookonce", **options: Any
+) -> HTTPRouteHandler:
+    """Return a route handler that answers deliveries at ``path``, with and without a slash.
+
+    The receiver's lifespan belongs to the application's::
+
+        app = Litestar([handler_for(receiver)], lifespan=[receiver.lifespan])
+
+    The body is read raw, within the receiver's limits. The route is exempt from CSRF checks and
+    authentication, and whatever a guard answers, no 3xx or 410 goes out from it.
+
+    Args:
+        receiver: what answers.
+        path: where deliveries arrive; the path of a Litestar router comes before it.
+        name: the name of the route, for a second receiver in one application.
+        options: for Litestar's route, such as ``guards``.
+
+    """
+    app = receiver.routes("/")[0].endpoint
+
+    # A handler of its kind for ASGI applications would do, if Litestar let middleware (its own for
+    # logs, say) read bodies before one.
+    @route(
+        path,
+        http_method=_METHODS,
+        name=name,
+        include_in_schema=False,
+        middleware=[_guarded],
+        exclude_from_csrf=True,
+        exclude_from_auth=True,
+        **options,
+    )
+    async def deliver(request: Request[Any, Any, Any]) -> ASGIApp:
+        kept = ScopeState.from_scope(request.scope).body
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await app(scope, _given(kept) if isinstance(kept, bytes) else receive, send)
+
+        return cast("ASGIApp", answer)
+
+    return deliver
+
+
+def _guarded(app: ASGIApp) -> ASGIApp:
+    return cast("ASGIApp", StatusGuard(cast("own.ASGIApp", app)))
+
+
+def _given(body: bytes) -> Receive:
+    """Return what gives a body that was read before, where Litestar has kept its bytes."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive

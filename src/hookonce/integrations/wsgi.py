@@ -1,0 +1,196 @@
+"""A receiver as a WSGI application, for Flask, Pyramid, Bottle or a server alone.
+
+WSGI has threads and no lifespan, a receiver has an event loop: it runs in a thread of its own that
+the first delivery starts (so a server may fork before), and that ends with the interpreter.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from http import HTTPStatus
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ..asgi import note_changed_body
+from ..outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
+from ..receiver import Receiver
+from .bodies import BodyTooLargeError, announced_length, read_body, was_consumed
+from .loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+__all__ = ["StatusGuard", "WSGIReceiver"]
+
+_log = logging.getLogger("hookonce.http")
+
+
+class WSGIReceiver:
+    """A WSGI application that answers deliveries, from any number of threads.
+
+    It answers at its path with and without a trailing slash, also where it is mounted below one
+    (``DispatcherMiddleware(app, {"/webhooks": WSGIReceiver(receiver)})``), and 404 elsewhere.
+    ``dispatch`` is the same without the path, for a framework that has its own routes.
+
+    Args:
+        receiver: it belongs to this application's thread.
+        path: where deliveries arrive if it is not mounted.
+
+    """
+
+    def __init__(self, receiver: Receiver, *, path: str = "/webhooks") -> None:
+        bare = path.rstrip("/")
+        self._paths = frozenset({"", "/", bare, f"{bare}/"})
+        self._limits = receiver.limits
+        self._loop = LoopThread(receiver)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        found = environ.get("PATH_INFO", "") in self._paths
+        outcome = self.dispatch(environ) if found else NOT_FOUND
+        start_response(_status_line(outcome.status), headers_of(outcome))
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [outcome.body]
+
+    def dispatch(self, environ: WSGIEnvironment, *, body: bytes | None = None) -> Outcome:
+        """Return what to answer to a request, whatever its path; no exception escapes.
+
+        Args:
+            environ: the request; its input must not have been read.
+            body: the raw body where it has been read and kept.
+
+        """
+        arrived = time.monotonic()
+        if environ["REQUEST_METHOD"] != "POST":
+            return NOT_POST
+        try:
+            return self._deliver(environ, body, arrived)
+        except BodyTooLargeError:
+            return TOO_LARGE
+        except TimeoutError:
+            return TOO_SLOW
+        except Exception:  # noqa: BLE001 - what a server would answer instead says nothing
+            _log.exception("a delivery could not be handed to the receiver; answered 500")
+            return BROKEN
+
+    def close(self) -> None:
+        """Drain running handlers and end the thread; at exit this happens by itself."""
+        self._loop.close()
+
+    def _deliver(self, environ: WSGIEnvironment, body: bytes | None, arrived: float) -> Outcome:
+        announced = announced_length(environ.get("CONTENT_LENGTH"), self._limits.body_bytes)
+        if body is None:
+            body = self._read(environ, announced, arrived + self._limits.body_seconds)
+        elif len(body) > self._limits.body_bytes:
+            raise BodyTooLargeError
+        if was_consumed(body, announced):
+            return BROKEN
+        headers = list(request_headers(environ))
+        outcome = self._loop.handle(body, headers, waited=time.monotonic() - arrived)
+        note_changed_body(outcome, body, announced)
+        return outcome
+
+    def _read(self, environ: WSGIEnvironment, announced: int | None, deadline: float) -> bytes:
+        if announced is None:
+            if "HTTP_TRANSFER_ENCODING" not in environ:
+                return b""
+            if not environ.get("wsgi.input_terminated"):
+                raise RuntimeError(
+                    "a delivery came in chunks, and this server does not say where they end"
+                    " (wsgi.input_terminated): use one that does, such as gunicorn, or let a proxy"
+                    " buffer requests"
+                )
+        source = environ["wsgi.input"]
+        # read(n) of a buffered input waits for all of n bytes, read1(n) for the first of them.
+        read = getattr(source, "read1", source.read)
+        return read_body(read, announced, self._limits.body_bytes, deadline)
+
+
+def request_headers(environ: WSGIEnvironment) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the headers of a request, values in the bytes that arrived."""
+    for name, value in environ.items():
+        if name.startswith("HTTP_"):
+            # WSGI gives every byte as the character of its number (PEP 3333).
+            field = name.removeprefix("HTTP_").replace("_", "-")
+            yield field.encode("latin-1", "replace"), value.encode("latin-1", "replace")
+
+
+def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return the headers of an answer."""
+    return [
+        ("content-type", "application/json"),
+        ("content-length", str(len(outcome.body))),
+        *outcome.headers.items(),
+    ]
+
+
+def _status_line(status: int) -> str:
+    return f"{int(status)} {HTTPStatus(status).phrase}"
+
+
+class StatusGuard:
+    """WSGI middleware that never lets out an answer the sender would punish.
+
+    A 410 disables the endpoint at once and a redirect is a failed delivery, so both become 500. Put
+    it around an application whose own hooks may answer first, such as a redirect to a login page::
+
+        app.wsgi_app = StatusGuard(app.wsgi_app, paths=["/webhooks"])
+
+    Args:
+        app: the application to guard.
+        paths: the paths to guard, with or without a trailing slash; every path by default.
+
+    """
+
+    def __init__(self, app: WSGIApplication, paths: Collection[str] | None = None) -> None:
+        self._app = app
+        self._paths = None if paths is None else {path.rstrip("/") for path in paths}
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Pass a request on, and guard its answer."""
+        path = environ.get("PATH_INFO", "").rstrip("/")
+        if self._paths is not None and path not in self._paths:
+            return self._app(environ, start_response)
+        punished = False
+
+        def guarded(
+            status: str,
+            headers: list[tuple[str, str]],
+            exc_info: tuple[type[BaseException], BaseException, TracebackType]
+            | tuple[None, None, None]
+            | None = None,
+        ) -> Callable[[bytes], object]:
+            nonlocal punished
+            if not is_punished(status):
+                return start_response(status, headers, exc_info)
+            punished = True
+            _log.error("the application answered a delivery with %s; sent 500 instead", status[:3])
+            start_response(_status_line(BROKEN.status), headers_of(BROKEN), exc_info)
+            return _drop
+
+        parts = self._app(environ, guarded)
+
+        def passed() -> Iterator[bytes]:
+            try:
+                for part in parts:  # a generator begins its answer with its first part
+                    if punished:
+                        break
+                    yield part
+                if punished:
+                    yield BROKEN.body
+            finally:
+                close = getattr(parts, "close", None)
+                if close is not None:
+                    close()
+
+        return passed()
+
+
+def is_punished(status: str) -> bool:
+    """Return whether the sender would take such a status line amiss: a redirect, or 410."""
+    return status.startswith(("3", "410"))
+
+
+def _drop(data: bytes) -> None:
+    """Take what an application writes after an answer that was replaced."""

@@ -1,0 +1,207 @@
+"""Every adapter around a receiver, each served as it is in life."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias, cast
+
+import httpx2
+from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # ships no types
+from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]
+from fastapi import FastAPI
+from flask import Blueprint, Flask
+from litestar import Litestar
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+from support.servers import HttpSender, RawConnection, serving
+from support.waiting import PATIENCE_SECONDS
+
+from hookonce import Receiver
+from hookonce.integrations.aws_lambda import LambdaHandler
+from hookonce.integrations.django import webhook_urls
+from hookonce.integrations.fastapi import router_for
+from hookonce.integrations.flask import register
+from hookonce.integrations.litestar import handler_for
+from hookonce.integrations.wsgi import WSGIReceiver
+from integrations.django_project import project
+from integrations.lambda_gateways import GATEWAYS, Gateway, LambdaTransport
+from integrations.wsgi_servers import served_by_werkzeug, served_by_wsgiref
+
+__all__ = ["ADAPTERS", "Adapter", "Served", "sending"]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A receiver behind an adapter.
+
+    Attributes:
+        sender: sends deliveries to it.
+        port: where it listens; 0 where nothing does.
+
+    """
+
+    sender: HttpSender
+    port: int
+
+    async def connection(self) -> RawConnection:
+        return RawConnection(*await asyncio.open_connection("127.0.0.1", self.port))
+
+
+Serve: TypeAlias = Callable[[Receiver], AbstractAsyncContextManager[int]]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """How a receiver is served, and what can be asked of that.
+
+    Attributes:
+        serve: serves a receiver, and gives the port.
+        gateway: makes events of AWS, where there is no server.
+        path: where deliveries arrive.
+        sees_bodies_arrive: whether the adapter has the request before its body is complete.
+
+    """
+
+    serve: Serve | None = None
+    gateway: Gateway | None = None
+    path: str = "/webhooks"
+    sees_bodies_arrive: bool = True
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a server; without one an answer comes when everything has ended."""
+        return self.serve is not None
+
+
+@asynccontextmanager
+async def sending(
+    adapter: Adapter, receiver: Receiver, *, secret: str, store: str
+) -> AsyncIterator[Served]:
+    """Serve a receiver, whose store has this URL, through an adapter; give a sender to it."""
+    if adapter.serve is None:
+        assert adapter.gateway is not None
+        async with _in_lambda(receiver, store, adapter.gateway) as client:
+            yield Served(HttpSender(client, secret, adapter.path), 0)
+        return
+    async with (
+        adapter.serve(receiver) as port,
+        httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS, verify=False
+        ) as client,
+    ):
+        yield Served(HttpSender(client, secret, adapter.path), port)
+
+
+@asynccontextmanager
+async def _in_lambda(
+    receiver: Receiver, store: str, gateway: Gateway
+) -> AsyncIterator[httpx2.AsyncClient]:
+    instances: list[LambdaHandler] = []
+
+    def start() -> LambdaHandler:
+        # A machine of its own for each; what they have in common is the store.
+        instances.append(LambdaHandler(receiver.copy(store=store)))
+        return instances[-1]
+
+    transport = LambdaTransport(start, gateway)
+    try:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://function") as client:
+            yield client
+    finally:
+        for instance in instances:
+            await asyncio.to_thread(instance.close)
+
+
+@asynccontextmanager
+async def _starlette(receiver: Receiver) -> AsyncIterator[int]:
+    app = Starlette(routes=receiver.routes("/webhooks"), lifespan=receiver.lifespan)
+    async with serving(app) as site:
+        yield site.port
+
+
+@asynccontextmanager
+async def _fastapi(receiver: Receiver, *, prefix: str = "") -> AsyncIterator[int]:
+    app = FastAPI(lifespan=receiver.lifespan)
+    app.include_router(router_for(receiver, "/webhooks"), prefix=prefix)
+    async with serving(app) as site:
+        yield site.port
+
+
+@asynccontextmanager
+async def _litestar(receiver: Receiver) -> AsyncIterator[int]:
+    # Litestar's own configuration of logging would take the handlers of the test away.
+    app = Litestar([handler_for(receiver)], lifespan=[receiver.lifespan], logging_config=None)
+    async with serving(cast("ASGIApp", app)) as site:
+        yield site.port
+
+
+@asynccontextmanager
+async def _wsgi(receiver: Receiver) -> AsyncIterator[int]:
+    app = WSGIReceiver(receiver)
+    try:
+        async with served_by_wsgiref(app) as port:
+            yield port
+    finally:
+        await asyncio.to_thread(app.close)
+
+
+@asynccontextmanager
+async def _flask(receiver: Receiver) -> AsyncIterator[int]:
+    app = Flask("app_of_a_test")
+    wsgi = register(app, receiver)
+    try:
+        async with served_by_werkzeug(app) as port:
+            yield port
+    finally:
+        await asyncio.to_thread(wsgi.close)
+
+
+@asynccontextmanager
+async def _flask_blueprint(receiver: Receiver) -> AsyncIterator[int]:
+    hooks = Blueprint("hooks", "app_of_a_test")
+    wsgi = register(hooks, receiver)
+    app = Flask("app_of_a_test")
+    app.register_blueprint(hooks, url_prefix="/api")
+    try:
+        async with served_by_werkzeug(app) as port:
+            yield port
+    finally:
+        await asyncio.to_thread(wsgi.close)
+
+
+@asynccontextmanager
+async def _django_wsgi(receiver: Receiver) -> AsyncIterator[int]:
+    with _django(receiver):
+        async with served_by_werkzeug(get_wsgi_application()) as port:
+            yield port
+
+
+@asynccontextmanager
+async def _django_asgi(receiver: Receiver) -> AsyncIterator[int]:
+    with _django(receiver):
+        async with serving(get_asgi_application(), lifespan="off") as site:
+            yield site.port
+
+
+@contextmanager
+def _django(receiver: Receiver) -> Iterator[None]:
+    [pattern] = webhook_urls("webhooks", receiver)
+    with project([pattern]):
+        yield
+    pattern.callback.close()
+
+
+ADAPTERS = {
+    "starlette": Adapter(_starlette),
+    "fastapi": Adapter(_fastapi),
+    "fastapi with a prefix": Adapter(partial(_fastapi, prefix="/api"), path="/api/webhooks"),
+    "litestar": Adapter(_litestar),
+    "wsgi": Adapter(_wsgi),
+    "flask": Adapter(_flask),
+    "flask blueprint": Adapter(_flask_blueprint, path="/api/webhooks"),
+    "django wsgi": Adapter(_django_wsgi, sees_bodies_arrive=False),
+    "django asgi": Adapter(_django_asgi, sees_bodies_arrive=False),
+    **{f"lambda {name}": Adapter(gateway=gateway) for name, gateway in GATEWAYS.items()},
+}

@@ -1,0 +1,119 @@
+"""What Django adds to the suite of all adapters: settings and middleware, under WSGI and ASGI."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # ships no types
+from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]
+from support.servers import HttpSender, serving
+from support.waiting import PATIENCE_SECONDS
+
+from hookonce import Receiver
+from hookonce.events import CommentReceived
+from hookonce.integrations.django import webhook_urls
+from hookonce.secrets import new_secret
+from hookonce.testing import make_event
+from integrations.django_project import project
+from integrations.wsgi_servers import served_by_werkzeug
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+
+
+@asynccontextmanager
+async def by_asgi() -> AsyncIterator[int]:
+    async with serving(get_asgi_application(), lifespan="off") as site:
+        yield site.port
+
+
+@asynccontextmanager
+async def by_wsgi() -> AsyncIterator[int]:
+    async with served_by_werkzeug(get_wsgi_application()) as port:
+        yield port
+
+
+@pytest.fixture(params=[by_asgi, by_wsgi])
+def serve(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+Serve = Callable[[], AbstractAsyncContextManager[int]]
+
+
+@asynccontextmanager
+async def delivering(
+    serve: Serve, path: str = "webhooks", **changed: Any
+) -> AsyncIterator[HttpSender]:
+    """Serve a project with these settings, and give a sender to it."""
+    receiver = Receiver(secrets=SECRET, store="memory://")
+
+    @receiver.on(CommentReceived)
+    async def note(event: CommentReceived) -> None: ...
+
+    [pattern] = webhook_urls(path, receiver)
+    with project([pattern], **changed):
+        async with (
+            serve() as port,
+            httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS, verify=False
+            ) as client,
+        ):
+            yield HttpSender(client, SECRET)
+    pattern.callback.close()
+
+
+def middleware(*names: str) -> list[str]:
+    return [f"integrations.django_middleware.{name}" for name in names]
+
+
+async def test_a_body_that_middleware_has_read_is_still_the_one_that_was_signed(
+    serve: Serve,
+) -> None:
+    async with delivering(serve, MIDDLEWARE=middleware("parsing", "reading")) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+
+
+async def test_a_body_that_middleware_has_consumed_is_named_in_the_log(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with delivering(serve, MIDDLEWARE=middleware("consuming")) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(500, "internal_error")
+    assert "the body of a delivery is consumed" in caplog.text
+    assert "request.body" in caplog.text
+
+
+async def test_a_body_over_djangos_own_limit_is_answered_413_and_the_setting_is_named(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with delivering(serve, DATA_UPLOAD_MAX_MEMORY_SIZE=2000) as sender:
+        (await sender.send(b"x" * 2001)).expect(413, "body_too_large")
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+    assert "DATA_UPLOAD_MAX_MEMORY_SIZE" in caplog.text
+
+
+async def test_pages_for_people_who_are_logged_in_do_not_redirect_deliveries(serve: Serve) -> None:
+    logins = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    ]
+    apps = ["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"]
+    async with delivering(serve, MIDDLEWARE=logins, INSTALLED_APPS=apps) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+
+
+async def test_only_the_path_itself_is_answered(serve: Serve) -> None:
+    async with delivering(serve, "in.box/") as sender:
+        for sender.path, wanted in (("/in.box", "handled"), ("/in.box/", "handled")):
+            (await sender.send(make_event(CommentReceived))).expect(200, wanted)
+        for path in ("/inxbox", "/in.box/x", "/in.box//", "/in.box%0A"):
+            assert (await sender.client.post(path)).status_code == 404
+
+
+def test_a_path_with_a_slash_before_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a slash"):
+        webhook_urls("/webhooks", Receiver(secrets=SECRET, store="memory://"))

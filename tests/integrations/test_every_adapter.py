@@ -1,0 +1,276 @@
+"""The outcomes of the README's table, through every adapter and the server it runs on in life.
+
+Every answer is also checked for what holds for all of them (``check_answer``), and every log line
+for what must never be in one.
+"""
+
+import asyncio
+import logging
+import threading
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from support.servers import request_bytes
+from support.waiting import until, until_async
+
+from hookonce import Context, Limits, Receiver, Reject, Retry
+from hookonce.events import CommentReceived
+from hookonce.secrets import decode_secret, new_secret
+from hookonce.testing import SignedRequest, event_body, make_event, new_event_id, signed_request
+from integrations.sites import ADAPTERS, Adapter, Served, sending
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+TEXT = "the words somebody wrote to the bakery"
+LIMITS = Limits(answer_seconds=0.5, body_seconds=0.3, body_bytes=4096)
+
+
+class Handler:
+    """Notes what it ran for, waits while its gate is closed, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.ended = 0
+        self.gate = threading.Event()  # the handler may run in another thread's loop
+        self.gate.set()
+        self.error: Exception | None = None
+
+    @property
+    def runs(self) -> int:
+        return len(self.bodies)
+
+    async def __call__(self, event: CommentReceived, context: Context) -> None:  # noqa: ARG002 - the signature of a handler
+        self.bodies.append(context.body)
+        await until(self.gate.is_set)
+        self.ended += 1
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture(autouse=True)
+def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.DEBUG, logger="hookonce")
+    yield
+    for hidden in (SECRET, b64encode(decode_secret(SECRET)).decode(), "v1,", TEXT):
+        assert hidden not in caplog.text
+
+
+@pytest.fixture(params=ADAPTERS)
+def adapter(request: pytest.FixtureRequest) -> Adapter:
+    return ADAPTERS[request.param]
+
+
+@pytest.fixture
+def handler() -> Handler:
+    return Handler()
+
+
+@pytest.fixture
+async def served(adapter: Adapter, handler: Handler, tmp_path: Path) -> AsyncIterator[Served]:
+    url = f"sqlite:///{tmp_path / 'hooks.db'}"
+    receiver = Receiver(secrets=SECRET, store=url, limits=LIMITS)
+    receiver.on(CommentReceived, name="handler")(handler)
+    async with sending(adapter, receiver, secret=SECRET, store=url) as served:
+        yield served
+        handler.gate.set()
+
+
+def comment() -> CommentReceived:
+    return make_event(CommentReceived, data={"text": TEXT})
+
+
+async def test_an_event_is_handled_once_and_a_duplicate_is_answered_200(
+    served: Served, handler: Handler
+) -> None:
+    event = comment()
+    (await served.sender.send(event)).expect(200, "handled")
+    (await served.sender.send(event, attempt=2)).expect(200, "duplicate")
+    assert handler.runs == 1
+
+
+async def test_copies_at_the_same_time_run_one_handler_and_all_are_accepted(
+    served: Served, handler: Handler
+) -> None:
+    handler.gate.clear()
+    event = comment()
+    copies = [asyncio.create_task(served.sender.send(event)) for _ in range(4)]
+    await until(lambda: handler.runs == 1)
+    handler.gate.set()
+    answers = await asyncio.gather(*copies)
+    assert sorted((a.status, a.reason) for a in answers) == [
+        *[(200, "duplicate")] * 3,
+        (200, "handled"),
+    ]
+    assert handler.runs == 1
+
+
+async def test_the_bytes_that_were_signed_arrive_as_they_are(
+    served: Served, handler: Handler
+) -> None:
+    body = event_body("comment.received").replace(b'":', b'" :\t').replace(b"{", b"{\r\n  ", 1)
+    body = body.replace("🍞".encode(), rb"\ud83c\udf5e\u00e9" + "é\u2028🍞".encode())
+    (await served.sender.send(body + b"\n")).expect(200, "handled")
+    assert handler.bodies == [body + b"\n"]
+
+
+async def test_either_secret_of_a_rotation_may_have_signed(
+    served: Served, handler: Handler
+) -> None:
+    (await served.sender.send(comment(), secrets=[new_secret(), SECRET])).expect(200, "handled")
+    (await served.sender.send(comment(), secrets=new_secret())).expect(401, "no_matching_signature")
+    assert handler.runs == 1
+
+
+async def test_what_is_not_genuine_is_refused(served: Served, handler: Handler) -> None:
+    event = comment()
+    (await served.sender.send(event, tamper=True)).expect(401, "no_matching_signature")
+    (await served.sender.send(event, skew=301)).expect(401, "timestamp_too_old")
+    (await served.sender.send(event, skew=-301)).expect(401, "timestamp_too_new")
+    headers = {**signed_request(event, SECRET).headers, "webhook-id": "a.b"}
+    (await served.sender.post(SignedRequest(b"{}", headers))).expect(400, "malformed_id")
+    assert handler.runs == 0
+
+
+async def test_signed_headers_that_are_missing_are_answered_400(
+    served: Served, handler: Handler
+) -> None:
+    whole = signed_request(comment(), SECRET)
+    for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
+        headers = {key: value for key, value in whole.headers.items() if key != name}
+        reason = f"missing_{name.removeprefix('webhook-')}"
+        (await served.sender.post(SignedRequest(whole.body, headers))).expect(400, reason)
+    assert handler.runs == 0
+
+
+async def test_a_request_without_a_body_is_refused(served: Served) -> None:
+    (await served.sender.post(SignedRequest(b"", {}))).expect(400, "missing_id")
+
+
+async def test_a_body_over_the_limit_is_answered_413_before_it_is_read(
+    adapter: Adapter, served: Served, handler: Handler
+) -> None:
+    request = signed_request(b"x" * (LIMITS.body_bytes + 1), SECRET)
+    if not adapter.listens:
+        (await served.sender.post(request)).expect(413, "body_too_large")
+    else:
+        async with await served.connection() as connection:
+            headers = {"content-length": str(10**12 if adapter.sees_bodies_arrive else 4097)}
+            await connection.write(request_bytes(request, path=adapter.path, headers=headers))
+            if not adapter.sees_bodies_arrive:
+                await connection.write(request.body)
+            (await connection.answer()).expect(413, "body_too_large")
+    assert handler.runs == 0
+
+
+async def test_a_body_of_just_the_limit_is_read(served: Served) -> None:
+    filler = b"x" * LIMITS.body_bytes
+    (await served.sender.send(filler)).expect(202, "quarantined")
+
+
+# Before the others something waits for the whole body.
+SEEING = [name for name, a in ADAPTERS.items() if a.listens and a.sees_bodies_arrive]
+
+
+@pytest.mark.parametrize("adapter", SEEING, indirect=True)
+async def test_a_body_that_drips_is_answered_408(adapter: Adapter, served: Served) -> None:
+    request = signed_request(comment(), SECRET)
+    async with await served.connection() as connection:
+        headers = {"content-length": "4000"}
+        await connection.write(request_bytes(request, path=adapter.path, headers=headers))
+        answer = asyncio.create_task(connection.answer())
+        while not answer.done():  # a server that blocks notices when the next drop comes
+            await connection.write(b"x")
+            await asyncio.wait({answer}, timeout=1.5 * LIMITS.body_seconds)
+        (await answer).expect(408, "body_timeout")
+
+
+async def test_an_answer_comes_within_the_budget_and_the_retry_finds_a_slow_handler_done(
+    adapter: Adapter, served: Served, handler: Handler
+) -> None:
+    handler.gate.clear()
+    event = comment()
+    first = asyncio.create_task(served.sender.send(event))
+    await until(lambda: handler.runs == 1)
+    if adapter.listens:
+        assert (await first).headers["retry-after"]
+        assert handler.ended == 0
+    else:  # a function that has answered is frozen, so it waits, and the sender does not
+        await asyncio.wait({first}, timeout=2 * LIMITS.answer_seconds)
+        assert not first.done()
+    handler.gate.set()
+    (await first).expect(503, "still_running")
+
+    async def is_done() -> bool:
+        return (await served.sender.send(event, attempt=2)).status == 200
+
+    await until_async(is_done)
+    assert served.sender.answers[-1].reason == "duplicate"
+    assert handler.runs == 1
+
+
+async def test_a_failure_is_answered_500_and_the_retry_is_handled(
+    served: Served, handler: Handler
+) -> None:
+    event = comment()
+    handler.error = ConnectionError("the shop is closed")
+    (await served.sender.send(event)).expect(500, "handler_failed")
+    handler.error = Retry(after=7)
+    answer = (await served.sender.send(event, attempt=2)).expect(503, "retry_requested")
+    assert answer.headers["retry-after"] == "7"
+    handler.error = None
+    (await served.sender.send(event, attempt=3)).expect(200, "handled")
+    assert handler.runs == 3
+
+
+async def test_what_will_never_succeed_is_a_dead_letter(served: Served, handler: Handler) -> None:
+    event = comment()
+    handler.error = Reject("this post was deleted")
+    (await served.sender.send(event)).expect(202, "rejected")
+    (await served.sender.send(event, attempt=2)).expect(202, "already_dead")
+    handler.error = ConnectionError("closed")
+    (await served.sender.send(comment(), attempt=9)).expect(202, "exhausted")
+    (await served.sender.send(b"no JSON")).expect(202, "quarantined")
+
+
+async def test_an_unknown_type_and_one_without_a_handler_are_accepted(
+    served: Served, handler: Handler
+) -> None:
+    (await served.sender.send(make_event("invoice.paid"))).expect(200, "unknown_type")
+    (await served.sender.send(make_event("channel.unhealthy"))).expect(200, "no_handler")
+    assert handler.runs == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_another_method_is_answered_405(
+    adapter: Adapter, served: Served, method: str
+) -> None:
+    request = signed_request(comment(), SECRET)
+    answer = await served.sender.request(method, adapter.path, request)
+    assert answer.status == 405
+    assert answer.headers["allow"] == "POST"
+    assert answer.reason == ("" if method == "HEAD" else "method_not_allowed")
+
+
+async def test_a_trailing_slash_is_no_redirect(
+    adapter: Adapter, served: Served, handler: Handler
+) -> None:
+    event = comment()
+    request = signed_request(event, SECRET)
+    answer = await served.sender.request("POST", f"{adapter.path}/", request)
+    answer.expect(200, "handled")
+    answer = await served.sender.request("GET", f"{adapter.path}/", request)
+    answer.expect(405, "method_not_allowed")
+    assert handler.runs == 1
+
+
+async def test_deliveries_of_many_events_at_once_are_each_handled_once(
+    served: Served, handler: Handler
+) -> None:
+    ids = [new_event_id() for _ in range(20)]
+    bodies = [event_body("comment.received", event_id=event_id) for event_id in ids]
+    answers = await asyncio.gather(*(served.sender.send(body) for body in bodies * 2))
+    assert {answer.status for answer in answers} == {200}
+    assert sorted(handler.bodies) == sorted(bodies)

@@ -1,0 +1,110 @@
+"""What Litestar adds to the suite of all adapters: bodies that others have read, and routers."""
+
+import logging
+from typing import Any, cast
+
+import pytest
+from litestar import Litestar, Request, Router
+from litestar.config.csrf import CSRFConfig
+from litestar.connection import ASGIConnection
+from litestar.exceptions import HTTPException
+from litestar.handlers import BaseRouteHandler
+from litestar.middleware import ASGIMiddleware
+from litestar.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp as StarletteApp
+from support.servers import delivering
+
+from hookonce import Limits, Receiver
+from hookonce.events import CommentReceived
+from hookonce.integrations.litestar import handler_for
+from hookonce.secrets import new_secret
+from hookonce.testing import make_event
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+
+
+def make_receiver(**limits: Any) -> Receiver:
+    receiver = Receiver(secrets=SECRET, store="memory://", limits=Limits(**limits))
+
+    @receiver.on(CommentReceived)
+    async def note(event: CommentReceived) -> None: ...
+
+    return receiver
+
+
+def application(handlers: list[Any], **options: Any) -> StarletteApp:
+    # Litestar's own configuration of logging would take the handlers of this test away.
+    return cast("StarletteApp", Litestar(handlers, logging_config=None, **options))
+
+
+class Reading(ASGIMiddleware):
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        assert await Request[Any, Any, Any](scope, receive=receive).body()
+        await next_app(scope, receive, send)
+
+
+class Consuming(ASGIMiddleware):
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        async for _ in Request[Any, Any, Any](scope, receive=receive).stream():
+            pass
+        await next_app(scope, receive, send)
+
+
+async def test_a_body_that_middleware_has_read_is_still_the_one_that_was_signed() -> None:
+    app = application([handler_for(make_receiver())], middleware=[Reading()])
+    async with delivering(app, SECRET) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+        (await sender.send(make_event(CommentReceived), tamper=True)).expect(401)
+
+
+async def test_a_body_that_middleware_has_read_is_kept_to_the_limit_as_well() -> None:
+    app = application([handler_for(make_receiver(body_bytes=2000))], middleware=[Reading()])
+    async with delivering(app, SECRET) as sender:
+        (await sender.send(b'"' + b"x" * 2000 + b'"')).expect(413, "body_too_large")
+
+
+async def test_a_body_that_middleware_has_consumed_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = application([handler_for(make_receiver(body_seconds=0.1))], middleware=[Consuming()])
+    async with delivering(app, SECRET) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(408, "body_timeout")
+    assert "has consumed it" in caplog.text
+
+
+async def test_deliveries_are_exempt_from_csrf_checks() -> None:
+    csrf = CSRFConfig(secret="of this test")
+    app = application([handler_for(make_receiver())], csrf_config=csrf)
+    async with delivering(app, SECRET) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+
+
+@pytest.mark.parametrize("status", [302, 410])
+async def test_no_guard_can_make_an_answer_that_is_punished(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:  # noqa: ARG001 - the signature of a guard
+        raise HTTPException(status_code=status, headers={"location": "/login"})
+
+    app = application([handler_for(make_receiver(), guards=[refuse])])
+    async with delivering(app, SECRET) as sender:
+        answer = (await sender.send(make_event(CommentReceived))).expect(500, "internal_error")
+        assert "location" not in answer.headers
+    assert any(r.levelno == logging.ERROR and str(status) in r.getMessage() for r in caplog.records)
+
+
+async def test_two_receivers_answer_below_the_path_of_a_router() -> None:
+    hooks = Router(
+        "/hooks",
+        route_handlers=[
+            handler_for(make_receiver(), "/a", name="a"),
+            handler_for(make_receiver(), "/b", name="b"),
+        ],
+    )
+    async with delivering(application([hooks]), SECRET) as sender:
+        event = make_event(CommentReceived)
+        for sender.path in ("/hooks/a", "/hooks/b", "/hooks/b/"):
+            await sender.send(event)
+        assert [answer.reason for answer in sender.answers] == ["handled", "handled", "duplicate"]
