@@ -183,7 +183,7 @@ class Timeline:
 
         """
         if self._is_flowing:
-            raise RuntimeError("time flows by itself at this service; wait with `settled`")
+            raise RuntimeError("time flows by itself at this service; wait with `settle`")
         async with self._advancing:
             while self._due and self._due[0].moment <= moment:
                 due = heapq.heappop(self._due)

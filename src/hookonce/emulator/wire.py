@@ -175,8 +175,9 @@ class Wire:
 
 def _changed(body: bytes) -> bytes:
     """Return a body with another letter in a value: JSON still, and an event like any other."""
-    before, name, after = body.partition(b'"workspaceId":"')
-    return before + name + bytes([after[0] ^ 1]) + after[1:]
+    value = b'"workspaceId":"'
+    place = body.find(value) + len(value) if value in body else len(body) - 1
+    return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
 
 
 def _fault(status: int) -> str | None:
