@@ -78,18 +78,22 @@ class DeliveryApp:
     Args:
         handle: the receiver's pipeline.
         limits: size of the body, and how long it may take.
+        unread: told of an answer that was given without the body, and after how many seconds.
 
     """
 
-    def __init__(self, handle: Handle, limits: Limits) -> None:
+    def __init__(
+        self, handle: Handle, limits: Limits, *, unread: Callable[[Outcome, float], None]
+    ) -> None:
         self._handle = handle
         self._limits = limits
+        self._unread = unread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         started = asyncio.get_running_loop().time()
         if scope["method"] != "POST":
-            await _respond(send, NOT_POST)
+            await self._refuse(send, NOT_POST, started)
             return
         headers = scope["headers"]
         pieces: list[bytes] = []
@@ -100,14 +104,14 @@ class DeliveryApp:
             )
         except _TooLargeError:
             _log.warning("refused a body of more than %d bytes", self._limits.body_bytes)
-            await _respond(send, TOO_LARGE, closing=scope)
+            await self._refuse(send, TOO_LARGE, started, closing=scope)
         except TimeoutError:
             _log.warning(
                 "a body had not arrived after %g s%s",
                 self._limits.body_seconds,
                 "" if any(pieces) else _NOTHING_CAME,
             )
-            await _respond(send, TOO_SLOW, closing=scope)
+            await self._refuse(send, TOO_SLOW, started, closing=scope)
         except _GoneError:
             _log.info("a client went away before its body had arrived")
         else:
@@ -115,6 +119,12 @@ class DeliveryApp:
             if outcome.reason == Refusal.NO_MATCHING_SIGNATURE:
                 note_changed_body(outcome, body, _announced(headers))
             await _respond(send, outcome)
+
+    async def _refuse(
+        self, send: Send, outcome: Outcome, started: float, *, closing: Scope | None = None
+    ) -> None:
+        self._unread(outcome, asyncio.get_running_loop().time() - started)
+        await _respond(send, outcome, closing=closing)
 
 
 async def _read_body(

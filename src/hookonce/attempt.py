@@ -20,6 +20,7 @@ from .events import Event
 from .handlers import Handler
 from .lease import LeaseKeeper, within
 from .limits import Limits
+from .observation import EventBuried, EventRetried, EventSettled, Observers
 from .outcome import HANDLED, Outcome, Reason, later
 from .routing import Router
 from .stores.base import Claimed, DeadReason, Delivery, Ownership, Store
@@ -157,18 +158,28 @@ class Attempts:
         router: whose error hooks are told.
         limits: time limits.
         inbox: the same store, where events of its inbox are attempted.
+        observers: who is told of handlers, and of what becomes of the event.
 
     """
 
     def __init__(
-        self, store: Store, router: Router, limits: Limits, inbox: InboxStore | None = None
+        self,
+        *,
+        store: Store,
+        router: Router,
+        limits: Limits,
+        inbox: InboxStore | None,
+        observers: Observers,
     ) -> None:
+        self._observers = observers
         self._store = store
         self._inbox = inbox
         self._router = router
         self._limits = limits
         self._dispatcher = Dispatcher(
-            threads=limits.threads, handler_timeout=limits.handler_timeout_seconds
+            threads=limits.threads,
+            handler_timeout=limits.handler_timeout_seconds,
+            observers=observers,
         )
 
     @property
@@ -255,6 +266,7 @@ class Attempts:
                 attempt.claim.key,
                 error,
             )
+        self._tell_settled(attempt, HANDLED)
         settled(HANDLED)
 
     async def _give_up(
@@ -267,17 +279,20 @@ class Attempts:
     ) -> Outcome:
         """Release or bury the event, and return the answer that is true after that."""
         unavailable = later(Reason.STORE_UNAVAILABLE)
+        after, error = _wait(attempt, report), report.describe()
         loop = asyncio.get_running_loop()
         # Extended for ever, a claim that cannot be given back would never be free.
         end = keeper.expires_at
 
         def call() -> Awaitable[Ownership]:
             if isinstance(settlement, Release):
-                return self._release(attempt, keeper.claim, report)
+                if self._inbox is None or after is None:
+                    return self._store.release(keeper.claim, report.finished, error)
+                return self._inbox.retry(keeper.claim, after, report.finished, error)
             return self._store.bury(
                 keeper.claim,
                 settlement.reason,
-                error=report.describe(),
+                error=error,
                 finished=report.finished,
                 delivery=attempt.delivery,
             )
@@ -286,13 +301,27 @@ class Attempts:
             ownership = await self._record(
                 call, failed=lambda: settled(unavailable), gives_up=lambda: loop.time() >= end
             )
-        except StoreError as error:
-            _log.error("could not settle %s; its lease will run out: %s", attempt.claim.key, error)
+        except StoreError as fault:
+            _log.error("could not settle %s; its lease will run out: %s", attempt.claim.key, fault)
+            self._tell_settled(attempt, unavailable)
             return unavailable
+        delivery, number = attempt.delivery, attempt.claim.attempt
         if ownership is Ownership.LOST:
             # Another attempt has begun or even succeeded; its outcome is the one that counts.
-            return later(Reason.IN_FLIGHT)
+            outcome = later(Reason.IN_FLIGHT)
+            self._tell_settled(attempt, outcome)
+            return outcome
+        if isinstance(settlement, Bury):
+            self._observers.tell(EventBuried(delivery, number, settlement.reason, error))
+        elif after is not None:
+            self._observers.tell(EventRetried(delivery, number, after, error))
+        else:
+            self._tell_settled(attempt, settlement.outcome)
         return settlement.outcome
+
+    def _tell_settled(self, attempt: Attempt, outcome: Outcome) -> None:
+        if self._observers.wants(EventSettled):
+            self._observers.tell(EventSettled(attempt.delivery, attempt.claim.attempt, outcome))
 
     async def _record(
         self,
@@ -319,15 +348,6 @@ class Attempts:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_RECORDING_PAUSE_SECONDS)
-
-    def _release(self, attempt: Attempt, claim: Claimed, report: Report) -> Awaitable[Ownership]:
-        finished, error = report.finished, report.describe()
-        if self._inbox is None or attempt.backoff_seconds is None:
-            return self._store.release(claim, finished, error)
-        # A wait that a handler asked for is its own affair; others' failures wait as long at least.
-        least = attempt.backoff_seconds if report.errors else 0.0
-        asked = attempt.backoff_seconds if report.retry_after is None else report.retry_after
-        return self._inbox.retry(claim, max(least, asked), finished, error)
 
     async def _give_back(self, claim: Claimed, progress: Progress) -> None:
         """Release the claim of an attempt that was cancelled.
@@ -364,3 +384,15 @@ class Attempts:
 
     async def _in_time(self, call: Awaitable[T]) -> T:
         return await within(self._limits.store_seconds, call)
+
+
+def _wait(attempt: Attempt, report: Report) -> float | None:
+    """Return how long an event of the inbox waits after a failure, in seconds; None for others.
+
+    A wait that a handler asked for is its own affair; others' failures wait as long at least.
+    """
+    if attempt.backoff_seconds is None:
+        return None
+    least = attempt.backoff_seconds if report.errors else 0.0
+    asked = attempt.backoff_seconds if report.retry_after is None else report.retry_after
+    return max(least, asked)

@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from .context import Context
 from .errors import Reject, Retry
 from .events import Event
 from .handlers import ErrorHook, Handler
+from .observation import HandlerFailed, HandlerFinished, HandlerStarted, Observers
 from .time_limit import OutOfTimeError, limited
 
 __all__ = ["THREAD_NAME_PREFIX", "Dispatcher", "Failure", "Progress", "Report"]
@@ -29,6 +30,8 @@ __all__ = ["THREAD_NAME_PREFIX", "Dispatcher", "Failure", "Progress", "Report"]
 _log = logging.getLogger("hookonce.dispatch")
 
 THREAD_NAME_PREFIX = "hookonce-handler"
+
+_OF_HANDLERS = (HandlerStarted, HandlerFinished, HandlerFailed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +131,12 @@ class Dispatcher:
         handler_timeout: seconds after which an async handler is cancelled and counts as failed. A
             thread cannot be cancelled, and an event must not run beside itself: a sync handler
             keeps its claim until it ends, and is only reported as overdue.
+        observers: who is told of handlers.
 
     """
 
-    def __init__(self, *, threads: int, handler_timeout: float) -> None:
+    def __init__(self, *, threads: int, handler_timeout: float, observers: Observers) -> None:
+        self._observers = observers
         self._threads = threads
         self._handler_timeout = handler_timeout
         self._pool: ThreadPoolExecutor | None = None
@@ -200,9 +205,10 @@ class Dispatcher:
         progress: Progress,
     ) -> Failure | None:
         arguments = (event, context_for(handler)) if handler.takes_context else (event,)
-        error = await self._guarded(
-            handler.name, handler.function, handler.is_async, arguments, progress
-        )
+        call = self._guarded(handler.name, handler.function, handler.is_async, arguments, progress)
+        if any(map(self._observers.wants, _OF_HANDLERS)):
+            call = self._watched(call, context_for(handler))
+        error = await call
         if error is None:
             progress.finished.add(handler.name)
             if len(progress.finished) < progress.expected:
@@ -212,6 +218,25 @@ class Dispatcher:
         if note not in getattr(error, "__notes__", ()):  # the same object may be raised again
             error.add_note(note)
         return Failure(handler.name, error)
+
+    async def _watched(
+        self, call: Coroutine[Any, Any, Exception | None], context: Context
+    ) -> Exception | None:
+        loop = asyncio.get_running_loop()
+        self._observers.tell(HandlerStarted(context))
+        started = loop.time()
+        try:
+            error = await call
+        except asyncio.CancelledError:
+            failure = RuntimeError("cancelled at shutdown")
+            self._observers.tell(HandlerFailed(context, loop.time() - started, failure))
+            raise
+        seconds = loop.time() - started
+        if error is None:
+            self._observers.tell(HandlerFinished(context, seconds))
+        else:
+            self._observers.tell(HandlerFailed(context, seconds, error))
+        return error
 
     async def _guarded(
         self,

@@ -9,6 +9,7 @@ from .errors import StoreError
 from .inbox import Inbox
 from .lease import within
 from .limits import Limits
+from .observation import EventPut, Observers
 from .routing import Router
 from .runs import Runs
 from .stores.base import Delivery
@@ -35,6 +36,7 @@ class Intake:
         runs: where attempts are begun.
         endpoint: the endpoint's name.
         limits: time limits.
+        observers: who is told of what is stored and taken.
 
     Attributes:
         waiting: what is in the inbox, for an operator.
@@ -50,13 +52,21 @@ class Intake:
         runs: Runs,
         endpoint: str,
         limits: Limits,
+        observers: Observers,
     ) -> None:
         self._store = store
         self._inbox = inbox
         self._endpoint = endpoint
         self._limits = limits
+        self._observers = observers
         self._worker = Worker(
-            store=store, router=router, runs=runs, inbox=inbox, endpoint=endpoint, limits=limits
+            store=store,
+            router=router,
+            runs=runs,
+            inbox=inbox,
+            endpoint=endpoint,
+            limits=limits,
+            observers=observers,
         )
         self._working: asyncio.Task[None] | None = None
         self._look: asyncio.Task[None] | None = None
@@ -96,6 +106,8 @@ class Intake:
             max_depth=self._inbox.max_depth,
             max_bytes=self._inbox.max_bytes,
         )
+        if self._observers.wants(EventPut):
+            self._observers.tell(EventPut(delivery, result))
         if isinstance(result, Stored):
             self._worker.nudge()
             self._look_for_workers()

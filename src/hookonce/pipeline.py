@@ -16,10 +16,19 @@ from typing import TypeVar, cast
 from .attempt import Attempt, is_last_chance, is_last_delivery
 from .errors import PayloadError, SecretError, StoreError, VerificationError
 from .events import Event, UnknownEvent
-from .headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
+from .headers import DeliveryHints, RawHeaders, header_pairs
 from .intake import Intake
 from .lease import within
 from .limits import Limits
+from .observation import (
+    DeliveryAnswered,
+    DeliveryReceived,
+    DeliveryRefused,
+    DeliveryVerified,
+    EventBuried,
+    EventClaimed,
+    Observers,
+)
 from .outcome import DUPLICATE, HANDLED, Outcome, Reason, later
 from .routing import Router
 from .runs import Runs
@@ -69,6 +78,7 @@ class Pipeline:
         service: the sender's name in its own headers, if it is known.
         limits: time limits.
         clock: Unix time in seconds.
+        observers: who is told of every step.
 
     """
 
@@ -84,6 +94,7 @@ class Pipeline:
         service: str | None,
         limits: Limits,
         clock: Clock,
+        observers: Observers,
     ) -> None:
         self._verifier = verifier
         self._router = router
@@ -94,6 +105,7 @@ class Pipeline:
         self._service = service
         self._limits = limits
         self._clock = clock
+        self._observers = observers
         self._accepting = True
         self._unhandled: set[str] = set()
 
@@ -125,58 +137,45 @@ class Pipeline:
         if started is None:
             started = loop.time()
         headers = _readable_twice(headers)
-        deadline = started + self._limits.answer_seconds
+        received = DeliveryReceived(self._endpoint, body, headers, self._clock())
+        self._observers.tell(received)
+        event_id = event_type = hints = refusal = None
         try:
             delivery = self._verifier.verify(body, headers)
         except VerificationError as error:
-            _log.warning(
-                "refused a delivery that calls itself %s: %s",
-                _claimed_id(headers),
-                error,
-                extra={"reason": str(error.reason)},
-            )
-            return Outcome(error.status_hint, error.reason)
+            refusal = error
+            self._observers.tell(DeliveryRefused(received, error))
+            outcome = Outcome(error.status_hint, error.reason)
         except SecretError as error:
             _log.error("no delivery can be verified: %s", error)
-            return Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.SECRETS_UNAVAILABLE)
-        hints = DeliveryHints.parse(headers, self._service)
-        event_type, outcome = await self._receive(delivery, hints, deadline)
-        if _log.isEnabledFor(logging.INFO):
-            _log.info(
-                "%s %s at %s: %d %s",
-                event_type or f"an event said to be {hints.event_type!r}",
-                delivery.id,
-                self._endpoint,
-                outcome.status,
-                outcome.reason,
-                extra={
-                    "endpoint": self._endpoint,
-                    "event_id": delivery.id,
-                    "event_type": event_type,
-                    "delivery_attempt": hints.attempt,
-                    "status": int(outcome.status),
-                    "reason": str(outcome.reason),
-                    "milliseconds": round((loop.time() - started) * 1000, 1),
-                },
+            outcome = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.SECRETS_UNAVAILABLE)
+        else:
+            event_id, hints = delivery.id, DeliveryHints.parse(headers, self._service)
+            if self._observers.wants(DeliveryVerified):
+                self._observers.tell(DeliveryVerified(received, delivery, hints))
+            deadline = started + self._limits.answer_seconds
+            event_type, outcome = await self._receive(delivery, hints, received.at, deadline)
+        seconds = loop.time() - started
+        self._observers.tell(
+            DeliveryAnswered(
+                self._endpoint, outcome, seconds, received, event_id, event_type, hints, refusal
             )
+        )
         return outcome
 
     async def _receive(
-        self, delivery: VerifiedDelivery, hints: DeliveryHints, deadline: float
+        self, verified: VerifiedDelivery, hints: DeliveryHints, at: float, deadline: float
     ) -> tuple[str | None, Outcome]:
         """Return the event's type, if it could be read, and the outcome."""
         if not self._accepting:
             return None, later(Reason.SHUTTING_DOWN)
         try:
-            event = self._router.parser.parse(delivery.body, delivery.id)
+            event = self._router.parser.parse(verified.body, verified.id)
         except PayloadError as error:
-            return None, await self._quarantine(self._arrived(delivery, None), error, deadline)
-        return event.type, await self._once(
-            event, self._arrived(delivery, event.type), hints, deadline
-        )
-
-    def _arrived(self, delivery: VerifiedDelivery, event_type: str | None) -> Delivery:
-        return Delivery(self._endpoint, delivery.id, event_type, self._clock(), delivery.body)
+            arrived = Delivery(self._endpoint, verified.id, None, at, verified.body)
+            return None, await self._quarantine(arrived, error, deadline)
+        arrived = Delivery(self._endpoint, verified.id, event.type, at, verified.body)
+        return event.type, await self._once(event, arrived, hints, deadline)
 
     async def _once(
         self, event: Event[object], arrived: Delivery, hints: DeliveryHints, deadline: float
@@ -192,7 +191,7 @@ class Pipeline:
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
         if self._intake is not None:
             return await self._store_in(self._intake, arrived, deadline)
-        claim = await self._claim(arrived.key, deadline)
+        claim = await self._claim(arrived, deadline)
         if isinstance(claim, Outcome):
             if claim.reason == Reason.IN_FLIGHT and is_last_delivery(hints.attempt):
                 await self._keep_in_flight(arrived, deadline)
@@ -223,22 +222,24 @@ class Pipeline:
                 _log.error("the inbox is full, so %s is left to a retry", arrived.key)
                 return later(Reason.INBOX_FULL)
 
-    async def _claim(self, key: DeliveryKey, deadline: float) -> Claimed | Outcome:
+    async def _claim(self, arrived: Delivery, deadline: float) -> Claimed | Outcome:
         """Return a claim, or the outcome where there is none to be had before the deadline."""
         with self._runs.expected():
             try:
-                return await self._claim_or_wait(key, deadline)
+                return await self._claim_or_wait(arrived, deadline)
             except StoreError as error:
-                _log.error("cannot claim %s: %s", key, error)
+                _log.error("cannot claim %s: %s", arrived.key, error)
                 return later(Reason.STORE_UNAVAILABLE)
 
-    async def _claim_or_wait(self, key: DeliveryKey, deadline: float) -> Claimed | Outcome:
-        token = new_token()
+    async def _claim_or_wait(self, arrived: Delivery, deadline: float) -> Claimed | Outcome:
+        key, token = arrived.key, new_token()
         look = _FIRST_LOOK_SECONDS
         while self._accepting:
             result = await self._in_time(
                 deadline, self._store.claim(key, token, self._limits.lease_seconds)
             )
+            if self._observers.wants(EventClaimed):
+                self._observers.tell(EventClaimed(arrived, result))
             match result:
                 case Claimed():
                     if self._accepting:
@@ -278,7 +279,7 @@ class Pipeline:
         if not self._store.keeps_bodies:
             _log.error("%s cannot be read, and the store keeps no bodies: %s", arrived.key, error)
             return Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.UNREADABLE)
-        claim = await self._claim(arrived.key, deadline)
+        claim = await self._claim(arrived, deadline)
         if isinstance(claim, Outcome):
             return claim
         try:
@@ -292,6 +293,7 @@ class Pipeline:
         if ownership is Ownership.LOST:
             return later(Reason.IN_FLIGHT)
         _log.error("%s cannot be read, and is a dead letter now: %s", arrived.key, error)
+        self._observers.tell(EventBuried(arrived, claim.attempt, DeadReason.UNREADABLE, str(error)))
         return Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
 
     async def _in_time(self, deadline: float, call: Awaitable[T]) -> T:
@@ -309,11 +311,3 @@ def _readable_twice(headers: RawHeaders) -> RawHeaders:
     if headers.__class__ is list or isinstance(headers, Collection):
         return headers
     return cast("RawHeaders", list(header_pairs(headers)))
-
-
-def _claimed_id(headers: RawHeaders) -> str:
-    """Return the id of a delivery that was refused, for the log: quoted, since anybody wrote it."""
-    try:
-        return repr(DeliveryHeaders.parse(headers).message_id)
-    except VerificationError:
-        return "nothing readable"

@@ -16,12 +16,14 @@ from . import asgi
 from .asgi import Middleware, Receive, Route, Scope, Send
 from .attempt import Attempts
 from .dead import DeadLetters
+from .delivery_log import DeliveryLog
 from .errors import SecretError, StoreError
 from .headers import RawHeaders
 from .inbox import Inbox
 from .intake import Intake
 from .lease import within
 from .limits import Limits
+from .observation import DeliveryAnswered, Observer, Observers
 from .outcome import Outcome
 from .pipeline import Pipeline
 from .routing import Router
@@ -29,7 +31,7 @@ from .runs import Runs
 from .secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
 from .signature import DEFAULT_TOLERANCE, Verifier
 from .stores import open_store
-from .stores.base import DEFAULT_RETENTION, Store
+from .stores.base import DEFAULT_RETENTION, Store, StoreStats
 from .stores.inbox import InboxStore
 from .types import Clock, system_clock
 from .waiting import WaitingEvents
@@ -71,6 +73,7 @@ class Receiver(Router):
             handlers run inside the request.
         limits: time limits and sizes.
         clock: Unix time in seconds.
+        observers: who is told of every step, for metrics and the like (``hookonce.telemetry``).
 
     Raises:
         SecretError: a secret cannot be used, or there is none.
@@ -90,6 +93,7 @@ class Receiver(Router):
         inbox: Inbox | None = None,
         limits: Limits | None = None,
         clock: Clock = system_clock,
+        observers: Iterable[Observer] = (),
     ) -> None:
         super().__init__()
         if _ENDPOINT.fullmatch(endpoint) is None:
@@ -116,7 +120,14 @@ class Receiver(Router):
         self._store = store
         self._limits = limits or Limits()
         inbox_store = None if inbox is None else _with_inbox(store)
-        self._attempts = Attempts(store, self, self._limits, inbox_store)
+        self._observers = Observers([DeliveryLog(), *observers])
+        self._attempts = Attempts(
+            store=store,
+            router=self,
+            limits=self._limits,
+            inbox=inbox_store,
+            observers=self._observers,
+        )
         self._runs = Runs(self._attempts, self._limits)
         self._users = 0
         self._intake: Intake | None = None
@@ -128,6 +139,7 @@ class Receiver(Router):
                 runs=self._runs,
                 endpoint=endpoint,
                 limits=self._limits,
+                observers=self._observers,
             )
         self._pipeline = Pipeline(
             verifier=verifier,
@@ -139,8 +151,9 @@ class Receiver(Router):
             service=service,
             limits=self._limits,
             clock=clock,
+            observers=self._observers,
         )
-        self._app = asgi.DeliveryApp(self.handle, self._limits)
+        self._app = asgi.DeliveryApp(self.handle, self._limits, unread=self.note_unread)
         self._guarded = asgi.StatusGuard(self._app)
         self.dead = DeadLetters(
             store=store,
@@ -213,7 +226,8 @@ class Receiver(Router):
             receiver.copy(secrets=SECRET, store="memory://", inbox=None)
 
         The copy has the handlers and error hooks that are registered now; neither receiver gets
-        those that the other is given later. It is of the same class, with the same attributes,
+        those that the other is given later. Observers of the original see nothing of the copy. It
+        is of the same class, with the same attributes,
         though the constructor of a subclass is not run again: a handler that is a method of the
         original is called on the original. It is not open, even if the original is.
 
@@ -265,6 +279,25 @@ class Receiver(Router):
         """
         return await self._pipeline.handle(body, headers, started=started)
 
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer of every step from now on, as those given to the constructor are.
+
+        Raises:
+            TypeError: it is no observer; the message says what to do.
+
+        """
+        self._observers.add(observer)
+
+    def note_unread(self, outcome: Outcome, seconds: float) -> None:
+        """Tell observers of a request that was answered without its body: by an HTTP face.
+
+        Args:
+            outcome: what was answered, for example that the body was too large.
+            seconds: how long that took.
+
+        """
+        self._observers.tell(DeliveryAnswered(self._endpoint, outcome, seconds))
+
     async def idle(self, seconds: float) -> bool:
         """Return whether no handler runs any more, after waiting for that at most so long."""
         return await self._runs.idle(seconds)
@@ -284,6 +317,10 @@ class Receiver(Router):
     def health_routes(self) -> list[Route]:
         """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application."""
         return asgi.health_routes(self.check)
+
+    async def stats(self) -> StoreStats:
+        """Return how much the store holds of this endpoint; raises StoreError."""
+        return await within(self._limits.store_seconds, self._store.stats(endpoint=self._endpoint))
 
     async def check(self) -> asgi.Readiness:
         """Return whether deliveries can be taken, and if not, why."""
@@ -311,8 +348,7 @@ class Receiver(Router):
         """Return a warning of events in an inbox that this receiver does not have any more."""
         if not isinstance(self._store, InboxStore):
             return ()
-        call = self._store.stats(endpoint=self._endpoint)
-        stats = await within(self._limits.store_seconds, call)
+        stats = await self.stats()
         if not stats.depth or stats.workers:
             return ()
         warning = (

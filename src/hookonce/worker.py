@@ -18,6 +18,7 @@ from .errors import PayloadError, StoreError
 from .inbox import Inbox
 from .lease import within
 from .limits import Limits
+from .observation import EventBuried, EventRetried, EventTaken, Observers
 from .outcome import Outcome, Reason
 from .routing import Router
 from .runs import Runs
@@ -48,6 +49,7 @@ class Worker:
         inbox: how many at once, how often, how long apart.
         endpoint: the endpoint's name.
         limits: time limits.
+        observers: who is told of what is taken, and of what cannot be begun.
 
     """
 
@@ -60,6 +62,7 @@ class Worker:
         inbox: Inbox,
         endpoint: str,
         limits: Limits,
+        observers: Observers,
     ) -> None:
         self._store = store
         self._router = router
@@ -67,6 +70,7 @@ class Worker:
         self._inbox = inbox
         self._endpoint = endpoint
         self._limits = limits
+        self._observers = observers
         self._news: asyncio.Event | None = None
         self._stop: asyncio.Event | None = None
         self._stopping = False
@@ -145,6 +149,8 @@ class Worker:
     def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt, or return what settles an event that cannot have one."""
         claim = taken.claim
+        if self._observers.wants(EventTaken):
+            self._observers.tell(EventTaken(taken.delivery, claim.attempt))
         if (run := self._runs.find(claim.key)) is not None:
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
@@ -204,7 +210,8 @@ class Worker:
             return
         _log.error("%s waits: %s", claim.key, fault)
         after = self._inbox.backoff_seconds(claim.attempt)
-        await self._settle(taken, self._store.retry(claim, after, claim.finished, fault))
+        if await self._is_settled(taken, self._store.retry(claim, after, claim.finished, fault)):
+            self._observers.tell(EventRetried(taken.delivery, claim.attempt, after, fault))
 
     def _look_for_a_retry(self, answer: asyncio.Future[Outcome]) -> None:
         """Find out when an event that was given back is due: nobody else tells an idle worker."""
@@ -213,13 +220,16 @@ class Worker:
 
     async def _bury(self, taken: Taken, reason: DeadReason, error: str) -> None:
         _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
-        await self._settle(taken, self._store.bury(taken.claim, reason, error=error))
+        if await self._is_settled(taken, self._store.bury(taken.claim, reason, error=error)):
+            self._observers.tell(EventBuried(taken.delivery, taken.claim.attempt, reason, error))
 
-    async def _settle(self, taken: Taken, call: Awaitable[Ownership]) -> None:
+    async def _is_settled(self, taken: Taken, call: Awaitable[Ownership]) -> bool:
+        """Return whether a call that only the owner may make was made."""
         try:
-            await within(self._limits.store_seconds, call)
+            return await within(self._limits.store_seconds, call) is Ownership.HELD
         except StoreError as error:
             _log.error("cannot settle %s; its lease will run out: %s", taken.claim.key, error)
+            return False
 
     async def retire(self) -> None:
         """Say that this worker is gone: after ``run``, and when what it had begun has ended."""

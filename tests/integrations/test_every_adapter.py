@@ -78,6 +78,15 @@ async def served(adapter: Adapter, handler: Handler, tmp_path: Path) -> AsyncIte
         handler.gate.set()
 
 
+async def is_logged(caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    """Return once the line of a delivery with that outcome has been written."""
+
+    def written() -> bool:
+        return any(getattr(record, "reason", None) == reason for record in caplog.records)
+
+    await until(written, what=f"a line about {reason}")
+
+
 def comment() -> CommentReceived:
     return make_event(CommentReceived, data={"text": TEXT})
 
@@ -150,7 +159,7 @@ async def test_a_request_without_a_body_is_refused(served: Served) -> None:
 
 
 async def test_a_body_over_the_limit_is_answered_413_before_it_is_read(
-    adapter: Adapter, served: Served, handler: Handler
+    adapter: Adapter, served: Served, handler: Handler, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = signed_request(b"x" * (LIMITS.body_bytes + 1), SECRET)
     if not adapter.listens:
@@ -163,6 +172,7 @@ async def test_a_body_over_the_limit_is_answered_413_before_it_is_read(
                 await connection.write(request.body)
             (await connection.answer()).expect(413, "body_too_large")
     assert handler.runs == 0
+    await is_logged(caplog, "body_too_large")
 
 
 async def test_a_body_of_just_the_limit_is_read(served: Served) -> None:
@@ -175,7 +185,9 @@ SEEING = [name for name, a in ADAPTERS.items() if a.listens and a.sees_bodies_ar
 
 
 @pytest.mark.parametrize("adapter", SEEING, indirect=True)
-async def test_a_body_that_drips_is_answered_408(adapter: Adapter, served: Served) -> None:
+async def test_a_body_that_drips_is_answered_408(
+    adapter: Adapter, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     request = signed_request(comment(), SECRET)
     async with await served.connection() as connection:
         headers = {"content-length": "4000"}
@@ -185,6 +197,7 @@ async def test_a_body_that_drips_is_answered_408(adapter: Adapter, served: Serve
             await connection.write(b"x")
             await asyncio.wait({answer}, timeout=1.5 * LIMITS.body_seconds)
         (await answer).expect(408, "body_timeout")
+    await is_logged(caplog, "body_timeout")
 
 
 async def test_an_answer_comes_within_the_budget_and_the_retry_finds_a_slow_handler_done(
@@ -245,13 +258,14 @@ async def test_an_unknown_type_and_one_without_a_handler_are_accepted(
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
 async def test_another_method_is_answered_405(
-    adapter: Adapter, served: Served, method: str
+    adapter: Adapter, served: Served, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = signed_request(comment(), SECRET)
     answer = await served.sender.request(method, adapter.path, request)
     assert answer.status == 405
     assert answer.headers["allow"] == "POST"
     assert answer.reason == ("" if method == "HEAD" else "method_not_allowed")
+    await is_logged(caplog, "method_not_allowed")
 
 
 async def test_a_trailing_slash_is_no_redirect(

@@ -656,6 +656,11 @@ class Spy:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.unread: list[Outcome] = []
+
+    def note_unread(self, outcome: Outcome, seconds: float) -> None:
+        assert seconds >= 0
+        self.unread.append(outcome)
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -679,10 +684,11 @@ async def test_a_length_over_the_limit_asks_the_server_for_no_body_and_verifies_
     async def send(message: Message) -> None:
         sent.append(message)
 
-    app = DeliveryApp(spy.handle, LENGTH_LIMIT)
+    app = DeliveryApp(spy.handle, LENGTH_LIMIT, unread=spy.note_unread)
     await app(delivery_scope([(b"content-length", b"2001")]), receive, send)
     assert sent[0]["status"] == 413
     assert not spy.bodies
+    assert [outcome.reason for outcome in spy.unread] == ["body_too_large"]
 
 
 async def test_of_an_endless_stream_no_more_is_taken_than_the_limit_and_a_chunk() -> None:
@@ -695,7 +701,9 @@ async def test_of_an_endless_stream_no_more_is_taken_than_the_limit_and_a_chunk(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await DeliveryApp(spy.handle, LENGTH_LIMIT)(delivery_scope([]), receive, send)
+    await DeliveryApp(spy.handle, LENGTH_LIMIT, unread=spy.note_unread)(
+        delivery_scope([]), receive, send
+    )
     assert sent[0]["status"] == 413
     assert sum(taken) == 2_100
     assert not spy.bodies
@@ -711,7 +719,7 @@ async def test_a_body_that_lies_about_its_length_is_held_to_the_limit_all_the_sa
         sent.append(message)
 
     scope = delivery_scope([(b"content-length", b"300")])
-    await DeliveryApp(spy.handle, LENGTH_LIMIT)(scope, receive, send)
+    await DeliveryApp(spy.handle, LENGTH_LIMIT, unread=spy.note_unread)(scope, receive, send)
     assert sent[0]["status"] == 413
     assert not spy.bodies
 

@@ -71,17 +71,9 @@ class LambdaHandler:
             ValueError: it is no HTTP request, so nobody waits for an answer.
 
         """
+        arrived = time.monotonic()
         request = _Request.of(event)
-        try:
-            outcome = self._answer(request)
-        except BodyTooLargeError:
-            outcome = TOO_LARGE
-        except _MalformedError as error:
-            _log.error("cannot read an event of API Gateway or a load balancer: %s", error)
-            outcome = MALFORMED
-        except Exception:  # noqa: BLE001 - a gateway would answer 502, and say nothing
-            _log.exception("a delivery could not be handed to the receiver; answered 500")
-            outcome = BROKEN
+        outcome = self._answer(request, arrived)
         if outcome.reason == Reason.STILL_RUNNING:
             self._finish(context)
         return request.response(outcome)
@@ -90,10 +82,22 @@ class LambdaHandler:
         """Drain running handlers and end the event loop; at exit this happens by itself."""
         self._loop.close()
 
-    def _answer(self, request: _Request) -> Outcome:
-        arrived = time.monotonic()
-        if request.method != "POST":
-            return NOT_POST
+    def _answer(self, request: _Request, arrived: float) -> Outcome:
+        try:
+            if request.method == "POST":
+                return self._deliver(request, arrived)
+            outcome = NOT_POST
+        except BodyTooLargeError:
+            outcome = TOO_LARGE
+        except _MalformedError as error:
+            _log.error("cannot read an event of API Gateway or a load balancer: %s", error)
+            outcome = MALFORMED
+        except Exception:  # noqa: BLE001 - a gateway would answer 502, and say nothing
+            _log.exception("a delivery could not be handed to the receiver; answered 500")
+            outcome = BROKEN
+        return self._loop.note_unread(outcome, waited=time.monotonic() - arrived)
+
+    def _deliver(self, request: _Request, arrived: float) -> Outcome:
         most = self._limits.body_bytes
         headers = list(request.headers())
         lengths = (value for name, value in headers if name.lower() == "content-length")

@@ -94,21 +94,26 @@ def webhook_view(receiver: Receiver) -> WebhookView:
 
 async def _answer(loop: LoopThread, request: HttpRequest, most: int) -> Outcome:
     arrived = time.monotonic()
-    if request.method != "POST":
-        return NOT_POST
     try:
-        announced = announced_length(request.META.get("CONTENT_LENGTH"), most)
-        body = _body_of(request, most)
-        if body is None or was_consumed(body, announced):
-            return BROKEN
-        outcome = await loop.handle_async(
-            body, list(request_headers(request.META)), waited=time.monotonic() - arrived
-        )
+        if request.method == "POST":
+            return await _deliver(loop, request, most, arrived)
+        outcome = NOT_POST
     except BodyTooLargeError:
-        return TOO_LARGE
+        outcome = TOO_LARGE
     except Exception:  # noqa: BLE001 - Django's own answer to it may be a page
         _log.exception("a delivery could not be handed to the receiver; answered 500")
-        return BROKEN
+        outcome = BROKEN
+    return loop.note_unread(outcome, waited=time.monotonic() - arrived)
+
+
+async def _deliver(loop: LoopThread, request: HttpRequest, most: int, arrived: float) -> Outcome:
+    announced = announced_length(request.META.get("CONTENT_LENGTH"), most)
+    body = _body_of(request, most)
+    if body is None or was_consumed(body, announced):
+        return loop.note_unread(BROKEN, waited=time.monotonic() - arrived)
+    outcome = await loop.handle_async(
+        body, list(request_headers(request.META)), waited=time.monotonic() - arrived
+    )
     note_changed_body(outcome, body, announced)
     return outcome
 

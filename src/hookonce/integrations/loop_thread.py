@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import StoreError
@@ -77,6 +78,16 @@ class LoopThread:
             return later(Reason.SHUTTING_DOWN)
         return answer.result() if done else _stuck()
 
+    def note_unread(self, outcome: Outcome, *, waited: float) -> Outcome:
+        """Tell the receiver's observers of an answer without a delivery, and return it."""
+        with self._lock:
+            running = self._running
+            if running is None or not running.is_ours():
+                self._receiver.note_unread(outcome, waited)
+            else:
+                running.call_soon(self._receiver.note_unread, outcome, waited)
+        return outcome
+
     def idle(self, seconds: float) -> bool:
         """Return whether no handler runs any more, after waiting for that at most so long."""
         running = self._running
@@ -134,6 +145,9 @@ class _Running:
 
     def call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call_soon(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        self._loop.call_soon_threadsafe(partial(function, *args, **kwargs))
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

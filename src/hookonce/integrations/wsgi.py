@@ -62,17 +62,18 @@ class WSGIReceiver:
 
         """
         arrived = time.monotonic()
-        if environ["REQUEST_METHOD"] != "POST":
-            return NOT_POST
         try:
-            return self._deliver(environ, body, arrived)
+            if environ["REQUEST_METHOD"] == "POST":
+                return self._deliver(environ, body, arrived)
+            outcome = NOT_POST
         except BodyTooLargeError:
-            return TOO_LARGE
+            outcome = TOO_LARGE
         except TimeoutError:
-            return TOO_SLOW
+            outcome = TOO_SLOW
         except Exception:  # noqa: BLE001 - what a server would answer instead says nothing
             _log.exception("a delivery could not be handed to the receiver; answered 500")
-            return BROKEN
+            outcome = BROKEN
+        return self._loop.note_unread(outcome, waited=time.monotonic() - arrived)
 
     def close(self) -> None:
         """Drain running handlers and end the thread; at exit this happens by itself."""
@@ -85,7 +86,7 @@ class WSGIReceiver:
         elif len(body) > self._limits.body_bytes:
             raise BodyTooLargeError
         if was_consumed(body, announced):
-            return BROKEN
+            return self._loop.note_unread(BROKEN, waited=time.monotonic() - arrived)
         headers = list(request_headers(environ))
         outcome = self._loop.handle(body, headers, waited=time.monotonic() - arrived)
         note_changed_body(outcome, body, announced)

@@ -1,0 +1,345 @@
+"""Observers are told of every step in order, and nothing they do reaches a delivery."""
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.servers import delivering
+from support.waiting import until
+
+from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry
+from hookonce.events import CommentReceived, WebhookTest
+from hookonce.observation import (
+    DeliveryAnswered,
+    DeliveryReceived,
+    DeliveryRefused,
+    DeliveryVerified,
+    EventBuried,
+    EventClaimed,
+    EventPut,
+    EventRetried,
+    EventSettled,
+    EventTaken,
+    HandlerFailed,
+    HandlerStarted,
+    Observer,
+)
+from hookonce.pytest_plugin import SenderFactory
+from hookonce.stores.base import Claimed, DeadReason, Done
+from hookonce.stores.inbox import Stored
+from hookonce.testing import make_event, signed_request
+
+pytestmark = pytest.mark.anyio
+
+SOON = Backoff(first_seconds=0.01, factor=1, jitter=0)
+
+# A Protocol's own methods; none of them may be forgotten here.
+METHODS = [name for name in vars(Observer) if not name.startswith("_")]
+
+
+class Notes:
+    """Notes every record, and is no subclass: the Protocol is enough."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def __getattr__(self, name: str) -> Callable[[Any], None]:
+        if name in METHODS:
+            return self.records.append
+        raise AttributeError(name)
+
+    @property
+    def names(self) -> list[str]:
+        return [type(record).__name__ for record in self.records]
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture
+def receiver(webhook_secret: str, notes: Notes) -> Receiver:
+    return Receiver(secrets=webhook_secret, store="memory://", observers=[notes])
+
+
+@pytest.fixture
+def inbox_receiver(webhook_secret: str, notes: Notes, tmp_path: Path) -> Receiver:
+    return Receiver(
+        secrets=webhook_secret,
+        store=f"sqlite:///{tmp_path}/hooks.db",
+        inbox=Inbox(max_attempts=2, backoff=SOON),
+        observers=[notes],
+    )
+
+
+async def test_the_way_of_a_delivery_is_told_step_by_step(
+    receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
+) -> None:
+    receiver.on(CommentReceived, name="greet")(lambda _: None)
+    event = make_event(CommentReceived)
+    async with webhook_sender(receiver) as sender:
+        (await sender.send(event, attempt=3)).expect(200, "handled")
+    assert notes.names == [
+        "DeliveryReceived",
+        "DeliveryVerified",
+        "EventClaimed",
+        "HandlerStarted",
+        "HandlerFinished",
+        "EventSettled",
+        "DeliveryAnswered",
+    ]
+    received, verified, claimed, started, finished, settled, answered = notes.records
+    assert verified.received is received
+    assert (verified.delivery.id, verified.delivery.secret_index) == (event.id, 0)
+    assert isinstance(claimed.result, Claimed)
+    assert (started.context.handler, started.context.attempt) == ("greet", 1)
+    assert finished.seconds >= 0
+    assert (settled.attempt, settled.outcome.status) == (1, 200)
+    assert answered.received is received
+    assert (answered.event_id, answered.event_type) == (event.id, "comment.received")
+    assert (answered.hints.attempt, answered.outcome.reason) == (3, "handled")
+
+
+async def test_a_duplicate_is_told_as_done(
+    receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
+) -> None:
+    receiver.on(CommentReceived, name="greet")(lambda _: None)
+    event = make_event(CommentReceived)
+    async with webhook_sender(receiver) as sender:
+        await sender.send(event)
+        notes.records.clear()
+        (await sender.send(event)).expect(200, "duplicate")
+    assert [record.result for record in notes.of(EventClaimed)] == [Done()]
+    assert not notes.of(HandlerStarted)
+
+
+async def test_a_refusal_is_told_with_its_reason_and_its_skew(
+    receiver: Receiver, notes: Notes, webhook_secret: str
+) -> None:
+    request = signed_request(make_event(CommentReceived), webhook_secret, skew=400)
+    outcome = await receiver.handle(request.body, request.headers)
+    assert notes.names == ["DeliveryReceived", "DeliveryRefused", "DeliveryAnswered"]
+    (refused,), (answered,) = notes.of(DeliveryRefused), notes.of(DeliveryAnswered)
+    assert (refused.error.reason, refused.error.skew // 100) == (outcome.reason, 4)
+    assert (answered.refusal, answered.event_id) == (refused.error, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ValueError("broken"), "handler_failed"), (Retry(after=60), "retry_requested")],
+)
+async def test_a_failure_inside_the_request_settles_without_success(
+    receiver: Receiver,
+    notes: Notes,
+    webhook_sender: SenderFactory,
+    error: Exception,
+    reason: str,
+) -> None:
+    @receiver.on(CommentReceived, name="greet")
+    async def greet(_: CommentReceived) -> None:
+        raise error
+
+    async with webhook_sender(receiver) as sender:
+        await sender.send(make_event(CommentReceived))
+    (failed,), (settled,) = notes.of(HandlerFailed), notes.of(EventSettled)
+    assert failed.error is error
+    assert settled.outcome.reason == reason
+
+
+async def test_a_handler_that_is_cancelled_at_a_shutdown_has_failed(
+    webhook_secret: str, notes: Notes, webhook_sender: SenderFactory
+) -> None:
+    receiver = Receiver(
+        secrets=webhook_secret,
+        store="memory://",
+        limits=Limits(answer_seconds=0.05, drain_seconds=0.05),
+        observers=[notes],
+    )
+
+    @receiver.on(CommentReceived, name="greet")
+    async def greet(_: CommentReceived) -> None:
+        await asyncio.Event().wait()
+
+    async with webhook_sender(receiver) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(503, "still_running")
+    (failed,) = notes.of(HandlerFailed)
+    assert "shutdown" in str(failed.error)
+
+
+@pytest.mark.parametrize("reason", [DeadReason.REJECTED, DeadReason.UNREADABLE])
+async def test_a_burial_is_told_with_its_reason(
+    webhook_secret: str,
+    notes: Notes,
+    tmp_path: Path,
+    webhook_sender: SenderFactory,
+    reason: DeadReason,
+) -> None:
+    receiver = Receiver(
+        secrets=webhook_secret,
+        store=f"sqlite:///{tmp_path}/hooks.db",
+        observers=[notes],
+    )
+
+    @receiver.on(CommentReceived, name="greet")
+    async def greet(_: CommentReceived) -> None:
+        raise Reject("not ours")
+
+    event = make_event(CommentReceived)
+    async with webhook_sender(receiver) as sender:
+        await sender.send(event if reason is DeadReason.REJECTED else b"no event")
+    (buried,) = notes.of(EventBuried)
+    assert (buried.reason, buried.attempt) == (reason, 1)
+    assert not notes.of(EventSettled)
+
+
+async def test_the_way_through_the_inbox_is_told_up_to_its_end(
+    inbox_receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
+) -> None:
+    @inbox_receiver.on(CommentReceived, name="greet")
+    async def greet(_: CommentReceived) -> None:
+        raise ValueError("broken")
+
+    async with webhook_sender(inbox_receiver) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(202, "stored")
+        await until(lambda: notes.of(EventBuried), what="the burial")
+    (put,) = notes.of(EventPut)
+    assert isinstance(put.result, Stored)
+    assert [record.attempt for record in notes.of(EventTaken)] == [1, 2]
+    (retried,) = notes.of(EventRetried)
+    assert (retried.attempt, retried.after_seconds) == (1, 0.01)
+    assert "broken" in retried.error
+    (buried,) = notes.of(EventBuried)
+    assert (buried.attempt, buried.reason) == (2, DeadReason.EXHAUSTED)
+
+
+async def test_a_worker_tells_of_an_event_that_it_cannot_begin(
+    webhook_secret: str, notes: Notes, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/hooks.db"
+    web = Receiver(secrets=webhook_secret, store=store, inbox=Inbox(embedded=False))
+    web.on(CommentReceived, name="greet")(lambda _: None)
+    request = signed_request(make_event(CommentReceived), webhook_secret)
+    async with web:
+        assert (await web.handle(request.body, request.headers)).reason == "stored"
+    worker = Receiver(
+        secrets=webhook_secret,
+        store=store,
+        inbox=Inbox(max_attempts=2, backoff=SOON),
+        observers=[notes],
+    )
+    async with worker:
+        await until(lambda: notes.of(EventBuried), what="the burial")
+    (retried,) = notes.of(EventRetried)
+    assert "no handler" in retried.error
+    assert len(notes.of(EventTaken)) == 2
+
+
+async def test_an_answer_to_what_is_no_delivery_is_told_as_well(
+    receiver: Receiver, notes: Notes, webhook_secret: str
+) -> None:
+    async with delivering(receiver, webhook_secret) as sender:
+        assert (await sender.client.get("/webhooks")).status_code == 405
+    (answered,) = notes.of(DeliveryAnswered)
+    assert (answered.outcome.reason, answered.received) == ("method_not_allowed", None)
+    assert not notes.of(DeliveryReceived)
+
+
+async def test_what_an_observer_raises_is_logged_and_harms_no_delivery(
+    webhook_secret: str, webhook_sender: SenderFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def broken(name: str) -> Callable[[Any], None]:
+        def method(_: object) -> None:
+            told.append(name)
+            raise SystemExit(name)
+
+        return method
+
+    bad: Any = type("Bad", (), {name: staticmethod(broken(name)) for name in METHODS})()
+    notes: Any = Notes()
+    receiver = Receiver(secrets=webhook_secret, store="memory://", observers=[bad, notes])
+    receiver.on(CommentReceived, name="greet")(lambda _: None)
+    with caplog.at_level(logging.ERROR, logger="hookonce.observation"):
+        async with webhook_sender(receiver) as sender:
+            (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+    assert len(told) == len(notes.records) == len(caplog.records) == 7
+    assert all("is not affected" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_handler_sees_the_context_variables_that_an_observer_sets(
+    webhook_secret: str, webhook_sender: SenderFactory
+) -> None:
+    trace = contextvars.ContextVar("trace", default="none")
+    seen: dict[str, str] = {}
+
+    class Tracing(Observer):
+        def handler_started(self, record: HandlerStarted) -> None:
+            trace.set(record.context.handler)
+
+    receiver = Receiver(secrets=webhook_secret, store="memory://", observers=[Tracing()])
+
+    @receiver.on(CommentReceived, name="async")
+    async def first(_: CommentReceived) -> None:
+        seen["async"] = trace.get()
+
+    @receiver.on(CommentReceived, name="sync")
+    def second(_: CommentReceived) -> None:
+        seen["sync"] = trace.get()
+
+    async with webhook_sender(receiver) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+    assert seen == {"async": "async", "sync": "sync"}
+    assert trace.get() == "none"
+
+
+async def test_an_observer_that_comes_later_is_told_from_then_on(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    later: Any = Notes()
+    receiver.on(WebhookTest, name="test")(lambda _: None)
+    async with webhook_sender(receiver) as sender:
+        await sender.send(make_event(WebhookTest))
+        receiver.observe(later)
+        await sender.send(make_event(WebhookTest))
+    assert len(later.of(DeliveryAnswered)) == 1
+
+
+async def test_a_copy_is_not_watched_by_the_observers_of_its_original(
+    receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
+) -> None:
+    async with webhook_sender(receiver.copy()) as sender:
+        await sender.send(make_event(CommentReceived))
+    assert not notes.records
+
+
+def test_what_cannot_observe_is_refused_when_it_is_given(receiver: Receiver) -> None:
+    class Waiting(Observer):
+        async def event_put(self, record: EventPut) -> None:  # type: ignore[override]
+            raise AssertionError(record)
+
+    for wrong, fault in ((object(), "subclass of Observer"), (Observer, "give an instance")):
+        with pytest.raises(TypeError, match=fault):
+            receiver.observe(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="event_put is async"):
+        receiver.observe(Waiting())
+
+
+async def test_no_record_shows_a_body_or_a_header_when_it_is_printed(
+    receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
+) -> None:
+    receiver.on(CommentReceived, name="greet")(lambda *_: None)
+    async with webhook_sender(receiver) as sender:
+        await sender.send(make_event(CommentReceived, data={"text": "confidential"}))
+    printed = repr(notes.records)
+    assert "confidential" not in printed
+    assert "v1," not in printed
+    assert len(notes.of(DeliveryVerified)) == 1
