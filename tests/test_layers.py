@@ -29,7 +29,10 @@ HOMES = {
         "stores/redis_url.py",
         "stores/redis_wake.py",
     },
-    "starlette": {"asgi.py", "emulator/api.py", "integrations/fastapi.py"},
+    "starlette": {"asgi.py", "emulator/api.py", "inspector/", "integrations/fastapi.py"},
+    "jinja2": {"inspector/"},
+    "prometheus_client": {"telemetry/prometheus.py"},
+    "opentelemetry": {"telemetry/opentelemetry.py"},
     "django": {"integrations/django.py"},
     "fastapi": {"integrations/fastapi.py"},
     "flask": {"integrations/flask.py"},
@@ -40,7 +43,10 @@ HOMES = {
     "rich": {"cli/"},
     "httpx2": {"cli/", "emulator/over_http.py"},
 }
-FOLDERS = ("cli/", "emulator/", "integrations/", "rehearsal/")
+FOLDERS = (
+    *("cli/", "doctor/", "emulator/", "inspector/", "integrations/", "rehearsal/"),
+    "telemetry/",
+)
 """Folders that the picture shows as one; within them files import each other."""
 INPUT_OUTPUT = {"asyncio", "logging", "os", "pathlib", "queue", "socket", "subprocess", "threading"}
 

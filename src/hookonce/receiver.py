@@ -17,6 +17,7 @@ from .asgi import Middleware, Receive, Route, Scope, Send
 from .attempt import Attempts
 from .dead import DeadLetters
 from .delivery_log import DeliveryLog
+from .disabling import DisableWatch, FailureStreak
 from .errors import SecretError, StoreError
 from .headers import RawHeaders
 from .inbox import Inbox
@@ -26,6 +27,7 @@ from .limits import Limits
 from .observation import DeliveryAnswered, Observer, Observers
 from .outcome import Outcome
 from .pipeline import Pipeline
+from .rotation import Rotation, RotationWatch
 from .routing import Router
 from .runs import Runs
 from .secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
@@ -120,7 +122,9 @@ class Receiver(Router):
         self._store = store
         self._limits = limits or Limits()
         inbox_store = None if inbox is None else _with_inbox(store)
-        self._observers = Observers([DeliveryLog(), *observers])
+        self._rotation = RotationWatch(self.current_secrets, clock)
+        self._disabling = DisableWatch(clock)
+        self._observers = Observers([DeliveryLog(), self._rotation, self._disabling, *observers])
         self._attempts = Attempts(
             store=store,
             router=self,
@@ -192,6 +196,30 @@ class Receiver(Router):
         if self._intake is None:
             raise AttributeError("this receiver has no inbox; give it Receiver(inbox=Inbox())")
         return self._intake.waiting
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """The rotation of the sender's secret that deliveries show to be under way, if one is."""
+        return self._rotation.current
+
+    @property
+    def failing(self) -> FailureStreak | None:
+        """What this process has answered since its last success; None if that was a success.
+
+        The sender disables an endpoint that fails for 72 hours, with at least 10 failed attempts.
+        """
+        return self._disabling.streak
+
+    def secrets_last_matched(self) -> tuple[float | None, ...]:
+        """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
+
+        In the order of the secrets; None where that was not since this process began.
+
+        Raises:
+            SecretError: a secret cannot be used, or there is none.
+
+        """
+        return self._rotation.last_matched()
 
     def current_secrets(self) -> tuple[str, ...]:
         """Return the secrets in force, newest first, for a tool that signs for this receiver.
@@ -327,14 +355,15 @@ class Receiver(Router):
         if not self._pipeline.accepting:
             return asgi.Readiness(("the receiver is shutting down",))
         problems = []
-        warnings: tuple[str, ...] = ()
+        warnings = self._disabling.warnings()
         if self._attempts.overdue:
             problems.append(
                 f"sync handlers beyond their time limit: {self._attempts.overdue}; each keeps one"
                 f" of {self._limits.threads} threads"
             )
         try:
-            warnings = await within(self._limits.store_seconds, self._store.warnings())
+            warnings += self._rotation.warnings()
+            warnings += await within(self._limits.store_seconds, self._store.warnings())
             if self._intake is None:
                 warnings += await self._stranded()
             elif (problem := await self._intake.problem()) is not None:
@@ -342,6 +371,8 @@ class Receiver(Router):
         except StoreError as error:
             _log.warning("not ready: %s", error)
             problems.append("the store cannot be used; the log says why")
+        except SecretError as error:
+            problems.append(f"no delivery can be verified: {error}")
         return asgi.Readiness(tuple(problems), warnings)
 
     async def _stranded(self) -> tuple[str, ...]:

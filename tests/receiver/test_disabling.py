@@ -1,0 +1,106 @@
+"""Long before the sender disables an endpoint that fails, the receiver says so."""
+
+from datetime import timedelta
+
+import pytest
+
+from hookonce import Receiver
+from hookonce.emulator import VirtualClock
+from hookonce.events import CommentReceived, WebhookTest
+from hookonce.pytest_plugin import ServiceFactory
+from hookonce.secrets import new_secret
+from hookonce.testing import make_event, signed_request
+
+pytestmark = pytest.mark.anyio
+
+
+class Switch:
+    """A handler that fails while it is off."""
+
+    is_on = False
+
+    async def __call__(self, _: CommentReceived) -> None:
+        if not self.is_on:
+            raise ValueError("off")
+
+
+@pytest.fixture
+def switch() -> Switch:
+    return Switch()
+
+
+@pytest.fixture
+def receiver(webhook_secret: str, virtual_clock: VirtualClock, switch: Switch) -> Receiver:
+    receiver = Receiver(secrets=webhook_secret, store="memory://", clock=virtual_clock)
+    receiver.on(CommentReceived, name="switch")(switch)
+    return receiver
+
+
+async def warnings_of(receiver: Receiver) -> str:
+    readiness = await receiver.check()
+    return "\n".join(text for text in readiness.warnings if "disables" in text)
+
+
+async def test_a_day_of_failure_is_told_two_days_before_the_sender_disables(
+    receiver: Receiver,
+    virtual_clock: VirtualClock,
+    emulated_service: ServiceFactory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with emulated_service(receiver, clock=virtual_clock) as service:
+        await service.emit(CommentReceived)
+        await service.advance(hours=12)
+        assert receiver.failing is not None
+        assert receiver.failing.attempts >= 5
+        assert not await warnings_of(receiver)
+        await service.emit(CommentReceived)
+        await service.advance(hours=14)
+        assert service.endpoint().status == "active"
+        warning = await warnings_of(receiver)
+        assert "failed for 26 h" in warning
+        assert "the last answer was handler_failed" in warning
+        assert "disables an endpoint after 72 h and 10 failed attempts" in warning
+        await service.emit(CommentReceived)
+        assert [r.getMessage() for r in caplog.records if r.name == "hookonce.disabling"] == [
+            await warnings_of(receiver)
+        ]
+
+
+async def test_one_success_ends_a_streak(
+    receiver: Receiver,
+    switch: Switch,
+    virtual_clock: VirtualClock,
+    emulated_service: ServiceFactory,
+) -> None:
+    async with emulated_service(receiver, clock=virtual_clock) as service:
+        await service.emit(CommentReceived)
+        await service.advance(hours=25)
+        assert await warnings_of(receiver)
+        switch.is_on = True
+        await service.emit(CommentReceived)
+        assert receiver.failing is None
+        assert not await warnings_of(receiver)
+
+
+async def test_test_events_and_other_methods_count_for_nothing(
+    receiver: Receiver, webhook_secret: str
+) -> None:
+    @receiver.on(WebhookTest, name="test")
+    async def fail(_: WebhookTest) -> None:
+        raise ValueError("off")
+
+    request = signed_request(make_event(WebhookTest), webhook_secret)
+    assert (await receiver.handle(request.body, request.headers)).status == 500
+    assert receiver.failing is None
+
+
+async def test_refusals_count_and_are_told_apart(
+    receiver: Receiver, virtual_clock: VirtualClock
+) -> None:
+    for _ in range(6):
+        request = signed_request(make_event(CommentReceived), new_secret())
+        assert (await receiver.handle(request.body, request.headers)).status == 401
+        virtual_clock.tick(timedelta(hours=5))
+    assert receiver.failing is not None
+    assert (receiver.failing.attempts, receiver.failing.refused) == (6, 6)
+    assert "6 of them refused as not genuine" in await warnings_of(receiver)

@@ -1,0 +1,170 @@
+"""A rotation the receiver is not ready for shows in time, and so does a secret nobody needs."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from hookonce import FileSecrets, Receiver
+from hookonce.emulator import EmulatedService, VirtualClock
+from hookonce.events import CommentReceived
+from hookonce.pytest_plugin import ServiceFactory
+from hookonce.secrets import new_secret
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def file(tmp_path: Path, webhook_secret: str) -> Path:
+    """Return the file that the receiver reads its secrets from."""
+    path = tmp_path / "secrets"
+    path.write_text(webhook_secret)
+    return path
+
+
+@pytest.fixture
+def receiver(file: Path, virtual_clock: VirtualClock) -> Receiver:
+    return Receiver(secrets=FileSecrets(file), store="memory://", clock=virtual_clock)
+
+
+def put(file: Path, *secrets: str) -> None:
+    """Put secrets in force, newest first."""
+    file.write_text("\n".join(secrets))
+
+
+async def warnings_of(receiver: Receiver) -> str:
+    readiness = await receiver.check()
+    assert readiness.ready
+    return "\n".join(text for text in readiness.warnings if "secret" in text)
+
+
+async def test_with_the_old_secret_alone_the_time_left_of_the_rotation_is_told(
+    receiver: Receiver,
+    virtual_clock: VirtualClock,
+    emulated_service: ServiceFactory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with emulated_service(receiver, clock=virtual_clock) as service:
+        await service.emit(CommentReceived)
+        assert receiver.rotation is None
+        service.rotate_secret()
+        with caplog.at_level(logging.WARNING, logger="hookonce.rotation"):
+            await service.emit(CommentReceived)
+        assert receiver.rotation is not None
+        assert not receiver.rotation.has_both
+        assert "24.0 h left" in caplog.text
+        await service.advance(hours=18)
+        assert "6.0 h left" in await warnings_of(receiver)
+
+
+async def test_with_both_secrets_a_rotation_needs_no_warning(
+    receiver: Receiver,
+    virtual_clock: VirtualClock,
+    emulated_service: ServiceFactory,
+    file: Path,
+    webhook_secret: str,
+) -> None:
+    async with emulated_service(receiver, clock=virtual_clock) as service:
+        new = service.rotate_secret()
+        await service.emit(CommentReceived)
+        assert await warnings_of(receiver)
+        put(file, new, webhook_secret)
+        await service.advance(minutes=1)
+        await service.emit(CommentReceived)
+        assert receiver.rotation is not None
+        assert receiver.rotation.has_both
+        assert not await warnings_of(receiver)
+
+
+async def test_two_secrets_of_which_one_is_a_stranger_are_not_both(
+    virtual_clock: VirtualClock, webhook_secret: str, emulated_service: ServiceFactory
+) -> None:
+    secrets = [webhook_secret, new_secret()]
+    receiver = Receiver(secrets=secrets, store="memory://", clock=virtual_clock)
+    async with emulated_service(receiver, clock=virtual_clock) as service:
+        service.rotate_secret()
+        await service.emit(CommentReceived)
+        assert "only one is by a secret configured here" in await warnings_of(receiver)
+
+
+async def rotate_completely(service: EmulatedService, file: Path, old: str) -> str:
+    """Rotate as one should, and let the rotation end."""
+    await service.emit(CommentReceived)
+    new = service.rotate_secret()
+    put(file, new, old)
+    await service.emit(CommentReceived)
+    await service.advance(hours=24, minutes=1)
+    await service.emit(CommentReceived)
+    return new
+
+
+async def test_after_a_rotation_it_is_told_when_the_old_secret_last_matched(
+    receiver: Receiver,
+    virtual_clock: VirtualClock,
+    emulated_service: ServiceFactory,
+    file: Path,
+    webhook_secret: str,
+) -> None:
+    began = virtual_clock()
+    async with emulated_service(receiver, clock=virtual_clock) as service:
+        await service.emit(CommentReceived)
+        await service.advance(minutes=1)
+        new = await rotate_completely(service, file, webhook_secret)
+        assert receiver.rotation is None
+        assert not await warnings_of(receiver)  # an hour of grace
+        await service.advance(hours=2)
+        await service.emit(CommentReceived)
+        newest, oldest = receiver.secrets_last_matched()
+        assert (newest, oldest) == (virtual_clock(), began + 60)
+        assert "secret 2 of 2 last matched at" in await warnings_of(receiver)
+        put(file, new)
+        assert receiver.secrets_last_matched() == (virtual_clock(),)
+        assert not await warnings_of(receiver)
+
+
+async def test_a_secret_that_has_never_matched_since_the_start_can_go_as_well(
+    virtual_clock: VirtualClock, webhook_secret: str, emulated_service: ServiceFactory
+) -> None:
+    secrets = [webhook_secret, new_secret()]
+    receiver = Receiver(secrets=secrets, store="memory://", clock=virtual_clock)
+    async with emulated_service(receiver, clock=virtual_clock) as service:
+        await service.advance(hours=26)
+        assert not await warnings_of(receiver)  # nothing shows that the first one works
+        await service.emit(CommentReceived)
+        assert "secret 2 of 2 last matched before" in await warnings_of(receiver)
+
+
+async def test_without_usable_secrets_the_receiver_is_not_ready(
+    virtual_clock: VirtualClock,
+) -> None:
+    class Emptied:
+        secrets: tuple[str, ...] = (new_secret(),)
+
+        def current(self) -> tuple[str, ...]:
+            return self.secrets
+
+    provider = Emptied()
+    receiver = Receiver(secrets=provider, store="memory://", clock=virtual_clock)
+    provider.secrets = ()
+    readiness = await receiver.check()
+    assert not readiness.ready
+    assert "no delivery can be verified" in readiness.problems[0]
+
+
+async def test_no_warning_names_a_secret(
+    receiver: Receiver,
+    virtual_clock: VirtualClock,
+    emulated_service: ServiceFactory,
+    file: Path,
+    webhook_secret: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="hookonce")
+    async with emulated_service(receiver, clock=virtual_clock) as service:
+        service.rotate_secret()
+        await service.emit(CommentReceived)
+        told = caplog.text + await warnings_of(receiver) + repr(receiver.rotation)
+        await rotate_completely(service, file, webhook_secret)
+        told += await warnings_of(receiver)
+    assert "rotated" in told
+    assert "whsec_" not in told
