@@ -7,7 +7,7 @@ beside it the two headers of the service that are outside the signature and ther
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -52,7 +52,9 @@ _ZERO = ord("0")
 # other versions beside them, and bound the work a flood of entries can ask for.
 _MAX_SIGNATURES = 16
 
-_SIGNATURE_LENGTH = len("v1,") + 44  # base64 of 32 bytes
+_V1 = b"v1,"
+_TEXT_LENGTH = 44  # base64 of 32 bytes
+_ENTRY_LENGTH = len(_V1) + _TEXT_LENGTH
 
 
 def is_message_id(text: str) -> bool:
@@ -104,7 +106,11 @@ def signed_parts(headers: RawHeaders) -> tuple[str, int, bytes, tuple[bytes, ...
 
     It is for verification alone, which would have the object for a moment: 0.2 µs less.
     """
-    found = _usual(headers) if headers.__class__ is list else None
+    found = None
+    if headers.__class__ is list:
+        found = _usual(headers)
+    elif headers.__class__ is dict:
+        found = _spelled(headers)
     message_id, timestamp, signature = found or _found(headers)
     if not message_id:
         raise VerificationError(Refusal.MISSING_ID)
@@ -148,6 +154,46 @@ def _usual(headers: Any) -> _Found | None:
     if message_id.__class__ is timestamp.__class__ is signature.__class__ is bytes:
         return message_id, timestamp, signature
     return None
+
+
+def _spelled(headers: Any) -> _Found | None:
+    """Return the id, timestamp and signature of a dict of text, as frameworks give it.
+
+    None where anything about them is unusual. Going through the items, as ``_found`` does, takes
+    0.7 µs for three and 1.6 for eleven; this takes 0.3 and 0.4.
+    """
+    spellings = _spellings(tuple(headers))
+    if spellings is None:
+        return None
+    id_name, timestamp_name, signature_name = spellings
+    message_id, timestamp = headers[id_name], headers[timestamp_name]
+    signature = headers[signature_name]
+    if message_id.__class__ is timestamp.__class__ is signature.__class__ is str:
+        try:
+            return message_id.encode(), timestamp.encode(), signature.encode()
+        except UnicodeEncodeError:  # lone surrogates
+            return None
+    return None
+
+
+# A sender and the servers before us give the same names in the same order, each time. Few are
+# kept: names are as long as a server lets them be, and anybody can send new ones.
+@lru_cache(maxsize=32)
+def _spellings(names: tuple[object, ...]) -> tuple[str, str, str] | None:
+    """Return how the three headers are spelled, or None where one is missing or comes twice."""
+    found: dict[int, str] = {}
+    for name in names:
+        if not isinstance(name, str):
+            return None
+        field = _FIELDS.get(name.lower())
+        if field is None:
+            continue
+        if field in found:
+            return None
+        found[field] = name
+    if len(found) != len((_ID, _TIMESTAMP, _SIGNATURE)):
+        return None
+    return found[_ID], found[_TIMESTAMP], found[_SIGNATURE]
 
 
 def _found(headers: RawHeaders) -> _Found:
@@ -216,6 +262,8 @@ def _id_text(raw: bytes) -> str:
     return text
 
 
+# Deliveries that come fast enough for it to matter share their second: 0.1 µs instead of 0.2.
+@lru_cache(maxsize=64)
 def _unix_seconds(raw: bytes) -> int:
     # bytes.isdigit() knows ASCII digits only, unlike str.isdigit() and int().
     if not raw.isdigit() or raw[0] == _ZERO or len(raw) > _TIMESTAMP_MAX_DIGITS:
@@ -225,15 +273,17 @@ def _unix_seconds(raw: bytes) -> int:
 
 def _v1_entries(signature: bytes) -> tuple[bytes, ...]:
     """Return what could match: other versions and broken entries are skipped, never an error."""
-    if len(signature) == _SIGNATURE_LENGTH and signature[:3] == b"v1,":
-        return (signature[3:],)
-    return tuple(
-        [
-            entry[3:]
-            for entry in signature.split(b" ")
-            if len(entry) == _SIGNATURE_LENGTH and entry.startswith(b"v1,")
-        ][:_MAX_SIGNATURES]
-    )
+    if len(signature) == _ENTRY_LENGTH:
+        # One call looks for the version and cuts it off: 0.05 µs less than two slices.
+        text = signature.removeprefix(_V1)
+        return (text,) if len(text) == _TEXT_LENGTH else ()
+    texts: list[bytes] = []
+    for entry in signature.split(b" "):
+        if len(entry) == _ENTRY_LENGTH and entry.startswith(_V1):
+            texts.append(entry.removeprefix(_V1))
+            if len(texts) == _MAX_SIGNATURES:
+                break
+    return tuple(texts)
 
 
 class DeliveryHints(NamedTuple):
@@ -255,36 +305,42 @@ class DeliveryHints(NamedTuple):
         The service's name is not known, so its headers are recognised by their endings unless
         ``service`` names it.
         """
-        event_type: str | None = None
-        attempt: int | None = None
-        for name, value in header_pairs(headers):
-            if value is None or not isinstance(name, str | bytes):
-                continue
-            hint = _hint_named(name)
-            if hint is None or (service is not None and hint.service != service.lower()):
-                continue
-            text = _text(value)
-            if hint.is_attempt:
-                attempt = int(text) if _is_attempt(text) else None
-            else:
-                event_type = text[:256]
-        return cls(event_type, attempt)
+        pairs = list(header_pairs(headers))
+        try:
+            places = _places(tuple([name for name, _ in pairs]), service)
+        except TypeError:  # a name that is not even hashable
+            return cls(None, None)
+        event_type = _value_at(places.event_type, pairs)
+        attempt = _value_at(places.attempt, pairs)
+        return cls(
+            None if event_type is None else event_type[:256],
+            int(attempt) if attempt is not None and _is_attempt(attempt) else None,
+        )
 
 
-class _Hint(NamedTuple):
-    service: str
-    is_attempt: bool
+class _Places(NamedTuple):
+    """Where among the headers the service's own two are; the last, where one is repeated."""
+
+    event_type: int | None
+    attempt: int | None
 
 
-# Requests have the same few names: 0.1 µs for each that is known, instead of 0.4.
-@lru_cache(maxsize=256)
-def _hint_named(name: str | bytes) -> _Hint | None:
-    """Return what a header of this name tells, if it is one of the service's own."""
-    lowered = _text(name).lower()
-    for ending in ("-event-type", "-delivery-attempt"):
-        if lowered.endswith(ending):
-            return _Hint(lowered.removesuffix(ending), ending == "-delivery-attempt")
-    return None
+# Requests have the same names in the same order: 2 µs for twelve headers, instead of 6 one by one.
+@lru_cache(maxsize=32)
+def _places(names: tuple[object, ...], service: str | None) -> _Places:
+    found: dict[str, int] = {}
+    for place, name in enumerate(names):
+        lowered = _text(name).lower()
+        for ending in ("-event-type", "-delivery-attempt"):
+            sender = lowered.removesuffix(ending)
+            if sender != lowered and (service is None or sender == service.lower()):
+                found[ending] = place
+    return _Places(found.get("-event-type"), found.get("-delivery-attempt"))
+
+
+def _value_at(place: int | None, pairs: Sequence[tuple[object, object]]) -> str | None:
+    value = None if place is None else pairs[place][1]
+    return None if value is None else _text(value)
 
 
 def _is_attempt(text: str) -> bool:

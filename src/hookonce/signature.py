@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hmac import compare_digest
 from math import inf
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from .errors import Refusal, SecretError, VerificationError
+from .errors import Refusal, SecretError, VerificationError, unmatched
 from .headers import RawHeaders, is_message_id, signed_parts
 from .secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
 from .types import Clock, system_clock
@@ -62,35 +62,13 @@ class VerifiedDelivery:
     skew: float
 
 
-_new = VerifiedDelivery.__new__
-_set_id = VerifiedDelivery.__dict__["id"].__set__
-_set_timestamp = VerifiedDelivery.__dict__["timestamp"].__set__
-_set_body = VerifiedDelivery.__dict__["body"].__set__
-_set_secret_index = VerifiedDelivery.__dict__["secret_index"].__set__
-_set_signature_count = VerifiedDelivery.__dict__["signature_count"].__set__
-_set_skew = VerifiedDelivery.__dict__["skew"].__set__
+class _Unfrozen:
+    """A delivery whose fields are being set; then it becomes a ``VerifiedDelivery``.
 
-
-def _delivery(
-    message_id: str,
-    timestamp: int,
-    body: bytes,
-    secret_index: int,
-    signature_count: int,
-    skew: float,
-) -> VerifiedDelivery:
-    """Return the delivery at half the price of the dataclass's own constructor.
-
-    That one looks `object.__setattr__` up for each field: 0.65 µs, against 0.3 here.
+    That one's own constructor looks `object.__setattr__` up for each field: 0.7 µs, against 0.2.
     """
-    delivery = _new(VerifiedDelivery)
-    _set_id(delivery, message_id)
-    _set_timestamp(delivery, timestamp)
-    _set_body(delivery, body)
-    _set_secret_index(delivery, secret_index)
-    _set_signature_count(delivery, signature_count)
-    _set_skew(delivery, skew)
-    return delivery
+
+    __slots__ = VerifiedDelivery.__slots__
 
 
 def verify(
@@ -119,7 +97,11 @@ def verify(
         _check(tolerance)
     # One secret, as most receivers have it, is looked up by itself: 0.1 µs instead of 0.3.
     signers = _known_signer(secrets) if secrets.__class__ is str else _signers(secrets_of(secrets))
-    return _verified(signers, body, headers, tolerance, system_clock() if now is None else now)
+    now = system_clock() if now is None else now
+    delivery = _verified(signers, body, headers, tolerance, now)
+    if delivery is None:
+        raise unmatched()
+    return delivery
 
 
 class Verifier:
@@ -165,9 +147,11 @@ class Verifier:
             if current != known:
                 signers = _signers(current)
                 self._keyring = current, signers
-        return _verified(
-            signers, body, headers, self._tolerance, self._clock() if now is None else now
-        )
+        now = self._clock() if now is None else now
+        delivery = _verified(signers, body, headers, self._tolerance, now)
+        if delivery is None:
+            raise unmatched()
+        return delivery
 
 
 def sign(
@@ -269,21 +253,37 @@ def _verified(
     headers: RawHeaders,
     tolerance: float,
     now: float,
-) -> VerifiedDelivery:
+) -> VerifiedDelivery | None:
+    """Return the delivery, or None where no signature matches; raise where it is not well formed.
+
+    The callers raise for None: an exception costs 0.1 µs for each function it passes through, and
+    carries their locals with it; here that would be the signature that was expected.
+    """
     message_id, timestamp, prefix, signatures = signed_parts(headers)
     skew = now - timestamp
     # Written so that a clock that is not a number refuses.
-    if not abs(skew) <= tolerance:
+    if not -tolerance <= skew <= tolerance:
         too_old = skew > 0
         raise VerificationError(
             Refusal.TIMESTAMP_TOO_OLD if too_old else Refusal.TIMESTAMP_TOO_NEW, skew
         )
     if body.__class__ is not bytes:
         body = _raw(body)
-    if signatures:
-        for index, signed in enumerate(signers):
-            expected = signed(prefix, body)
-            for signature in signatures:
-                if compare_digest(signature, expected):
-                    return _delivery(message_id, timestamp, body, index, len(signatures), skew)
-    raise VerificationError(Refusal.NO_MATCHING_SIGNATURE)
+    if not signatures:
+        return None
+    index = 0
+    for signed in signers:
+        expected = signed(prefix, body)
+        for signature in signatures:
+            if compare_digest(signature, expected):
+                delivery: Any = _Unfrozen()  # no type says that an object changes its class
+                delivery.id = message_id
+                delivery.timestamp = timestamp
+                delivery.body = body
+                delivery.secret_index = index
+                delivery.signature_count = len(signatures)
+                delivery.skew = skew
+                delivery.__class__ = VerifiedDelivery
+                return delivery  # type: ignore[no-any-return]  # a cast would be called
+        index += 1  # noqa: SIM113 - the first secret nearly always matches: 0.05 µs less
+    return None

@@ -7,6 +7,7 @@ that nobody chose.
 import base64
 import hashlib
 import hmac
+import random
 import re
 import unicodedata
 from collections.abc import Callable
@@ -112,6 +113,34 @@ def test_arbitrary_headers_give_a_delivery_or_a_refusal_and_never_another_error(
     else:
         assert isinstance(verdict, Refusal)
         assert verdict == verdict_of(partial(unwrap, body, headers, SECRET, now=now))
+
+
+@thorough
+@given(
+    named=st.dictionaries(names | st.sampled_from(NAMES), odd_values, max_size=6),
+    kept=st.sets(st.sampled_from(NAMES)),
+    order=st.randoms(use_true_random=False),
+)
+@example(named={}, kept=set(NAMES), order=random.Random(0))
+@example(named={"Webhook-Id": "evt_2"}, kept=set(NAMES), order=random.Random(0))
+@example(named={b"webhook-id": "evt_2"}, kept=set(NAMES), order=random.Random(0))
+def test_a_dict_and_its_items_come_to_one_verdict_the_first_time_and_the_next(
+    named: dict[Any, Any], kept: set[str], order: random.Random
+) -> None:
+    items = [*{**named, **{name: GENUINE[name] for name in kept}}.items()]
+    order.shuffle(items)
+    judges = [partial(verify, BODY, dict(items), SECRET, now=NOW)] * 2
+    judges.append(partial(verify, BODY, iter(items), SECRET, now=NOW))
+    verdicts = [verdict_of(judge) for judge in judges]
+    assert verdicts == verdicts[:1] * 3
+
+
+def test_the_names_of_one_dict_say_nothing_about_the_values_of_the_next() -> None:
+    for name in NAMES:
+        assert refusal(GENUINE) is None
+        assert refusal({**GENUINE, name: None}) is Refusal(name.replace("webhook-", "missing_"))
+        assert refusal({**GENUINE, name: "\ud800"}) is not None
+        assert refusal({**GENUINE, name: GENUINE[name].encode()}) is None
 
 
 @thorough

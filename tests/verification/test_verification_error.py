@@ -67,6 +67,38 @@ def test_a_refusal_survives_copying_and_pickling(
     assert (twin.reason, twin.skew, str(twin)) == (reason, skew, str(error))
 
 
+def test_the_fields_of_a_refusal_can_be_given_by_name() -> None:
+    error = VerificationError(reason=Refusal.TIMESTAMP_TOO_OLD, skew=301.5)
+    assert (error.reason, error.skew) == (Refusal.TIMESTAMP_TOO_OLD, 301.5)
+    assert error.args == (Refusal.TIMESTAMP_TOO_OLD, 301.5)
+
+
+def test_a_forgery_is_refused_with_the_error_that_anybody_can_make() -> None:
+    forged = sign(STRANGER, "evt_1", b"", timestamp=NOW)
+    with pytest.raises(VerificationError) as caught:
+        verify(b"", forged, "whsec_AAAA", now=NOW)
+    made = VerificationError(Refusal.NO_MATCHING_SIGNATURE)
+    assert caught.value.args == made.args
+    assert (str(caught.value), repr(caught.value)) == (str(made), repr(made))
+
+
+def test_the_frames_of_a_refusal_do_not_hold_the_signature_that_was_expected() -> None:
+    """Error trackers send the locals of every frame away."""
+    secret = "whsec_" + base64.b64encode(b"of our own").decode()
+    forged = sign(STRANGER, "evt_1", b"", timestamp=NOW)
+    expected = sign(secret, "evt_1", b"", timestamp=NOW)["webhook-signature"].removeprefix("v1,")
+    judges: list[Callable[[], object]] = [
+        partial(verify, b"", forged, secret, now=NOW),
+        partial(Verifier(secret).verify, b"", forged, now=NOW),
+    ]
+    for judge in judges:
+        with pytest.raises(VerificationError) as caught:
+            judge()
+        frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+        assert len(frames) > 1
+        assert not [frame for frame in frames[1:] if expected in repr(frame.f_locals)]
+
+
 def in_every_way_refused(headers: dict[str, str], body: bytes) -> dict[Refusal, dict[str, Any]]:
     signature = headers["webhook-signature"]
     return {
