@@ -43,6 +43,7 @@ class Handler:
         types: the type strings it is registered for.
         patterns: the patterns it is registered for.
         for_unknown: whether it is for every type that has no model.
+        written: the type strings and patterns as they were written.
 
     """
 
@@ -53,6 +54,7 @@ class Handler:
     types: frozenset[str] = frozenset()
     patterns: tuple[re.Pattern[str], ...] = ()
     for_unknown: bool = False
+    written: tuple[str, ...] = ()
 
     def wants(self, event_type: str, *, known: bool) -> bool:
         """Return whether an event of this type is for this handler.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from datetime import timedelta
 from enum import Enum
@@ -176,6 +176,11 @@ class Receiver(Router):
         return self._endpoint
 
     @property
+    def store(self) -> Store:
+        """What remembers its events."""
+        return self._store
+
+    @property
     def service(self) -> str | None:
         """The sender's name in its own two headers, if it was given."""
         return self._service
@@ -184,6 +189,26 @@ class Receiver(Router):
     def limits(self) -> Limits:
         """The time limits and sizes it keeps to."""
         return self._limits
+
+    @property
+    def tolerance(self) -> float:
+        """How many seconds a timestamp may lie from the clock, in both directions."""
+        return self._tolerance
+
+    @property
+    def clock(self) -> Clock:
+        """What it takes the time from, in Unix seconds."""
+        return self._clock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has entered it, its ``lifespan`` or ``opened``, and not left."""
+        return self._users > 0
+
+    @property
+    def has_inbox(self) -> bool:
+        """Whether deliveries are stored for workers, here or in other processes."""
+        return self._inbox is not None
 
     @property
     def has_embedded_workers(self) -> bool:
@@ -292,6 +317,23 @@ class Receiver(Router):
         # Not the router itself: it would hold on to the copy.
         Router.include(copied, (self if router is None else router).wrapped())
         return copied
+
+    @contextmanager
+    def replaced_by(self, other: Receiver) -> Iterator[None]:
+        """Let another receiver do this one's work while the block lasts, wherever it is mounted.
+
+        It is for looking at an application from outside: what the application's lifespan opens and
+        what its routes hand on is the other receiver's then, and this one's store stays alone.
+        Neither may be in use before.
+        """
+        own = dict(vars(self))
+        held = {"_app", "_guarded"}  # by the routes, and these ask this object at each delivery
+        vars(self).update((name, part) for name, part in vars(other).items() if name not in held)
+        try:
+            yield
+        finally:
+            vars(self).clear()
+            vars(self).update(own)
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None

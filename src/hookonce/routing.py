@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypeVar, overload
 
@@ -190,6 +190,7 @@ class Router:
                 takes_context=takes_context(function),
                 types=frozenset(types),
                 patterns=tuple(patterns),
+                written=tuple(wanted for wanted in events if isinstance(wanted, str)),
             )
             annotated = annotated_class(function)
             classes = {event_type: cls for event_type, cls in types.items() if cls is not None}
@@ -258,8 +259,7 @@ class Router:
     def _warn_of_misspelling(self, wanted: str) -> None:
         """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""
         known = [*EVENT_CLASSES, *self._classes]
-        pattern = _pattern(wanted) if "*" in wanted else re.compile(re.escape(wanted))
-        if any(pattern.fullmatch(event_type) for event_type in known):
+        if _meets_any(wanted, known):
             return
         likely = get_close_matches(wanted.lower().removesuffix(".*"), known, n=1, cutoff=0.5)
         _log.warning(
@@ -267,6 +267,12 @@ class Router:
             wanted,
             f"; did you mean {likely[0]!r}?" if likely else "",
         )
+
+    def unmatched(self) -> tuple[str, ...]:
+        """Return the type strings and patterns of handlers that no type known here meets."""
+        known = self.parser.classes
+        written = dict.fromkeys(text for handler in self.handlers for text in handler.written)
+        return tuple(text for text in written if not _meets_any(text, known))
 
     def include(self, other: Router) -> None:
         """Take over the handlers of another router, also those it will get later.
@@ -351,6 +357,11 @@ class Router:
 
 _SEGMENT = r"[^\s.*]+"
 _TYPE = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
+
+
+def _meets_any(wanted: str, event_types: Iterable[str]) -> bool:
+    pattern = _pattern(wanted) if "*" in wanted else re.compile(re.escape(wanted))
+    return any(pattern.fullmatch(event_type) for event_type in event_types)
 
 
 def _type_string(text: str) -> str:

@@ -90,6 +90,7 @@ COMMANDS = {
         "chaos",
         "dead",
         "demo",
+        "doctor",
         "emulate",
         "explain",
         "health",

@@ -14,6 +14,7 @@ from hookonce.secrets import new_secret
 from .chaos import chaos
 from .dead import dead
 from .demo import demo
+from .doctor import doctor
 from .emulate import emulate
 from .inbox import inbox
 from .output import Output
@@ -60,5 +61,5 @@ def health(url: str | None) -> None:
         raise SystemExit(1)
 
 
-for command in (chaos, dead, demo, emulate, explain, inbox, send, serve, verify, worker):
+for command in (chaos, dead, demo, doctor, emulate, explain, inbox, send, serve, verify, worker):
     cli.add_command(command)

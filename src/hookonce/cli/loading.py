@@ -22,6 +22,7 @@ from hookonce.providers import (
 from hookonce.secrets import new_secret, secret_lines
 
 __all__ = [
+    "import_named",
     "load_receiver",
     "load_secrets",
     "secrets_option",
@@ -72,13 +73,30 @@ def stand_in_secrets() -> Iterator[None]:
 
 
 def load_receiver(name: str) -> Receiver:
-    """Return the receiver that ``MODULE:NAME`` names, or end with what is wrong.
+    """Return the receiver that ``MODULE:NAME`` names, or end with what is wrong."""
+    try:
+        receiver = import_named(name)
+    except LookupError as error:
+        raise click.ClickException(str(error.args[0])) from None
+    except SecretError as error:
+        raise click.ClickException(f"{name.partition(':')[0]} cannot start: {error}") from None
+    if isinstance(receiver, Receiver):
+        return receiver
+    raise click.ClickException(f"{name!r} is of the type {type(receiver).__name__}, not Receiver")
+
+
+def import_named(name: str) -> object:
+    """Return what ``MODULE:NAME`` names; what the module raises passes.
 
     Modules are looked for in the current folder too, as ``python -m`` does.
+
+    Raises:
+        LookupError: there is nothing of that name; the text says so.
+
     """
     module_name, colon, attribute = name.partition(":")
     if not (all(module_name.split(".")) and colon and attribute):
-        raise click.ClickException(
+        raise LookupError(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
     folder = os.getcwd()
@@ -89,14 +107,8 @@ def load_receiver(name: str) -> Receiver:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise click.ClickException(f"there is no module {module_name!r} here") from None
-    except SecretError as error:
-        raise click.ClickException(f"{module_name} cannot start: {error}") from None
-    receiver = getattr(module, attribute, None)
-    if isinstance(receiver, Receiver):
-        return receiver
-    if receiver is None:
-        raise click.ClickException(f"there is no {attribute!r} in {module_name}")
-    raise click.ClickException(
-        f"{attribute!r} in {module_name} is of the type {type(receiver).__name__}, not Receiver"
-    )
+        raise LookupError(f"there is no module {module_name!r} here") from None
+    named: object = getattr(module, attribute, None)
+    if named is None:
+        raise LookupError(f"there is no {attribute!r} in {module_name}")
+    return named

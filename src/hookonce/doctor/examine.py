@@ -1,0 +1,50 @@
+"""Every check of a receiver in this process, in the order in which an engineer would look."""
+
+from __future__ import annotations
+
+from ..errors import SecretError
+from ..types import system_clock
+from .clocks import clock_finding
+from .failures import told
+from .findings import Finding, fault
+from .settings import handler_findings, retention_finding, secret_findings, type_findings
+from .storage import store_findings
+from .subject import Subject
+from .trial import trial_findings
+
+__all__ = ["examine"]
+
+
+async def examine(
+    subject: Subject, *, host: str = "testserver", served: bool = False
+) -> list[Finding]:
+    """Return what is right and what is wrong with a receiver, each with its fix.
+
+    Nothing in its store is changed, and no event is taken from it. The lifespan of its application
+    is run, and a test is delivered to a copy of the receiver within it: handlers of
+    ``webhook.test`` run. Every step is bounded in time, as long as the application's own code does
+    not block the event loop.
+
+    Args:
+        subject: the receiver; it must not be in use in this process.
+        host: the host name that requests within this process carry.
+        served: whether a server is said to run that has this receiver.
+
+    """
+    receiver, classes = subject.receiver, subject.receiver.parser.classes
+    try:
+        findings = secret_findings(receiver.current_secrets())
+    except SecretError as error:
+        findings = [fault("secrets", str(error), "configure the endpoint's secret (whsec_…)")]
+    except Exception as error:  # noqa: BLE001 - a provider raises what it likes
+        findings = [fault("secrets", f"their provider fails: {told(error)}", "mend the provider")]
+    findings.append(retention_finding(subject.retention_seconds))
+    findings += handler_findings(receiver.handlers, classes)
+    findings += type_findings(receiver.unmatched(), classes)
+    skew = receiver.clock() - system_clock()
+    findings.append(
+        clock_finding("clock", "the receiver's clock", skew, subject.receiver.tolerance)
+    )
+    findings += await store_findings(subject, served=served)
+    findings += await trial_findings(subject, host=host)
+    return findings

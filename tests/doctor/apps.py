@@ -1,0 +1,162 @@
+"""Applications with one mistake each, and one without."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hookonce import Receiver
+from hookonce.events import WebhookTest
+
+__all__ = [
+    "Eating",
+    "Leading",
+    "Recoding",
+    "Stripping",
+    "answering",
+    "behind",
+    "connecting",
+    "failing",
+    "mounted",
+    "slow",
+    "sound",
+    "starting",
+    "unlocking",
+    "unwired",
+]
+
+
+def sound(receiver: Receiver) -> ASGIApp:
+    return Starlette(routes=receiver.routes("/webhooks"), lifespan=receiver.lifespan)
+
+
+def unwired(receiver: Receiver) -> ASGIApp:
+    return Starlette(routes=receiver.routes("/webhooks"))
+
+
+def mounted(receiver: Receiver) -> ASGIApp:
+    """Mount it, so that Starlette redirects from the path without a slash."""
+    return Starlette(routes=[Mount("/webhooks", receiver)], lifespan=receiver.lifespan)
+
+
+def behind(middleware: Callable[[ASGIApp], ASGIApp]) -> Callable[[Receiver], ASGIApp]:
+    def make(receiver: Receiver) -> ASGIApp:
+        return Starlette(
+            routes=receiver.routes("/webhooks"),
+            lifespan=receiver.lifespan,
+            middleware=[Middleware(middleware)],
+        )
+
+    return make
+
+
+class Recoding(BaseHTTPMiddleware):
+    """Reads JSON bodies and hands them on as Python writes them."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        request._body = json.dumps(json.loads(await request.body())).encode()
+        return await call_next(request)
+
+
+class Eating:
+    """Reads bodies and hands nothing on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            while (await receive()).get("more_body"):
+                pass
+        await self.app(scope, receive, send)
+
+
+class Leading(BaseHTTPMiddleware):
+    """Leads whoever is not logged in to the login page."""
+
+    async def dispatch(self, request: Request, _: RequestResponseEndpoint) -> Response:
+        return RedirectResponse(f"/login?next={request.url.path}&key=opensesame", 302)
+
+
+class Stripping:
+    """Lets only well-known headers through."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            kept = [h for h in scope["headers"] if not h[0].startswith(b"webhook-")]
+            scope = {**scope, "headers": kept}
+        await self.app(scope, receive, send)
+
+
+def answering(status: int) -> Callable[[Receiver], ASGIApp]:
+    """Return what makes an application whose own route comes before the receiver's."""
+
+    async def answer(_: Request) -> Response:
+        return JSONResponse({"hello": "world"}, status)
+
+    def make(receiver: Receiver) -> ASGIApp:
+        own = Route("/webhooks", answer, methods=["POST"])
+        return Starlette(routes=[own, *receiver.routes("/webhooks")], lifespan=receiver.lifespan)
+
+    return make
+
+
+def starting(before: Callable[[], Awaitable[object]]) -> Callable[[Receiver], ASGIApp]:
+    """Return what makes an application that does this when it starts."""
+
+    def make(receiver: Receiver) -> ASGIApp:
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            await before()
+            async with receiver:
+                yield
+
+        return Starlette(routes=receiver.routes("/webhooks"), lifespan=lifespan)
+
+    return make
+
+
+async def unlocking() -> None:
+    raise KeyError("opensesame")
+
+
+async def connecting() -> None:
+    raise TimeoutError("opensesame")
+
+
+def slow(receiver: Receiver, seconds: float, *, is_async: bool = True) -> ASGIApp:
+    """Give it a handler of tests that takes so long."""
+    if is_async:
+
+        @receiver.on(WebhookTest, name="slow")
+        async def wait(_: WebhookTest) -> None:
+            await asyncio.sleep(seconds)
+    else:
+
+        @receiver.on(WebhookTest, name="slow")
+        def block(_: WebhookTest) -> None:
+            time.sleep(seconds)
+
+    return sound(receiver)
+
+
+def failing(receiver: Receiver) -> ASGIApp:
+    """Give it a handler of tests that fails."""
+
+    @receiver.on(WebhookTest, name="failing")
+    async def fail(_: WebhookTest) -> None:
+        raise RuntimeError("opensesame")
+
+    return sound(receiver)
