@@ -16,6 +16,8 @@ PACKAGE = ROOT / "src" / "hookonce"
 HOMES = {
     "apsw": {
         "stores/sqlite.py",
+        "stores/sqlite_batch.py",
+        "stores/sqlite_bulk.py",
         "stores/sqlite_claims.py",
         "stores/sqlite_inbox.py",
         "stores/sqlite_schema.py",
@@ -31,7 +33,7 @@ HOMES = {
     },
     "starlette": {"asgi.py", "emulator/api.py", "inspector/", "integrations/fastapi.py"},
     "jinja2": {"inspector/"},
-    "prometheus_client": {"telemetry/prometheus.py"},
+    "prometheus_client": {"telemetry/prometheus.py", "telemetry/prometheus_metrics.py"},
     "opentelemetry": {"telemetry/opentelemetry.py"},
     "django": {"integrations/django.py"},
     "fastapi": {"integrations/fastapi.py"},

@@ -244,7 +244,7 @@ class BatchFlushed:
     """A store has made calls that waited together lasting, in one step.
 
     Attributes:
-        store: which kind it is, such as ``sqlite``.
+        store: the class of the store.
         calls: how many.
         seconds: how long that took.
 

@@ -24,7 +24,7 @@ from .inbox import Inbox
 from .intake import Intake
 from .lease import within
 from .limits import Limits
-from .observation import DeliveryAnswered, Observer, Observers
+from .observation import BatchFlushed, DeliveryAnswered, Observer, Observers
 from .outcome import Outcome
 from .pipeline import Pipeline
 from .rotation import Rotation, RotationWatch
@@ -33,7 +33,7 @@ from .runs import Runs
 from .secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
 from .signature import DEFAULT_TOLERANCE, Verifier
 from .stores import open_store
-from .stores.base import DEFAULT_RETENTION, Store, StoreStats
+from .stores.base import DEFAULT_RETENTION, BatchingStore, Store, StoreStats
 from .stores.inbox import InboxStore
 from .types import Clock, system_clock
 from .waiting import WaitingEvents
@@ -125,6 +125,8 @@ class Receiver(Router):
         self._rotation = RotationWatch(self.current_secrets, clock)
         self._disabling = DisableWatch(clock)
         self._observers = Observers([DeliveryLog(), self._rotation, self._disabling, *observers])
+        if isinstance(store, BatchingStore):
+            store.flushes.add(self._note_flush)
         self._attempts = Attempts(
             store=store,
             router=self,
@@ -367,6 +369,10 @@ class Receiver(Router):
 
         """
         self._observers.tell(DeliveryAnswered(self._endpoint, outcome, seconds))
+
+    def _note_flush(self, calls: int, seconds: float) -> None:
+        if self._observers.wants(BatchFlushed):
+            self._observers.tell(BatchFlushed(type(self._store).__name__, calls, seconds))
 
     async def idle(self, seconds: float) -> bool:
         """Return whether no handler runs any more, after waiting for that at most so long."""

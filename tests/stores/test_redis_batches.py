@@ -20,7 +20,7 @@ from hookonce.stores.base import (
     Ownership,
     delivery_key,
 )
-from hookonce.stores.inbox import Stored
+from hookonce.stores.inbox import Full, Stored
 from hookonce.stores.redis import RedisStore
 from hookonce.tokens import new_token
 
@@ -74,6 +74,30 @@ async def test_steps_of_all_kinds_share_a_call_and_run_in_order(
     assert valkey.calls_of("evalsha") == 1
 
 
+async def test_a_step_sees_what_those_before_it_in_its_call_have_done(
+    store: RedisStore, valkey: RedisServer
+) -> None:
+    reset(valkey)
+    first, second = (Delivery("default", f"evt_{n}", None, 1.0, b"body") for n in (1, 2))
+    results: Any = await asyncio.gather(
+        store.put(first, new_token(), max_depth=2),
+        store.put(second, new_token(), max_depth=2),
+        store.put(Delivery("default", "evt_3", None, 1.0, b""), new_token(), max_depth=2),
+        store.stats(),
+        store.claim(delivery_key("default", "evt_4"), new_token(), LEASE),
+        store.complete(Claimed(first.key, new_token(), 1, frozenset(), LEASE)),
+        store.put(first, new_token(), max_depth=2),
+        store.stats(endpoint="default"),
+        store.complete(Claimed(second.key, new_token(), 1, frozenset(), LEASE)),
+        store.stats(),
+    )
+    assert results[:3] == [Stored(), Stored(), Full()]
+    assert results[6] == Done()
+    counted = [(one.depth, one.bytes, one.in_flight) for one in (results[3], *results[7::2])]
+    assert counted == [(2, 8, 0), (1, 4, 1), (0, 0, 1)]
+    assert valkey.calls_of("evalsha") == 1
+
+
 async def test_what_is_asked_during_a_call_is_the_next_one(
     store: RedisStore, valkey: RedisServer
 ) -> None:
@@ -99,7 +123,7 @@ async def test_an_error_of_one_step_is_no_neighbours(
 ) -> None:
     held, unburied = await claim(store, "evt_1"), await claim(store, "evt_2")
     with valkey.client() as client:
-        client.set("{hookonce:0}:a:default:broken", "not a hash")
+        client.hset("{hookonce:0}:a:default:broken", "not", "a string")
     results = await asyncio.gather(
         store.claim(delivery_key("default", "broken"), new_token(), LEASE),
         store.extend(held),

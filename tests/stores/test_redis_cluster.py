@@ -214,7 +214,7 @@ async def test_a_master_that_dies_is_replaced_and_nothing_is_forgotten() -> None
         assert await store.claim(owned.key, new_token(), LEASE) == Done()
         await store.aclose()
         with replica.client() as client:
-            assert client.exists("{hookonce:0}:d:default:evt_1") == 1
+            assert client.exists("{hookonce:0}:a:default:evt_1") == 1
 
         manager = Sentinel([("127.0.0.1", watch.port)])  # type: ignore[no-untyped-call]  # redis-py
         async with aclosing(RedisStore(manager.master_for("hooks"))) as given:

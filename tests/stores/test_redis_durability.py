@@ -22,11 +22,12 @@ from hookonce.stores.base import (
     Claimed,
     DeadReason,
     Delivery,
+    Done,
     InFlight,
     Ownership,
     delivery_key,
 )
-from hookonce.stores.inbox import Stored
+from hookonce.stores.inbox import Stored, Waiting
 from hookonce.stores.redis import RedisStore
 from hookonce.tokens import new_token
 
@@ -229,7 +230,7 @@ class TestWarnings:
             assert isinstance(await store.claim(KEY, new_token(), LEASE), Claimed)
 
 
-async def test_with_a_full_memory_nothing_is_accepted_and_what_was_is_finished() -> None:
+async def test_with_a_full_memory_only_what_is_new_is_refused() -> None:
     with redis_server("--maxmemory-policy", "noeviction") as server:
         async with aclosing(RedisStore(server.url)) as store:
             owned = await store.claim(KEY, new_token(), LEASE)
@@ -243,8 +244,11 @@ async def test_with_a_full_memory_nothing_is_accepted_and_what_was_is_finished()
                 await store.put(DELIVERY, new_token())
             with pytest.raises(StoreError, match="memory is full"):
                 await store.claim(delivery_key("default", "evt_2"), new_token(), LEASE)
+            assert isinstance(await store.claim(KEY, new_token(), LEASE), InFlight)
+            assert await store.put(waiting, new_token()) == Waiting()
             assert await store.extend(owned) is Ownership.HELD
             await store.complete(owned)
+            assert await store.claim(KEY, new_token(), LEASE) == Done()
             batch = await store.take(3, LEASE, endpoint="default", worker="w", token=new_token())
             first, second, third = (taken.claim for taken in batch.taken)
             await store.complete(first)

@@ -212,7 +212,7 @@ def leaked_keys(client: redis.Redis, prefix: str = "hookonce") -> set[str]:
             case "i" | "l":
                 continue
             case "a":
-                is_owned = f"{base}:i:{key}" in names
+                is_owned = f"{base}:i:{key}" in names or f"{base}:l:{key}" in names
             case "q" | "o":
                 members = [m[17:] for m in _members(client.zrange(name, 0, -1))]
                 is_owned = all(f"{base}:i:{member}" in names for member in members)

@@ -38,7 +38,8 @@ async def examine(
         findings = [fault("secrets", str(error), "configure the endpoint's secret (whsec_…)")]
     except Exception as error:  # noqa: BLE001 - a provider raises what it likes
         findings = [fault("secrets", f"their provider fails: {told(error)}", "mend the provider")]
-    findings.append(retention_finding(subject.retention_seconds))
+    retention_seconds = getattr(receiver.store, "retention_seconds", None)
+    findings.append(retention_finding(retention_seconds))
     findings += handler_findings(receiver.handlers, classes)
     findings += type_findings(receiver.unmatched(), classes)
     skew = receiver.clock() - system_clock()

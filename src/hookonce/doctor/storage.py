@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from ..errors import StoreError
 from ..lease import within
 from ..stores.base import StoreStats
+from ..stores.sqlite import SQLiteStore
 from ..types import system_clock
 from .clocks import clock_finding
 from .file_systems import MOUNTS, file_system_finding, file_system_of
@@ -16,6 +18,16 @@ from .findings import Finding, fault, fine, note, warning
 from .subject import Subject
 
 __all__ = ["inbox_findings", "store_findings"]
+
+
+@runtime_checkable
+class _OnServers(Protocol):
+    """A store on servers that have clocks of their own."""
+
+    async def server_times(self) -> list[float]:
+        """Return the Unix time of each; raise StoreError if one does not tell."""
+        ...
+
 
 # A store gives up by itself after three seconds; this is for one that does not.
 _STORE_SECONDS = 5.0
@@ -34,7 +46,8 @@ async def store_findings(
         mounts: the file that says which file systems are mounted.
 
     """
-    store, database = subject.receiver.store, subject.database
+    store = subject.receiver.store
+    database = store.path if isinstance(store, SQLiteStore) else None
     if not store.keeps_bodies:
         return [
             fault(
@@ -83,7 +96,8 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
                 "look at them with hookonce dead list, and replay or discard them",
             )
         )
-    skews = [time - system_clock() for time in await subject.server_times()]
+    times = await store.server_times() if isinstance(store, _OnServers) else []
+    skews = [time - system_clock() for time in times]
     if skews:
         skew = max(skews, key=abs)
         findings.append(

@@ -12,10 +12,11 @@ Every call may raise ``StoreError``; then the caller cannot know whether it was 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, StrEnum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from ..types import DeliveryKey, Token
 
@@ -23,6 +24,7 @@ __all__ = [
     "DEFAULT_RETENTION",
     "INTERRUPTED",
     "WORKER_SECONDS",
+    "BatchingStore",
     "ClaimResult",
     "Claimed",
     "Dead",
@@ -31,6 +33,7 @@ __all__ = [
     "Delivery",
     "Done",
     "FailedAttempt",
+    "Flushes",
     "InFlight",
     "Ownership",
     "Store",
@@ -217,6 +220,35 @@ class StoreStats:
     bytes: int = 0
     oldest_age: float | None = None
     workers: int = 0
+
+
+class Flushes:
+    """Who is told how many calls a store has made lasting in one step.
+
+    It is called in the event loop of one of the callers.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[int, float], object]] = []
+
+    def add(self, listener: Callable[[int, float], object]) -> None:
+        """Tell this one too: the number of calls, and the seconds that the step took."""
+        self._listeners.append(listener)
+
+    def tell(self, calls: int, seconds: float) -> None:
+        """Tell all of them."""
+        for listener in self._listeners:
+            listener(calls, seconds)
+
+
+@runtime_checkable
+class BatchingStore(Protocol):
+    """A store that makes calls that wait together lasting in one step."""
+
+    @property
+    def flushes(self) -> Flushes:
+        """Who is told of these steps."""
+        ...
 
 
 class Store(Protocol):

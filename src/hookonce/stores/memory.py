@@ -79,7 +79,7 @@ class MemoryStore:
     ) -> None:
         if max_records < 1:
             raise ValueError("max_records must be at least 1")
-        self._retention = check_retention(retention)
+        self.retention_seconds = check_retention(retention)
         self._max_records = max_records
         self._clock = clock
         # Both in the order of expiry, since all records live equally long from their last change.
@@ -123,7 +123,7 @@ class MemoryStore:
                 attempt.fail(attempt.until, INTERRUPTED)
             count, finished, history = attempt.attempt + 1, attempt.finished, attempt.history
         self._attempts[key] = _Attempt(
-            token, now + lease, lease, count, finished, now + self._retention, history
+            token, now + lease, lease, count, finished, now + self.retention_seconds, history
         )
         return Claimed(key, token, count, finished, lease)
 
@@ -239,7 +239,7 @@ class MemoryStore:
         self._attempts.pop(key, None)
         self._dead.pop(key, None)
         self._done.pop(key, None)
-        self._done[key] = self._clock() + self._retention
+        self._done[key] = self._clock() + self.retention_seconds
 
     def _make_room(self, now: float) -> None:
         self._prune(now, at_most=2)  # two for each that is added: it keeps up without ever stalling

@@ -26,6 +26,7 @@ from .base import (
     DeadLetter,
     DeadReason,
     Delivery,
+    Flushes,
     Ownership,
     StoreStats,
     check_retention,
@@ -86,6 +87,10 @@ class RedisStore:
         retention: how long a done event is remembered; at least 26 hours.
         clock: Unix time in seconds; other than the system's, it is used in place of the server's.
 
+    Attributes:
+        retention_seconds: how long a done event is remembered.
+        flushes: who is told of each batch.
+
     Raises:
         ValueError: a URL, or another argument, that cannot be used.
 
@@ -127,10 +132,12 @@ class RedisStore:
         self._bases = [f"{{{prefix}:{shard}}}".encode() for shard in range(shards)]
         self._channel = f"{prefix}:wake".encode()
         self._safety = Safety(durability, replicas)
+        self.retention_seconds = check_retention(retention)
+        self.flushes = Flushes()
         self._link = {
             "safety": self._safety,
             "clock": None if clock is system_clock else clock,
-            "retention": check_retention(retention),
+            "retention": self.retention_seconds,
         }
         self._session: Session | None = None
         self._take_numbers = TakeNumbers()
@@ -171,17 +178,32 @@ class RedisStore:
             session.servers.suspect()
             await asyncio.sleep(_PAUSE_SECONDS)
 
+    async def server_times(self) -> list[float]:
+        """Return the Unix time by the clock of each server.
+
+        Raises:
+            StoreError: a server does not tell.
+
+        """
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await self._running().server_times()
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreError(
+                f"the Redis server's clock cannot be read: {explained(error)}"
+            ) from error
+
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
         reply = await self._of(key).run(step("claim", key, token, lease), may_be_dropped=True)
-        return read_claim(reply.value, key, token, self._clock_offset(reply))
+        return read_claim(reply.value, key, token, lease, self._clock_offset(reply))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
         reply = await self._of(key).run(step("replay", key, token, lease), may_be_dropped=True)
         if reply.value == b"N":
             return None
-        return read_claim(reply.value, key, token, self._clock_offset(reply))
+        return read_claim(reply.value, key, token, lease, self._clock_offset(reply))
 
     async def extend(self, claim: Claimed, finished: frozenset[str] = frozenset()) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
@@ -258,7 +280,7 @@ class RedisStore:
         wanted = (endpoint or "", *_type_filter(event_type))
         lists = await asyncio.gather(*(listed(shard, "letters", wanted, limit) for shard in shards))
         # By the time buried, and then in the order of the shard.
-        rows = sorted((row for rows in lists for row in rows), key=lambda r: (float(r[8]), r[12]))
+        rows = sorted((row for rows in lists for row in rows), key=lambda r: (float(r[8]), r[11]))
         return [read_letter(row) for row in rows[:limit]]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
@@ -412,13 +434,15 @@ class RedisStore:
     def _running(self) -> Session:
         if self._session is None or not self._session.is_ours:
             # What belongs to another loop, or to the parent process, cannot even be closed here.
-            self._session = Session(self._place, self._bases, self._channel, **self._link)
+            self._session = Session(
+                self._place, self._bases, self._channel, self.flushes.tell, **self._link
+            )
         return self._session
 
     def _of(self, key: DeliveryKey) -> Batches:
         """Return the shard of an event."""
         shards = self._running().shards
-        return shards[crc32(encode(key)) % len(shards)]
+        return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
 
     async def _do(self, key: DeliveryKey, name: str, *arguments: str | bytes | float) -> Reply:
         return await self._of(key).run(step(name, key, *arguments))

@@ -52,15 +52,22 @@ class _Job:
 
 
 class Batches:
-    """Sends the steps of one shard, within one event loop."""
+    """Sends the steps of one shard, within one event loop.
 
-    def __init__(self, send: Send) -> None:
+    Args:
+        send: sends a batch.
+        flushed: told how many steps a batch had, and the seconds it took.
+
+    """
+
+    def __init__(self, send: Send, flushed: Callable[[int, float], None]) -> None:
         self._send = send
+        self._flushed = flushed
         self._waiting: deque[_Job] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def run(self, step: Step, *, may_be_dropped: bool = False) -> Reply:
-        """Return the answer to a step.
+    def run(self, step: Step, *, may_be_dropped: bool = False) -> asyncio.Future[Reply]:
+        """Return the answer to a step, once it has come.
 
         Args:
             step: what to do.
@@ -68,16 +75,16 @@ class Batches:
                 nobody waits for would have no owner, while a completion is a fact all the same.
 
         Raises:
-            StoreError: it was not done, or nobody knows.
+            StoreError: from the future: it was not done, or nobody knows.
 
         """
         loop = asyncio.get_running_loop()
-        job = _Job(step, loop.create_future(), loop.time() + CALL_SECONDS, may_be_dropped)
-        self._waiting.append(job)
+        future: asyncio.Future[Reply] = loop.create_future()
+        self._waiting.append(_Job(step, future, loop.time() + CALL_SECONDS, may_be_dropped))
         if self._task is None or self._task.done():
             # It begins in the loop's next turn, when all that is asked in this one has joined.
             self._task = loop.create_task(self._work(), name="hookonce-redis-batches")
-        return await job.future
+        return future
 
     async def drain(self) -> None:
         """Return when nothing is under way any more."""
@@ -85,10 +92,9 @@ class Batches:
             await asyncio.wait([self._task])
 
     async def _work(self) -> None:
-        while self._waiting:
-            batch = self._next_batch()
-            if not batch:
-                continue
+        loop = asyncio.get_running_loop()
+        while batch := self._next_batch():
+            started = loop.time()
             try:
                 # The first has waited longest; the others give up with it, never later.
                 now, *values = await self._send([job.step for job in batch], batch[0].deadline)
@@ -103,18 +109,21 @@ class Batches:
                 self._waiting.clear()
                 raise
             else:
+                self._flushed(len(batch), loop.time() - started)
+                time = float(now)
                 for job, value in zip(batch, values, strict=True):
-                    _answer(job, value, float(now))
+                    _answer(job, value, time)
 
     def _next_batch(self) -> list[_Job]:
+        """Return what goes out together; nothing if nothing waits."""
         batch: list[_Job] = []
         size = 0
         while self._waiting and len(batch) < _MOST_STEPS:
             job = self._waiting[0]
-            if job.future.cancelled() and job.may_be_dropped:
+            if job.may_be_dropped and job.future.cancelled():
                 self._waiting.popleft()
                 continue
-            size += job.step.size
+            size += len(job.step.request)
             if batch and size > _MOST_BYTES:
                 break
             batch.append(self._waiting.popleft())

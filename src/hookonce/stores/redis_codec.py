@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     "SCRIPT",
     "SCRIPT_SHA",
     "Step",
+    "bulk",
     "decode",
     "encode",
     "error_arguments",
@@ -43,12 +45,29 @@ __all__ = [
     "write_names",
 ]
 
-_PARTS = ("prelude", "letters", "inbox", "claims", "reports", "main")
 _FOLDER = files(__package__) / "lua"
-SCRIPT = b"\n".join((_FOLDER / f"{part}.lua").read_bytes() for part in _PARTS)
+
+
+def _joined(*parts: str) -> bytes:
+    return b"\n".join((_FOLDER / f"{part}.lua").read_bytes() for part in parts)
+
+
+# Every call makes all functions anew, and for each variable that one uses Lua goes through the open
+# variables of the function around it: with a function around the steps that takes 14 µs, not 21.
+SCRIPT = b"\n".join(
+    [
+        _joined("prelude", "indexes", "records"),
+        b"local function define_steps()",
+        _joined("letters", "inbox", "claims", "reports"),
+        b"end",
+        b"define_steps()",
+        _joined("main"),
+    ]
+)
 """All steps in one script, so that steps of all kinds go out in one call."""
 SCRIPT_SHA = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 
+_NONE: frozenset[str] = frozenset()
 _MAX_ERROR_CHARACTERS = 4_000
 # A history is for a person to read; it is written anew with each failure.
 _MAX_HISTORY_ERROR_CHARACTERS = 1_000
@@ -56,24 +75,41 @@ _MAX_HISTORY_ERROR_CHARACTERS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the script: its name and arguments, as they are sent."""
+    """One step of the script: its name, the number of its arguments and these, as they are sent.
 
-    words: tuple[bytes, ...]
-    size: int
+    Attributes:
+        request: the bytes on the wire.
+        words: how many words these are to the server.
+
+    """
+
+    request: bytes
+    words: int
 
 
 def step(name: str, *arguments: str | bytes | float) -> Step:
     """Return a step; numbers are written so that they come back as they are."""
-    encoded = [
-        argument
-        if isinstance(argument, bytes)
-        else encode(argument)
-        if isinstance(argument, str)
-        else repr(argument).encode()
-        for argument in arguments
-    ]
-    words = (name.encode(), b"%d" % len(encoded), *encoded)
-    return Step(words, sum(map(len, encoded)))
+    # Written for the wire at once, at 0.3 µs a word: redis-py takes that for what is bytes already.
+    parts = [_head(name, len(arguments))]
+    for argument in arguments:
+        if isinstance(argument, str):
+            word = argument.encode("utf-8", "surrogatepass")
+        elif isinstance(argument, bytes):
+            word = argument
+        else:
+            word = repr(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
+    return Step(b"".join(parts), len(arguments) + 2)
+
+
+@cache
+def _head(name: str, count: int) -> bytes:
+    return bulk(name.encode()) + bulk(b"%d" % count)
+
+
+def bulk(word: bytes) -> bytes:
+    """Return a word as it is sent."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 def encode(text: str) -> bytes:
@@ -92,7 +128,9 @@ def write_names(finished: Iterable[str]) -> bytes:
 
 
 def _read_names(stored: bytes) -> frozenset[str]:
-    return frozenset(json.loads(line) for line in stored.split(b"\n") if line)
+    if not stored:
+        return _NONE
+    return frozenset(json.loads(line) for line in stored.split(b"\n"))
 
 
 def error_arguments(error: str | None) -> tuple[bytes, bytes]:
@@ -140,12 +178,16 @@ def read_ownership(reply: Any) -> Ownership:
     return Ownership.HELD if reply == b"H" else Ownership.LOST
 
 
-def read_claim(reply: Any, key: DeliveryKey, token: Token, clock_offset: float) -> ClaimResult:
-    """Return the answer to a claim."""
+def read_claim(
+    reply: Any, key: DeliveryKey, token: Token, lease: float, clock_offset: float
+) -> ClaimResult:
+    """Return the answer to a claim for so many seconds."""
+    if reply == b"C":
+        return Claimed(key, token, 1, _NONE, lease)
     match reply[0]:
         case b"C":
-            _, attempt, finished, lease = reply
-            return Claimed(key, token, int(attempt), _read_names(finished), float(lease))
+            _, attempt, finished, its_lease = reply
+            return Claimed(key, token, int(attempt), _read_names(finished), float(its_lease))
         case b"F":
             return InFlight(float(reply[1]) + clock_offset)
         case b"D":
@@ -154,16 +196,18 @@ def read_claim(reply: Any, key: DeliveryKey, token: Token, clock_offset: float) 
             return Dead()
 
 
+_PUT_RESULTS: dict[bytes, PutResult] = {
+    b"S": Stored(),
+    b"W": Waiting(),
+    b"F": Full(),
+    b"D": Done(),
+    b"X": Dead(),
+}
+
+
 def read_put(reply: Any) -> PutResult:
     """Return the answer to a put."""
-    results: dict[bytes, PutResult] = {
-        b"S": Stored(),
-        b"W": Waiting(),
-        b"F": Full(),
-        b"D": Done(),
-        b"X": Dead(),
-    }
-    return results[reply]
+    return _PUT_RESULTS[reply]
 
 
 def read_taken(reply: Any, token: Token, lease: float) -> Taken:
@@ -177,7 +221,7 @@ def read_taken(reply: Any, token: Token, lease: float) -> Taken:
 def read_letter(reply: Any) -> DeadLetter:
     """Return one dead letter."""
     endpoint, event_id, event_type, received_at, reason, error = reply[:6]
-    attempts, finished, buried_at, history, _, body = reply[6:12]
+    attempts, finished, buried_at, history, body = reply[6:11]
     return DeadLetter(
         delivery=_read_delivery(endpoint, event_id, event_type, received_at, body),
         reason=DeadReason(decode(reason)),

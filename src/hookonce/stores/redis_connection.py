@@ -22,6 +22,7 @@ from redis.exceptions import RedisError, ResponseError
 __all__ = [
     "Address",
     "ClusterServers",
+    "Command",
     "OneServer",
     "SentinelServer",
     "Servers",
@@ -33,7 +34,8 @@ __all__ = [
 Settings: TypeAlias = Mapping[str, Any]
 """What redis-py's connections are made with."""
 Address: TypeAlias = tuple[str, int]
-Command: TypeAlias = Sequence[bytes]
+Command: TypeAlias = Sequence[bytes] | bytes
+"""The words of a command, or the command as it is sent."""
 
 _CONNECT_SECONDS = 1.0
 _SENTINEL_SECONDS = 0.3
@@ -245,7 +247,11 @@ async def exchange(
         heard: called with each reply that has come.
 
     """
-    await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+    packed = [
+        command if isinstance(command, bytes) else b"".join(connection.pack_command(*command))
+        for command in commands
+    ]
+    await connection.send_packed_command(b"".join(packed), check_health=False)
     replies: list[Any] = []
     for _ in commands:
         try:

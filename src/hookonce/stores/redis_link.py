@@ -23,8 +23,8 @@ from redis.exceptions import (
 )
 
 from ..errors import StoreError
-from .redis_codec import SCRIPT, SCRIPT_SHA, Step, decode
-from .redis_connection import Servers, connected, exchange
+from .redis_codec import SCRIPT, SCRIPT_SHA, Step, bulk, decode
+from .redis_connection import Command, Servers, connected, exchange
 
 __all__ = ["Durability", "Link", "Safety", "explained", "is_passing"]
 
@@ -36,7 +36,7 @@ _TRY_SECONDS = 1.0
 _DURABLE_TRY_SECONDS = 2.5
 _PART_TO_WAIT = 0.8
 # It is answered just before the script: what follows may be long, and take its time, but it comes.
-_PRELUDE = (b"PING",)
+_PRELUDE = b"*1\r\n$4\r\nPING\r\n"
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.25
 
@@ -166,16 +166,13 @@ class Link:
         self, steps: Sequence[Step], now: bytes, seconds: float, heard: Callable[[], None]
     ) -> list[Any]:
         safety = self._safety
-        words = [word for step in steps for word in step.words]
-        is_safe = b"1" if safety.is_asked_for else b"0"
-        call = (b"1", self._base, now, self._retention, self._channel, is_safe, *words)
         # The server is to say how far it has come before the time is up.
         wait = [safety.command(_PART_TO_WAIT * seconds)] if safety.is_asked_for else []
         pool = await self._servers.pool(self._base)
         # What is raised in this block closes the connection, so that the next try makes a new one.
         async with connected(pool) as connection:
             for script in ((b"EVALSHA", SCRIPT_SHA), (b"EVAL", SCRIPT)):
-                commands = [_PRELUDE, (*script, *call), *wait]
+                commands: list[Command] = [_PRELUDE, self._call(script, now, steps), *wait]
                 _, answer, *waited = await exchange(connection, commands, heard=heard)
                 if not isinstance(answer, NoScriptError):
                     break
@@ -190,6 +187,13 @@ class Link:
         for reply in waited:
             safety.check(reply)
         return cast("list[Any]", answer)
+
+    def _call(self, script: tuple[bytes, ...], now: bytes, steps: Sequence[Step]) -> bytes:
+        is_safe = b"1" if self._safety.is_asked_for else b"0"
+        head = (*script, b"1", self._base, now, self._retention, self._channel, is_safe)
+        count = len(head) + sum(step.words for step in steps)
+        requests = (step.request for step in steps)
+        return b"".join([b"*%d\r\n" % count, *map(bulk, head), *requests])
 
 
 def is_passing(error: Exception) -> bool:

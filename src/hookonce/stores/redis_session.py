@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .redis_batches import Batches
 from .redis_codec import step
+from .redis_connection import connected, exchange
 from .redis_link import Link
 from .redis_url import Place
 from .redis_wake import Listener
@@ -23,15 +24,24 @@ class Session:
         place: where the servers are.
         bases: what the keys of each shard begin with.
         channel: where workers hear that there is something to do.
+        flushed: told of each batch: how many steps, and how many seconds.
         link: what the shards' links are made with besides.
 
     """
 
-    def __init__(self, place: Place, bases: Sequence[bytes], channel: bytes, **link: Any) -> None:
+    def __init__(
+        self,
+        place: Place,
+        bases: Sequence[bytes],
+        channel: bytes,
+        flushed: Callable[[int, float], None],
+        **link: Any,
+    ) -> None:
         self._owner = (asyncio.get_running_loop(), os.getpid())
         self.servers = place.connect()
         self.shards = [
-            Batches(Link(base, self.servers, channel=channel, **link).send) for base in bases
+            Batches(Link(base, self.servers, channel=channel, **link).send, flushed)
+            for base in bases
         ]
         self.listener = Listener(self.servers, channel, self.is_due)
 
@@ -48,6 +58,15 @@ class Session:
             isinstance(reply, BaseException) or (reply.value and float(reply.value) <= 0)
             for reply in replies
         )
+
+    async def server_times(self) -> list[float]:
+        """Return the Unix time by the clock of each server."""
+        times = []
+        for pool in await self.servers.pools():
+            async with connected(pool) as connection:
+                [(seconds, microseconds)] = await exchange(connection, [(b"TIME",)])
+                times.append(int(seconds) + int(microseconds) / 1_000_000)
+        return times
 
     async def aclose(self) -> None:
         """Finish what is under way and close the connections."""

@@ -81,7 +81,7 @@ class Looks:
 
         """
         asked = step("peek", endpoint, worker, token, number)
-        tasks = [asyncio.ensure_future(shard.run(asked, may_be_dropped=True)) for shard in shards]
+        tasks = [shard.run(asked, may_be_dropped=True) for shard in shards]
         try:
             await asyncio.wait(tasks, timeout=_SILENT_PEEK_SECONDS)
             expected = [task for n, task in enumerate(tasks) if n not in self._silent]
@@ -92,11 +92,7 @@ class Looks:
         finally:
             for task in tasks:
                 task.cancel()
-        failures = {
-            n: (task.exception() if task.done() else None) or StoreError("no answer in time")
-            for n, task in enumerate(tasks)
-            if not _has_answered(task)
-        }
+        failures = {n: _failure_of(task) for n, task in enumerate(tasks) if not _has_answered(task)}
         self.take_note(failures)
         if len(failures) == len(tasks):
             raise failures[0]
@@ -124,4 +120,9 @@ class Looks:
 
 
 def _has_answered(task: asyncio.Future[Reply]) -> bool:
-    return task.done() and task.exception() is None
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _failure_of(task: asyncio.Future[Reply]) -> BaseException:
+    error = task.exception() if task.done() and not task.cancelled() else None
+    return error or StoreError("no answer in time")

@@ -1,7 +1,8 @@
 """The SQLite store: durable on one machine, shared by the processes of it.
 
-WAL with synchronous=FULL: what has been answered survives a power cut. The file must lie on a local
-disk; write-ahead logs do not work over network file systems.
+WAL with synchronous=FULL: what has been answered survives a power cut. Only claims do not wait for
+the disk, since no answer rests on them. The file must lie on a local disk; write-ahead logs do not
+work over network file systems.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from .base import (
     DeadLetter,
     DeadReason,
     Delivery,
+    Flushes,
     Ownership,
     StoreStats,
 )
 from .inbox import Batch, Entry, PutResult
+from .sqlite_bulk import BulkClaims, BulkCompletions, Claim, Completion
 from .sqlite_claims import Claims, Owned, OwnedStep
-from .sqlite_inbox import InboxTable
+from .sqlite_inbox import BulkPuts, InboxTable, Put
 from .sqlite_writer import Writer
 
 __all__ = ["SQLiteStore"]
@@ -51,6 +54,11 @@ class SQLiteStore:
         retention: how long a done event is remembered; at least 26 hours.
         clock: Unix time in seconds.
 
+    Attributes:
+        path: the file, resolved.
+        retention_seconds: how long a done event is remembered.
+        flushes: who is told of each transaction.
+
     """
 
     keeps_bodies = True
@@ -67,9 +75,15 @@ class SQLiteStore:
         self._clock = clock
         self._claims = Claims(retention, clock)
         self._inbox = InboxTable(self._claims)
+        self._bulk_claims = BulkClaims(self._claims)
+        self._bulk_completions = BulkCompletions(self._claims)
+        self._bulk_puts = BulkPuts(self._claims, self._inbox)
         self._log_file = Path(f"{path}-wal")
         self._looked: dict[str, tuple[int, int] | None] = {}
-        self._writer = Writer(path, self._maintain)
+        self.path = path
+        self.retention_seconds = retention.total_seconds()
+        self.flushes = Flushes()
+        self._writer = Writer(path, self._maintain, self.flushes.tell)
         self._prune_walk: tuple[str, bytes] | None = None
 
     async def open(self) -> None:
@@ -87,9 +101,12 @@ class SQLiteStore:
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
-        return await self._writer.run(
-            lambda connection: self._claims.claim(connection, key, token, lease),
-            may_be_dropped=True,
+        # No answer rests on a claim: what one does rest on is committed later, and takes the claim
+        # along to the disk. If a power cut comes first, the sender has no answer and repeats the
+        # delivery; it counts them as well. Half the waits are saved: with a disk that takes 5 ms to
+        # sync, a claim and its completion at 64 at once take 119 µs instead of 240.
+        return await self._writer.run_with_others(
+            self._bulk_claims, Claim(key, token, lease), may_be_dropped=True, may_be_lost=True
         )
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
@@ -115,7 +132,7 @@ class SQLiteStore:
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
-        await self._writer.run(lambda connection: self._claims.finish(connection, claim.key))
+        await self._writer.run_with_others(self._bulk_completions, Completion(claim.key))
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
@@ -190,9 +207,8 @@ class SQLiteStore:
         max_bytes: int | None = None,
     ) -> PutResult:
         """Store a delivery durably; see ``InboxStore.put``."""
-        return await self._writer.run(
-            lambda connection: self._inbox.put(connection, delivery, token, max_depth, max_bytes)
-        )
+        call = Put(delivery.key, delivery, token, max_depth, max_bytes)
+        return await self._writer.run_with_others(self._bulk_puts, call)
 
     async def take(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token

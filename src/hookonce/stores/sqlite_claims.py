@@ -173,6 +173,10 @@ class Claims:
         """Return the Unix time that a time of the lease clock stands for."""
         return self.clock() + (uptime - self.uptime())
 
+    def expires(self) -> int:
+        """Return the Unix time until which what is done now is remembered."""
+        return ceil(self.clock() + self._retention)  # never forgotten early
+
     def claim(
         self, connection: apsw.Connection, key: DeliveryKey, token: Token, lease: float
     ) -> ClaimResult:
@@ -188,7 +192,7 @@ class Claims:
         if self.letter(connection, key) is None:
             return None
         digest = digest_of(key)
-        connection.execute(_RESTORE_ATTEMPT, (digest, self._expires()))
+        connection.execute(_RESTORE_ATTEMPT, (digest, self.expires()))
         connection.execute(_REPLAYED, (digest,))
         known = self.look_up(connection, digest)._replace(kept=None)
         return self._claim(connection, key, digest, known, token, lease)
@@ -241,7 +245,7 @@ class Claims:
                 attempt,
                 known.finished or "",
                 history,
-                self._expires(),
+                self.expires(),
             ),
         )
         return Claimed(key, token, attempt, load_names(known.finished), lease)
@@ -298,7 +302,7 @@ class Claims:
     def finish(self, connection: apsw.Connection, key: DeliveryKey) -> None:
         """Record that the event is handled; see ``Store.complete``."""
         digest = digest_of(key)
-        connection.execute(_FINISH, (digest, self._expires()))
+        connection.execute(_FINISH, (digest, self.expires()))
         connection.execute(_FORGET_ATTEMPT, (digest,))
         connection.execute(_FORGET_WAITING, (digest,))
         connection.execute(_FORGET_DEAD, (digest,))
@@ -389,9 +393,6 @@ class Claims:
             cast("int", connection.execute(live, (now, endpoint)).get),
             cast("int", connection.execute(dead, (now, endpoint)).get),
         )
-
-    def _expires(self) -> int:
-        return ceil(self.clock() + self._retention)  # never forgotten early
 
     def _with_failure(self, owned: Owned, error: str) -> str:
         if not error:

@@ -8,7 +8,8 @@ measured in seconds of uptime, like leases.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import apsw
@@ -16,10 +17,11 @@ import apsw
 from ..types import DeliveryKey, Token
 from .base import WORKER_SECONDS, Claimed, Dead, Delivery, Done, delivery_key
 from .inbox import Batch, Entry, Full, PutResult, Stored, Taken, Waiting
+from .sqlite_bulk import Claim, claim_new, execute_rows
 from .sqlite_claims import LIVE, Claims
 from .sqlite_records import digest_of, load_history, load_names
 
-__all__ = ["InboxTable", "Sizes"]
+__all__ = ["BulkPuts", "InboxTable", "Put", "Sizes"]
 
 # A worker that has nothing to do is written down again this often, and no more: each time is an
 # fsync.
@@ -32,6 +34,24 @@ INSERT INTO inbox (key, endpoint, event_id, event_type, received_at, size, token
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 """
 _PUT_BODY = "INSERT INTO inbox_bodies VALUES (?, ?)"
+_PUT_NEW = """
+INSERT INTO inbox (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
+SELECT column1, column2, column3, column4, column5, column6, column7, ?1, 0
+FROM (VALUES {rows})
+WHERE column1 IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM done WHERE key = column1)
+  AND NOT EXISTS (SELECT 1 FROM dead WHERE key = column1)
+  AND NOT EXISTS (SELECT 1 FROM attempts WHERE key = column1)
+ON CONFLICT (key) DO NOTHING
+"""
+_PUT_BODIES = """
+INSERT INTO inbox_bodies
+SELECT id, column3 FROM (VALUES {rows}) CROSS JOIN inbox ON key = column1 WHERE token = column2
+ON CONFLICT (id) DO NOTHING
+"""
+_PUT_WITH = """
+SELECT key FROM (VALUES {rows}) CROSS JOIN inbox ON key = column1 WHERE token = column2
+"""
 _DUE = """
 SELECT id, event_id, event_type, received_at, body
 FROM inbox JOIN inbox_bodies USING (id)
@@ -45,6 +65,7 @@ WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 _FORGET = "DELETE FROM inbox WHERE id = ?"
 _NEXT_DUE = "SELECT min(due) FROM inbox WHERE endpoint = ?"
 _SCHEDULE = "UPDATE inbox SET due = ?, delay = ? WHERE id = ?"
+_SCHEDULE_ALL = "UPDATE inbox SET due = ?1, delay = ?2 WHERE id IN ({rows})"
 # Uptime has begun anew, or a caller's own clock was set back.
 _PULL_FORWARD = """
 UPDATE inbox SET due = ?1 + delay WHERE due > ?1 + delay;
@@ -78,8 +99,10 @@ WHERE key = ?2 AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.key = inbox
 RETURNING 1
 """
 
-# What one take hands over at the most, beside its first event: it holds the file meanwhile.
+# What one take hands over at the most, beside its first event: it holds the file meanwhile. Of puts
+# that come together, what is held in memory once more.
 _MOST_BYTES = 8 * 1024 * 1024
+_MOST_EVENTS = 1_000
 
 _Row: TypeAlias = tuple[int, str, str | None, float, bytes]
 
@@ -91,6 +114,16 @@ class Sizes(NamedTuple):
     bytes: int
     oldest_age: float | None
     workers: int
+
+
+class Put(NamedTuple):
+    """A call of ``InboxStore.put``."""
+
+    key: DeliveryKey
+    delivery: Delivery
+    token: Token
+    max_depth: int | None
+    max_bytes: int | None
 
 
 class InboxTable:
@@ -128,7 +161,7 @@ class InboxTable:
         if known.waiting_until is not None:
             return Stored() if connection.execute(_PUT_BY, (digest,)).get == token else Waiting()
         size = len(delivery.body)
-        if not self._has_room(connection, delivery.endpoint, size, max_depth, max_bytes):
+        if not self.has_room(connection, delivery.endpoint, 1, size, max_depth, max_bytes):
             return Full()
         now = claims.uptime()
         delay = (known.until or now) - now if is_live else 0.0
@@ -163,22 +196,46 @@ class InboxTable:
         if self._last_uptime is None or now < self._last_uptime:
             connection.execute(_PULL_FORWARD, (now, now))
         seen, last_token, last_ids = self._worker(connection, worker)
-        if last_token == token:
+        is_again = last_token == token
+        if is_again:
             rows = connection.execute(_TAKEN_BEFORE, (last_ids,))
         else:
-            rows = connection.execute(_DUE, (endpoint, now, limit))
+            rows = connection.execute(_DUE, (endpoint, now, min(limit, _MOST_EVENTS)))
         taken: list[Taken] = []
         ids: list[int] = []
-        for row in _some_bytes_of(rows):
-            claim = self._claim(connection, row, endpoint, token, lease, again=last_token == token)
+        due = _some_bytes_of(rows)
+        new: Mapping[int, Claimed] = {}
+        if due and not is_again:
+            new = self._claim_new(connection, due, endpoint, token, lease)
+        for place, row in enumerate(due):
+            claim = new.get(place) or self._claim(
+                connection, row, endpoint, token, lease, again=is_again
+            )
             if claim is not None:
                 taken.append(Taken(claim, Delivery(endpoint, *row[1:])))
                 ids.append(row[0])
         if taken or not now - _SEEN_AGAIN_SECONDS < seen <= now:
             connection.execute(_SEEN, (worker, endpoint, now, token, json.dumps(ids)))
             connection.execute(_FORGET_WORKERS, (now, WORKER_SECONDS))
-        due = cast("float | None", connection.execute(_NEXT_DUE, (endpoint,)).get)
-        return Batch(tuple(taken), None if due is None else max(0.0, due - now))
+        next_due = cast("float | None", connection.execute(_NEXT_DUE, (endpoint,)).get)
+        return Batch(tuple(taken), None if next_due is None else max(0.0, next_due - now))
+
+    def _claim_new(
+        self,
+        connection: apsw.Connection,
+        due: Sequence[_Row],
+        endpoint: str,
+        token: Token,
+        lease: float,
+    ) -> Mapping[int, Claimed]:
+        """Claim the events that have not been tried yet, and return the claims by their places."""
+        calls = [Claim(delivery_key(endpoint, row[1]), token, lease) for row in due]
+        now = self._claims.uptime()
+        new = claim_new(connection, self._claims, calls, may_wait=True)
+        if new:
+            ids = [(due[place][0],) for place in new]
+            execute_rows(connection, _SCHEDULE_ALL, (now + lease, lease), ids)
+        return new
 
     def _claim(
         self,
@@ -247,19 +304,21 @@ class InboxTable:
         workers = cast("int", connection.execute(_WORKERS, bindings).get)
         return Sizes(depth, size, age, workers)
 
-    def _has_room(
+    def has_room(
         self,
         connection: apsw.Connection,
         endpoint: str,
+        count: int,
         size: int,
         max_depth: int | None,
         max_bytes: int | None,
     ) -> bool:
+        """Whether so many events more fit, whose bodies add up to ``size``."""
         if max_depth is None and max_bytes is None:
             return True
         row = cast("tuple[int, int] | None", connection.execute(_SIZE, (endpoint,)).fetchone())
         depth, held = row or (0, 0)
-        return (max_depth is None or depth < max_depth) and (
+        return (max_depth is None or depth + count <= max_depth) and (
             max_bytes is None or held + size <= max_bytes
         )
 
@@ -276,6 +335,63 @@ class InboxTable:
             attempts=attempts,
             finished=load_names(finished),
             history=load_history(history),
+        )
+
+
+class BulkPuts:
+    """Stores new events in three statements: 64 in a third of the time they take one by one."""
+
+    def __init__(self, claims: Claims, inbox: InboxTable) -> None:
+        self._claims = claims
+        self._inbox = inbox
+
+    def one(self, connection: apsw.Connection, call: Put) -> PutResult:
+        """Store one delivery, whatever is known of its event."""
+        return self._inbox.put(connection, *call[1:])
+
+    def many(self, connection: apsw.Connection, calls: Sequence[Put]) -> Mapping[int, Stored]:
+        """Store those of events that nothing is known of, unless they are too much together."""
+        if not self._fit(connection, calls):
+            return {}
+        digests = [digest_of(call.key) for call in calls]
+        rows = [
+            (
+                digest,
+                delivery.endpoint,
+                delivery.event_id,
+                delivery.event_type,
+                delivery.received_at,
+                len(delivery.body),
+                token,
+            )
+            for digest, (_, delivery, token, *_) in zip(digests, calls, strict=True)
+        ]
+        execute_rows(connection, _PUT_NEW, (self._claims.uptime(),), rows)
+        are_all_new = connection.changes() == len(calls)
+        bodies = [
+            (digest, call.token, call.delivery.body)
+            for digest, call in zip(digests, calls, strict=True)
+        ]
+        execute_rows(connection, _PUT_BODIES, (), bodies)
+        if are_all_new:
+            return dict.fromkeys(range(len(calls)), Stored())
+        own = [row[:2] for row in bodies]
+        stored = {digest for (digest,) in execute_rows(connection, _PUT_WITH, (), own)}
+        return {place: Stored() for place, digest in enumerate(digests) if digest in stored}
+
+    def _fit(self, connection: apsw.Connection, calls: Sequence[Put]) -> bool:
+        """Whether each endpoint has room for all that come for it, by every limit given."""
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for call in calls:
+            counts[call.delivery.endpoint] += 1
+            sizes[call.delivery.endpoint] += len(call.delivery.body)
+        limits = {(call.delivery.endpoint, call.max_depth, call.max_bytes) for call in calls}
+        return sizes.total() <= _MOST_BYTES and all(
+            self._inbox.has_room(
+                connection, endpoint, counts[endpoint], sizes[endpoint], max_depth, max_bytes
+            )
+            for endpoint, max_depth, max_bytes in limits
         )
 
 

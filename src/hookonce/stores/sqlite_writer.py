@@ -15,16 +15,15 @@ import queue
 import threading
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import apsw
 
 from ..errors import StoreError
+from .sqlite_batch import Bulk, CallT, Job, Step, answer, commit, fail
 from .sqlite_schema import check_owner, migrate, transaction
 
 __all__ = ["Maintenance", "Writer"]
@@ -32,7 +31,6 @@ __all__ = ["Maintenance", "Writer"]
 _log = logging.getLogger("hookonce.store")
 
 T = TypeVar("T")
-Step: TypeAlias = Callable[[apsw.Connection], T]
 Maintenance: TypeAlias = Callable[[apsw.Connection], float]
 """A small piece of upkeep in its own transaction; returns the seconds until the next."""
 
@@ -42,8 +40,6 @@ _WAL_PAUSE_MILLISECONDS = 50
 # Bounds a batch's transaction to some tens of milliseconds.
 _MOST_STEPS = 1_000
 _FIRST_MAINTENANCE_SECONDS = 60.0
-# Errors that one step can cause by itself; whatever else fails, fails for every step alike.
-_STEP_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError)
 
 _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.BusyError, "another process keeps it locked"),
@@ -58,29 +54,22 @@ _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
 )
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    step: Step[Any]
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-    outcome: Any = None
-    error: BaseException | None = None
-    may_be_dropped: bool = False
-    committed: bool = False
-
-
 class Writer:
     """Runs steps on one SQLite file, in order, each batch of them in one transaction.
 
     It starts its thread at the first call, and again after ``aclose`` or a fork.
     """
 
-    def __init__(self, path: Path, maintenance: Maintenance) -> None:
+    def __init__(
+        self, path: Path, maintenance: Maintenance, flushed: Callable[[int, float], None]
+    ) -> None:
         self._path = path
+        self._flushed = flushed
         self._maintenance = maintenance
         self._connection: apsw.Connection | None = None
+        self._syncs = True
         self._thread: threading.Thread | None = None
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._connection_lock = threading.Lock()
         with _registry:
@@ -121,11 +110,43 @@ class Writer:
 
         """
         loop = asyncio.get_running_loop()
-        job = _Job(step, loop, loop.create_future(), may_be_dropped=may_be_dropped)
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._start()
-            self._jobs.put(job)
+        job = Job(step, loop, loop.create_future(), may_be_dropped=may_be_dropped)
+        self._hand_over(job)
+        result: T = await job.future
+        return result
+
+    async def run_with_others(
+        self,
+        bulk: Bulk[CallT, T],
+        call: CallT,
+        *,
+        may_be_dropped: bool = False,
+        may_be_lost: bool = False,
+    ) -> T:
+        """Return what came of a call; like ``run``, but it is done with others of its kind at once.
+
+        Args:
+            bulk: what does such calls.
+            call: what it is to do.
+            may_be_dropped: as for ``run``.
+            may_be_lost: do not wait for the disk on its account. Every process sees what it did at
+                once, and it outlives them; a power cut before the next commit that waits undoes it.
+
+        Raises:
+            StoreError: it was not done.
+
+        """
+        loop = asyncio.get_running_loop()
+        job = Job(
+            lambda connection: bulk.one(connection, call),
+            loop,
+            loop.create_future(),
+            may_be_dropped=may_be_dropped,
+            may_be_lost=may_be_lost,
+            bulk=bulk,
+            call=call,
+        )
+        self._hand_over(job)
         result: T = await job.future
         return result
 
@@ -138,6 +159,12 @@ class Writer:
             self._jobs.put(None)
             self._jobs = queue.SimpleQueue()
         await asyncio.to_thread(thread.join)
+
+    def _hand_over(self, job: Job) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
+            self._jobs.put(job)
 
     def _start(self) -> None:
         thread = threading.Thread(
@@ -152,31 +179,33 @@ class Writer:
             raise StoreError(f"the SQLite store cannot start its thread: {error}") from error
         self._thread = thread
 
-    def _work(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
+    def _work(self, jobs: queue.SimpleQueue[Job | None]) -> None:
         next_maintenance = time.monotonic() + _FIRST_MAINTENANCE_SECONDS
         more_may_come = True
         while more_may_come:
             batch, more_may_come = _next_batch(jobs, max(0.0, next_maintenance - time.monotonic()))
             with self._connection_lock:
+                started = time.monotonic()
                 self._do(batch)
-                _answer(batch)
+                answer(batch, partial(self._flushed, len(batch), time.monotonic() - started))
                 if time.monotonic() >= next_maintenance:
                     next_maintenance = time.monotonic() + self._maintain()
         with self._connection_lock:
             self._close()
 
-    def _do(self, batch: list[_Job]) -> None:
+    def _do(self, batch: list[Job]) -> None:
         if not batch:
             return
         try:
             if self._connection is None:
                 self._connection = self._open()
-            _commit(self._connection, batch)
+            self._sync_commits(self._connection, not all(job.may_be_lost for job in batch))
+            commit(self._connection, batch)
         except apsw.Error as error:
-            _fail(batch, self._translated(error))
+            fail(batch, self._translated(error))
             self._close()
         except BaseException as error:  # noqa: BLE001 - the callers get it; the thread lives on
-            _fail(batch, error)
+            fail(batch, error)
             self._close()
 
     def _open(self) -> apsw.Connection:
@@ -190,7 +219,20 @@ class Writer:
         except BaseException:
             connection.close()
             raise
+        self._syncs = True
         return connection
+
+    def _sync_commits(self, connection: apsw.Connection, syncs: bool) -> None:
+        """Let the next commits wait for the disk, or not; one that does brings all before it along.
+
+        With NORMAL the log is synced only before what it holds goes into the file, so that the file
+        stays whole.
+        """
+        if syncs != self._syncs:
+            level = "FULL" if syncs else "NORMAL"
+            # It takes effect when it is compiled, which one out of the cache is not again.
+            connection.execute(f"PRAGMA synchronous = {level}", can_cache=False)
+            self._syncs = syncs
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
@@ -217,9 +259,9 @@ class Writer:
         return translated
 
 
-def _next_batch(jobs: queue.SimpleQueue[_Job | None], wait: float) -> tuple[list[_Job], bool]:
+def _next_batch(jobs: queue.SimpleQueue[Job | None], wait: float) -> tuple[list[Job], bool]:
     """Return what waits, at the latest after ``wait`` seconds, and whether more may come."""
-    batch: list[_Job] = []
+    batch: list[Job] = []
     with contextlib.suppress(queue.Empty):
         job = jobs.get(timeout=wait)
         while job is not None:
@@ -244,64 +286,6 @@ def _use_write_ahead_log(connection: apsw.Connection) -> None:
                 raise
             time.sleep(_WAL_PAUSE_MILLISECONDS / 1_000)
     connection.set_busy_timeout(_BUSY_MILLISECONDS)
-
-
-def _commit(connection: apsw.Connection, batch: list[_Job]) -> None:
-    try:
-        _transact(connection, batch)
-    except Exception as error:
-        if _fails_for_all(error):
-            raise
-        # One of them is at fault; on their own, its neighbours succeed.
-        for job in batch:
-            job.error = None
-            try:
-                _transact(connection, [job])
-                job.committed = True
-            except Exception as own_error:
-                if _fails_for_all(own_error):
-                    raise
-                job.error = StoreError(f"the SQLite store refused a record: {own_error}")
-
-
-def _fails_for_all(error: Exception) -> bool:
-    return isinstance(error, apsw.Error) and not isinstance(error, _STEP_ERRORS)
-
-
-def _transact(connection: apsw.Connection, batch: list[_Job]) -> None:
-    with transaction(connection):
-        for job in batch:
-            if job.may_be_dropped and job.future.cancelled():
-                continue
-            try:
-                job.outcome = job.step(connection)
-            except StoreError as error:
-                job.error = error
-
-
-def _fail(batch: list[_Job], error: BaseException) -> None:
-    for job in batch:
-        if not job.committed:
-            job.error = job.error or error
-
-
-def _answer(batch: list[_Job]) -> None:
-    by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Job]] = defaultdict(list)
-    for job in batch:
-        by_loop[job.loop].append(job)
-    for loop, jobs in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_resolve, jobs)
-
-
-def _resolve(jobs: list[_Job]) -> None:
-    for job in jobs:
-        if job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.outcome)
 
 
 _registry = threading.Lock()

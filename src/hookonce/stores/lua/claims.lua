@@ -1,95 +1,93 @@
 -- Claims: one owner at a time, by a token; and how their owners settle them.
 
-local function claim(key, token, lease, is_replay)
-  if is_new(key) then
-    local count, finished = grant(key, nil, token, lease, false)
-    return {'C', tostring(count), finished, text(lease)}
-  end
-  if is_done(key) then return {'D'} end
-  local known = attempt_of(key)
-  if is_live(known) then
-    cap(key, known)
-    if known.token == token then
-      return {'C', tostring(known.attempt), known.finished, text(known.lease)}
+local function claim(key, record, token, lease)
+  if is_live(record) then
+    cap(key, record)
+    if record.token == token then
+      return {'C', tostring(record.attempt), record.finished, text(record.lease)}
     end
-    return {'F', text(known.ends)}
+    return {'F', text(record.ends)}
   end
-  local entry = entry_of(key)
-  if entry then return {'F', text(math.max(due_of(entry), now))} end
-  if not is_replay and kept_flag(key) then return {'X'} end
-  local count, finished = grant(key, known, token, lease, false)
-  return {'C', tostring(count), finished, text(lease)}
+  if record.endpoint then return {'F', text(math.max(due_of(record), now))} end
+  grant(key, record, token, lease)
+  write_record(key, record)
+  set_live(key, record.ends)
+  return {'C', tostring(record.attempt), record.finished, text(lease)}
 end
 
--- key, token, lease
+-- key, token, lease; 'C' for the first claim of an event
 function ops.claim(arg)
-  return claim(arg[1], arg[2], tonumber(arg[3]), false)
+  local key, token, lease = arg[1], arg[2], tonumber(arg[3])
+  local record = new_record()
+  grant(key, record, token, lease)
+  -- A full memory must not keep a duplicate from its answer.
+  local answer = redis.pcall('SET', name_of(key), packed(record), 'NX',
+    'PX', milliseconds(math.max(retention, lease)))
+  if answer and answer.ok then
+    set_live(key, record.ends)
+    return 'C'
+  end
+  record = record_of(key) or new_record()
+  if record.done_until then return {'D'} end
+  if record.letter and not is_live(record) then return {'X'} end
+  return claim(key, record, token, lease)
 end
 
 -- key, token, lease
 function ops.replay(arg)
-  local key = arg[1]
-  if not is_visible(key) then return 'N' end
-  local name = base .. ':a:' .. key
-  if redis.call('EXISTS', name) == 0 then
-    local letter = letter_reply(key, false)
-    redis.call('HSET', name, 'until', '0', 'lease', '0', 'attempt', letter[7],
-      'finished', letter[8], 'history', letter[10], 'expires', text(now + retention))
-    redis.call('PEXPIRE', name, milliseconds(retention))
-  end
-  redis.call('HSET', base .. ':l:' .. key, 'kept', '0')
-  return claim(key, arg[2], tonumber(arg[3]), true)
+  local key, record = arg[1], unfinished(arg[1])
+  if not is_visible(record) then return 'N' end
+  record.letter = 'dead'
+  write_record(key, record)
+  return claim(key, record, arg[2], tonumber(arg[3]))
 end
 
 -- key, token, lease, finished
 function ops.extend(arg)
   local key, lease = arg[1], tonumber(arg[3])
-  local known = owned(key, arg[2])
-  if not known then return LOST end
+  local record = owned(key, arg[2])
+  if not record then return LOST end
   pass_when_full()
-  local finished = union(known.finished, arg[4])
-  redis.call('HSET', base .. ':a:' .. key, 'until', text(now + lease), 'finished', finished)
-  keep_record(key, lease)
-  set_live(key, now + lease)
-  local entry = entry_of(key)
-  if entry then
-    set_due(key, entry, lease)
-  elseif kept_flag(key) == '1' then
-    redis.call('HSET', base .. ':l:' .. key, 'finished', finished, 'until', text(now + lease))
+  record.ends, record.finished = now + lease, union(record.finished, arg[4])
+  set_live(key, record.ends)
+  if record.endpoint then
+    set_due(key, record, lease)
+  elseif record.letter == 'kept' then
+    redis.call('HSET', base .. ':l:' .. key, 'finished', record.finished, 'until', text(record.ends))
   end
-  return HELD
-end
-
-local function give_back(key, token, nonce, finished, failure, failure_text, delay)
-  local known = owned(key, token)
-  if not known then return repeated(':a:', key, nonce) end
-  pass_when_full()
-  finished = union(known.finished, finished)
-  local history = known.history
-  if failure ~= '' then history = with_failure(history, known.attempt, now, failure) end
-  local entry = entry_of(key)
-  end_claim(key, finished, history, nonce)
-  if entry then
-    set_due(key, entry, delay)
-  elseif kept_flag(key) == '1' then
-    write_letter(key, nil, {'reason', 'exhausted', 'error', failure_text, 'finished', finished,
-      'history', history, 'kept', '0'})
-  end
+  write_record(key, record)
   return HELD
 end
 
 -- key, token, nonce, finished, error as JSON or '', error, seconds
 function ops.give_back(arg)
-  return give_back(arg[1], arg[2], arg[3], arg[4], arg[5], arg[6], tonumber(arg[7]))
+  local key, nonce, failure = arg[1], arg[3], arg[5]
+  local record = owned(key, arg[2])
+  if not record then return repeated(key, nonce) end
+  pass_when_full()
+  record.finished = union(record.finished, arg[4])
+  if failure ~= '' then
+    record.history = with_failure(record.history, record.attempt, now, failure)
+  end
+  end_claim(key, record, nonce)
+  if record.endpoint then
+    set_due(key, record, tonumber(arg[7]))
+  elseif record.letter == 'kept' then
+    write_letter(key, record, 'dead', nil, {'reason', 'exhausted', 'error', arg[6],
+      'finished', record.finished, 'history', record.history})
+  end
+  write_record(key, record)
+  return HELD
 end
 
 local function finish(key, nonce)
   pass_when_full()
-  forget_attempt(key)
-  forget_entry(key)
-  forget_letter(key)
-  redis.call('SET', base .. ':d:' .. key, text(now + retention) .. ' ' .. nonce,
-    'PX', milliseconds(retention))
+  local known = unpacked(redis.call('SET', name_of(key), cmsgpack.pack(now + retention, nonce),
+    'PX', milliseconds(retention), 'GET'))
+  if not known or known.done_until then return end
+  place(LIVE, key, nil)
+  if known.endpoint then forget_entry(key, known) end
+  if known.letter then forget_letter(key) end
 end
 
 -- key
@@ -101,37 +99,36 @@ end
 -- key, nonce
 function ops.discard(arg)
   local key, nonce = arg[1], arg[2]
-  if is_visible(key) then
-    finish(key, nonce)
-    return '1'
-  end
-  local done = redis.call('GET', base .. ':d:' .. key)
-  return done and string.match(done, ' (.*)$') == nonce and '1' or '0'
+  local record = record_of(key)
+  if record and record.done_until then return record.discarded == nonce and '1' or '0' end
+  if not is_visible(record) then return '0' end
+  finish(key, nonce)
+  return '1'
 end
 
 -- key, token, nonce, finished, error as JSON or '', error, reason, delivery[6] if given
 function ops.bury(arg)
   local key, nonce = arg[1], arg[3]
-  local known = owned(key, arg[2])
-  if not known then return repeated(':l:', key, nonce) end
+  local record = owned(key, arg[2])
+  if not record then return repeated(key, nonce) end
   local delivery
   if #arg > 7 then
     delivery = {unpack(arg, 8, 13)}
-  else
-    local entry = entry_of(key)
-    if entry then
-      delivery = {entry.endpoint, entry.event_id, entry.type and '1' or '0', entry.type,
-        entry.received, body_of(key)}
-    elseif not kept_flag(key) then
-      return 'N'
-    end
+  elseif record.endpoint then
+    delivery = {record.endpoint, record.event_id, record.type and '1' or '0', record.type,
+      record.received, body_of(key)}
+  elseif not record.letter then
+    return 'N'
   end
-  local history = known.history
-  if arg[5] ~= '' then history = with_failure(history, known.attempt, now, arg[5]) end
+  if arg[5] ~= '' then
+    record.history = with_failure(record.history, record.attempt, now, arg[5])
+  end
   pass_when_full()
-  forget_attempt(key)
-  forget_entry(key)
-  write_letter(key, delivery, {'reason', arg[7], 'error', arg[6], 'attempts', known.attempt,
-    'finished', union(known.finished, arg[4]), 'history', history, 'kept', '0', 'settled', nonce})
+  record.finished = union(record.finished, arg[4])
+  if record.endpoint then forget_entry(key, record) end
+  write_letter(key, record, 'dead', delivery, {'reason', arg[7], 'error', arg[6],
+    'attempts', record.attempt, 'finished', record.finished, 'history', record.history})
+  end_claim(key, record, nonce)
+  write_record(key, record)
   return HELD
 end

@@ -7,81 +7,79 @@ local MOST_TAKEN_BYTES = 1024 * 1024
 local TAKE_SECONDS = 60
 local WORKER_SECONDS = 30
 
-local ENTRY = {'endpoint', 'event_id', 'type', 'received', 'seq', 'delay'}
+local function body_name(key)
+  return base .. ':i:' .. key
+end
+
+local function body_of(key)
+  return redis.call('GET', body_name(key))
+end
 
 local function entry_of(key)
-  local found = redis.call('HMGET', base .. ':i:' .. key, unpack(ENTRY))
-  if not found[1] then return nil end
-  return {
-    endpoint = found[1], event_id = found[2], type = found[3], received = found[4],
-    member = found[5] .. ':' .. key, seq = found[5], delay = tonumber(found[6]),
-  }
+  local record = unfinished(key)
+  return record and record.endpoint and record or nil
+end
+
+local function member_of(key, record)
+  return record.seq .. ':' .. key
 end
 
 -- An entry cannot be due later than it was put off, unless the clock was set back.
-local function due_of(entry)
-  local due = tonumber(redis.call('ZSCORE', base .. ':q:' .. entry.endpoint, entry.member))
-  return math.min(due, now + entry.delay)
+local function due_of(record)
+  return math.min(record.due, now + record.delay)
 end
 
-local function set_due(key, entry, delay)
-  redis.call('HSET', base .. ':i:' .. key, 'delay', text(delay))
-  redis.call('ZADD', base .. ':q:' .. entry.endpoint, text(now + delay), entry.member)
-  if delay <= 0 then to_wake[entry.endpoint] = true end
+-- Leaves the record to be written.
+local function set_due(key, record, delay)
+  record.due, record.delay = now + delay, delay
+  place(base .. ':q:' .. record.endpoint, member_of(key, record), text(record.due))
+  if delay <= 0 then to_wake[record.endpoint] = true end
 end
 
-local function forget_entry(key)
-  local name, entry = base .. ':i:' .. key, entry_of(key)
-  if not entry then return end
-  local endpoint, size = entry.endpoint, redis.call('HSTRLEN', name, 'body')
-  redis.call('DEL', name)
-  redis.call('ZREM', base .. ':q:' .. endpoint, entry.member)
-  redis.call('ZREM', base .. ':o:' .. endpoint, entry.member)
-  if redis.call('EXISTS', base .. ':q:' .. endpoint) == 0 then
-    redis.call('DEL', base .. ':n:' .. endpoint)
-    redis.call('SREM', base .. ':e', endpoint)
-  else
-    redis.call('HINCRBY', base .. ':n:' .. endpoint, 'bytes', -size)
-  end
+-- Leaves the record to be written.
+local function forget_entry(key, record)
+  local endpoint, member = record.endpoint, member_of(key, record)
+  count(endpoint, -1, -record.size)
+  redis.call('DEL', body_name(key))
+  place(base .. ':q:' .. endpoint, member, nil)
+  place(base .. ':o:' .. endpoint, member, nil)
+  record.endpoint = false
+end
+
+-- What is not stored because the event is known, as the answer to its put.
+local function refusal(record, token)
+  if record.done_until then return 'D' end
+  if record.letter then return record.letter == 'kept' and is_live(record) and 'W' or 'X' end
+  if record.endpoint then return record.put == token and 'S' or 'W' end
+  return nil
 end
 
 -- delivery[6], token, most events or '', most bytes or '', key
 function ops.put(arg)
   local endpoint, body, token, key = arg[1], arg[6], arg[7], arg[10]
-  local name = base .. ':i:' .. key
-  local known
-  if not is_new(key) then
-    if is_done(key) then return 'D' end
-    known = attempt_of(key)
-    local kept = kept_flag(key)
-    if kept then return kept == '1' and is_live(known) and 'W' or 'X' end
-    local its_token = redis.call('HGET', name, 'put')
-    if its_token then return its_token == token and 'S' or 'W' end
-  end
-  local queue, counts = base .. ':q:' .. endpoint, base .. ':n:' .. endpoint
+  local record = record_of(key)
+  local refused = record and refusal(record, token)
+  if refused then return refused end
   local most, most_bytes = tonumber(arg[8]), tonumber(arg[9])
-  if most and redis.call('ZCARD', queue) >= most then return 'F' end
-  local counted = redis.call('HMGET', counts, 'bytes', 'seen')
-  if most_bytes and tonumber(counted[1] or 0) + #body > most_bytes then return 'F' end
+  local counts = counts_of(endpoint)
+  if most and counts.depth >= most then return 'F' end
+  if most_bytes and counts.bytes + #body > most_bytes then return 'F' end
 
+  record = record or new_record()
   local delay = 0
-  if is_live(known) then
-    cap(key, known)
-    delay = known.ends - now
+  if is_live(record) then
+    cap(key, record)
+    delay = record.ends - now
   end
-  local seq = next_number()
-  local member = seq .. ':' .. key
-  redis.call('HSET', name, 'endpoint', endpoint, 'event_id', arg[2], 'received', arg[5],
-    'body', body, 'put', token, 'seq', seq, 'delay', text(delay))
-  if arg[3] == '1' then redis.call('HSET', name, 'type', arg[4]) end
-  redis.call('ZADD', queue, text(now + delay), member)
-  redis.call('ZADD', base .. ':o:' .. endpoint, text(now), member)
-  if delay <= 0 then to_wake[endpoint] = true end
-  redis.call('HINCRBY', counts, 'bytes', #body)
+  record.endpoint, record.event_id, record.type = endpoint, arg[2], arg[3] == '1' and arg[4]
+  record.received, record.size, record.put = arg[5], #body, token
+  record.seq, record.due, record.delay = next_number(), now + delay, delay
+  redis.call('MSET', name_of(key), packed(record), body_name(key), body)
+  count(endpoint, 1, #body)
   -- Else a clock that is set back before a worker looks would go unnoticed.
-  if not counted[2] or tonumber(counted[2]) < now then redis.call('HSET', counts, 'seen', text(now)) end
-  redis.call('SADD', base .. ':e', endpoint)
-  if known then redis.call('PERSIST', base .. ':a:' .. key) end
+  counts.seen = math.max(counts.seen or now, now)
+  set_due(key, record, delay)
+  place(base .. ':o:' .. endpoint, member_of(key, record), text(now))
   return 'S'
 end
 
@@ -103,45 +101,45 @@ local CLOCK_SECONDS = 1
 
 -- After the clock was set back nothing would be due for as long as it was set back.
 local function bring_forward(endpoint)
-  local counts = base .. ':n:' .. endpoint
-  local seen = redis.call('HGET', counts, 'seen')
-  if not seen and redis.call('EXISTS', counts) == 0 then return end
-  redis.call('HSET', counts, 'seen', text(now))
-  if not seen or tonumber(seen) <= now + CLOCK_SECONDS then return end
+  local counts = counts_of(endpoint)
+  if counts.depth == 0 then return end
+  local seen = counts.seen
+  counts.seen, counts.has_changed = now, true
+  if not seen or seen <= now + CLOCK_SECONDS then return end
   local queue = base .. ':q:' .. endpoint
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue, '(' .. text(now), '+inf')) do
+  for _, member in ipairs(read_index('ZRANGEBYSCORE', queue, '(' .. text(now), '+inf')) do
     local key = key_of(member)
-    local known = attempt_of(key)
-    if is_live(known) then cap(key, known) end
-    redis.call('ZADD', queue, text(due_of(entry_of(key))), member)
+    local record = record_of(key)
+    if is_live(record) then cap(key, record) end
+    record.due = due_of(record)
+    place(queue, member, text(record.due))
+    write_record(key, record)
   end
 end
 
 -- Seconds until the first of the queue is due; '' where it is empty.
 local function next_due(endpoint)
-  local first = redis.call('ZRANGE', base .. ':q:' .. endpoint, 0, 0, 'WITHSCORES')
+  local first = read_index('ZRANGE', base .. ':q:' .. endpoint, 0, 0, 'WITHSCORES')
   if not first[1] then return '' end
   return text(math.max(0, tonumber(first[2]) - now))
 end
 
-local function taken(key, entry, attempt, finished, body)
-  return {key, attempt, finished, entry.endpoint, entry.event_id, entry.type, entry.received, body}
-end
-
-local function body_of(key)
-  return redis.call('HGET', base .. ':i:' .. key, 'body')
+local function taken(key, record, body)
+  return {key, record.attempt, record.finished, record.endpoint, record.event_id, record.type,
+    record.received, body}
 end
 
 -- What is returned is the worker's from now on, for a whole lease; what has run out meanwhile is due.
 local function taken_before(last, token, lease)
   local found = {}
   for _, key in ipairs(redis.call('LRANGE', last, 2, -1)) do
-    local known, entry = owned(key, token), entry_of(key)
-    if is_live(known) and entry then
-      redis.call('HSET', base .. ':a:' .. key, 'until', text(now + lease), 'lease', text(lease))
-      set_live(key, now + lease)
-      set_due(key, entry, lease)
-      found[#found + 1] = taken(key, entry, known.attempt, known.finished, body_of(key))
+    local record = owned(key, token)
+    if is_live(record) and record.endpoint then
+      record.ends, record.lease = now + lease, lease
+      set_live(key, record.ends)
+      set_due(key, record, lease)
+      write_record(key, record)
+      found[#found + 1] = taken(key, record, body_of(key))
     end
   end
   return found
@@ -191,22 +189,25 @@ function ops.take(arg)
   local queue = base .. ':q:' .. endpoint
   local members = {}
   if limit > 0 then
-    members = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'LIMIT', 0, limit)
+    members = read_index('ZRANGEBYSCORE', queue, '-inf', text(now), 'LIMIT', 0, limit)
   end
   for _, member in ipairs(members) do
     local key = key_of(member)
-    local entry, known = entry_of(key), attempt_of(key)
-    if is_live(known) then
-      cap(key, known)
-      set_due(key, entry, known.ends - now)
+    local found_both = redis.call('MGET', name_of(key), body_name(key))
+    local record, body = unpacked(found_both[1]), found_both[2]
+    if is_live(record) then
+      cap(key, record)
+      set_due(key, record, record.ends - now)
+      write_record(key, record)
     else
-      local body = body_of(key)
       bytes = bytes + #body
       if #found > 0 and bytes > MOST_TAKEN_BYTES then break end
-      local attempt, finished = grant(key, known, token, lease, true)
-      set_due(key, entry, lease)
+      grant(key, record, token, lease)
+      set_live(key, record.ends)
+      set_due(key, record, lease)
+      write_record(key, record)
       keys[#keys + 1] = key
-      found[#found + 1] = taken(key, entry, attempt, finished, body)
+      found[#found + 1] = taken(key, record, body)
     end
   end
   remember_take(last, number, token, keys)
@@ -230,52 +231,51 @@ function ops.retire(arg)
   return HELD
 end
 
-local function entry_reply(key, with_body)
-  local entry = entry_of(key)
-  if not entry then return nil end
-  local known = attempt_of(key)
+local function entry_reply(key, entry, body)
   return {
-    entry.endpoint, entry.event_id, entry.type, entry.received,
-    with_body and body_of(key) or '', text(due_of(entry)), is_live(known) and '1' or '0',
-    tostring(known and known.attempt or 0), known and known.finished or '',
-    known and known.history or '',
-    redis.call('ZSCORE', base .. ':o:' .. entry.endpoint, entry.member), entry.seq,
+    entry.endpoint, entry.event_id, entry.type, entry.received, body, text(due_of(entry)),
+    is_live(entry) and '1' or '0', tostring(entry.attempt), entry.finished, entry.history,
+    read_index('ZSCORE', base .. ':o:' .. entry.endpoint, member_of(key, entry)), entry.seq,
   }
 end
 
 -- key
 function ops.entry(arg)
-  return entry_reply(arg[1], true) or 'N'
+  local entry = entry_of(arg[1])
+  return entry and entry_reply(arg[1], entry, body_of(arg[1])) or 'N'
 end
 
 -- endpoint, has_type, type, offset, limit: one stretch of the list
 function ops.entries(arg)
   local offset, limit, stretch = tonumber(arg[4]), tonumber(arg[5]), 200
   local index = base .. ':o:' .. arg[1]
-  local members = redis.call('ZRANGE', index, offset, offset + stretch - 1)
+  local members = read_index('ZRANGE', index, offset, offset + stretch - 1)
   local found = {}
   for n, member in ipairs(members) do
     if #found == limit then return {tostring(offset + n - 1), found} end
     local key = key_of(member)
-    if arg[2] == '0' or redis.call('HGET', base .. ':i:' .. key, 'type') == arg[3] then
-      found[#found + 1] = entry_reply(key, false)
+    local entry = entry_of(key)
+    if entry and (arg[2] == '0' or entry.type == arg[3]) then
+      found[#found + 1] = entry_reply(key, entry, '')
     end
   end
   return {#members < stretch and '-' or tostring(offset + stretch), found}
 end
 
 function ops.endpoints()
+  write_all()
   return redis.call('SMEMBERS', base .. ':e')
 end
 
 -- key
 function ops.hasten(arg)
-  local entry = entry_of(arg[1])
-  if not entry or is_live(attempt_of(arg[1])) then return '0' end
-  if due_of(entry) > now then
-    set_due(arg[1], entry, 0)
+  local key, record = arg[1], entry_of(arg[1])
+  if not record or is_live(record) then return '0' end
+  if due_of(record) > now then
+    set_due(key, record, 0)
   else -- it keeps its place
-    redis.call('HSET', base .. ':i:' .. arg[1], 'delay', '0')
+    record.delay = 0
   end
+  write_record(key, record)
   return '1'
 end

@@ -1,24 +1,20 @@
 -- Dead letters, and deliveries kept for the case that a claim ends unsettled.
 
 local LETTER = {'endpoint', 'event_id', 'type', 'received', 'reason', 'error', 'attempts',
-  'finished', 'at', 'history', 'kept', 'until', 'seq'}
-
-local function kept_flag(key)
-  return redis.call('HGET', base .. ':l:' .. key, 'kept')
-end
+  'finished', 'at', 'history', 'until', 'seq'}
 
 -- A delivery that was kept is no dead letter while an attempt at its event still runs.
-local function is_hidden(key, kept)
-  return kept == '1' and is_live(attempt_of(key))
+local function is_hidden(record)
+  return record.letter == 'kept' and is_live(record)
 end
 
-local function is_visible(key)
-  local kept = kept_flag(key)
-  return kept and not is_hidden(key, kept)
+local function is_visible(record)
+  return record ~= nil and record.letter and not is_hidden(record)
 end
 
 -- `delivery` is {endpoint, event_id, has_type, type, received, body}; nil leaves what is kept.
-local function write_letter(key, delivery, facts)
+-- Leaves the record to be written.
+local function write_letter(key, record, kind, delivery, facts)
   local name = base .. ':l:' .. key
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
   local endpoint, seq = known[1], known[2]
@@ -30,8 +26,9 @@ local function write_letter(key, delivery, facts)
   end
   redis.call('HSET', name, 'at', text(now), unpack(facts))
   for _, index in ipairs({base .. ':x', base .. ':x:' .. endpoint}) do
-    redis.call('ZADD', index, text(now), seq .. ':' .. key)
+    place(index, seq .. ':' .. key, text(now))
   end
+  record.letter = kind
 end
 
 local function forget_letter(key)
@@ -39,34 +36,35 @@ local function forget_letter(key)
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
   if not known[1] then return end
   redis.call('DEL', name)
-  redis.call('ZREM', base .. ':x', known[2] .. ':' .. key)
-  redis.call('ZREM', base .. ':x:' .. known[1], known[2] .. ':' .. key)
+  place(base .. ':x', known[2] .. ':' .. key, nil)
+  place(base .. ':x:' .. known[1], known[2] .. ':' .. key, nil)
 end
 
-local function keep(key, delivery, known)
-  local ends = known and known.token and text(known.ends) or ''
-  write_letter(key, delivery, {'reason', 'interrupted', 'error', '', 'attempts', known and known.attempt or 0,
-    'finished', known and known.finished or '', 'history', known and known.history or '',
-    'kept', '1', 'until', ends})
+local function keep(key, delivery, record)
+  local ends = record.token and text(record.ends) or ''
+  write_letter(key, record, 'kept', delivery, {'reason', 'interrupted', 'error', '',
+    'attempts', record.attempt, 'finished', record.finished, 'history', record.history, 'until', ends})
+  write_record(key, record)
 end
 
 local function letter_reply(key, with_body)
+  local record = unfinished(key)
+  if not is_visible(record) then return nil end
   local name = base .. ':l:' .. key
   local found = redis.call('HMGET', name, unpack(LETTER))
-  if not found[1] or is_hidden(key, found[11]) then return nil end
-  if found[11] == '1' and found[12] ~= '' then
-    found[10] = with_failure(found[10], tonumber(found[7]), tonumber(found[12]), INTERRUPTED)
+  if record.letter == 'kept' and found[11] ~= '' then
+    found[10] = with_failure(found[10], tonumber(found[7]), tonumber(found[11]), INTERRUPTED)
   end
-  found[12] = with_body and redis.call('HGET', name, 'body') or ''
+  found[11] = with_body and redis.call('HGET', name, 'body') or ''
   return found
 end
 
 -- key, token, delivery[6]
 function ops.keep(arg)
-  local key, known = arg[1], owned(arg[1], arg[2])
-  if not known then return LOST end
-  if not is_in_inbox(key) then
-    keep(key, {unpack(arg, 3, 8)}, known)
+  local key, record = arg[1], owned(arg[1], arg[2])
+  if not record then return LOST end
+  if not record.endpoint then
+    keep(key, {unpack(arg, 3, 8)}, record)
   end
   return HELD
 end
@@ -74,8 +72,9 @@ end
 -- key, delivery[6]
 function ops.keep_in_flight(arg)
   local key = arg[1]
-  if is_done(key) or kept_flag(key) or is_in_inbox(key) then return HELD end
-  keep(key, {unpack(arg, 2, 7)}, attempt_of(key))
+  local record = record_of(key) or new_record()
+  if record.done_until or record.letter or record.endpoint then return HELD end
+  keep(key, {unpack(arg, 2, 7)}, record)
   return HELD
 end
 
@@ -88,7 +87,7 @@ end
 function ops.letters(arg)
   local index = arg[1] == '' and base .. ':x' or base .. ':x:' .. arg[1]
   local offset, limit, stretch = tonumber(arg[4]), tonumber(arg[5]), 200
-  local members = redis.call('ZRANGE', index, offset, offset + stretch - 1)
+  local members = read_index('ZRANGE', index, offset, offset + stretch - 1)
   local found = {}
   for n, member in ipairs(members) do
     if #found == limit then return {tostring(offset + n - 1), found} end

@@ -3,24 +3,20 @@
 local replies = {text(now)}
 local at = 5
 while at <= #ARGV do
-  local step, count = ARGV[at], tonumber(ARGV[at + 1])
-  local arg = {}
-  for n = 1, count do arg[n] = ARGV[at + 1 + n] end
-  at = at + 2 + count
-  local succeeded, reply = pcall(ops[step], arg)
+  local step, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
+  local succeeded, reply = pcall(ops[step], {unpack(ARGV, at + 2, last)})
+  at = last + 1
   if not succeeded then
     reply = {'!', type(reply) == 'table' and reply.err or tostring(reply)}
   end
   replies[#replies + 1] = reply
 end
 
+write_all()
 if latest_end then
-  local live, wanted = base .. ':v', milliseconds(latest_end - now + 60)
-  redis.call('ZREMRANGEBYSCORE', live, '-inf', text(now))
-  if redis.call('PTTL', live) < tonumber(wanted) then redis.call('PEXPIRE', live, wanted) end
-end
-if has_counted then
-  redis.call('PEXPIRE', base .. ':s', milliseconds(retention))
+  local wanted = milliseconds(latest_end - now + 60)
+  redis.call('ZREMRANGEBYSCORE', LIVE, '-inf', text(now))
+  if redis.call('PTTL', LIVE) < tonumber(wanted) then redis.call('PEXPIRE', LIVE, wanted) end
 end
 if ARGV[4] == '1' then
   -- Waiting covers what this connection has written, and what was written before: also a neighbour's

@@ -7,22 +7,23 @@ end
 -- endpoint or '': in flight, dead, depth, bytes, received first or '', workers
 function ops.stats(arg)
   local wanted = arg[1]
+  write_all()
   local in_flight, hidden = 0, 0
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '(' .. text(now), '+inf')) do
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', LIVE, '(' .. text(now), '+inf')) do
     if is_of(key, wanted) then
       in_flight = in_flight + 1
-      if kept_flag(key) == '1' then hidden = hidden + 1 end
+      if is_hidden(record_of(key) or {}) then hidden = hidden + 1 end
     end
   end
   local dead = redis.call('ZCARD', wanted == '' and base .. ':x' or base .. ':x:' .. wanted)
   local endpoints = wanted == '' and redis.call('SMEMBERS', base .. ':e') or {wanted}
   local depth, bytes, oldest = 0, 0, nil
   for _, endpoint in ipairs(endpoints) do
-    depth = depth + redis.call('ZCARD', base .. ':q:' .. endpoint)
-    bytes = bytes + (tonumber(redis.call('HGET', base .. ':n:' .. endpoint, 'bytes')) or 0)
+    local counts = counts_of(endpoint)
+    depth, bytes = depth + counts.depth, bytes + counts.bytes
     local first = redis.call('ZRANGE', base .. ':o:' .. endpoint, 0, 0)[1]
     if first then
-      local received = tonumber(entry_of(key_of(first)).received)
+      local received = tonumber(record_of(key_of(first)).received)
       oldest = math.min(oldest or received, received)
     end
   end
@@ -40,19 +41,18 @@ end
 -- The server forgets by itself what its own time says is over. With a clock of the caller's,
 -- records are looked at one by one. cursor or ''
 function ops.sweep(arg)
-  redis.call('ZREMRANGEBYSCORE', base .. ':v', '-inf', text(now))
+  write_all()
+  redis.call('ZREMRANGEBYSCORE', LIVE, '-inf', text(now))
   if ARGV[1] == '' then return {'0', '0'} end
   local removed = 0
-  local page = redis.call('SCAN', arg[1], 'MATCH', base .. ':[da]:*', 'COUNT', 1000)
+  local page = redis.call('SCAN', arg[1], 'MATCH', name_of('*'), 'COUNT', 1000)
   for _, name in ipairs(page[2]) do
-    local kind, key = string.sub(name, #base + 2, #base + 2), string.sub(name, #base + 4)
+    local record = unpacked(redis.call('GET', name))
     local is_over
-    if kind == 'd' then
-      is_over = redis.call('EXISTS', name) == 1 and not is_done(key)
-    else
-      local expires = redis.call('HGET', name, 'expires')
-      is_over = expires and tonumber(expires) <= now and not is_live(attempt_of(key))
-        and not is_in_inbox(key)
+    if record and record.done_until then
+      is_over = record.done_until <= now
+    elseif record then
+      is_over = math.max(record.expires, record.ends) <= now and not record.endpoint and not record.letter
     end
     if is_over then removed = removed + redis.call('DEL', name) end
   end

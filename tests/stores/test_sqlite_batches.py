@@ -1,0 +1,386 @@
+"""Calls that share a transaction in SQLite share statements, and are answered as if alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from math import nan
+from pathlib import Path
+
+import apsw
+import pytest
+
+from hookonce.errors import StoreError
+from hookonce.stores.base import (
+    DEFAULT_RETENTION,
+    Claimed,
+    Dead,
+    DeadReason,
+    Delivery,
+    Done,
+    InFlight,
+    Ownership,
+    delivery_key,
+)
+from hookonce.stores.inbox import Full, Stored, Waiting
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.tokens import new_token
+from hookonce.types import Clock, DeliveryKey, Token
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 600.0
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hooks.db"
+
+
+@pytest.fixture
+async def store(path: Path, clock: Clock) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(path, clock=clock)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def connection(store: SQLiteStore, connections: list[apsw.Connection]) -> apsw.Connection:
+    """Return the connection of the store, which is open."""
+    await store.open()
+    [connection] = connections
+    return connection
+
+
+def key(name: str) -> DeliveryKey:
+    return delivery_key("default", name)
+
+
+def delivery(name: str, body: bytes = b"{}", *, endpoint: str = "default") -> Delivery:
+    return Delivery(endpoint, name, "comment.received", 1_700_000_000.25, body)
+
+
+async def claim(store: SQLiteStore, name: str, token: Token | None = None) -> Claimed:
+    """Claim what must be free."""
+    result = await store.claim(key(name), token or new_token(), LEASE)
+    assert isinstance(result, Claimed)
+    return result
+
+
+@asynccontextmanager
+async def one_batch(store: SQLiteStore, connection: apsw.Connection) -> AsyncIterator[None]:
+    """Let the calls that are begun inside share one transaction."""
+    entered, go = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        entered.set()
+        go.wait(PATIENCE_SECONDS)
+        return False
+
+    connection.set_commit_hook(hold)
+    held = asyncio.create_task(store.complete(Claimed(key("held"), new_token(), 1, frozenset(), 1)))
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not entered.is_set():  # noqa: ASYNC110 - what a thread does sets no asyncio event
+                await asyncio.sleep(0.001)
+        yield
+        for _ in range(10):
+            await asyncio.sleep(0)
+    finally:
+        go.set()
+        await held
+
+
+def statements_of(connection: apsw.Connection) -> list[str]:
+    """Return the list into which the connection's statements go from now on."""
+    statements: list[str] = []
+
+    def note(_: apsw.Cursor, statement: str, __: object) -> bool:
+        statements.append(statement)
+        return True
+
+    connection.set_exec_trace(note)
+    return statements
+
+
+class TestFewStatements:
+    @pytest.mark.parametrize("kind", ["claim", "complete", "put"])
+    async def test_60_new_events_take_as_many_statements_as_one(
+        self, store: SQLiteStore, connection: apsw.Connection, kind: str
+    ) -> None:
+        async def call(name: str) -> None:
+            if kind == "claim":
+                assert isinstance(await store.claim(key(name), new_token(), LEASE), Claimed)
+            elif kind == "put":
+                assert await store.put(delivery(name), new_token(), max_depth=100) == Stored()
+            else:
+                await store.complete(Claimed(key(name), new_token(), 1, frozenset(), LEASE))
+
+        counts = []
+        for names in (["alone"], [f"evt_{n}" for n in range(60)]):
+            async with one_batch(store, connection):
+                calls = [asyncio.create_task(call(name)) for name in names]
+                statements = statements_of(connection)
+            await asyncio.gather(*calls)
+            counts.append(len([text for text in statements if "PRAGMA" not in text]))
+        assert counts[0] == counts[1]
+
+    async def test_60_new_events_are_taken_in_as_many_statements_as_one(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        counts = []
+        for count in (1, 60):
+            for number in range(count):
+                await store.put(delivery(f"evt_{count}_{number}"), new_token())
+            await store.take(0, LEASE, endpoint="default", worker="one", token=new_token())
+            statements = statements_of(connection)
+            batch = await store.take(
+                100, LEASE, endpoint="default", worker="one", token=new_token()
+            )
+            assert len(batch.taken) == count
+            counts.append(len(statements))
+        assert counts[0] == counts[1]
+
+
+class TestSharedBatches:
+    async def test_claims_at_once_are_answered_by_what_is_known_of_each(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        mine = new_token()
+        await store.complete(await claim(store, "done"))
+        await claim(store, "theirs")
+        await claim(store, "mine", mine)
+        await store.release(await claim(store, "failed"), frozenset({"a"}), "b failed")
+        dead = await claim(store, "dead")
+        await store.bury(dead, DeadReason.REJECTED, delivery=delivery("dead"))
+        await store.put(delivery("waiting"), new_token())
+        held = await claim(store, "extended", mine)
+        await store.extend(held, frozenset({"a"}))
+        names = ["new", "done", "theirs", "mine", "failed", "dead", "waiting", "extended", "new 2"]
+        async with one_batch(store, connection):
+            calls = [asyncio.create_task(store.claim(key(n), mine, LEASE)) for n in names]
+        results = dict(zip(names, await asyncio.gather(*calls), strict=True))
+        kinds = {name: type(result) for name, result in results.items()}
+        assert kinds == {
+            "new": Claimed,
+            "done": Done,
+            "theirs": InFlight,
+            "mine": Claimed,
+            "failed": Claimed,
+            "dead": Dead,
+            "waiting": InFlight,
+            "extended": Claimed,
+            "new 2": Claimed,
+        }
+        assert results["new"] == Claimed(key("new"), mine, 1, frozenset(), LEASE)
+        assert results["failed"] == Claimed(key("failed"), mine, 2, frozenset({"a"}), LEASE)
+        assert results["extended"] == Claimed(key("extended"), mine, 1, frozenset({"a"}), LEASE)
+        for name in ("new", "new 2", "mine", "failed"):
+            owned = results[name]
+            assert isinstance(owned, Claimed)
+            assert await store.extend(owned) is Ownership.HELD
+
+    async def test_a_completion_that_is_repeated_is_remembered_anew(
+        self,
+        store: SQLiteStore,
+        connection: apsw.Connection,
+        pass_time: Callable[[float], None],
+    ) -> None:
+        again, *others = [await claim(store, f"evt_{number}") for number in range(20)]
+        await store.complete(again)
+        pass_time(DEFAULT_RETENTION.total_seconds() + 60)  # forgotten, though it is still there
+        async with one_batch(store, connection):
+            calls = asyncio.gather(*(store.complete(owned) for owned in (again, *others)))
+        await calls
+        for owned in (again, *others):
+            assert isinstance(await store.claim(owned.key, new_token(), LEASE), Done)
+        assert (await store.stats()).in_flight == 0
+
+    async def test_claims_of_several_endpoints_and_leases_keep_their_own(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        async with one_batch(store, connection):
+            calls = [
+                asyncio.create_task(store.claim(delivery_key(name, "evt"), new_token(), lease))
+                for name, lease in (("one", 5.0), ("two", LEASE))
+            ]
+        leases = [claim.lease for claim in await asyncio.gather(*calls) if hasattr(claim, "lease")]
+        assert leases == [5.0, LEASE]
+        assert (await store.stats(endpoint="one")).in_flight == 1
+        assert (await store.stats(endpoint="two")).in_flight == 1
+
+    async def test_of_copies_at_once_one_is_claimed_and_one_is_stored(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        async with one_batch(store, connection):
+            claims = [store.claim(key("claimed"), new_token(), LEASE) for _ in range(5)]
+            puts = [store.put(delivery("put"), new_token()) for _ in range(5)]
+            calls = asyncio.gather(*claims, *puts)
+        kinds = [type(result) for result in await calls]
+        assert kinds == [Claimed, *[InFlight] * 4, Stored, *[Waiting] * 4]
+
+    async def test_puts_at_once_are_answered_by_what_is_known_of_each(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        mine = new_token()
+        await store.complete(await claim(store, "done"))
+        await claim(store, "claimed")
+        dead = await claim(store, "dead")
+        await store.bury(dead, DeadReason.REJECTED, delivery=delivery("dead"))
+        await store.put(delivery("waiting"), new_token())
+        await store.put(delivery("mine"), mine)
+        names = ["new", "done", "claimed", "dead", "waiting", "mine", "empty"]
+        bodies = {"empty": b"", "new": bytes(range(256)) * 100}
+        async with one_batch(store, connection):
+            calls = [
+                asyncio.create_task(store.put(delivery(name, bodies.get(name, b"{}")), mine))
+                for name in names
+            ]
+        kinds = [type(result) for result in await asyncio.gather(*calls)]
+        assert kinds == [Stored, Done, Stored, Dead, Waiting, Stored, Stored]
+        assert {entry.delivery.event_id for entry in await store.entries()} == {
+            *("new", "claimed", "waiting", "mine", "empty")
+        }
+        for name in ("new", "empty"):
+            entry = await store.entry(key(name))
+            assert entry is not None
+            assert entry.delivery == delivery(name, bodies[name])
+
+    async def test_puts_at_once_do_not_fill_an_inbox_beyond_its_limits(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        async with one_batch(store, connection):
+            calls = [
+                *(store.put(delivery(f"evt_{n}"), new_token(), max_depth=3) for n in range(5)),
+                *(
+                    store.put(delivery(f"evt_{n}", endpoint="other"), new_token(), max_bytes=5)
+                    for n in range(5)
+                ),
+            ]
+            together = asyncio.gather(*calls)
+        kinds = [type(result) for result in await together]
+        assert kinds == [Stored, Stored, Stored, Full, Full, Stored, Stored, Full, Full, Full]
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            pytest.param(Delivery("default", "bad", None, nan, b""), id="no time"),
+            pytest.param(Delivery("default", "bad", "\ud800", 1.0, b""), id="no text"),
+        ],
+    )
+    async def test_a_put_that_cannot_be_written_fails_alone(
+        self, store: SQLiteStore, connection: apsw.Connection, bad: Delivery
+    ) -> None:
+        async with one_batch(store, connection):
+            calls = asyncio.gather(
+                store.put(delivery("before"), new_token()),
+                store.put(bad, new_token()),
+                store.put(delivery("after"), new_token()),
+                return_exceptions=True,
+            )
+        kinds = [type(result) for result in await calls]
+        assert kinds == [Stored, StoreError, Stored]
+
+    async def test_one_take_finds_new_events_and_those_that_were_tried(
+        self, store: SQLiteStore, pass_time: Callable[[float], None]
+    ) -> None:
+        for name in ("tried", "lost", "settled elsewhere", "new"):
+            await store.put(delivery(name), new_token())
+            pass_time(1)
+        [tried, lost] = (
+            await store.take(2, LEASE, endpoint="default", worker="one", token=new_token())
+        ).taken
+        await store.retry(tried.claim, 0.0, frozenset({"a"}), "b failed")
+        pass_time(LEASE)
+        batch = await store.take(9, LEASE, endpoint="default", worker="one", token=new_token())
+        taken = {one.delivery.event_id: one.claim for one in batch.taken}
+        assert {name: claim.attempt for name, claim in taken.items()} == {
+            "tried": 2,
+            "lost": 2,
+            "settled elsewhere": 1,
+            "new": 1,
+        }
+        assert taken["tried"].finished == frozenset({"a"})
+        assert batch.next_due == LEASE
+        assert await store.extend(lost.claim) is Ownership.LOST
+
+
+class SyncedFiles(apsw.VFS):
+    """SQLite's own file system, which notes the ends of the names of files it has synced."""
+
+    def __init__(self) -> None:
+        super().__init__("noting", "unix", makedefault=True)
+        self.names: list[str] = []
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
+        synced = self.names
+        text = name.filename() if isinstance(name, apsw.URIFilename) else name or ""
+
+        class File(apsw.VFSFile):
+            def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+                super().xSync(flags)
+                synced.append(text.rpartition(".")[2])
+
+        return File("unix", name, flags)
+
+
+@pytest.fixture
+def synced() -> Iterator[list[str]]:
+    """Return the ends of the names of files that are synced from now on."""
+    files = SyncedFiles()
+    yield files.names
+    files.unregister()
+
+
+class TestSyncing:
+    """A commit that an answer rests on has reached the disk, with every commit before it."""
+
+    @pytest.mark.parametrize("what", ["complete", "put", "bury", "keep", "take", "replay"])
+    async def test_what_an_answer_or_an_attempt_of_ours_rests_on_is_synced(
+        self, synced: list[str], store: SQLiteStore, what: str
+    ) -> None:
+        await store.put(delivery("waiting"), new_token())
+        buried = await claim(store, "buried")
+        await store.bury(buried, DeadReason.REJECTED, delivery=delivery("buried"))
+        owned = await claim(store, "evt_1")
+        synced.clear()
+        match what:
+            case "complete":
+                await store.complete(owned)
+            case "put":
+                await store.put(delivery("evt_2"), new_token())
+            case "bury":
+                await store.bury(owned, DeadReason.REJECTED, delivery=delivery("evt_1"))
+            case "keep":
+                await store.keep(owned, delivery("evt_1"))
+            case "take":
+                await store.take(1, LEASE, endpoint="default", worker="one", token=new_token())
+            case "replay":
+                await store.replay(buried.key, new_token(), LEASE)
+        assert synced == ["db-wal"]
+
+    async def test_claims_alone_do_not_wait_for_the_disk(
+        self, synced: list[str], store: SQLiteStore
+    ) -> None:
+        await store.complete(await claim(store, "evt_1"))
+        synced.clear()
+        await claim(store, "evt_2")
+        await claim(store, "evt_3")
+        assert synced == []
+
+    async def test_a_claim_that_shares_a_commit_with_a_completion_is_synced_with_it(
+        self, synced: list[str], store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        owned = await claim(store, "evt_1")
+        async with one_batch(store, connection):
+            calls = asyncio.gather(
+                store.claim(key("evt_2"), new_token(), LEASE),
+                store.complete(owned),
+                store.claim(key("evt_3"), new_token(), LEASE),
+            )
+            synced.clear()
+        await calls
+        assert synced == ["db-wal"] * 2  # the completion that held them up, and theirs
