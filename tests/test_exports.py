@@ -1,6 +1,8 @@
 """The public surface: names that users and other tools rely on."""
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,27 @@ EVENTS = {
 
 def test_the_package_exports_these_names_and_no_others() -> None:
     assert set(hookonce.__all__) == PUBLIC
+
+
+def test_each_name_can_be_had_and_is_listed() -> None:
+    for name in PUBLIC:
+        assert getattr(hookonce, name).__name__ == name
+    assert set(dir(hookonce)) > PUBLIC
+    with pytest.raises(AttributeError, match="has no attribute 'Reciever'"):
+        _ = hookonce.Reciever  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("module", ["errors", "events", "observation", "resources", "testing"])
+def test_a_public_module_can_be_had_by_its_name_alone(module: str) -> None:
+    code = f"import hookonce; print(hookonce.{module}.__name__)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == f"hookonce.{module}\n"
+
+
+def test_verification_alone_imports_neither_a_framework_nor_models() -> None:
+    code = "import sys; from hookonce import verify; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pydantic", "starlette", "apsw", "asyncio"} & set(ended.stdout.split())
 
 
 def test_events_exports_every_event_class() -> None:

@@ -147,7 +147,9 @@ async def _read_body(
             raise _TooLargeError
         chunks.append(chunk)
         if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()  # or a slow handler would hold a large body twice
+            return body
 
 
 def _announced(headers: Iterable[tuple[bytes, bytes]]) -> int | None:

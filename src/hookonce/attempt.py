@@ -341,7 +341,7 @@ class Attempts:
         pause = _FIRST_RECORDING_PAUSE_SECONDS
         while True:
             try:
-                return await self._in_time(call())
+                return await within(self._limits.store_seconds, call())
             except StoreError:
                 failed()
                 if gives_up():

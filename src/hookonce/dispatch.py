@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -204,11 +205,11 @@ class Dispatcher:
         context_for: Callable[[Handler], Context],
         progress: Progress,
     ) -> Failure | None:
-        arguments = (event, context_for(handler)) if handler.takes_context else (event,)
+        is_watched = any(map(self._observers.wants, _OF_HANDLERS))
+        context = context_for(handler) if is_watched or handler.takes_context else None
+        arguments = (event, context) if handler.takes_context else (event,)
         call = self._guarded(handler.name, handler.function, handler.is_async, arguments, progress)
-        if any(map(self._observers.wants, _OF_HANDLERS)):
-            call = self._watched(call, context_for(handler))
-        error = await call
+        error = await (self._watched(call, context) if is_watched and context else call)
         if error is None:
             progress.finished.add(handler.name)
             if len(progress.finished) < progress.expected:
@@ -222,16 +223,15 @@ class Dispatcher:
     async def _watched(
         self, call: Coroutine[Any, Any, Exception | None], context: Context
     ) -> Exception | None:
-        loop = asyncio.get_running_loop()
         self._observers.tell(HandlerStarted(context))
-        started = loop.time()
+        started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
         try:
             error = await call
         except asyncio.CancelledError:
             failure = RuntimeError("cancelled at shutdown")
-            self._observers.tell(HandlerFailed(context, loop.time() - started, failure))
+            self._observers.tell(HandlerFailed(context, time.perf_counter() - started, failure))
             raise
-        seconds = loop.time() - started
+        seconds = time.perf_counter() - started
         if error is None:
             self._observers.tell(HandlerFinished(context, seconds))
         else:

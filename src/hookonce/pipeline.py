@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Collection
 from http import HTTPStatus
 from typing import TypeVar, cast
@@ -136,6 +137,8 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         if started is None:
             started = loop.time()
+        # The time of uvloop's loop has whole milliseconds.
+        earlier, entered = loop.time() - started, time.perf_counter()
         headers = _readable_twice(headers)
         received = DeliveryReceived(self._endpoint, body, headers, self._clock())
         self._observers.tell(received)
@@ -155,7 +158,7 @@ class Pipeline:
                 self._observers.tell(DeliveryVerified(received, delivery, hints))
             deadline = started + self._limits.answer_seconds
             event_type, outcome = await self._receive(delivery, hints, received.at, deadline)
-        seconds = loop.time() - started
+        seconds = earlier + time.perf_counter() - entered
         self._observers.tell(
             DeliveryAnswered(
                 self._endpoint, outcome, seconds, received, event_id, event_type, hints, refusal
@@ -224,12 +227,11 @@ class Pipeline:
 
     async def _claim(self, arrived: Delivery, deadline: float) -> Claimed | Outcome:
         """Return a claim, or the outcome where there is none to be had before the deadline."""
-        with self._runs.expected():
-            try:
-                return await self._claim_or_wait(arrived, deadline)
-            except StoreError as error:
-                _log.error("cannot claim %s: %s", arrived.key, error)
-                return later(Reason.STORE_UNAVAILABLE)
+        try:
+            return await self._runs.awaited(self._claim_or_wait(arrived, deadline))
+        except StoreError as error:
+            _log.error("cannot claim %s: %s", arrived.key, error)
+            return later(Reason.STORE_UNAVAILABLE)
 
     async def _claim_or_wait(self, arrived: Delivery, deadline: float) -> Claimed | Outcome:
         key, token = arrived.key, new_token()

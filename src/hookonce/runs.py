@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from http import HTTPStatus
+from typing import TypeVar
 
 from .attempt import Attempt, Attempts
 from .dispatch import Report
@@ -19,6 +19,8 @@ from .types import DeliveryKey
 __all__ = ["Run", "Runs"]
 
 _log = logging.getLogger("hookonce")
+
+T = TypeVar("T")
 
 _IDLE_LOOK_SECONDS = 0.01
 
@@ -94,12 +96,11 @@ class Runs:
         """Return the attempt at an event that is under way here, and not settled."""
         return self._by_key.get(key)
 
-    @contextmanager
-    def expected(self) -> Iterator[None]:
-        """Let a shutdown wait for what happens in the block, which may begin an attempt."""
+    async def awaited(self, call: Awaitable[T]) -> T:
+        """Return what a call returns, which may begin an attempt: a shutdown waits for it."""
         self._expected += 1
         try:
-            yield
+            return await call
         finally:
             self._expected -= 1
 
