@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ COVERED = {
     "inbox_app.py": "test_a_worker_handles_what_the_web_process_has_stored",
     "lambda_function.py": "test_the_lambda_function_handles_each_event_once",
     "litestar_app.py": "test_the_litestar_application_handles_each_event_once",
+    "metrics_app.py": "test_the_metrics_of_the_example_are_on_a_port_of_their_own",
     "seen_too_soon.py": "test_chaos_finds_out_the_example_that_is_wrong_on_purpose",
     "standalone_verify.py": "test_the_standalone_script_prints_what_it_shows",
     "starlette_app.py": "test_the_starlette_application_handles_each_event_once",
@@ -289,3 +291,15 @@ def test_without_secrets_an_example_does_not_start(module: str, tmp_path: Path) 
     assert result.status == 1
     assert "set the environment variable HOOKONCE_SECRETS" in result.errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_metrics_of_the_example_are_on_a_port_of_their_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = ("uvicorn", "examples.metrics_app:app", "--port", "0")
+    with served(tmp_path, *command, METRICS_PORT=str(port)) as site:
+        assert reason(site.deliver("comment.received", "evt_1")) == "handled"
+        text = httpx2.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+        assert 'reason="handled",status="200"} 1.0' in text
+        assert 'hookonce_store_up{endpoint="default"} 1.0' in text
+        assert site.get("/metrics").status_code == 404

@@ -1,0 +1,39 @@
+"""A receiver whose metrics Prometheus reads on a port of their own, which nobody else reaches.
+
+HOOKONCE_SECRETS=whsec_… uvicorn examples.metrics_app:app
+METRICS_PORT=9090 is where Prometheus looks, on this machine.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client import REGISTRY, start_http_server
+from starlette.applications import Starlette
+
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.events import CommentReceived
+from hookonce.telemetry.prometheus import PrometheusObserver
+
+# Among your own metrics, and those of the process. In the web application itself it would be
+# `*metrics_routes(receiver, observer)` among its routes.
+observer = PrometheusObserver(REGISTRY)
+receiver = Receiver(
+    secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db", observers=[observer]
+)
+
+
+@receiver.on(CommentReceived, name="answer")
+async def answer(event: CommentReceived) -> None:
+    print(f"{event.data.author_username}: {event.data.text}", flush=True)
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    server, _ = start_http_server(int(os.environ.get("METRICS_PORT", "9090")), "127.0.0.1")
+    async with receiver.lifespan(app), observer.refreshing(receiver, every_seconds=5):
+        yield
+    server.shutdown()
+
+
+app = Starlette(routes=receiver.routes("/webhooks"), lifespan=lifespan)

@@ -1,0 +1,36 @@
+"""``--metrics``: what Prometheus reads from a receiver that was loaded by its name."""
+
+from __future__ import annotations
+
+import click
+
+from hookonce import Receiver
+from hookonce.asgi import Route
+
+__all__ = ["metrics_of", "metrics_option"]
+
+metrics_option = click.option(
+    "--metrics",
+    is_flag=True,
+    help="Answer at /metrics, for Prometheus. Whoever reaches the port can read them there.",
+)
+
+
+def metrics_of(receiver: Receiver, path: str) -> list[Route]:
+    """Watch the receiver and return the route of its metrics, or end with what is wrong.
+
+    ``path`` is where deliveries arrive.
+    """
+    if path.rstrip("/") == "/metrics":
+        raise click.BadParameter("/metrics is where the metrics are", param_hint="--path")
+    try:
+        # Not above: only those who ask for metrics have it installed.
+        from hookonce.telemetry.prometheus import (  # noqa: PLC0415
+            PrometheusObserver,
+            metrics_routes,
+        )
+    except ImportError as error:
+        raise click.ClickException(str(error)) from None
+    observer = PrometheusObserver()
+    receiver.observe(observer)
+    return metrics_routes(receiver, observer)

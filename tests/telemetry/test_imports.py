@@ -1,0 +1,60 @@
+"""Nothing of telemetry is imported unless it is asked for, and then it says what it lacks."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIBRARIES = {"opentelemetry", "prometheus_client"}
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "wanted"),
+    [
+        ("hookonce", set[str]()),
+        ("hookonce.cli.metrics", set[str]()),
+        ("hookonce.telemetry", set[str]()),
+        ("hookonce.telemetry.prometheus", {"prometheus_client"}),
+        ("hookonce.telemetry.opentelemetry", {"opentelemetry"}),
+    ],
+)
+def test_an_observer_imports_its_own_library_and_no_other(module: str, wanted: set[str]) -> None:
+    loaded = python(f"import sys, {module}; print(*({LIBRARIES} & sys.modules.keys()))")
+    assert set(loaded.stdout.split()) == wanted, loaded.stderr
+
+
+def test_traces_need_the_api_and_neither_the_sdk_nor_the_conventions() -> None:
+    loaded = python(
+        "import sys, hookonce.telemetry.opentelemetry as traces; traces.OpenTelemetryObserver();"
+        "unwanted = 'opentelemetry.sdk', 'opentelemetry.semconv';"
+        "print([name for name in sys.modules if name.startswith(unwanted)])"
+    )
+    assert loaded.stdout.strip() == "[]", loaded.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "extra"),
+    [
+        ("prometheus", "prometheus_client", "prometheus"),
+        ("opentelemetry", "opentelemetry", "otel"),
+    ],
+)
+def test_an_observer_whose_library_is_missing_names_the_extra(
+    module: str, library: str, extra: str
+) -> None:
+    ended = python(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {library!r}:\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        f"import hookonce.telemetry.{module}\n"
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("ImportError: ")
+    assert f"pip install 'hookonce[{extra}]'" in ended.stderr.splitlines()[-1]
