@@ -1,62 +1,67 @@
-"""What a delivery costs over HTTP, beside an application that does nothing.
+"""What a delivery costs over HTTP, beside an application that does nothing, and what of it must be.
 
-uvicorn with httptools and uvloop on one processor, wrk on another. Every request is signed
-beforehand and has an id of its own, so that each is handled.
+Every request is signed beforehand and has an id of its own, so that each is handled. All servers
+run all the time and one of them is under load, in turns. "Processor" is the time that the server's
+process takes of its processor for one request: where the machine is shared it swings less than
+rates do. Its ratio is the cost of a request in requests that do nothing.
+
+At 64 at once it is also shown what the limit is made of (`ladder`): a target that even the steps
+which no receiver can leave out do not meet is none that code in Python can meet on this machine.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import socket
 import statistics
-import subprocess
-import sys
-import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from operator import attrgetter
 from pathlib import Path
-from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from support.redis_servers import free_port, redis_server
+from support.redis_servers import redis_server
 
-from hookonce import sign
-from hookonce.samples import event_body
 from hookonce.secrets import new_secret
 
 from .apps import APPS
+from .ladder import LEAST, STEPS
 from .measuring import AtLeast, AtMost, Part, Result, spread
+from .serving import Load, keep_beside, load, serving, write_requests
 
 __all__ = ["PART"]
 
 _AT_ONCE, _QUICK_AT_ONCE = (1, 16, 64, 256), (64,)
 _ROUNDS, _QUICK_ROUNDS = 5, 3
 _SECONDS, _QUICK_SECONDS = 3, 1
-# As many as one processor can take at the most, and a tenth more.
-_MOST_PER_SECOND = 22_000
+# What does nothing comes first, and is what all others are measured by.
 _BASE = next(iter(APPS))
-_RATE_TARGETS = {
-    "receiver, memory": AtLeast(0.75),
-    "receiver, SQLite": AtLeast(0.50),
-    "receiver, Redis": AtLeast(0.65),
-}
-_P99_TARGETS = {"receiver, Redis": AtMost(3)}
 # The targets are for the middle; one at a time or hundreds show something else.
 _TARGETED = 64
-_SCRIPT = Path(__file__).with_name("requests.lua")
-_PATIENCE_SECONDS = 20.0
+_MEMORY, _SQLITE, _REDIS = AtLeast(0.75), AtLeast(0.50), AtLeast(0.65)
+_RATE_TARGETS: Mapping[str, AtLeast] = {
+    **dict.fromkeys(STEPS, _MEMORY),
+    "receiver, memory": _MEMORY,
+    **{name: _SQLITE if "SQLite" in name else _REDIS for name in LEAST},
+    "receiver, SQLite": _SQLITE,
+    "receiver, Redis": _REDIS,
+}
+_P99_TARGETS = {name: AtMost(3) for name in _RATE_TARGETS if "Redis" in name}
+_LADDER = (
+    *(_BASE, *STEPS, "receiver, memory"),
+    *(name for name in LEAST if "SQLite" in name),
+    *("receiver, SQLite inbox", "receiver, SQLite"),
+    *(name for name in LEAST if "Redis" in name),
+    *("receiver, Redis inbox", "receiver, Redis"),
+)
+# What does nothing takes all of a processor that it has to itself.
+_ALONE = 0.9
+# Where the own processor is not busy all the time, something else is the limit.
+_WATCHED = (_BASE, *(name for name in _RATE_TARGETS if name not in STEPS))
 
-
-class _Load(NamedTuple):
-    """What one run of wrk found."""
-
-    per_second: float
-    p50_ms: float
-    p99_ms: float
+Loads = Mapping[str, Sequence[Load]]
+"""What was measured of each subject, a round after the other."""
 
 
 def _run(is_quick: bool) -> list[Result]:
@@ -64,154 +69,139 @@ def _run(is_quick: bool) -> list[Result]:
     if wrk is None:
         print("wrk is not installed, and nothing can be measured (package `wrk`)")
         return []
+    if not Path("/proc/self/stat").exists():
+        print("processor times are read from /proc, which this system does not have")
+        return []
     results: list[Result] = []
     for at_once in _QUICK_AT_ONCE if is_quick else _AT_ONCE:
-        results += _compared(wrk, at_once, is_quick=is_quick)
+        with_ladder = at_once == _TARGETED
+        names = [*APPS, *STEPS, *LEAST] if with_ladder else list(APPS)
+        loads = _loads(wrk, names, at_once, is_quick=is_quick)
+        results += _compared(f"{at_once} at once", loads, APPS, with_targets=with_ladder)
+        if with_ladder:
+            results += _limit(loads)
+            _warn_if_shared(loads)
     return results
 
 
-def _compared(wrk: str, at_once: int, *, is_quick: bool) -> list[Result]:
+def _warn_if_shared(loads: Loads) -> None:
+    share = statistics.median(load.busy for load in loads[_BASE])
+    if share < _ALONE:
+        print(
+            f"others were at work on this machine: {_BASE} had {share:.0%} of its processor under"
+            " full load, so rates and their ratios say little here, and processor times more"
+        )
+
+
+def _loads(wrk: str, names: Sequence[str], at_once: int, *, is_quick: bool) -> Loads:
     seconds = _QUICK_SECONDS if is_quick else _SECONDS
-    loads: defaultdict[str, list[_Load]] = defaultdict(list)
+    loads: defaultdict[str, list[Load]] = defaultdict(list)
     secret = new_secret()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="hookonce-benchmark-")))
-        server = stack.enter_context(redis_server())
+        redis = stack.enter_context(redis_server())
+        assert redis.process is not None
+        redis_pid = redis.process.pid
+        keep_beside(redis_pid)
         environment = {
             "BENCHMARK_SECRET": secret,
             "BENCHMARK_FOLDER": str(folder),
-            "BENCHMARK_REDIS": server.url,
+            "BENCHMARK_REDIS": redis.url,
         }
-        ports = {name: stack.enter_context(_serving(name, environment)) for name in APPS}
+        servers = {name: stack.enter_context(serving(name, environment)) for name in names}
+
+        file = folder / "requests"
+
+        def measured(name: str, seconds: int) -> Load:
+            # What handles nothing, or a set that has seen it all, may be given a request twice.
+            may_repeat = name not in APPS or name.startswith("null")
+            return load(
+                wrk,
+                servers[name],
+                file,
+                at_once=at_once,
+                seconds=seconds,
+                may_repeat=may_repeat,
+                beside=redis_pid,
+            )
+
+        write_requests(file, secret, 1)
+        first = measured(_BASE, 1)
+        # One file for all, since each has a store of its own. What handles a delivery is slower
+        # than what does nothing with it, so there are enough.
+        enough = int(seconds * first.per_second)
         for _ in range(_QUICK_ROUNDS if is_quick else _ROUNDS):
-            for name, port in ports.items():
-                requests = _signed(folder / "requests", secret, seconds * _MOST_PER_SECOND)
-                may_repeat = name.startswith("null")  # it handles nothing
-                load = _load(wrk, port, at_once, seconds, requests, may_repeat=may_repeat)
-                loads[name].append(load)
-    case = f"{at_once} at once"
-    targets = _RATE_TARGETS if at_once == _TARGETED else {}
-    p99_targets = _P99_TARGETS if at_once == _TARGETED else {}
-    base = loads[_BASE]
-    results = []
-    for name, own in loads.items():
-        rates = [load.per_second for load in own]
-        ratio = _ratio(rates, [load.per_second for load in base])
-        results.append(
-            Result(
-                case, name, statistics.median(rates), "/s", spread(rates), ratio, targets.get(name)
-            )
-        )
-    for name, own in loads.items():
-        for what, times, bases in (
-            ("p50", [load.p50_ms for load in own], [load.p50_ms for load in base]),
-            ("p99", [load.p99_ms for load in own], [load.p99_ms for load in base]),
-        ):
-            target = p99_targets.get(name) if what == "p99" else None
-            middle, ratio = statistics.median(times), _ratio(times, bases)
-            results.append(
-                Result(case, f"{name}, {what}", middle, "ms", spread(times), ratio, target)
-            )
-    return results
+            write_requests(file, secret, enough)
+            for name in names:
+                loads[name].append(measured(name, seconds))
+    return loads
 
 
-def _ratio(own: list[float], base: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(own, base, strict=True))
+def _compared(
+    case: str, loads: Loads, names: Collection[str], *, with_targets: bool = False
+) -> list[Result]:
+    rates = [
+        _result(case, name, "", loads, _RATE_TARGETS.get(name) if with_targets else None)
+        for name in names
+    ]
+    return rates + [
+        _result(case, name, what, loads, _P99_TARGETS.get(name) if is_targeted else None)
+        for name in names
+        for what, is_targeted in (("p50", False), ("p99", with_targets), ("processor", False))
+    ]
 
 
-def _signed(file: Path, secret: str, count: int) -> Path:
-    """Write so many requests, each with an event of its own, for wrk's script."""
-    run = token_hex(6)
-    with file.open("wb") as out:
-        for number in range(count):
-            event_id = f"evt_{run}{number:012x}"
-            body = event_body("comment.received", event_id=event_id)
-            headers = {
-                "host": "127.0.0.1",
-                "content-type": "application/json",
-                "content-length": str(len(body)),
-                "user-agent": "example-webhooks/1.0 (+https://docs.example/webhooks)",
-                "example-event-type": "comment.received",
-                "example-delivery-attempt": "1",
-                **sign(secret, event_id, body),
-            }
-            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            out.write(f"POST /webhooks HTTP/1.1\r\n{head}\r\n".encode() + body + b"\0")
-    return file
+def _limit(loads: Loads) -> list[Result]:
+    """Show what the limit is made of, and that it is not what sends the requests."""
+    case = f"what the limit is made of, {_TARGETED} at once"
+    busy = f"how busy the processors are, {_TARGETED} at once"
+    return [
+        *(_result(case, name, "", loads, _RATE_TARGETS.get(name)) for name in _LADDER),
+        *(_result(case, name, "processor", loads) for name in _LADDER),
+        *(
+            _result(case, name, "p99", loads, _P99_TARGETS[name])
+            for name in LEAST
+            if "Redis" in name
+        ),
+        *(
+            _result(busy, name, what, loads)
+            for name in _WATCHED
+            for what in ("own processor", "the other")
+        ),
+    ]
 
 
-@contextmanager
-def _serving(name: str, environment: dict[str, str]) -> Iterator[int]:
-    """Serve an application on the first processor, and give its port."""
-    port = free_port()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "uvicorn", "benchmarks.apps:make", "--factory"),
-            *("--http", "httptools", "--loop", "uvloop", "--port", str(port)),
-            *("--log-level", "error", "--no-access-log"),
-        ],
-        env={
-            **os.environ,
-            **environment,
-            "BENCHMARK_APP": name,
-            "PYTHONPATH": str(Path(__file__).parents[1]),
-        },
+class _Measure(NamedTuple):
+    of: Callable[[Load], float]
+    unit: str
+    has_ratio: bool = True
+
+
+_MEASURES = {
+    "": _Measure(attrgetter("per_second"), "/s"),
+    "p50": _Measure(attrgetter("p50_ms"), "ms"),
+    "p99": _Measure(attrgetter("p99_ms"), "ms"),
+    "processor": _Measure(attrgetter("cpu_us"), "µs"),
+    "own processor": _Measure(lambda load: load.busy * 100, "%", has_ratio=False),
+    "the other": _Measure(lambda load: load.busy_beside * 100, "%", has_ratio=False),
+}
+
+
+def _result(
+    case: str, name: str, what: str, loads: Loads, target: AtLeast | AtMost | None = None
+) -> Result:
+    measure = _MEASURES[what]
+    own, base = ([measure.of(load) for load in loads[which]] for which in (name, _BASE))
+    ratio = statistics.median(a / b for a, b in zip(own, base, strict=True))
+    return Result(
+        case,
+        f"{name}, {what}" if what else name,
+        statistics.median(own),
+        measure.unit,
+        spread(own),
+        ratio if measure.has_ratio else None,
+        target,
     )
-    try:
-        _pin(process, first=True)
-        _wait_for(process, port)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(_PATIENCE_SECONDS)
-
-
-def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        with socket.socket() as connection:
-            if connection.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("a server did not start")
-        time.sleep(0.02)
-
-
-def _pin(process: subprocess.Popen[bytes], *, first: bool) -> None:
-    """Keep a process on the first processor, or on the last, where the system can do so."""
-    if hasattr(os, "sched_setaffinity"):
-        usable = os.sched_getaffinity(0)
-        os.sched_setaffinity(process.pid, {min(usable) if first else max(usable)})
-
-
-def _load(
-    wrk: str, port: int, at_once: int, seconds: int, requests: Path, *, may_repeat: bool
-) -> _Load:
-    process = subprocess.Popen(
-        [
-            *(wrk, "--threads", "1", "--connections", str(at_once), "--duration", f"{seconds}s"),
-            *("--latency", "--script", str(_SCRIPT), f"http://127.0.0.1:{port}"),
-            *("--", str(requests)),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    _pin(process, first=False)
-    output, errors = process.communicate()
-    text = output.decode()
-    if "Non-2xx" in text or "Socket errors" in text:
-        raise RuntimeError(f"not every delivery was accepted: {text}")
-    if errors and not may_repeat:  # else duplicates were counted
-        raise RuntimeError(errors.decode())
-    rate = re.search(r"Requests/sec: +([\d.]+)", text)
-    assert rate is not None, text
-    return _Load(float(rate[1]), _milliseconds(text, "50%"), _milliseconds(text, "99%"))
-
-
-def _milliseconds(text: str, what: str) -> float:
-    found = re.search(rf"{what} +([\d.]+)(us|ms|s)\b", text)
-    assert found is not None, text
-    return float(found[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[found[2]]
 
 
 PART = Part("intake", "deliveries over HTTP, each with an id of its own, by store", _run)

@@ -8,6 +8,8 @@ function init(arguments)
     requests[count] = request
   end
   file:close()
+  -- Nothing was sent until here, so this is no part of the load.
+  print(string.format("processor seconds before: %.3f", os.clock()))
 end
 
 function request()
@@ -17,4 +19,8 @@ function request()
     number = 1
   end
   return requests[number]
+end
+
+function done()
+  print(string.format("processor seconds after: %.3f", os.clock()))
 end

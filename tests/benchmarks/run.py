@@ -7,12 +7,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import intake, unwrap, verify
+from . import intake, memory, scale, unwrap, verify, workers
 from .measuring import Part, as_json, machine, print_results
+from .plot import plot
 
 __all__ = ["PARTS", "main"]
 
-PARTS: Sequence[Part] = (verify.PART, unwrap.PART, intake.PART)
+PARTS: Sequence[Part] = (
+    verify.PART,
+    unwrap.PART,
+    intake.PART,
+    memory.PART,
+    workers.PART,
+    scale.PART,
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,10 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="seconds, and rough")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the intake there, as SVG")
     asked = parser.parse_args(arguments)
     unknown = [name for name in asked.parts if name not in known]
     if unknown:
         parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(known)}")
+    if asked.plot and asked.parts and intake.PART.name not in asked.parts:
+        parser.error(f"--plot draws the part {intake.PART.name}, which is not asked for")
     chosen = [part for part in PARTS if not asked.parts or part.name in asked.parts]
     facts = machine()
     for name, fact in facts.items():
@@ -43,6 +54,8 @@ def main(arguments: Sequence[str]) -> int:
         print_results(results[part.name])
     if asked.json:
         asked.json.write_text(as_json(facts, results), encoding="utf-8")
+    if asked.plot and results.get(intake.PART.name):
+        asked.plot.write_text(plot(results[intake.PART.name]), encoding="utf-8")
     return 0
 
 

@@ -1,0 +1,86 @@
+"""Bursts of steps, the same for a store that holds much and for one that holds next to nothing.
+
+A burst leaves the inbox as deep as it was, and a few hundred events more that are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+from hookonce.stores.base import Claimed, Store, delivery_key
+from hookonce.stores.inbox import InboxStore, Stored, Taken
+from hookonce.tokens import new_token
+
+from .filling import ENDPOINT, deliveries
+
+__all__ = ["InboxBurst", "inbox_burst", "remembering_burst"]
+
+_BURST = 512
+_AT_ONCE = 64
+_LEASE_SECONDS = 30.0
+# What an inbox allows by default, or more: intake always asks whether there is room.
+_MOST_EVENTS, _MOST_BYTES = 10_000_000, 64 * 1024**3
+
+
+async def remembering_burst(store: Store) -> float:
+    """Return the microseconds that claiming and completing an event take."""
+
+    async def claim_and_complete(number: int) -> None:
+        for _ in range(number):
+            key = delivery_key(ENDPOINT, f"evt_{new_token()}")
+            claimed = await store.claim(key, new_token(), _LEASE_SECONDS)
+            assert isinstance(claimed, Claimed)
+            await store.complete(claimed)
+
+    gc.collect()
+    started = time.perf_counter()
+    await asyncio.gather(*(claim_and_complete(_BURST // _AT_ONCE) for _ in range(_AT_ONCE)))
+    return (time.perf_counter() - started) / _BURST * 1e6
+
+
+class InboxBurst(NamedTuple):
+    """The microseconds of an event that was put, taken and completed; and of a look at it all."""
+
+    put: float
+    take: float
+    complete: float
+    stats: float
+
+
+async def inbox_burst(store: InboxStore) -> InboxBurst:
+    """Put events, then take and complete as many."""
+    given = deliveries(_BURST)
+
+    async def put(number: int) -> None:
+        for delivery in islice(given, number):
+            result = await store.put(
+                delivery, new_token(), max_depth=_MOST_EVENTS, max_bytes=_MOST_BYTES
+            )
+            assert isinstance(result, Stored)
+
+    gc.collect()
+    times = [time.perf_counter()]
+    await asyncio.gather(*(put(_BURST // _AT_ONCE) for _ in range(_AT_ONCE)))
+    times.append(time.perf_counter())
+    taken: list[Taken] = []
+    for _ in range(_BURST // _AT_ONCE):
+        batch = await store.take(
+            _AT_ONCE, _LEASE_SECONDS, endpoint=ENDPOINT, worker="burst", token=new_token()
+        )
+        taken += batch.taken
+    times.append(time.perf_counter())
+    for first in range(0, _BURST, _AT_ONCE):
+        some = taken[first : first + _AT_ONCE]
+        await asyncio.gather(*(store.complete(one.claim) for one in some))
+    times.append(time.perf_counter())
+    await store.stats(endpoint=ENDPOINT)
+    times.append(time.perf_counter())
+    if len(taken) != _BURST:
+        raise RuntimeError("not as many were taken as were put")
+    put_, take, complete, look = (later - earlier for earlier, later in pairwise(times))
+    an_event = 1e6 / _BURST
+    return InboxBurst(put_ * an_event, take * an_event, complete * an_event, look * 1e6)

@@ -1,0 +1,48 @@
+"""Deliveries, and an inbox that is filled with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from itertools import count, islice
+
+from hookonce.samples import event_body
+from hookonce.stores import open_store
+from hookonce.stores.base import Delivery
+from hookonce.stores.inbox import InboxStore, Stored
+from hookonce.tokens import new_token
+from hookonce.types import system_clock
+
+__all__ = ["ENDPOINT", "deliveries", "fill", "inbox_store"]
+
+ENDPOINT = "default"
+
+_EVENT_TYPE = "comment.received"
+# As many as the store for Redis sends in one call at the most.
+_AT_ONCE = 256
+_numbers = count()
+
+
+def inbox_store(url: str) -> InboxStore:
+    """Return the store a URL names."""
+    store = open_store(url, clock=system_clock)
+    assert isinstance(store, InboxStore)
+    return store
+
+
+def deliveries(number: int) -> Iterator[Delivery]:
+    """Return so many deliveries, each of an event of its own."""
+    for _ in range(number):
+        event_id = f"evt_{os.getpid():x}{next(_numbers):012x}"
+        body = event_body(_EVENT_TYPE, event_id=event_id)
+        yield Delivery(ENDPOINT, event_id, _EVENT_TYPE, time.time(), body)
+
+
+async def fill(store: InboxStore, given: Iterator[Delivery]) -> None:
+    """Put deliveries into the inbox, in their order."""
+    while some := list(islice(given, _AT_ONCE)):
+        results = await asyncio.gather(*(store.put(each, new_token()) for each in some))
+        if any(not isinstance(result, Stored) for result in results):
+            raise RuntimeError("an event was known before it was put")

@@ -1,0 +1,69 @@
+"""Stores of their own for a measurement, which come to remember many events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from support.redis_servers import redis_server
+
+from hookonce.stores.base import Claimed, Done, Store, delivery_key
+from hookonce.stores.inbox import InboxStore
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.tokens import new_token
+
+from .filling import ENDPOINT
+
+__all__ = ["INBOX_PLACES", "PLACES", "remember"]
+
+_LEASE_SECONDS = 30.0
+_AT_ONCE = 1_000
+
+
+async def remember(store: Store, number: int) -> None:
+    """Let a store remember so many events as done."""
+    claims = (_claim(one) for one in range(number))
+    while some := list(islice(claims, _AT_ONCE)):
+        # It takes no claim to record what is a fact.
+        await asyncio.gather(*map(store.complete, some))
+    if await store.claim(_claim(0).key, new_token(), _LEASE_SECONDS) != Done():
+        raise RuntimeError("what was completed is not remembered")
+
+
+def _claim(number: int) -> Claimed:
+    key = delivery_key(ENDPOINT, f"evt_remembered{number:012x}")
+    return Claimed(key, new_token(), 1, frozenset(), _LEASE_SECONDS)
+
+
+@contextmanager
+def _memory() -> Iterator[Store]:
+    # By default it would forget the first of a million.
+    yield MemoryStore(max_records=10_000_000)
+
+
+@contextmanager
+def _sqlite() -> Iterator[InboxStore]:
+    with TemporaryDirectory(prefix="hookonce-benchmark-") as folder:
+        yield SQLiteStore(Path(folder) / "hooks.db")
+
+
+@contextmanager
+def _redis() -> Iterator[InboxStore]:
+    with redis_server() as server:
+        yield RedisStore(server.url)
+
+
+INBOX_PLACES: Mapping[str, Callable[[], AbstractContextManager[InboxStore]]] = {
+    "SQLite": _sqlite,
+    "Redis": _redis,
+}
+PLACES: Mapping[str, Callable[[], AbstractContextManager[Store]]] = {
+    "memory": _memory,
+    **INBOX_PLACES,
+}

@@ -1,0 +1,217 @@
+"""Applications under uvicorn, requests for them, and wrk, which sends them.
+
+uvicorn (httptools, uvloop) has the first processor to itself, with all its threads: the one that
+writes to SQLite is part of what is measured. wrk has the last processor, and so does a Redis
+server, which could be on another machine and must not take turns with the application. How busy
+both processors are is measured along with the load: an application is the limit where the first
+one is always busy and the last one is not. On a machine with one processor they share it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import NamedTuple
+
+from support.redis_servers import free_port
+
+from hookonce import sign
+from hookonce.samples import event_body
+
+__all__ = ["Load", "Server", "keep_beside", "load", "serving", "write_requests"]
+
+_SCRIPT = Path(__file__).with_name("requests.lua")
+_PATIENCE_SECONDS = 20.0
+
+
+class Server(NamedTuple):
+    """An application that is served."""
+
+    pid: int
+    port: int
+
+
+class Load(NamedTuple):
+    """What one run of wrk found.
+
+    Attributes:
+        per_second: requests answered in a second.
+        p50_ms: half the answers came within it.
+        p99_ms: all but a hundredth of them did.
+        cpu_us: processor time of the server's process for one request, its threads and the
+            system's part included.
+        busy: how much of its processor the server used.
+        busy_beside: how much of theirs wrk and what was named beside it used.
+
+    """
+
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+    busy: float
+    busy_beside: float
+
+
+@contextmanager
+def serving(name: str, environment: Mapping[str, str]) -> Iterator[Server]:
+    """Serve the application of that name until the block ends."""
+    port = free_port()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "uvicorn", "benchmarks.apps:make", "--factory"),
+            *("--http", "httptools", "--loop", "uvloop", "--port", str(port)),
+            *("--log-level", "error", "--no-access-log"),
+        ],
+        env={
+            **os.environ,
+            **environment,
+            "BENCHMARK_APP": name,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+    )
+    try:
+        _pin(process.pid, first=True)
+        _wait_for(process, port)
+        yield Server(process.pid, port)
+    finally:
+        process.terminate()
+        try:
+            process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("a server did not start")
+        time.sleep(0.02)
+
+
+def keep_beside(pid: int) -> None:
+    """Keep a process, with all its threads, on the last processor: applications have the first."""
+    _pin(pid, first=False)
+
+
+def _pin(pid: int, *, first: bool) -> None:
+    """Keep a process on the first processor, or on the last, where the system can do so."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    usable = os.sched_getaffinity(0)
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {min(usable) if first else max(usable)})
+
+
+def write_requests(file: Path, secret: str, count: int) -> None:
+    """Write so many deliveries, each of an event of its own, for wrk's script."""
+    run = token_hex(6)
+    with file.open("wb") as out:
+        for number in range(count):
+            event_id = f"evt_{run}{number:012x}"
+            body = event_body("comment.received", event_id=event_id)
+            headers = {
+                "host": "127.0.0.1",
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "user-agent": "example-webhooks/1.0 (+https://docs.example/webhooks)",
+                "example-event-type": "comment.received",
+                "example-delivery-attempt": "1",
+                **sign(secret, event_id, body),
+            }
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            out.write(f"POST /webhooks HTTP/1.1\r\n{head}\r\n".encode() + body + b"\0")
+
+
+def load(
+    wrk: str,
+    server: Server,
+    requests: Path,
+    *,
+    at_once: int,
+    seconds: int,
+    may_repeat: bool,
+    beside: int | None = None,
+) -> Load:
+    """Send requests over so many connections, and return what became of them.
+
+    Args:
+        wrk: the program.
+        server: where to.
+        requests: what ``write_requests`` wrote.
+        at_once: how many connections.
+        seconds: how long.
+        may_repeat: whether requests may be sent again when all have been sent; else RuntimeError.
+        beside: a process whose work counts with wrk's, since it does it on the same processor.
+
+    """
+    watched = [server.pid] if beside is None else [server.pid, beside]
+    before = [_cpu_seconds(pid) for pid in watched]
+    process = subprocess.Popen(
+        [
+            *(wrk, "--threads", "1", "--connections", str(at_once), "--duration", f"{seconds}s"),
+            *("--latency", "--script", str(_SCRIPT), f"http://127.0.0.1:{server.port}"),
+            *("--", str(requests)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        keep_beside(process.pid)
+        output, errors = process.communicate(timeout=seconds + _PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    own, *others = (_cpu_seconds(pid) - was for pid, was in zip(watched, before, strict=True))
+    if process.returncode or "Non-2xx" in output or "Socket errors" in output:
+        raise RuntimeError(f"not every delivery was accepted: {output}{errors}")
+    if errors and not may_repeat:  # else duplicates were counted
+        raise RuntimeError(errors)
+    count, per_second = (
+        _number(pattern, output) for pattern in (r"(\d+) requests in", r"Requests/sec: +([\d.]+)")
+    )
+    wrk_before, wrk_after = (
+        _number(rf"processor seconds {when}: ([\d.]+)", output) for when in ("before", "after")
+    )
+    passed = count / per_second
+    return Load(
+        per_second=per_second,
+        p50_ms=_milliseconds("50%", output),
+        p99_ms=_milliseconds("99%", output),
+        cpu_us=own / count * 1e6,
+        busy=own / passed,
+        busy_beside=(wrk_after - wrk_before + sum(others)) / passed,
+    )
+
+
+def _cpu_seconds(pid: int) -> float:
+    # The name comes second and may contain anything; user and system time are 12th and 13th of the
+    # rest.
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return float(found[1])
+
+
+def _milliseconds(what: str, text: str) -> float:
+    found = re.search(rf"{what} +([\d.]+)(us|ms|s)\b", text)
+    assert found is not None, text
+    return float(found[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[found[2]]
