@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from datetime import timedelta
 from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from . import asgi
 from .asgi import Middleware, Receive, Route, Scope, Send
@@ -37,6 +37,9 @@ from .stores.base import DEFAULT_RETENTION, BatchingStore, Store, StoreStats
 from .stores.inbox import InboxStore
 from .types import Clock, system_clock
 from .waiting import WaitingEvents
+
+if TYPE_CHECKING:
+    from .inspector import Bounds, Inspector, Redaction
 
 __all__ = ["Receiver"]
 
@@ -389,6 +392,36 @@ class Receiver(Router):
 
         """
         return asgi.delivery_routes(path, self._app, middleware)
+
+    def inspector(
+        self,
+        *,
+        token: str | None = None,
+        hosts: Collection[str] | None = None,
+        redaction: Redaction | None = None,
+        bounds: Bounds | None = None,
+    ) -> Inspector:
+        """Return pages that show what this receiver does from now on, to be mounted at a path.
+
+        Without a token they answer clients of this machine alone. Behind a proxy always set one.
+
+        Args:
+            token: what a visitor must know, at least 16 characters.
+            hosts: which ``Host`` is accepted, exactly; those of this machine by default.
+            redaction: what is hidden of headers and bodies.
+            bounds: how much is kept, and for how many visitors.
+
+        Raises:
+            ImportError: Jinja2 is not installed (extra ``inspector``).
+            ValueError: the token is too short, or a host is none.
+
+        """
+        # Most receivers have none, and need not have its packages.
+        from .inspector import LOOPBACK_HOSTS, Inspector  # noqa: PLC0415
+
+        return Inspector(
+            self, token=token, hosts=hosts or LOOPBACK_HOSTS, redaction=redaction, bounds=bounds
+        )
 
     def health_routes(self) -> list[Route]:
         """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application."""

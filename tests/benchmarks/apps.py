@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from tempfile import mkdtemp
 
 import redis.asyncio
@@ -15,12 +15,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hookonce import Inbox, Receiver
+from hookonce import FileSecrets, Inbox, Receiver
+from hookonce.asgi import application
 from hookonce.events import CommentReceived
+from hookonce.inspector import Inspector
+from hookonce.observation import Observer
+from hookonce.telemetry.prometheus import PrometheusObserver, metrics_routes
 
 from .ladder import LEAST, STEPS
 
-__all__ = ["APPS", "make"]
+__all__ = ["APPS", "SECRETS_FILE", "WATCHED", "make"]
 
 PATH = "/webhooks"
 
@@ -107,7 +111,40 @@ APPS: Mapping[str, Callable[[], ASGIApp]] = {
 }
 
 
+SECRETS_FILE = "BENCHMARK_SECRETS_FILE"
+
+
+def unwatched() -> ASGIApp:
+    """Let a receiver do it whose secrets are in a file."""
+    return _from_file([])
+
+
+def watched() -> ASGIApp:
+    """Let one do it that counts for Prometheus, and has an inspector."""
+    metrics = PrometheusObserver()
+    made = _from_file([metrics])
+    routes = [*made.routes(PATH), *metrics_routes(made, metrics)]
+    return Inspector(made).beside(application(routes, made.lifespan), "/inspector")
+
+
+def _from_file(observers: Sequence[Observer]) -> Receiver:
+    made = Receiver(
+        secrets=FileSecrets(os.environ[SECRETS_FILE]), store=_file(), observers=observers
+    )
+
+    @made.on(CommentReceived, name="nothing")
+    async def nothing(event: CommentReceived) -> None: ...
+
+    return made
+
+
+WATCHED: Mapping[str, Callable[[], ASGIApp]] = {
+    "receiver, SQLite, secrets in a file": unwatched,
+    "the same, watched": watched,
+}
+
+
 def make() -> ASGIApp:
     """Return the application that the environment names; for uvicorn's ``--factory``."""
     logging.getLogger("hookonce").setLevel(logging.CRITICAL)
-    return {**APPS, **STEPS, **LEAST}[os.environ["BENCHMARK_APP"]]()
+    return {**APPS, **STEPS, **LEAST, **WATCHED}[os.environ["BENCHMARK_APP"]]()

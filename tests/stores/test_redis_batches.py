@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.redis_servers import RedisServer
-from support.waiting import until
+from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce.errors import StoreError
 from hookonce.stores.base import (
@@ -90,12 +90,14 @@ async def test_a_step_sees_what_those_before_it_in_its_call_have_done(
         store.stats(endpoint="default"),
         store.complete(Claimed(second.key, new_token(), 1, frozenset(), LEASE)),
         store.stats(),
+        store.put(Delivery("default", "evt_5", None, 1.0, b"body"), new_token()),
     )
     assert results[:3] == [Stored(), Stored(), Full()]
     assert results[6] == Done()
-    counted = [(one.depth, one.bytes, one.in_flight) for one in (results[3], *results[7::2])]
+    counted = [(one.depth, one.bytes, one.in_flight) for one in (results[3], *results[7:10:2])]
     assert counted == [(2, 8, 0), (1, 4, 1), (0, 0, 1)]
     assert valkey.calls_of("evalsha") == 1
+    assert [entry.delivery.event_id for entry in await store.entries()] == ["evt_5"]
 
 
 async def test_what_is_asked_during_a_call_is_the_next_one(
@@ -139,6 +141,22 @@ async def test_an_error_of_one_step_is_no_neighbours(
     assert await store.extend(unburied) is Ownership.HELD
     with valkey.client() as client:
         client.delete("{hookonce:0}:a:default:broken")
+
+
+async def test_a_listener_to_batches_that_fails_keeps_no_caller_from_an_answer(
+    store: RedisStore,
+) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+    def fail(_: int, __: float) -> None:
+        raise ZeroDivisionError
+
+    store.flushes.add(fail)
+    # Far more than go out in one batch: the others must not wait for the first for ever.
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.gather(*(claim(store, f"evt_{n}") for n in range(600)))
+    assert {type(fault["exception"]) for fault in faults} == {ZeroDivisionError}
 
 
 async def test_the_script_may_be_forgotten_by_the_server_at_any_time(

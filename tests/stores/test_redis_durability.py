@@ -257,6 +257,23 @@ async def test_with_a_full_memory_only_what_is_new_is_refused() -> None:
             assert (await store.stats()).depth == 1
 
 
+async def test_with_a_full_memory_duplicates_are_answered_though_writes_must_be_safe() -> None:
+    with redis_server("--appendfsync", "always", append_only=True) as server:
+        async with aclosing(RedisStore(server.url, durability="fsync")) as store:
+            done = await store.claim(KEY, new_token(), LEASE)
+            assert isinstance(done, Claimed)
+            await store.complete(done)
+            waiting = Delivery("default", "evt_2", None, 1.0, b"body")
+            await store.put(waiting, new_token())
+            with server.client() as client:
+                client.config_set("maxmemory", "1mb")
+            assert await store.claim(KEY, new_token(), LEASE) == Done()
+            assert await store.put(waiting, new_token()) == Waiting()
+            assert (await store.stats()).depth == 1
+            with pytest.raises(StoreError, match="memory is full"):
+                await store.put(Delivery("default", "evt_3", None, 1.0, b""), new_token())
+
+
 @pytest.mark.parametrize("password", ["wrong", "p%40ss%3Aword"])
 async def test_a_wrong_password_is_named_and_never_shown(
     valkey: RedisServer, password: str

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -248,6 +249,26 @@ class TestSharedBatches:
             entry = await store.entry(key(name))
             assert entry is not None
             assert entry.delivery == delivery(name, bodies[name])
+
+    async def test_a_repeated_claim_has_the_lease_it_was_granted_with(
+        self, store: SQLiteStore
+    ) -> None:
+        first = await claim(store, "evt_1", Token("mine"))
+        assert await store.claim(key("evt_1"), Token("mine"), LEASE / 2) == first
+
+    async def test_a_listener_that_fails_keeps_no_caller_from_an_answer(
+        self, store: SQLiteStore
+    ) -> None:
+        faults: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+        def fail(_: int, __: float) -> None:
+            raise ZeroDivisionError
+
+        store.flushes.add(fail)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(*(claim(store, f"evt_{n}") for n in range(20)))
+        assert {type(fault["exception"]) for fault in faults} == {ZeroDivisionError}
 
     async def test_puts_at_once_do_not_fill_an_inbox_beyond_its_limits(
         self, store: SQLiteStore, connection: apsw.Connection

@@ -82,7 +82,10 @@ def load_receiver(name: str) -> Receiver:
         raise click.ClickException(f"{name.partition(':')[0]} cannot start: {error}") from None
     if isinstance(receiver, Receiver):
         return receiver
-    raise click.ClickException(f"{name!r} is of the type {type(receiver).__name__}, not Receiver")
+    module_name, _, attribute = name.partition(":")
+    raise click.ClickException(
+        f"{attribute!r} in {module_name} is of the type {type(receiver).__name__}, not Receiver"
+    )
 
 
 def import_named(name: str) -> object:

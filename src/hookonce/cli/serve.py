@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 import click
 import uvicorn
 
 from hookonce import Receiver
-from hookonce.asgi import ASGIApp, application
+from hookonce.asgi import ASGIApp, Route, application
 
 from .ending import end_with_its_threads
 from .loading import load_receiver
 from .logs import LOG_CONFIG
+from .metrics import metrics_of, metrics_option
 from .stores import run
 
-__all__ = ["DEFAULT_PORT", "serve", "service_app", "serving"]
+if TYPE_CHECKING:
+    from hookonce.inspector import Inspector
+
+__all__ = ["DEFAULT_PORT", "INSPECTOR_PATH", "TOKEN_VARIABLE", "serve", "service_app", "serving"]
 
 DEFAULT_PORT = 8000
+INSPECTOR_PATH = "/inspector"
+TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - where it is, not what it is
+
+# What uvicorn exits with when it could not start.
+_START_FAILED = 3
 
 # Longer than any answer takes; handlers are then drained by the receiver's lifespan.
 _SHUTDOWN_SECONDS = 30
 
 
-def service_app(receiver: Receiver, path: str) -> ASGIApp:
-    """Return an application with the receiver's routes at ``path``, ``/livez`` and ``/readyz``."""
-    return application([*receiver.routes(path), *receiver.health_routes()], receiver.lifespan)
+def service_app(
+    receiver: Receiver, path: str, inspector: Inspector | None = None, more: Iterable[Route] = ()
+) -> ASGIApp:
+    """Return an application with the receiver's routes at ``path``, ``/livez`` and ``/readyz``.
+
+    If an inspector is given, it is at ``INSPECTOR_PATH``; ``more`` are routes beside all of these.
+    """
+    routes = [*receiver.routes(path), *receiver.health_routes(), *more]
+    app = application(routes, receiver.lifespan)
+    return app if inspector is None else inspector.beside(app, INSPECTOR_PATH)
 
 
 @click.command()
@@ -44,23 +63,85 @@ def service_app(receiver: Receiver, path: str) -> ASGIApp:
     help="The port to listen on; 0 for a free one.",
 )
 @click.option("--path", default="/webhooks", show_default=True, help="Where deliveries arrive.")
-def serve(receiver: str, host: str, port: int, path: str) -> None:
+@click.option(
+    "--inspector",
+    "with_inspector",
+    is_flag=True,
+    help=f"Show what happens at {INSPECTOR_PATH}/, to this machine only unless ${TOKEN_VARIABLE}"
+    " is set.",
+)
+@click.option(
+    "--inspector-host",
+    "inspector_hosts",
+    multiple=True,
+    metavar="NAME[:PORT]",
+    help="A name the inspector is reached by, beside those of this machine; may be repeated.",
+)
+@metrics_option
+def serve(
+    receiver: str,
+    host: str,
+    port: int,
+    path: str,
+    with_inspector: bool,
+    inspector_hosts: tuple[str, ...],
+    metrics: bool,
+) -> None:
     """Serve MODULE:RECEIVER over HTTP, with /livez and /readyz beside it.
 
     For example: hookonce serve app.hooks:receiver --port 9000
     """
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
+    if inspector_hosts and not with_inspector:
+        raise click.UsageError("--inspector-host is of no use without --inspector")
+    if with_inspector and f"{path}/".startswith(f"{INSPECTOR_PATH}/"):
+        raise click.BadParameter(f"{INSPECTOR_PATH} is where the inspector is")
     target = load_receiver(receiver)
+    inspector = _inspector(target, inspector_hosts) if with_inspector else None
     run(_open_once(target))  # says in one line what the server would print a traceback for
-    uvicorn.run(
-        service_app(target, path),
+    app = service_app(target, path, inspector, metrics_of(target, path) if metrics else ())
+    config = uvicorn.Config(
+        app,
         host=host,
         port=port,
         log_config=LOG_CONFIG,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+    server = _Server(config, before_end=inspector.end if inspector else lambda: None)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(_START_FAILED)
     end_with_its_threads()
+
+
+class _Server(uvicorn.Server):
+    """Calls ``before_end`` before it waits for connections: a live page would never close its."""
+
+    def __init__(self, config: uvicorn.Config, *, before_end: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._before_end = before_end
+
+    async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        self._before_end()
+        await super().shutdown(None if sockets is None else list(sockets))
+
+
+def _inspector(receiver: Receiver, hosts: Sequence[str]) -> Inspector:
+    """Return the inspector of a receiver, or end with what is wrong."""
+    try:
+        from hookonce.inspector import (  # noqa: PLC0415 - only who asks for it has jinja2
+            LOOPBACK_HOSTS,
+            Inspector,
+        )
+    except ImportError as error:
+        raise click.ClickException(str(error)) from None
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        return Inspector(receiver, token=token, hosts=[*LOOPBACK_HOSTS, *hosts])
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
 
 
 async def _open_once(receiver: Receiver) -> None:

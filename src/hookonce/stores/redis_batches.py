@@ -109,7 +109,8 @@ class Batches:
                 self._waiting.clear()
                 raise
             else:
-                self._flushed(len(batch), loop.time() - started)
+                # On its own, and before the callers go on: should it fail, they have their answers.
+                loop.call_soon(self._flushed, len(batch), loop.time() - started)
                 time = float(now)
                 for job, value in zip(batch, values, strict=True):
                     _answer(job, value, time)

@@ -167,7 +167,6 @@ def _nothing() -> None:
 
 
 def _resolve(jobs: Sequence[Job], also: Callable[[], None]) -> None:
-    also()
     for job in jobs:
         if job.future.done():
             continue
@@ -175,3 +174,4 @@ def _resolve(jobs: Sequence[Job], also: Callable[[], None]) -> None:
             job.future.set_exception(job.error)
         else:
             job.future.set_result(job.outcome)
+    also()  # before the callers go on; should it fail, they have their answers

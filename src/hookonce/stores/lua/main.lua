@@ -21,6 +21,7 @@ end
 if ARGV[4] == '1' then
   -- Waiting covers what this connection has written, and what was written before: also a neighbour's
   -- record that was only read here, or one that an earlier try of this call has left.
+  pass_when_full()
   redis.call('SET', base .. ':t', text(now), 'PX', 60000)
 end
 for endpoint in pairs(to_wake) do

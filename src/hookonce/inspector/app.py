@@ -1,0 +1,213 @@
+"""The inspector as an ASGI application: the doors, and the pages behind them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from http import HTTPStatus
+from importlib.resources import files
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route, Router
+
+from ..asgi import ASGIApp, Message, Receive, Scope, Send, app_path
+from ..errors import StoreError
+from .access import COOKIE, LOOPBACK_HOSTS, SECURITY_HEADERS, SESSION_SECONDS, Access, Visit
+from .bounds import Bounds
+from .redaction import Redaction
+from .site import Site, body_of
+from .watched import Watched
+
+__all__ = ["Inspector"]
+
+_log = logging.getLogger("hookonce.inspector")
+
+_STATIC = {
+    "inspector.css": "text/css",
+    "inspector.js": "text/javascript",
+    "live.js": "text/javascript",
+    "page.js": "text/javascript",
+    "replays.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+class Inspector:
+    """An ASGI application: pages for the engineer who runs a receiver.
+
+    It sees what happens in this process, from its making on. Without a token it answers clients of
+    its own machine only, by their addresses.
+
+    Args:
+        receiver: whose deliveries.
+        token: what a visitor must know, at least 16 characters; it is sent in a form or as
+            ``Authorization: Bearer``, never in a URL.
+        hosts: which ``Host`` is accepted, exactly; one without a port goes with every port.
+        redaction: what is hidden.
+        bounds: how much is kept, and for how many visitors.
+
+    Raises:
+        ValueError: the token is too short, or a host is none; the message says what to do.
+
+    """
+
+    def __init__(
+        self,
+        receiver: Watched,
+        *,
+        token: str | None = None,
+        hosts: Collection[str] = LOOPBACK_HOSTS,
+        redaction: Redaction | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self._access = Access(token, hosts)
+        self._site = Site(
+            receiver,
+            access=self._access,
+            redaction=redaction or Redaction(),
+            bounds=bounds or Bounds(),
+        )
+        folder = files("hookonce.inspector") / "static"
+        self._static = {name: (folder / name).read_bytes() for name in _STATIC}
+        self._router = Router(
+            [
+                *self._site.routes(),
+                Route("/login", self._login, methods=["POST"]),
+                Route("/logout", self._logout, methods=["POST"]),
+                Route("/static/{name}", self._file),
+            ],
+            redirect_slashes=False,
+            default=_nothing_here,
+        )
+
+    def beside(self, app: ASGIApp, path: str) -> ASGIApp:
+        """Return an application that is the inspector at and below a path, ``app`` elsewhere."""
+
+        async def both(scope: Scope, receive: Receive, send: Send) -> None:
+            root = scope.get("root_path", "") + path
+            if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{root}/"):
+                await self({**scope, "root_path": root}, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return both
+
+    def end(self) -> None:
+        """End open streams at once, for a server that stops; else they end within seconds."""
+        self._site.live.end()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; every answer carries the headers that keep a page to itself."""
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        answer = _Guarded(send)
+        try:
+            await self._answer(scope, receive, answer)
+        except StoreError as error:
+            _log.error("the inspector cannot read the store: %s", error)
+            if not answer.has_begun:
+                text = "the store cannot be read; the log says why\n"
+                await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit, path = Visit.of(scope), app_path(scope)
+        refusal = self._access.refusal(visit)
+        if refusal is not None:
+            await _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)(scope, receive, send)
+        elif path == "":
+            await RedirectResponse(f"{scope.get('root_path', '')}/")(scope, receive, send)
+        elif self._access.is_known(visit) or path == "/login" or path.startswith("/static/"):
+            await self._router(scope, receive, send)
+        elif scope["method"] == "GET" and path != "/stream":
+            await self._ask_for_token(scope)(scope, receive, send)
+        else:
+            answer = _plain("log in first\n", HTTPStatus.UNAUTHORIZED)
+            await answer(scope, receive, send)
+
+    def _ask_for_token(self, scope: Scope, *, is_wrong: bool = False, to: str = "") -> Response:
+        if not to:
+            query = scope["query_string"].decode("latin-1")
+            to = f"{scope['path']}?{query}" if query else scope["path"]
+        frame = self._site.frame(scope)
+        text = self._site.pages.render("login.html", frame, is_wrong=is_wrong, to=to)
+        return HTMLResponse(text, HTTPStatus.UNAUTHORIZED)
+
+    async def _login(self, request: Request) -> Response:
+        visit = Visit.of(request.scope)
+        if (refusal := self._access.origin_refusal(visit)) is not None:
+            return _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)
+        form = parse_qs((await body_of(request)).decode("latin-1"))
+        to = _own_page(form.get("to", [""])[0], request.scope.get("root_path", ""))
+        if not self._access.accepts(form.get("token", [""])[0]):
+            _log.warning("a wrong token for the inspector, from %s", visit.client)
+            return self._ask_for_token(request.scope, is_wrong=True, to=to)
+        answer = RedirectResponse(to, HTTPStatus.SEE_OTHER)
+        answer.set_cookie(
+            COOKIE,
+            self._access.new_session(),
+            max_age=SESSION_SECONDS,
+            path=request.scope.get("root_path", "") or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+    async def _logout(self, request: Request) -> Response:
+        if (refusal := self._access.origin_refusal(Visit.of(request.scope))) is not None:
+            return _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)
+        root = request.scope.get("root_path", "")
+        answer = RedirectResponse(f"{root}/", HTTPStatus.SEE_OTHER)
+        answer.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
+        return answer
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _STATIC:
+            return _plain("there is nothing here\n", HTTPStatus.NOT_FOUND)
+        return Response(self._static[name], media_type=_STATIC[name])
+
+
+class _Guarded:
+    """A ``send`` that adds the security headers to every answer."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            message = {**message, "headers": [*message.get("headers", ()), *SECURITY_HEADERS]}
+        await self._send(message)
+
+
+def _own_page(path: str, root: str) -> str:
+    """Return the page of the inspector that a form names, or its first: no other site's."""
+    parts = urlsplit(path)
+    is_own = (
+        path.isprintable() and path.startswith(f"{root}/") and not (parts.netloc or parts.scheme)
+    )
+    return path if is_own and "\\" not in path else f"{root}/"
+
+
+def _plain(text: str, status: int) -> Response:
+    return PlainTextResponse(text, status)
+
+
+async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    await _plain("there is nothing here\n", HTTPStatus.NOT_FOUND)(scope, receive, send)
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Speak the lifespan protocol, where a server runs the inspector by itself."""
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})

@@ -1,0 +1,340 @@
+"""What was seen: deliveries, and what became of their events; noted while it happens, cheaply.
+
+Here is the part of the inspector that runs in the middle of a delivery. It keeps references and
+takes no text apart: all reading, redacting and rendering waits until somebody looks.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import merge
+from itertools import chain
+from typing import NamedTuple
+
+from ..headers import DeliveryHints, RawHeaders, header_pairs
+from ..observation import (
+    DeliveryAnswered,
+    DeliveryReceived,
+    DeliveryVerified,
+    EventBuried,
+    EventClaimed,
+    EventPut,
+    EventRetried,
+    EventSettled,
+    EventTaken,
+    HandlerFailed,
+    HandlerFinished,
+    Observer,
+)
+from ..outcome import Outcome, Reason
+from ..signature import VerifiedDelivery
+from ..stores.base import ClaimResult
+from ..stores.inbox import PutResult
+from ..types import Clock, system_clock
+from .bounded import Bounded
+from .bounds import Bounds
+from .series import Kind, Series
+
+__all__ = ["History", "Journal", "Seen", "Step", "What", "kind_of"]
+
+# An event has twelve attempts in the inbox by default, and few have more than three handlers.
+_MOST_STEPS = 100
+_MOST_TRACEBACK = 8 * 1024
+
+_KINDS: dict[str, Kind] = {
+    Reason.DUPLICATE: Kind.DUPLICATE,
+    Reason.QUARANTINED: Kind.DEAD,
+    Reason.REJECTED: Kind.DEAD,
+    Reason.EXHAUSTED: Kind.DEAD,
+    Reason.ALREADY_DEAD: Kind.DEAD,
+}
+
+
+def kind_of(outcome: Outcome) -> Kind:
+    """Return what kind of answer an outcome is."""
+    status = outcome.status
+    if status < 400:
+        return _KINDS.get(outcome.reason, Kind.ACCEPTED)
+    return Kind.REFUSED if status < 500 else Kind.RETRY
+
+
+class What(StrEnum):
+    """What a step in the history of an event is."""
+
+    CLAIM = "claim"
+    PUT = "put"
+    TAKEN = "taken"
+    FINISHED = "finished"
+    FAILED = "failed"
+    SETTLED = "settled"
+    RETRIED = "retried"
+    BURIED = "buried"
+
+
+class Step(NamedTuple):
+    """One thing that happened to an event.
+
+    Attributes:
+        at: Unix seconds.
+        what: which thing.
+        attempt: which attempt it belongs to, from 1, where it is known.
+        handler: whose, of a handler.
+        seconds: how long a handler ran, or how long an event waits.
+        note: what failed, as text.
+        result: what the store said, or what the attempt came to.
+        received_at: of a claim or a put, when its delivery had arrived.
+
+    """
+
+    at: float
+    what: What
+    attempt: int | None = None
+    handler: str | None = None
+    seconds: float | None = None
+    note: str = ""
+    result: ClaimResult | PutResult | Outcome | None = None
+    received_at: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """What became of one event, in this process.
+
+    Attributes:
+        steps: what happened, oldest first; a bounded number of the last.
+        version: the number of its last change.
+        is_cut: whether steps were forgotten.
+
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    version: int = 0
+    is_cut: bool = False
+
+    def add(self, step: Step) -> int:
+        """Add a step, and return by how many bytes the history has become larger."""
+        steps = self.steps
+        steps.append(step)
+        if len(steps) <= _MOST_STEPS:
+            return len(step.note)
+        self.is_cut = True
+        return len(step.note) - len(steps.pop(0).note)
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """One request, genuine or not.
+
+    Attributes:
+        number: which one, from 1, in this process.
+        at: Unix seconds at which it arrived, or was answered where nothing of it was read.
+        received: what arrived; None where it was not read, or is too large to be kept.
+        verified: what the signature says; None where it is not genuine.
+        hints: what the sender says unsigned.
+        answered: the answer; None as long as there is none.
+        history: what became of its event; None where there is no genuine one.
+        version: the number of the last change.
+
+    """
+
+    number: int
+    at: float
+    received: DeliveryReceived | None = None
+    verified: VerifiedDelivery | None = None
+    hints: DeliveryHints | None = None
+    answered: DeliveryAnswered | None = None
+    history: History | None = None
+    version: int = 0
+
+    @property
+    def changed(self) -> int:
+        """The number of the last change of it, or of its event."""
+        return max(self.version, self.history.version if self.history else 0)
+
+    @property
+    def kind(self) -> Kind | None:
+        """What kind of answer it got; None as long as it has none."""
+        return None if self.answered is None else kind_of(self.answered.outcome)
+
+
+class Journal(Observer):
+    """Keeps what was seen within bounds, and counts it second by second.
+
+    Args:
+        bounds: how much is kept.
+        clock: Unix time in seconds.
+
+    Attributes:
+        series: the counts.
+        version: goes up with every change.
+
+    """
+
+    def __init__(self, bounds: Bounds, *, clock: Clock = system_clock) -> None:
+        self._clock = clock
+        self._most_bytes = bounds.deliveries_bytes
+        self._most_refused_bytes = bounds.refused_bytes
+        self._genuine: Bounded[int, Seen] = Bounded(
+            count=bounds.deliveries, size=bounds.deliveries_bytes
+        )
+        self._refused: Bounded[int, Seen] = Bounded(count=bounds.refused, size=bounds.refused_bytes)
+        self._histories: Bounded[str, History] = Bounded(
+            count=bounds.deliveries, size=bounds.histories_bytes
+        )
+        self._unanswered: dict[int, Seen] = {}
+        self._last = 0
+        self.series = Series()
+        self.version = 0
+
+    def newest_first(self) -> Iterator[Seen]:
+        """Yield what was seen, genuine or not."""
+        genuine = (seen for _, seen in self._genuine.newest_first())
+        refused = (seen for _, seen in self._refused.newest_first())
+        return merge(genuine, refused, key=lambda seen: seen.number, reverse=True)
+
+    def find(self, number: int) -> Seen | None:
+        """Return a request by its number, if it has not been forgotten."""
+        return self._genuine.get(number) or self._refused.get(number)
+
+    def history_of(self, event_id: str) -> History | None:
+        """Return what became of an event, if that has not been forgotten."""
+        return self._histories.get(event_id)
+
+    def delivery_verified(self, record: DeliveryVerified) -> None:
+        """Note a genuine delivery, which has no answer yet."""
+        received, delivery = record.received, record.delivery
+        seen = Seen(self._next(), received.at, received, delivery, record.hints)
+        seen.history = self._history(delivery.id)
+        self._unanswered[id(received)] = seen
+        self._keep(seen)
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """Note the answer, or a request that was not genuine."""
+        received = record.received
+        seen = None if received is None else self._unanswered.pop(id(received), None)
+        self.version += 1
+        if seen is not None:
+            seen.answered = record
+            seen.version = self.version
+        elif record.refusal is not None and received is not None:
+            self._keep_refused(Seen(self._next(), received.at, received, answered=record))
+        else:
+            self._note_other(record)
+        self.series.note_answer(kind_of(record.outcome), record.seconds)
+
+    def event_claimed(self, record: EventClaimed) -> None:
+        """Note what the store knew of an event."""
+        delivery, at = record.delivery, self._clock()
+        step = Step(at, What.CLAIM, None, None, None, "", record.result, delivery.received_at)
+        self._add(delivery.event_id, step)
+
+    def handler_finished(self, record: HandlerFinished) -> None:
+        """Note a handler's success."""
+        context = record.context
+        self._add(
+            context.event_id,
+            Step(self._clock(), What.FINISHED, context.attempt, context.handler, record.seconds),
+        )
+
+    def handler_failed(self, record: HandlerFailed) -> None:
+        """Note a handler's failure as text: the traceback itself would keep every local alive."""
+        context = record.context
+        text = "".join(traceback.format_exception(record.error))
+        if len(text) > _MOST_TRACEBACK:
+            text = f"{text[: _MOST_TRACEBACK // 2]}\n[…]\n{text[-_MOST_TRACEBACK // 2 :]}"
+        self._add(
+            context.event_id,
+            Step(
+                self._clock(), What.FAILED, context.attempt, context.handler, record.seconds, text
+            ),
+        )
+
+    def event_settled(self, record: EventSettled) -> None:
+        """Note the end of an attempt."""
+        at = self._clock()
+        step = Step(at, What.SETTLED, record.attempt, None, None, "", record.outcome)
+        self._add(record.delivery.event_id, step)
+
+    def event_put(self, record: EventPut) -> None:
+        """Note what the inbox made of a delivery."""
+        delivery, at = record.delivery, self._clock()
+        step = Step(at, What.PUT, None, None, None, "", record.result, delivery.received_at)
+        self._add(delivery.event_id, step)
+
+    def event_taken(self, record: EventTaken) -> None:
+        """Note a worker's beginning."""
+        self._add(record.delivery.event_id, Step(self._clock(), What.TAKEN, record.attempt))
+
+    def event_retried(self, record: EventRetried) -> None:
+        """Note that an event waits for its next attempt."""
+        seconds, note = record.after_seconds, record.error[:_MOST_TRACEBACK]
+        step = Step(self._clock(), What.RETRIED, record.attempt, seconds=seconds, note=note)
+        self._add(record.delivery.event_id, step)
+
+    def event_buried(self, record: EventBuried) -> None:
+        """Note that an event is a dead letter."""
+        note = f"{record.reason}: {record.error[:_MOST_TRACEBACK]}"
+        step = Step(self._clock(), What.BURIED, record.attempt, note=note)
+        self._add(record.delivery.event_id, step)
+
+    def _next(self) -> int:
+        self._last += 1
+        return self._last
+
+    def _note_other(self, record: DeliveryAnswered) -> None:
+        """Note a request that was not read, or one that was forgotten before its answer."""
+        received = record.received
+        at = self._clock() if received is None else received.at
+        seen = Seen(self._next(), at, received, hints=record.hints, answered=record)
+        if record.event_id is None:  # anybody may send what is no delivery at all
+            self._keep_refused(seen)
+        else:
+            seen.history = self._history(record.event_id)
+            self._keep(seen)
+
+    def _keep(self, seen: Seen) -> None:
+        for forgotten in self._genuine.put(seen.number, seen, self._noted(seen, self._most_bytes)):
+            if forgotten.answered is None:
+                waiting = self._unanswered.items()
+                self._unanswered = {key: seen for key, seen in waiting if seen is not forgotten}
+
+    def _keep_refused(self, seen: Seen) -> None:
+        self._refused.put(seen.number, seen, self._noted(seen, self._most_refused_bytes))
+
+    def _noted(self, seen: Seen, most_bytes: int) -> int:
+        """Note a change, and return how many bytes are kept of it: none of what is too large."""
+        self.version += 1
+        seen.version = self.version
+        if seen.received is None:
+            return 0
+        size = len(seen.received.body) + _headers_size(seen.received.headers)
+        if size > most_bytes:
+            seen.received = None
+            return 0
+        return size
+
+    def _history(self, event_id: str) -> History:
+        history = self._histories.get(event_id)
+        if history is None:
+            history = History()
+            self._histories.put(event_id, history, 0)
+        return history
+
+    def _add(self, event_id: str, step: Step) -> None:
+        history = self._histories.get(event_id) or self._history(event_id)
+        self.version += 1
+        history.version = self.version
+        if grown := history.add(step):
+            for forgotten in self._histories.grow(event_id, grown):
+                forgotten.steps.clear()  # a delivery may still refer to it
+                forgotten.is_cut = True
+
+
+def _headers_size(headers: RawHeaders) -> int:
+    try:
+        return sum(map(len, chain.from_iterable(header_pairs(headers))))
+    except TypeError:  # a framework's "no such header" is None
+        return sum(len(str(part)) for pair in header_pairs(headers) for part in pair)

@@ -1,0 +1,27 @@
+// What the other scripts share. All markup that arrives was escaped by the server.
+
+export const root = document.documentElement.dataset.root;
+export const byId = (id) => document.getElementById(id);
+
+const parsed = (html) => new DOMParser().parseFromString(html, "text/html");
+
+export function replaceContent(element, html) {
+  element?.replaceChildren(...document.importNode(parsed(html).body, true).childNodes);
+}
+
+// Rows lose their place in a document without a table.
+export function rowFrom(html) {
+  const inert = parsed(`<table><tbody>${html}</tbody></table>`);
+  return document.importNode(inert.querySelector("tr"), true);
+}
+
+// Empty fields would make the URL long and say nothing.
+export const filters = byId("filters");
+const fields = () => filters?.querySelectorAll("input, select") ?? [];
+filters?.addEventListener("submit", () => {
+  for (const field of fields()) field.disabled = field.value === "";
+});
+filters?.querySelector("select")?.addEventListener("change", () => filters.requestSubmit());
+addEventListener("pageshow", () => {
+  for (const field of fields()) field.disabled = false;
+});

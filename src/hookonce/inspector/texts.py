@@ -1,0 +1,68 @@
+"""How values are spelt on the pages."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+__all__ = ["byte_count", "count", "day", "day_and_time", "duration", "time_of_day", "visible"]
+
+# Control characters, line separators, marks that turn the direction of text, halves of surrogate
+# pairs (which no UTF-8 can hold), and what has no width; not the joiner that emoji are made with.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ud800-\udfff]"
+)
+
+_KIB = 1024
+_NONE = "\u2013"
+
+
+def visible(text: str) -> str:
+    """Return a text with an escape for each character that no eye can see."""
+    return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def time_of_day(at: float) -> str:
+    """Return a Unix time as hours to milliseconds, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def day(at: float) -> str:
+    """Return the date of a Unix time, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def day_and_time(at: float) -> str:
+    """Return a Unix time as a date and a time, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def count(value: float | None) -> str:
+    """Return a number, with a dash for none."""
+    if value is None:
+        return _NONE
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds in a unit that suits them, with a dash for none."""
+    if seconds is None:
+        return _NONE
+    size = abs(seconds)
+    if size < 0.00095:
+        return f"{seconds * 1e6:.0f} µs"
+    if size < 0.95:
+        return f"{seconds * 1e3:.3g} ms"
+    if size < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if size < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def byte_count(number: int) -> str:
+    """Return a number of bytes in a unit that suits it."""
+    if number < _KIB:
+        return f"{number} B"
+    if number < _KIB**2:
+        return f"{number / _KIB:.1f} KiB"
+    return f"{number / _KIB**2:.1f} MiB"

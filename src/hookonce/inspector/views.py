@@ -1,0 +1,413 @@
+"""What a page says of a delivery or a dead letter: plain values, redacted, for templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ..events import EventParser
+from ..headers import RawHeaders
+from ..outcome import Outcome
+from ..stores.base import Claimed, Dead, DeadLetter, Done, FailedAttempt, InFlight
+from ..stores.inbox import Entry, Full, Stored, Waiting
+from .bodies import Model, ShownBody, model_of, shown_body
+from .journal import History, Seen, Step, What
+from .reading import claimed_id, event_type_of, header_texts, hints_of
+from .redaction import HIDDEN, Redaction, scrubbed
+from .texts import duration
+
+__all__ = [
+    "DeliveryView",
+    "EntryRow",
+    "Header",
+    "LetterRow",
+    "LetterView",
+    "Row",
+    "StepView",
+    "delivery_view",
+    "entry_row",
+    "letter_row",
+    "letter_view",
+    "row_of",
+]
+
+_RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A delivery in the list.
+
+    Attributes:
+        number: which one.
+        at: Unix seconds at which it arrived.
+        kind: what kind of answer it got; ``running`` where it has none.
+        answer: the answer.
+        type: the event's type, or an empty text.
+        id: the event's id, or an empty text.
+        is_genuine: whether type and id are signed.
+        attempt: the sender's count.
+        succeeded: how many runs of handlers have succeeded.
+        failed: and how many have failed.
+        state: what has become of the event, or an empty text.
+        seconds: how long the answer took.
+        size: bytes of the body.
+
+    """
+
+    number: int
+    at: float
+    kind: str
+    answer: str
+    type: str
+    id: str
+    is_genuine: bool
+    attempt: int | None
+    succeeded: int
+    failed: int
+    state: str
+    seconds: float | None
+    size: int | None
+
+
+def row_of(seen: Seen) -> Row:
+    """Return a delivery as the list shows it."""
+    answered = seen.answered
+    steps = seen.history.steps if seen.history else []
+    return Row(
+        number=seen.number,
+        at=seen.at,
+        kind=seen.kind or _RUNNING,
+        answer=f"{int(answered.outcome.status)} {answered.outcome.reason}" if answered else "",
+        type=event_type_of(seen) or "",
+        id=claimed_id(seen) or "",
+        is_genuine=seen.history is not None,
+        attempt=hints_of(seen).attempt,
+        succeeded=sum(step.what is What.FINISHED for step in steps),
+        failed=sum(step.what is What.FAILED for step in steps),
+        state=_state(steps),
+        seconds=answered.seconds if answered else None,
+        size=len(seen.received.body) if seen.received else None,
+    )
+
+
+def _state(steps: Iterable[Step]) -> str:
+    """Return what has become of an event, by its last step that says so."""
+    state = ""
+    for step in steps:
+        match step.what:
+            case What.SETTLED:
+                state = "handled" if _is_success(step) else "failed"
+            case What.BURIED:
+                state = "dead"
+            case What.RETRIED:
+                state = "waiting"
+            case What.TAKEN:
+                state = _RUNNING
+            case What.CLAIM if isinstance(step.result, Claimed):
+                state = _RUNNING
+            case What.PUT if isinstance(step.result, Stored):
+                state = "waiting"
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header as it may be shown."""
+
+    name: str
+    value: str
+    is_hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """A step in the history of an event.
+
+    Attributes:
+        at: Unix seconds.
+        kind: what kind of step, for its colour.
+        text: what happened.
+        attempt: which attempt it belongs to.
+        seconds: how long a handler ran.
+        trace: the traceback of a failure, or what failed.
+
+    """
+
+    at: float
+    kind: str
+    text: str
+    attempt: int | None
+    seconds: float | None = None
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryView:
+    """All there is to say of a delivery.
+
+    Attributes:
+        row: what the list says.
+        verdict: whether it is genuine, in words.
+        is_refused: whether it is not.
+        signed_at: when it was signed, in Unix seconds.
+        skew: our clock minus that, in seconds.
+        secret_index: which secret matched; 0 is the first.
+        signature_count: how many signatures it carried.
+        dedup: what the store knew of its event, in words.
+        headers: in the order they came.
+        body: the body; None where it was not kept.
+        model: the event as its model reads it; None where it is not genuine.
+        steps: what became of the event.
+        is_cut: whether earlier steps are forgotten.
+
+    """
+
+    row: Row
+    verdict: str
+    is_refused: bool
+    signed_at: int | None
+    skew: float | None
+    secret_index: int | None
+    signature_count: int | None
+    dedup: tuple[str, ...]
+    headers: tuple[Header, ...]
+    body: ShownBody | None
+    model: Model | None
+    steps: tuple[StepView, ...]
+    is_cut: bool
+
+
+def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> DeliveryView:
+    """Return what may be shown of a delivery."""
+    received, verified, history = seen.received, seen.verified, seen.history
+    headers: tuple[Header, ...] = ()
+    hidden: set[str] = set()
+    body = model = None
+    if received is not None:
+        headers = tuple(_headers(received.headers, redaction, hidden))
+        body = shown_body(received.body, redaction)
+        hidden |= body.hidden
+        if history is not None:
+            model = model_of(received.body, claimed_id(seen), parser, redaction)
+    refusal = seen.answered.refusal if seen.answered else None
+    if verified is not None:
+        skew: float | None = verified.skew
+    else:
+        skew = refusal.skew if refusal else None
+    return DeliveryView(
+        row=row_of(seen),
+        verdict=_verdict(seen),
+        is_refused=history is None,
+        signed_at=verified.timestamp if verified else None,
+        skew=skew,
+        secret_index=verified.secret_index if verified else None,
+        signature_count=verified.signature_count if verified else None,
+        dedup=tuple(_dedup(seen)),
+        headers=headers,
+        body=body,
+        model=model,
+        steps=_steps(history, redaction, hidden) if history else (),
+        is_cut=history.is_cut if history else False,
+    )
+
+
+def _verdict(seen: Seen) -> str:
+    if seen.history is not None:
+        return "genuine"
+    if seen.answered is not None and seen.answered.refusal is not None:
+        return str(seen.answered.refusal)
+    return "not verified"
+
+
+def _is_success(step: Step) -> bool:
+    return isinstance(step.result, Outcome) and step.result.status < 300
+
+
+def _said(step: Step) -> str:
+    """Return what the store said of a delivery, in words."""
+    match step.result:
+        case Claimed(attempt=1):
+            return "new here: attempt 1 began"
+        case Claimed(attempt=attempt):
+            return f"not handled yet: attempt {attempt} began"
+        case Stored():
+            return "new here: stored in the inbox"
+        case Done():
+            return "the event had been handled before"
+        case Dead():
+            return "the event was a dead letter already"
+        case InFlight():
+            return "another delivery of the event was being handled"
+        case Waiting():
+            return "the event was in the inbox already"
+        case Full():
+            return "the inbox was full"
+        case _:
+            return ""
+
+
+def _dedup(seen: Seen) -> list[str]:
+    """Return what the store said to this very delivery, each answer once."""
+    if seen.history is None:
+        return []
+    said = [
+        _said(step)
+        for step in seen.history.steps
+        if step.what in {What.CLAIM, What.PUT} and step.received_at == seen.at
+    ]
+    return list(dict.fromkeys(said))
+
+
+def _headers(headers: RawHeaders, redaction: Redaction, hidden: set[str]) -> Iterable[Header]:
+    for name, value in header_texts(headers):
+        if redaction.hides_header(name):
+            hidden.update((value, *value.replace(",", " ").split()))
+            yield Header(name, HIDDEN, is_hidden=True)
+        else:
+            yield Header(name, value, is_hidden=False)
+
+
+def _steps(history: History, redaction: Redaction, hidden: Iterable[str]) -> tuple[StepView, ...]:
+    return tuple(_step(s, scrubbed(redaction.hide_in_text(s.note), hidden)) for s in history.steps)
+
+
+def _step(step: Step, note: str) -> StepView:
+    match step.what:
+        case What.CLAIM | What.PUT:
+            return StepView(step.at, "store", _said(step), step.attempt)
+        case What.TAKEN:
+            return StepView(step.at, "store", "taken from the inbox by a worker", step.attempt)
+        case What.FINISHED:
+            text = f"{step.handler} succeeded"
+            return StepView(step.at, "accepted", text, step.attempt, step.seconds)
+        case What.FAILED:
+            text = f"{step.handler} failed"
+            return StepView(step.at, "refused", text, step.attempt, step.seconds, note)
+        case What.SETTLED:
+            kind = "accepted" if _is_success(step) else "retry"
+            text = "the attempt ended"
+            if isinstance(step.result, Outcome):
+                text += f": {int(step.result.status)} {step.result.reason}"
+            return StepView(step.at, kind, text, step.attempt)
+        case What.RETRIED:
+            text = f"waits {duration(step.seconds)} for the next attempt"
+            return StepView(step.at, "retry", text, step.attempt)
+        case What.BURIED:
+            reason, _, _ = note.partition(":")
+            return StepView(step.at, "dead", f"a dead letter now: {reason}", step.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """A dead letter in the list.
+
+    Attributes:
+        id: the event's id.
+        type: the event's type, or None where it could not be read.
+        reason: why it was buried.
+        error: what failed.
+        attempts: how often it was tried.
+        received_at: Unix seconds.
+        buried_at: Unix seconds.
+        finished: the handlers that have succeeded.
+
+    """
+
+    id: str
+    type: str | None
+    reason: str
+    error: str
+    attempts: int
+    received_at: float
+    buried_at: float
+    finished: tuple[str, ...]
+
+
+def letter_row(letter: DeadLetter, redaction: Redaction, hidden: Iterable[str] = ()) -> LetterRow:
+    """Return a dead letter as the list shows it, without values that are hidden in its body."""
+    return LetterRow(
+        id=letter.delivery.event_id,
+        type=letter.delivery.event_type,
+        reason=letter.reason,
+        error=scrubbed(redaction.hide_in_text(letter.error), hidden),
+        attempts=letter.attempts,
+        received_at=letter.delivery.received_at,
+        buried_at=letter.buried_at,
+        finished=tuple(sorted(letter.finished)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LetterView:
+    """All there is to say of a dead letter.
+
+    Attributes:
+        row: what the list says.
+        history: its failed attempts, oldest first.
+        body: the body.
+        model: the event as its model reads it.
+        steps: what became of it in this process.
+
+    """
+
+    row: LetterRow
+    history: tuple[FailedAttempt, ...]
+    body: ShownBody
+    model: Model
+    steps: tuple[StepView, ...]
+
+
+def letter_view(
+    letter: DeadLetter, history: History | None, parser: EventParser, redaction: Redaction
+) -> LetterView:
+    """Return what may be shown of a dead letter."""
+    delivery = letter.delivery
+    body = shown_body(delivery.body, redaction)
+    return LetterView(
+        row=letter_row(letter, redaction, body.hidden),
+        history=tuple(
+            replace(one, error=scrubbed(redaction.hide_in_text(one.error), body.hidden))
+            for one in letter.history
+        ),
+        body=body,
+        model=model_of(delivery.body, delivery.event_id, parser, redaction),
+        steps=_steps(history, redaction, body.hidden) if history else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """An event of the inbox in the list.
+
+    Attributes:
+        id: the event's id.
+        type: the event's type.
+        received_at: Unix seconds.
+        due_at: Unix seconds at which it may be taken.
+        is_running: whether an attempt at it runs.
+        attempts: how often it was tried.
+        error: what failed last, or an empty text.
+
+    """
+
+    id: str
+    type: str | None
+    received_at: float
+    due_at: float
+    is_running: bool
+    attempts: int
+    error: str
+
+
+def entry_row(entry: Entry, redaction: Redaction) -> EntryRow:
+    """Return an event of the inbox as the list shows it."""
+    return EntryRow(
+        id=entry.delivery.event_id,
+        type=entry.delivery.event_type,
+        received_at=entry.delivery.received_at,
+        due_at=entry.due_at,
+        is_running=entry.in_flight,
+        attempts=entry.attempts,
+        error=redaction.hide_in_text(entry.history[-1].error) if entry.history else "",
+    )

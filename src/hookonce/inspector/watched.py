@@ -1,0 +1,41 @@
+"""What the inspector needs of a receiver."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..asgi import Readiness
+from ..dead import DeadLetters
+from ..events import EventParser
+from ..observation import Observer
+from ..stores.base import StoreStats
+
+__all__ = ["Watched"]
+
+
+class Watched(Protocol):
+    """A receiver, as far as the inspector knows it. One with an inbox has ``inbox`` beside this."""
+
+    dead: DeadLetters
+
+    @property
+    def endpoint(self) -> str:
+        """The name of its endpoint."""
+        ...
+
+    @property
+    def parser(self) -> EventParser:
+        """What reads its events."""
+        ...
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer of every step."""
+        ...
+
+    async def stats(self) -> StoreStats:
+        """Return how much its store holds; raises StoreError."""
+        ...
+
+    async def check(self) -> Readiness:
+        """Return whether it can take deliveries."""
+        ...

@@ -1,0 +1,160 @@
+"""`hookonce serve --inspector`: where it is, who gets in, and how the command ends with it."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+import uvicorn
+
+from hookonce import Receiver
+from hookonce.cli.serve import _Server, service_app
+from hookonce.inspector import Bounds, Inspector
+from hookonce.testing import event_body, signed_request
+
+from .running import PATIENCE_SECONDS, SECRET, Process, run, running
+
+APP = """
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.events import CommentReceived
+
+receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
+
+
+@receiver.on(CommentReceived)
+async def handle(_: CommentReceived) -> None: ...
+"""
+
+TOKEN = "a token for the inspector of these tests"
+
+
+@contextmanager
+def serving(here: Path, *options: str, token: str = "") -> Iterator[tuple[Process, httpx2.Client]]:
+    """Run the command in a folder, and give a client of it."""
+    (here / "hooks.py").write_text(APP)
+    arguments = ["serve", "hooks:receiver", "--port", "0", *options]
+    environment = {"HOOKONCE_INSPECTOR_TOKEN": token} if token else {}
+    with running(*arguments, here=here, secrets=[SECRET], environment=environment) as process:
+        url = process.printed(r"running on (http://127\.0\.0\.1:\d+) ")[1]
+        with httpx2.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as client:
+            yield process, client
+
+
+def stream_of(page: str) -> str:
+    """Return where a page hears of what is new."""
+    place = page.partition('data-place="')[2].partition('"')[0]
+    return f"/inspector/stream?place={place}"
+
+
+def test_it_is_off_by_default(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, client):
+        assert client.get("/inspector/").status_code == 404
+
+
+def test_it_shows_what_arrives_beside_it(tmp_path: Path) -> None:
+    with serving(tmp_path, "--inspector") as (_, client):
+        request = signed_request(event_body("comment.received", event_id="evt_seen"), SECRET)
+        answer = client.post("/webhooks", content=request.body, headers=dict(request.headers))
+        assert answer.json()["reason"] == "handled"
+        assert client.get("/livez").status_code == 200
+        assert client.get("/inspector").headers["location"] == "/inspector/"
+        assert "evt_seen" in client.get("/inspector/").text
+
+
+def test_a_token_in_the_environment_is_asked_for(tmp_path: Path) -> None:
+    with serving(tmp_path, "--inspector", token=TOKEN) as (process, client):
+        assert client.get("/inspector/").status_code == 401
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        assert client.get("/inspector/", headers=headers).status_code == 200
+        assert TOKEN not in process.output + process.errors
+
+
+def test_other_names_get_in_where_they_are_named(tmp_path: Path) -> None:
+    elsewhere = {"host": "hooks.internal"}
+    with serving(tmp_path, "--inspector", "--inspector-host", "hooks.internal") as (_, client):
+        assert client.get("/inspector/", headers=elsewhere).status_code == 200
+        assert client.get("/inspector/").status_code == 200
+        assert client.get("/inspector/", headers={"host": "evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--inspector-host", "a.example"], "of no use without --inspector"),
+        (["--inspector", "--path", "/inspector/hooks"], "/inspector is where the inspector is"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
+    run("serve", "hooks:receiver", *options, here=tmp_path, secrets=[SECRET]).says(
+        message, status=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "token", "message"),
+    [
+        ([], "short", "at least 16 characters"),
+        (["--inspector-host", "http://a.example"], "", "a host is a name"),
+    ],
+)
+def test_what_the_inspector_cannot_use_is_said_in_one_line(
+    options: list[str], token: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hooks.py").write_text(APP)
+    result = run(
+        *("serve", "hooks:receiver", "--inspector", *options),
+        here=tmp_path,
+        secrets=[SECRET],
+        environment={"HOOKONCE_INSPECTOR_TOKEN": token},
+    )
+    result.says(message)
+
+
+def test_without_jinja2_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "hooks.py").write_text(APP)
+    absent = "import sys; sys.modules['jinja2'] = None; from hookonce.cli import main; main()"
+    result = run(
+        *("serve", "hooks:receiver", "--inspector"),
+        here=tmp_path,
+        secrets=[SECRET],
+        command=[sys.executable, "-c", absent],
+    )
+    result.says("pip install 'hookonce[inspector]'")
+
+
+def test_a_signal_ends_it_though_a_page_is_live(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--inspector") as (process, client),
+        client.stream("GET", stream_of(client.get("/inspector/").text)) as stream,
+    ):
+        assert stream.status_code == 200
+        process.signal(signal.SIGINT)
+        ended = process.ended()
+    assert ended.status == 0
+    assert "Traceback" not in ended.errors
+
+
+@pytest.mark.anyio
+async def test_live_pages_are_told_of_the_end_before_the_server_waits_for_them() -> None:
+    """Streams last for an hour here, so that nothing else can be the reason for the end."""
+    receiver = Receiver(secrets=[SECRET], store="memory://")
+    inspector = Inspector(receiver, bounds=Bounds(stream_seconds=3600))
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(service_app(receiver, "/webhooks", inspector), log_config=None)
+    server = _Server(config, before_end=inspector.end)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    running_server = asyncio.create_task(server.serve(sockets=[listener]))
+    async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as client:
+        path = stream_of((await client.get("/inspector/")).text)
+        async with client.stream("GET", path) as stream:
+            assert stream.status_code == 200
+            server.should_exit = True
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await running_server

@@ -1,0 +1,1 @@
+"""The inspector, over a real server and in a real browser."""

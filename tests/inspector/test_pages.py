@@ -1,0 +1,317 @@
+"""What the pages show, and that nothing they show can act: checked in the markup itself."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from support.servers import serving
+from support.stores import FaultyStore
+from support.waiting import until
+
+from hookonce import Inbox, Receiver, Reject
+from hookonce.events import CommentReceived, Event
+from hookonce.inspector import Bounds, Inspector, Redaction
+from hookonce.secrets import new_secret
+from hookonce.stores.memory import MemoryStore
+from hookonce.testing import SignedRequest, make_event, signed_request
+from hookonce.types import system_clock
+
+from .inspecting import PATH, SECRET, a_receiver, inspected
+
+pytestmark = pytest.mark.anyio
+
+HOSTILE = [
+    "<script>pwned=1</script>",
+    '"><img src=x onerror=pwned=1>',
+    "' onfocus='pwned=1' autofocus='",
+    "</pre></table></script><svg onload=pwned=1>",
+    "javascript:pwned=1",
+    "{{ 7*7 }}{% raw %}",
+    "<!--",
+    "&lt;b&gt;&#39;",
+    "a\u2028b\u202ec\u200bd",
+]
+
+
+class Markup(HTMLParser):
+    """The markup of a page, in which nothing can act but the inspector's own script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+        scripts = [attributes for tag, attributes in self.tags if tag == "script"]
+        assert scripts == [{"type": "module", "src": f"{PATH}/static/inspector.js"}]
+        assert not {"iframe", "object", "embed", "base", "style"} & {tag for tag, _ in self.tags}
+        for _, attributes in self.tags:
+            for name, value in attributes.items():
+                assert not name.startswith("on"), name
+                assert name != "style"
+                if name in {"href", "src", "action", "formaction", "data-stream", "xlink:href"}:
+                    assert value is not None
+                    assert value == "#main" or value.startswith(f"{PATH}/"), value
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in {"dd", "td", "th", "p", "div"}:
+            self.text += " "
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def spelt(text: str) -> str:
+    """Return a text as a page spells it: with escapes for what no eye can see."""
+    for character in "\u2028\u202e\u200b":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def closed(receiver: Receiver, name: str = "shop") -> None:
+    @receiver.on("*", name=name)
+    async def reject(event: Event[object]) -> None:
+        text = event.data.text if isinstance(event, CommentReceived) else ""
+        raise Reject(f"closed for {text}")
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Receiver:
+    return a_receiver(store=f"sqlite:///{tmp_path}/hookonce.db")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_no_genuine_delivery_can_script_a_page(receiver: Receiver, hostile: str) -> None:
+    closed(receiver)
+    event_id = f"evt_{hostile}".replace(".", "")
+    event = make_event(
+        CommentReceived, event_id=event_id, data={"text": hostile, hostile: [hostile]}
+    )
+    async with inspected(receiver) as here:
+        answer = await here.deliver(event, user_agent=hostile, x_other=hostile)
+        assert answer.status_code == 202
+        query = f"?type={quote(hostile)}&id={quote(hostile)}&kind={quote(hostile)}"
+        listed = Markup(await here.page("/"))
+        detail = Markup(await here.page(f"/deliveries/1{query}"))
+        dead = Markup(await here.page("/dead"))
+        letter = Markup(await here.page(f"/dead/letter?id={quote(event_id)}"))
+        Markup(await here.page(f"/{query}"))
+        Markup(await here.page(f"/dead{query}"))
+        replayed = await here.replay(event_id)
+    for page in (listed, detail, dead, letter):
+        assert spelt(event_id) in page.text
+    for page in (detail, letter):
+        assert page.text.count(spelt(hostile)) >= 3
+    assert detail.text.count(f"closed for {spelt(hostile)}") == 1
+    assert f"closed for {spelt(hostile)}" in letter.text
+    assert replayed.json()["outcome"] == "rejected"
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_no_forged_delivery_can_script_a_page(receiver: Receiver, hostile: str) -> None:
+    async with inspected(receiver) as here:
+        forged = {
+            b"webhook-id": hostile.encode(),
+            b"webhook-timestamp": hostile.encode(),
+            b"webhook-signature": hostile.encode(),
+            b"example-event-type": hostile.encode(),
+        }
+        body = f'{{"id": "{hostile}'.encode()
+        answer = await here.visitor.post("/webhooks", content=body, headers=forged)
+        assert answer.status_code == 400
+        listed, detail = Markup(await here.page("/")), Markup(await here.page("/deliveries/1"))
+    assert listed.text.count(spelt(hostile)) >= 1
+    assert detail.text.count(spelt(hostile)) >= 3
+
+
+async def test_a_dead_letter_whose_body_is_no_text_is_shown(receiver: Receiver) -> None:
+    async with inspected(receiver) as here:
+        await here.sender.send(b"\xff<script>{", message_id="evt_bytes")
+        letter = Markup(await here.page("/dead/letter?id=evt_bytes"))
+    assert r"\xff<script>{" in letter.text
+    assert "the body is not JSON" in letter.text
+
+
+async def test_a_delivery_is_shown_with_all_that_decided_it(receiver: Receiver) -> None:
+    closed(receiver, name="front door")
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived, data={"mood": "glad"})
+        await here.sender.send(event, attempt=3, skew=42)
+        text = " ".join(Markup(await here.page("/deliveries/1")).text.split())
+    for part in (
+        "202 rejected",
+        "Verdict genuine",
+        "Clock skew 42",
+        "Secret number 0 the first; 1 signature",
+        "Sender's attempt 3 unsigned",
+        "Dedup decision new here: attempt 1 began",
+        "front door failed",
+        "Traceback (most recent call last)",
+        "hookonce.errors.Reject: closed for",
+        "a dead letter now: rejected",
+        "Event CommentReceived",
+        "data.mood unknown field glad",
+        "example-delivery-attempt 3",
+        "webhook-signature [redacted]",
+        '"text": "',
+    ):
+        assert part in text, part
+
+
+async def test_a_forged_delivery_is_shown_with_the_reason(receiver: Receiver) -> None:
+    async with inspected(receiver) as here:
+        await here.sender.send(make_event(CommentReceived), tamper=True)
+        await here.sender.send(make_event(CommentReceived), skew=4000)
+        await here.visitor.get("/webhooks")
+        forged, late, odd = [
+            " ".join(Markup(await here.page(f"/deliveries/{number}")).text.split())
+            for number in (1, 2, 3)
+        ]
+    assert "Verdict no v1 signature matches" in forged
+    assert "What became of the event" not in forged
+    assert "Clock skew 67 min" in late
+    assert "405 method_not_allowed" in odd
+    assert "Verdict not verified" in odd
+
+
+async def test_a_duplicate_says_what_the_store_knew() -> None:
+    receiver = a_receiver()
+    receiver.on(CommentReceived, name="handler")(lambda _: None)
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived)
+        await here.sender.send(event)
+        await here.sender.send(event)
+        first, again = [
+            " ".join(Markup(await here.page(f"/deliveries/{number}")).text.split())
+            for number in (1, 2)
+        ]
+    assert "Dedup decision new here: attempt 1 began" in first
+    assert "Dedup decision the event had been handled before" in again
+
+
+async def test_a_second_secret_is_named_by_its_index() -> None:
+    receiver = a_receiver(secrets=[new_secret(), SECRET])
+    async with inspected(receiver) as here:
+        await here.sender.send(make_event(CommentReceived))
+        text = Markup(await here.page("/deliveries/1")).text
+    assert "number 1" in text
+    assert "a rotation is under way" in text
+
+
+async def test_filters_are_taken_from_the_url(receiver: Receiver) -> None:
+    closed(receiver)
+    async with inspected(receiver) as here:
+        comment, message = make_event(CommentReceived), make_event("message.received")
+        await here.sender.send(comment)
+        await here.sender.send(message)
+        await here.sender.send(make_event(CommentReceived), tamper=True)
+
+        async def numbers(query: str) -> list[str | None]:
+            tags = Markup(await here.page(f"/{query}")).tags
+            return [a["data-number"] for tag, a in tags if tag == "tr" and "data-number" in a]
+
+        assert await numbers("") == ["3", "2", "1"]
+        assert await numbers("?kind=dead") == ["2", "1"]
+        assert await numbers("?kind=refused") == ["3"]
+        assert await numbers("?type=COMMENT") == ["3", "1"]
+        assert await numbers(f"?id={message.id[4:]}") == ["2"]
+        assert await numbers("?type=comment&kind=dead") == ["1"]
+        assert await numbers("?kind=nonsense&other=1") == ["3", "2", "1"]
+        page = await here.page("/?kind=dead&type=comment")
+    assert 'href="/inspector/deliveries/1?kind=dead&amp;type=comment"' in page
+    assert 'data-stream="/inspector/stream?kind=dead&amp;type=comment"' in page
+
+
+async def test_what_is_configured_is_hidden_on_every_page(receiver: Receiver) -> None:
+    closed(receiver)
+    redaction = Redaction(paths=["data.text"], headers=["x-tenant"])
+    async with inspected(receiver, redaction=redaction) as here:
+        event = make_event(CommentReceived, data={"text": "hush-hush", "password": "quiet-please"})
+        request = signed_request(event, SECRET)
+        secret = {"x-tenant": "tenant-secret", "authorization": "Bearer bearer-secret"}
+        await here.sender.post(SignedRequest(request.body, {**request.headers, **secret}))
+        signature = request.headers["webhook-signature"].removeprefix("v1,")
+        pages = [
+            await here.page(path) for path in ("/", "/deliveries/1", f"/dead/letter?id={event.id}")
+        ]
+    for page in pages:
+        for hidden in ("hush-hush", "quiet-please", "tenant-secret", "bearer-secret", signature):
+            assert hidden not in page
+    assert "closed for [redacted]" in pages[1]
+    assert "closed for [redacted]" in pages[2]
+    assert "Not shown as it came" in pages[1]
+
+
+async def test_the_inbox_is_listed_where_there_is_one(tmp_path: Path) -> None:
+    receiver = a_receiver(store=f"sqlite:///{tmp_path}/inbox.db", inbox=Inbox(backoff=3600))
+
+    @receiver.on(CommentReceived, name="shop")
+    async def fail(_: CommentReceived) -> None:
+        raise ConnectionError("token=hush-hush")
+
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived)
+        await here.sender.send(event)
+
+        def retried() -> bool:
+            history = here.inspector._site._journal.history_of(event.id)
+            return history is not None and any(s.what == "retried" for s in history.steps)
+
+        await until(retried, what="the event waits for another attempt")
+        text = " ".join(Markup(await here.page("/inbox")).text.split())
+        detail = Markup(await here.page("/deliveries/1")).text
+    assert f"waiting comment.received {event.id} 1" in text
+    assert "token=[redacted]" in text
+    assert "1 in the inbox, 1 worker" in text
+    assert "for the next attempt" in detail
+
+
+async def test_a_receiver_without_an_inbox_has_no_page_of_it(receiver: Receiver) -> None:
+    async with inspected(receiver) as here:
+        assert "/inbox" not in await here.page("/")
+        assert "has no inbox" in await here.page("/inbox", status=404)
+
+
+async def test_what_is_forgotten_or_was_never_there_is_said(receiver: Receiver) -> None:
+    async with inspected(receiver, bounds=Bounds(deliveries=1)) as here:
+        await here.sender.send(make_event(CommentReceived))
+        await here.sender.send(make_event(CommentReceived))
+        for path in ("/deliveries/1", "/deliveries/99", "/dead/letter?id=evt_none"):
+            Markup(await here.page(path, status=404))
+
+
+async def test_a_store_that_fails_takes_only_what_needs_it_away() -> None:
+    store = FaultyStore(MemoryStore(clock=system_clock))
+    async with inspected(a_receiver(store=store)) as here:
+        await here.sender.send(make_event(CommentReceived))
+        store.failures = {"stats": -1, "warnings": -1, "dead_letters": -1}
+        listed = Markup(await here.page("/"))
+        assert "the store does not answer" in listed.text
+        assert "not ready" in listed.text
+        Markup(await here.page("/deliveries/1"))
+        assert "the log says why" in await here.page("/dead", status=503)
+
+
+async def test_it_is_served_by_itself_as_well() -> None:
+    inspector = Inspector(a_receiver(endpoint="alone"))
+    async with serving(inspector) as site, httpx2.AsyncClient(base_url=site.url) as visitor:
+        page = await visitor.get("/")
+    assert 'href="/static/inspector.css"' in page.text
+    assert "alone" in page.text
+
+
+async def test_it_is_mounted_as_any_application_is() -> None:
+    receiver = a_receiver()
+    app = Starlette(
+        routes=[*receiver.routes("/webhooks"), Mount("/admin/hooks", Inspector(receiver))],
+        lifespan=receiver.lifespan,
+    )
+    async with serving(app) as site, httpx2.AsyncClient(base_url=site.url) as visitor:
+        page = await visitor.get("/admin/hooks", follow_redirects=True)
+        style = await visitor.get("/admin/hooks/static/inspector.css")
+    assert 'href="/admin/hooks/static/inspector.css"' in page.text
+    assert (style.status_code, style.headers["content-type"]) == (200, "text/css; charset=utf-8")

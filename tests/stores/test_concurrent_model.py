@@ -1,0 +1,211 @@
+"""Calls made at once have the outcome that they have one after another, in the order of the calls.
+
+The stores do what waits together in one transaction, or in one call to the server, with few writes
+for all of it. Here each turn of random calls is made at once on one store, and one by one on a
+second of the same kind. The answers must be equal, and so must everything that the stores show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import count, cycle, islice
+from pathlib import Path
+from random import Random
+from typing import Any, TypeAlias
+
+import apsw
+import pytest
+from support.redis_servers import RedisServer
+
+from hookonce.errors import StoreError
+from hookonce.stores.base import Claimed, DeadReason, Delivery, delivery_key
+from hookonce.stores.inbox import Batch, InboxStore
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.types import Token
+
+TURNS = 12
+LEASE = 10.0
+NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a store's method, which can be made of more than one store."""
+
+    method: str
+    positional: Sequence[Any] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+    async def make(self, store: InboxStore) -> Any:
+        """Return the answer, and what is compared of an error in its place."""
+        try:
+            answer = await getattr(store, self.method)(*self.positional, **self.named)
+        except StoreError as error:
+            return str(error)
+        if isinstance(answer, Batch):  # in which order events of one turn are due is left open
+            taken = sorted(answer.taken, key=lambda taken: taken.claim.key)
+            return replace(answer, taken=tuple(taken))
+        return answer
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Calls that are made at once, and the seconds that pass after them."""
+
+    calls: Sequence[Call]
+    seconds: float
+
+
+class Dice:
+    """Makes turns of random calls, the same ones for the same seed."""
+
+    # What is done together, and what is done between.
+    FREQUENT = ("claim", "complete", "put")
+    OTHER = (
+        *("take", "take", "extend", "release", "retry", "keep", "keep_in_flight", "bury", "bury"),
+        *("replay", "discard", "hasten", "entry", "dead_letter", "stats"),
+    )
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._turns, self._takes = count(), count()
+
+    def turn(self) -> Turn:
+        """Return calls about many events, some of them new, or about few again and again."""
+        random, first = self._random, 4 * next(self._turns)
+        known = [("first", f"evt_{n}") for n in range(first, first + 18)]
+        known += [("second", f"é{n}\n\0{{x}}") for n in range(first, first + 4)]
+        few = random.sample(known, 3)
+        events = random.choice([few, known[-4:], random.sample(known, len(known))])
+        rare = random.choice([0.0, 0.03, 0.5])
+        one_kind = random.choice([None, None, *self.FREQUENT])
+        calls = []
+        for event in islice(cycle(events), random.randint(1, 40)):
+            method = one_kind or random.choice(self.FREQUENT)
+            if random.random() < rare:
+                method = random.choice(self.OTHER)
+            calls.append(self._call(method, event))
+        return Turn(calls, random.choice([0.0, 0.0, 5.0, LEASE, 3600.0]))
+
+    def _call(self, method: str, event: tuple[str, str]) -> Call:
+        random, key = self._random, delivery_key(*event)
+        # Few tokens: calls come from owners as well as from others.
+        token = Token(random.choice(["mine", "mine", "mine", "theirs"]))
+        claim = Claimed(key, token, 1, NONE, LEASE)
+        body = random.choice([b"", b"body", b"\0\xff" * 40])
+        delivery = Delivery(*event, "comment.received", 1_700_000_000.25, body)
+        finished = frozenset(random.sample(["a", "é\n"], random.choice([0, 0, 1, 2])))
+        error = random.choice(["", "it failed\n"])
+        match method:
+            case "claim" | "replay":
+                return Call(method, (key, token, LEASE))
+            case "complete":
+                return Call(method, (claim,))
+            case "put":
+                return Call(method, (delivery, token))
+            case "take":
+                worker = random.choice(["one", "two"])
+                once = random.choice([token, Token(f"take {next(self._takes)}")])
+                return Call(
+                    method,
+                    (random.choice([0, 100]), LEASE),
+                    {"endpoint": event[0], "worker": worker, "token": once},
+                )
+            case "extend":
+                return Call(method, (claim, finished))
+            case "release":
+                return Call(method, (claim, finished, error))
+            case "retry":
+                return Call(method, (claim, random.choice([0.0, 15.0]), finished, error))
+            case "keep":
+                return Call(method, (claim, delivery))
+            case "keep_in_flight":
+                return Call(method, (delivery,))
+            case "bury":
+                given = random.choice([None, delivery, delivery])
+                return Call(
+                    method,
+                    (claim, DeadReason.REJECTED),
+                    {"error": error, "finished": finished, "delivery": given},
+                )
+            case "stats":
+                return Call(method)
+            case _:
+                return Call(method, (key,))
+
+
+Together: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.125
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def shown(store: InboxStore) -> list[Any]:
+    """Return all that a store shows, in an order that does not depend on that of a turn."""
+    entries = sorted(await store.entries(limit=1000), key=lambda entry: entry.delivery.key)
+    letters = sorted(await store.dead_letters(limit=1000), key=lambda one: one.delivery.key)
+    return [await store.stats(), entries, letters]
+
+
+async def compare(
+    at_once: InboxStore, one_by_one: InboxStore, clock: Clock, seed: int, together: Together
+) -> None:
+    dice = Dice(seed)
+    async with aclosing(at_once), aclosing(one_by_one):
+        for number in range(TURNS):
+            turn = dice.turn()
+            async with together():
+                answers = asyncio.gather(*(call.make(at_once) for call in turn.calls))
+                await asyncio.sleep(0)  # all of them are made
+            expected = [await call.make(one_by_one) for call in turn.calls]
+            for call, answer, right in zip(turn.calls, await answers, expected, strict=True):
+                assert answer == right, (seed, number, call)
+            assert await shown(at_once) == await shown(one_by_one), (seed, number)
+            clock.now += turn.seconds
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_calls_that_share_a_transaction_are_answered_as_if_alone(tmp_path: Path, seed: int) -> None:
+    clock, path = Clock(), tmp_path / "at once.db"
+
+    @asynccontextmanager
+    async def together() -> AsyncIterator[None]:
+        """Keep the file until all calls wait for it."""
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.close()
+
+    at_once, one_by_one = (SQLiteStore(one, clock=clock) for one in (path, tmp_path / "one.db"))
+    asyncio.run(compare(at_once, one_by_one, clock, seed, together))
+
+
+def compare_on(server: RedisServer, seed: int) -> None:
+    clock = Clock()
+    at_once, one_by_one = (
+        RedisStore(server.url, prefix=prefix, clock=clock) for prefix in ("hookonce", "one")
+    )
+    asyncio.run(compare(at_once, one_by_one, clock, seed, nullcontext))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_calls_that_share_a_script_call_are_answered_as_if_alone_by_valkey(
+    valkey: RedisServer, seed: int
+) -> None:
+    compare_on(valkey, seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_calls_that_share_a_script_call_are_answered_as_if_alone_by_redis(
+    redis_7: RedisServer, seed: int
+) -> None:
+    compare_on(redis_7, seed)
