@@ -430,3 +430,31 @@ class TestClients:
     ) -> None:
         with pytest.raises(ValueError, match=text):
             RedisStore("redis://localhost", **arguments)
+
+
+class TestEntriesThatSomebodyHasDamaged:
+    """A key may be deleted by hand, or evicted by a server that was told to."""
+
+    @pytest.mark.parametrize("kind", ["a", "i"])
+    async def test_the_others_are_taken_and_the_event_is_new_when_it_comes_again(
+        self, store: RedisStore, valkey: RedisServer, kind: str
+    ) -> None:
+        deliveries = [
+            Delivery("default", f"evt_{number}", "comment.received", 1.0, b"bytes")
+            for number in range(3)
+        ]
+        for delivery in deliveries:
+            assert await store.put(delivery, new_token()) == Stored()
+        damaged = deliveries[0]
+        with valkey.client() as client:
+            (name,) = [
+                name
+                for name in client.scan_iter(f"*:{kind}:*")
+                if name.endswith(damaged.key.encode())
+            ]
+            client.delete(name)
+        taken = await take(store)
+        assert {claimed.key for claimed in taken} == {one.key for one in deliveries[1:]}
+        assert (await store.stats(endpoint="default")).depth == 2
+        assert await store.put(damaged, new_token()) == Stored()
+        assert [claimed.key for claimed in await take(store)] == [damaged.key]

@@ -46,6 +46,22 @@ local function forget_entry(key, record)
   record.endpoint = false
 end
 
+-- Of an entry whose body or record somebody has deleted, or a full server evicted, nothing can be
+-- handled, and it must not keep the others from being taken. If the sender brings it again, it is new.
+local function forget_rest(endpoint, member, record)
+  local key = key_of(member)
+  if record and record.endpoint then
+    forget_entry(key, record)
+    write_record(key, record)
+    return
+  end
+  local size = redis.call('STRLEN', body_name(key))
+  count(endpoint, -1, -size)
+  redis.call('DEL', body_name(key))
+  place(base .. ':q:' .. endpoint, member, nil)
+  place(base .. ':o:' .. endpoint, member, nil)
+end
+
 -- What is not stored because the event is known, as the answer to its put.
 local function refusal(record, token)
   if record.done_until then return 'D' end
@@ -109,11 +125,15 @@ local function bring_forward(endpoint)
   local queue = base .. ':q:' .. endpoint
   for _, member in ipairs(read_index('ZRANGEBYSCORE', queue, '(' .. text(now), '+inf')) do
     local key = key_of(member)
-    local record = record_of(key)
-    if is_live(record) then cap(key, record) end
-    record.due = due_of(record)
-    place(queue, member, text(record.due))
-    write_record(key, record)
+    local record = entry_of(key)
+    if record then
+      if is_live(record) then cap(key, record) end
+      record.due = due_of(record)
+      place(queue, member, text(record.due))
+      write_record(key, record)
+    else
+      place(queue, member, text(now)) -- a take finds out what is wrong with it
+    end
   end
 end
 
@@ -133,13 +153,13 @@ end
 local function taken_before(last, token, lease)
   local found = {}
   for _, key in ipairs(redis.call('LRANGE', last, 2, -1)) do
-    local record = owned(key, token)
-    if is_live(record) and record.endpoint then
+    local record, body = owned(key, token), body_of(key)
+    if is_live(record) and record.endpoint and body then
       record.ends, record.lease = now + lease, lease
       set_live(key, record.ends)
       set_due(key, record, lease)
       write_record(key, record)
-      found[#found + 1] = taken(key, record, body_of(key))
+      found[#found + 1] = taken(key, record, body)
     end
   end
   return found
@@ -199,6 +219,8 @@ function ops.take(arg)
       cap(key, record)
       set_due(key, record, record.ends - now)
       write_record(key, record)
+    elseif not (record and record.endpoint and body) then
+      forget_rest(endpoint, member, record)
     else
       bytes = bytes + #body
       if #found > 0 and bytes > MOST_TAKEN_BYTES then break end
