@@ -129,6 +129,11 @@ class Attempt:
     backoff_seconds: float | None = None
 
     @property
+    def number(self) -> int:
+        """Which attempt at the event it is, from 1."""
+        return self.claim.attempt
+
+    @property
     def is_kept(self) -> bool:
         """Whether the store has the body already, so that a crash cannot lose the event."""
         return self.is_replay or self.backoff_seconds is not None
@@ -218,7 +223,7 @@ class Attempts:
                 report = await self._dispatcher.run(
                     [h for h in attempt.handlers if h.name not in attempt.claim.finished],
                     attempt.event,
-                    lambda handler: attempt.context(handler.name),
+                    attempt,
                     progress,
                 )
             except asyncio.CancelledError:

@@ -17,16 +17,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from .context import Context
 from .errors import Reject, Retry
 from .events import Event
 from .handlers import ErrorHook, Handler
 from .observation import HandlerFailed, HandlerFinished, HandlerStarted, Observers
+from .stores.base import Delivery
 from .time_limit import OutOfTimeError, limited
 
-__all__ = ["THREAD_NAME_PREFIX", "Dispatcher", "Failure", "Progress", "Report"]
+__all__ = ["THREAD_NAME_PREFIX", "Attempted", "Dispatcher", "Failure", "Progress", "Report"]
 
 _log = logging.getLogger("hookonce.dispatch")
 
@@ -124,6 +125,29 @@ def _is_only_begun(result: object) -> bool:
     return inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
 
 
+class Attempted(Protocol):
+    """An attempt, as far as handlers and those who watch them are told of it."""
+
+    @property
+    def delivery(self) -> Delivery:
+        """What was delivered."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Which attempt it is, from 1."""
+        ...
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether an operator replays a dead letter."""
+        ...
+
+    def context(self, handler: str) -> Context:
+        """Return what the handler of that name is told."""
+        ...
+
+
 class Dispatcher:
     """Runs handlers, sync ones in its own threads.
 
@@ -159,7 +183,7 @@ class Dispatcher:
         self,
         handlers: Sequence[Handler],
         event: Event[Any],
-        context_for: Callable[[Handler], Context],
+        attempt: Attempted,
         progress: Progress,
     ) -> Report:
         """Run every handler and return the report.
@@ -167,12 +191,12 @@ class Dispatcher:
         Args:
             handlers: what is to run, in the order of registration.
             event: what they get.
-            context_for: makes the context of a handler that takes one.
+            attempt: what it is part of.
             progress: kept up to date while they run.
 
         """
         progress.expected = len(handlers)
-        attempts = [self._attempt(handler, event, context_for, progress) for handler in handlers]
+        attempts = [self._attempt(handler, event, attempt, progress) for handler in handlers]
         if len(attempts) == 1:
             failures = [await attempts[0]]
         else:
@@ -202,14 +226,15 @@ class Dispatcher:
         self,
         handler: Handler,
         event: Event[Any],
-        context_for: Callable[[Handler], Context],
+        attempt: Attempted,
         progress: Progress,
     ) -> Failure | None:
-        is_watched = any(map(self._observers.wants, _OF_HANDLERS))
-        context = context_for(handler) if is_watched or handler.takes_context else None
-        arguments = (event, context) if handler.takes_context else (event,)
-        call = self._guarded(handler.name, handler.function, handler.is_async, arguments, progress)
-        error = await (self._watched(call, context) if is_watched and context else call)
+        name = handler.name
+        arguments = (event, attempt.context(name)) if handler.takes_context else (event,)
+        call = self._guarded(name, handler.function, handler.is_async, arguments, progress)
+        if any(map(self._observers.wants, _OF_HANDLERS)):
+            call = self._watched(call, attempt, name)
+        error = await call
         if error is None:
             progress.finished.add(handler.name)
             if len(progress.finished) < progress.expected:
@@ -221,21 +246,24 @@ class Dispatcher:
         return Failure(handler.name, error)
 
     async def _watched(
-        self, call: Coroutine[Any, Any, Exception | None], context: Context
+        self, call: Coroutine[Any, Any, Exception | None], attempt: Attempted, handler: str
     ) -> Exception | None:
-        self._observers.tell(HandlerStarted(context))
+        observers, delivery, number = self._observers, attempt.delivery, attempt.number
+        if observers.wants(HandlerStarted):
+            observers.tell(HandlerStarted(delivery, handler, number, attempt.is_replay))
         started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
         try:
             error = await call
         except asyncio.CancelledError:
             failure = RuntimeError("cancelled at shutdown")
-            self._observers.tell(HandlerFailed(context, time.perf_counter() - started, failure))
+            seconds = time.perf_counter() - started
+            observers.tell(HandlerFailed(delivery, handler, number, seconds, failure))
             raise
         seconds = time.perf_counter() - started
         if error is None:
-            self._observers.tell(HandlerFinished(context, seconds))
+            observers.tell(HandlerFinished(delivery, handler, number, seconds))
         else:
-            self._observers.tell(HandlerFailed(context, seconds, error))
+            observers.tell(HandlerFailed(delivery, handler, number, seconds, error))
         return error
 
     async def _guarded(

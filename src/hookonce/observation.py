@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .context import Context
 from .errors import VerificationError
 from .headers import DeliveryHints, RawHeaders
 from .outcome import Outcome
@@ -137,24 +136,55 @@ class HandlerStarted:
     """A handler is about to run.
 
     What an observer does here to the context variables is seen by the handler, in its thread too.
+
+    Attributes:
+        delivery: what was delivered.
+        handler: the handler's name.
+        attempt: which attempt it is part of, from 1.
+        is_replay: whether an operator replays a dead letter.
+
     """
 
-    context: Context
+    delivery: Delivery
+    handler: str
+    attempt: int
+    is_replay: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandlerFinished:
-    """A handler has succeeded, after so many seconds; those in which it waited for a thread too."""
+    """A handler has succeeded.
 
-    context: Context
+    Attributes:
+        delivery: what was delivered.
+        handler: the handler's name.
+        attempt: which attempt it was part of, from 1.
+        seconds: how long it took; those in which it waited for a thread count.
+
+    """
+
+    delivery: Delivery
+    handler: str
+    attempt: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandlerFailed:
-    """A handler has raised, or run out of time, after so many seconds."""
+    """A handler has raised, or run out of time.
 
-    context: Context
+    Attributes:
+        delivery: what was delivered.
+        handler: the handler's name.
+        attempt: which attempt it was part of, from 1.
+        seconds: how long it took; those in which it waited for a thread count.
+        error: what it raised.
+
+    """
+
+    delivery: Delivery
+    handler: str
+    attempt: int
     seconds: float
     error: Exception
 

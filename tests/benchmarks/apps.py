@@ -116,7 +116,8 @@ SECRETS_FILE = "BENCHMARK_SECRETS_FILE"
 
 def unwatched() -> ASGIApp:
     """Let a receiver do it whose secrets are in a file."""
-    return _from_file([])
+    made = _from_file([])
+    return application(made.routes(PATH), made.lifespan)
 
 
 def watched() -> ASGIApp:

@@ -103,7 +103,7 @@ async def test_the_way_of_a_delivery_is_told_step_by_step(
     assert verified.received is received
     assert (verified.delivery.id, verified.delivery.secret_index) == (event.id, 0)
     assert isinstance(claimed.result, Claimed)
-    assert (started.context.handler, started.context.attempt) == ("greet", 1)
+    assert (started.handler, started.attempt) == ("greet", 1)
     assert finished.seconds >= 0
     assert (settled.attempt, settled.outcome.status) == (1, 200)
     assert answered.received is received
@@ -307,7 +307,7 @@ async def test_a_handler_sees_the_context_variables_that_an_observer_sets(
 
     class Tracing(Observer):
         def handler_started(self, record: HandlerStarted) -> None:
-            trace.set(record.context.handler)
+            trace.set(record.handler)
 
     receiver = Receiver(secrets=webhook_secret, store="memory://", observers=[Tracing()])
 

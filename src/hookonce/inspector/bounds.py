@@ -27,7 +27,7 @@ class Bounds:
 
     """
 
-    deliveries: int = 1000
+    deliveries: int = 500
     deliveries_bytes: int = 16 * 1024**2
     refused: int = 200
     refused_bytes: int = 2 * 1024**2

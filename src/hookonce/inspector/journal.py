@@ -7,12 +7,13 @@ takes no text apart: all reading, redacting and rendering waits until somebody l
 from __future__ import annotations
 
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import merge
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..headers import DeliveryHints, RawHeaders, header_pairs
 from ..observation import (
@@ -43,6 +44,8 @@ __all__ = ["History", "Journal", "Seen", "Step", "What", "kind_of"]
 # An event has twelve attempts in the inbox by default, and few have more than three handlers.
 _MOST_STEPS = 100
 _MOST_TRACEBACK = 8 * 1024
+# A delivery inside the request has five records, with three handlers seven.
+_NOTES_EACH = 8
 
 _KINDS: dict[str, Kind] = {
     Reason.DUPLICATE: Kind.DUPLICATE,
@@ -160,8 +163,23 @@ class Seen:
         return None if self.answered is None else kind_of(self.answered.outcome)
 
 
+class _Failure(NamedTuple):
+    """What is noted of a handler's failure."""
+
+    event_id: str
+    step: Step
+
+
+_Note: TypeAlias = tuple[int, int, float, object]
+"""Version, number of the delivery or 0, Unix seconds, and the record."""
+
+
 class Journal(Observer):
     """Keeps what was seen within bounds, and counts it second by second.
+
+    In the middle of a delivery it only notes the records of genuine deliveries, in the order of
+    their coming; they are read when somebody looks (`_read`). If nobody does, the oldest notes are
+    dropped with the deliveries they are about, unread.
 
     Args:
         bounds: how much is kept.
@@ -185,136 +203,140 @@ class Journal(Observer):
             count=bounds.deliveries, size=bounds.histories_bytes
         )
         self._unanswered: dict[int, Seen] = {}
+        self._notes: deque[_Note] = deque()
+        self._most_notes = bounds.deliveries * _NOTES_EACH
+        self._noted_bytes = 0
         self._last = 0
         self.series = Series()
         self.version = 0
 
     def newest_first(self) -> Iterator[Seen]:
         """Yield what was seen, genuine or not."""
+        self._read()
         genuine = (seen for _, seen in self._genuine.newest_first())
         refused = (seen for _, seen in self._refused.newest_first())
         return merge(genuine, refused, key=lambda seen: seen.number, reverse=True)
 
     def find(self, number: int) -> Seen | None:
         """Return a request by its number, if it has not been forgotten."""
+        self._read()
         return self._genuine.get(number) or self._refused.get(number)
 
     def history_of(self, event_id: str) -> History | None:
         """Return what became of an event, if that has not been forgotten."""
+        self._read()
         return self._histories.get(event_id)
 
     def delivery_verified(self, record: DeliveryVerified) -> None:
         """Note a genuine delivery, which has no answer yet."""
+        self._last += 1
+        self._note(record, self._last)
+        self._noted_bytes += len(record.delivery.body)
+        if self._noted_bytes > self._most_bytes // 4:
+            self._read()
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """Note the answer, or a request that was not genuine."""
+        self.series.note_answer(kind_of(record.outcome), record.seconds)
+        if record.event_id is not None:
+            self._note(record)
+            return
+        # Anybody may send what is no delivery at all: a place of its own, and read at once.
+        received = record.received
+        at = self._clock() if received is None else received.at
+        self._last += 1
+        self.version += 1
+        self._keep_refused(Seen(self._last, at, received, answered=record, version=self.version))
+
+    def event_claimed(self, record: EventClaimed) -> None:
+        """Note what the store knew of an event."""
+        self._note(record)
+
+    def handler_finished(self, record: HandlerFinished) -> None:
+        """Note a handler's success."""
+        self._note(record)
+
+    def handler_failed(self, record: HandlerFailed) -> None:
+        """Note a handler's failure as text: the traceback itself would keep every local alive."""
+        text = "".join(traceback.format_exception(record.error))
+        if len(text) > _MOST_TRACEBACK:
+            text = f"{text[: _MOST_TRACEBACK // 2]}\n[…]\n{text[-_MOST_TRACEBACK // 2 :]}"
+        step = Step(
+            self._clock(), What.FAILED, record.attempt, record.handler, record.seconds, text
+        )
+        self._note(_Failure(record.delivery.event_id, step))
+
+    def event_settled(self, record: EventSettled) -> None:
+        """Note the end of an attempt."""
+        self._note(record)
+
+    def event_put(self, record: EventPut) -> None:
+        """Note what the inbox made of a delivery."""
+        self._note(record)
+
+    def event_taken(self, record: EventTaken) -> None:
+        """Note a worker's beginning."""
+        self._note(record)
+
+    def event_retried(self, record: EventRetried) -> None:
+        """Note that an event waits for its next attempt."""
+        self._note(record)
+
+    def event_buried(self, record: EventBuried) -> None:
+        """Note that an event is a dead letter."""
+        self._note(record)
+
+    def _note(self, record: object, number: int = 0) -> None:
+        self.version += 1
+        notes = self._notes
+        notes.append((self.version, number, self._clock(), record))
+        if len(notes) > self._most_notes:
+            _, _, _, oldest = notes.popleft()
+            if isinstance(oldest, DeliveryVerified):
+                self._noted_bytes -= len(oldest.delivery.body)
+
+    def _read(self) -> None:
+        """Read the notes, oldest first."""
+        notes, self._noted_bytes = self._notes, 0
+        while notes:
+            version, number, at, record = notes.popleft()
+            match record:
+                case DeliveryVerified():
+                    self._read_verified(record, number, version)
+                case DeliveryAnswered():
+                    self._read_answered(record, version)
+                case _Failure():
+                    self._add(record.event_id, record.step, version)
+                case _:
+                    self._add(*_step_of(record, at), version)
+
+    def _read_verified(self, record: DeliveryVerified, number: int, version: int) -> None:
         received, delivery = record.received, record.delivery
-        seen = Seen(self._next(), received.at, received, delivery, record.hints)
+        seen = Seen(number, received.at, received, delivery, record.hints, version=version)
         seen.history = self._history(delivery.id)
         self._unanswered[id(received)] = seen
         self._keep(seen)
 
-    def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Note the answer, or a request that was not genuine."""
-        received = record.received
-        seen = None if received is None else self._unanswered.pop(id(received), None)
-        self.version += 1
+    def _read_answered(self, record: DeliveryAnswered, version: int) -> None:
+        received, event_id = record.received, record.event_id
+        seen = self._unanswered.pop(id(received), None)
         if seen is not None:
-            seen.answered = record
-            seen.version = self.version
-        elif record.refusal is not None and received is not None:
-            self._keep_refused(Seen(self._next(), received.at, received, answered=record))
-        else:
-            self._note_other(record)
-        self.series.note_answer(kind_of(record.outcome), record.seconds)
-
-    def event_claimed(self, record: EventClaimed) -> None:
-        """Note what the store knew of an event."""
-        delivery, at = record.delivery, self._clock()
-        step = Step(at, What.CLAIM, None, None, None, "", record.result, delivery.received_at)
-        self._add(delivery.event_id, step)
-
-    def handler_finished(self, record: HandlerFinished) -> None:
-        """Note a handler's success."""
-        context = record.context
-        self._add(
-            context.event_id,
-            Step(self._clock(), What.FINISHED, context.attempt, context.handler, record.seconds),
-        )
-
-    def handler_failed(self, record: HandlerFailed) -> None:
-        """Note a handler's failure as text: the traceback itself would keep every local alive."""
-        context = record.context
-        text = "".join(traceback.format_exception(record.error))
-        if len(text) > _MOST_TRACEBACK:
-            text = f"{text[: _MOST_TRACEBACK // 2]}\n[…]\n{text[-_MOST_TRACEBACK // 2 :]}"
-        self._add(
-            context.event_id,
-            Step(
-                self._clock(), What.FAILED, context.attempt, context.handler, record.seconds, text
-            ),
-        )
-
-    def event_settled(self, record: EventSettled) -> None:
-        """Note the end of an attempt."""
-        at = self._clock()
-        step = Step(at, What.SETTLED, record.attempt, None, None, "", record.outcome)
-        self._add(record.delivery.event_id, step)
-
-    def event_put(self, record: EventPut) -> None:
-        """Note what the inbox made of a delivery."""
-        delivery, at = record.delivery, self._clock()
-        step = Step(at, What.PUT, None, None, None, "", record.result, delivery.received_at)
-        self._add(delivery.event_id, step)
-
-    def event_taken(self, record: EventTaken) -> None:
-        """Note a worker's beginning."""
-        self._add(record.delivery.event_id, Step(self._clock(), What.TAKEN, record.attempt))
-
-    def event_retried(self, record: EventRetried) -> None:
-        """Note that an event waits for its next attempt."""
-        seconds, note = record.after_seconds, record.error[:_MOST_TRACEBACK]
-        step = Step(self._clock(), What.RETRIED, record.attempt, seconds=seconds, note=note)
-        self._add(record.delivery.event_id, step)
-
-    def event_buried(self, record: EventBuried) -> None:
-        """Note that an event is a dead letter."""
-        note = f"{record.reason}: {record.error[:_MOST_TRACEBACK]}"
-        step = Step(self._clock(), What.BURIED, record.attempt, note=note)
-        self._add(record.delivery.event_id, step)
-
-    def _next(self) -> int:
-        self._last += 1
-        return self._last
-
-    def _note_other(self, record: DeliveryAnswered) -> None:
-        """Note a request that was not read, or one that was forgotten before its answer."""
-        received = record.received
-        at = self._clock() if received is None else received.at
-        seen = Seen(self._next(), at, received, hints=record.hints, answered=record)
-        if record.event_id is None:  # anybody may send what is no delivery at all
-            self._keep_refused(seen)
-        else:
-            seen.history = self._history(record.event_id)
+            seen.answered, seen.version = record, version
+        elif received is not None and event_id is not None:
+            # Forgotten before its answer: others were faster, and this one is worth a look.
+            self._last += 1
+            seen = Seen(self._last, received.at, received, hints=record.hints, answered=record)
+            seen.version, seen.history = version, self._history(event_id)
             self._keep(seen)
 
     def _keep(self, seen: Seen) -> None:
-        for forgotten in self._genuine.put(seen.number, seen, self._noted(seen, self._most_bytes)):
+        for forgotten in self._genuine.put(seen.number, seen, _kept_bytes(seen, self._most_bytes)):
             if forgotten.answered is None:
                 waiting = self._unanswered.items()
                 self._unanswered = {key: seen for key, seen in waiting if seen is not forgotten}
 
     def _keep_refused(self, seen: Seen) -> None:
-        self._refused.put(seen.number, seen, self._noted(seen, self._most_refused_bytes))
-
-    def _noted(self, seen: Seen, most_bytes: int) -> int:
-        """Note a change, and return how many bytes are kept of it: none of what is too large."""
-        self.version += 1
-        seen.version = self.version
-        if seen.received is None:
-            return 0
-        size = len(seen.received.body) + _headers_size(seen.received.headers)
-        if size > most_bytes:
-            seen.received = None
-            return 0
-        return size
+        self._refused.put(seen.number, seen, _kept_bytes(seen, self._most_refused_bytes))
 
     def _history(self, event_id: str) -> History:
         history = self._histories.get(event_id)
@@ -323,14 +345,48 @@ class Journal(Observer):
             self._histories.put(event_id, history, 0)
         return history
 
-    def _add(self, event_id: str, step: Step) -> None:
+    def _add(self, event_id: str, step: Step, version: int) -> None:
         history = self._histories.get(event_id) or self._history(event_id)
-        self.version += 1
-        history.version = self.version
+        history.version = version
         if grown := history.add(step):
             for forgotten in self._histories.grow(event_id, grown):
                 forgotten.steps.clear()  # a delivery may still refer to it
                 forgotten.is_cut = True
+
+
+def _step_of(record: object, at: float) -> tuple[str, Step]:
+    """Return the event that a record is about, and the step it tells of."""
+    match record:
+        case EventClaimed(delivery, result):
+            step = Step(at, What.CLAIM, None, None, None, "", result, delivery.received_at)
+        case EventPut(delivery, result):
+            step = Step(at, What.PUT, None, None, None, "", result, delivery.received_at)
+        case HandlerFinished(delivery, handler, attempt, seconds):
+            step = Step(at, What.FINISHED, attempt, handler, seconds)
+        case EventSettled(delivery, attempt, outcome):
+            step = Step(at, What.SETTLED, attempt, None, None, "", outcome)
+        case EventTaken(delivery, attempt):
+            step = Step(at, What.TAKEN, attempt)
+        case EventRetried(delivery, attempt, seconds, error):
+            note = error[:_MOST_TRACEBACK]
+            step = Step(at, What.RETRIED, attempt, seconds=seconds, note=note)
+        case EventBuried(delivery, attempt, reason, error):
+            note = f"{reason}: {error[:_MOST_TRACEBACK]}"
+            step = Step(at, What.BURIED, attempt, note=note)
+        case _:
+            raise TypeError(f"no step is made of {type(record).__name__}")
+    return delivery.event_id, step
+
+
+def _kept_bytes(seen: Seen, most_bytes: int) -> int:
+    """Return how many bytes are kept of a request: none of what is too large."""
+    if seen.received is None:
+        return 0
+    size = len(seen.received.body) + _headers_size(seen.received.headers)
+    if size > most_bytes:
+        seen.received = None
+        return 0
+    return size
 
 
 def _headers_size(headers: RawHeaders) -> int:

@@ -179,21 +179,21 @@ class OpenTelemetryObserver(Observer):
 
     def handler_started(self, record: HandlerStarted) -> None:
         """Begin a trace for the run, in which the handler finds itself."""
-        context = record.context
+        delivery = record.delivery
         span = self._tracer.start_span(
-            f"process {context.endpoint}",
+            f"process {delivery.endpoint}",
             otel_context.Context(),  # no parent: a root
             SpanKind.CONSUMER,
             {
                 **_PROCESS,
                 "messaging.operation.type": "process",
-                "messaging.destination.name": context.endpoint,
-                "messaging.message.id": context.event_id,
-                "messaging.message.body.size": len(context.body),
-                "hookonce.event_type": context.event_type[:_LONGEST_TYPE],
-                "hookonce.handler": context.handler,
-                "hookonce.attempt": context.attempt,
-                "hookonce.is_replay": context.is_replay,
+                "messaging.destination.name": delivery.endpoint,
+                "messaging.message.id": delivery.event_id,
+                "messaging.message.body.size": len(delivery.body),
+                "hookonce.event_type": (delivery.event_type or "")[:_LONGEST_TYPE],
+                "hookonce.handler": record.handler,
+                "hookonce.attempt": record.attempt,
+                "hookonce.is_replay": record.is_replay,
             },
             _links(_arrival.get()),
         )
@@ -232,13 +232,12 @@ class OpenTelemetryObserver(Observer):
     def _end(
         self, record: HandlerFinished | HandlerFailed, result: str, failed: Mapping[str, str]
     ) -> None:
-        context = record.context
         self._duration.record(
             record.seconds,
             {
                 **_PROCESS,
-                "messaging.destination.name": context.endpoint,
-                "hookonce.handler": context.handler,
+                "messaging.destination.name": record.delivery.endpoint,
+                "hookonce.handler": record.handler,
                 **failed,
             },
         )

@@ -172,10 +172,8 @@ class PrometheusObserver(Observer):
 
     def handler_finished(self, record: HandlerFinished) -> None:
         """Count and time a run."""
-        context = record.context
-        self._metrics.handlers[context.endpoint, context.handler, "succeeded"].observe(
-            record.seconds
-        )
+        endpoint = record.delivery.endpoint
+        self._metrics.handlers[endpoint, record.handler, "succeeded"].observe(record.seconds)
 
     def handler_failed(self, record: HandlerFailed) -> None:
         """Count and time a run, by what the handler asked for."""
@@ -186,8 +184,8 @@ class PrometheusObserver(Observer):
                 result = "retry_requested"
             case _:
                 result = "failed"
-        context = record.context
-        self._metrics.handlers[context.endpoint, context.handler, result].observe(record.seconds)
+        endpoint = record.delivery.endpoint
+        self._metrics.handlers[endpoint, record.handler, result].observe(record.seconds)
 
     def event_put(self, record: EventPut) -> None:
         """Count what the inbox made of a delivery."""
