@@ -100,7 +100,7 @@ class DeliveryAnswered:
         outcome: the answer.
         seconds: since the request arrived.
         received: what arrived; None where the body was not read (too large, too slow, no POST).
-        event_id: the webhook-id of a genuine delivery.
+        verified: what the signature says, if the delivery is genuine.
         event_type: the type named in the signed body, where it could be read.
         hints: what the sender says beside a genuine delivery, unsigned.
         refusal: why it is not genuine, if it is not.
@@ -111,10 +111,15 @@ class DeliveryAnswered:
     outcome: Outcome
     seconds: float
     received: DeliveryReceived | None = None
-    event_id: str | None = None
+    verified: VerifiedDelivery | None = field(default=None, repr=False)
     event_type: str | None = None
     hints: DeliveryHints | None = None
     refusal: VerificationError | None = None
+
+    @property
+    def event_id(self) -> str | None:
+        """The webhook-id of a genuine delivery."""
+        return None if self.verified is None else self.verified.id
 
 
 @dataclass(frozen=True, slots=True, eq=False)

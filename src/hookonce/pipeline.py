@@ -142,9 +142,9 @@ class Pipeline:
         headers = _readable_twice(headers)
         received = DeliveryReceived(self._endpoint, body, headers, self._clock())
         self._observers.tell(received)
-        event_id = event_type = hints = refusal = None
+        verified = event_type = hints = refusal = None
         try:
-            delivery = self._verifier.verify(body, headers)
+            verified = self._verifier.verify(body, headers)
         except VerificationError as error:
             refusal = error
             self._observers.tell(DeliveryRefused(received, error))
@@ -153,15 +153,15 @@ class Pipeline:
             _log.error("no delivery can be verified: %s", error)
             outcome = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.SECRETS_UNAVAILABLE)
         else:
-            event_id, hints = delivery.id, DeliveryHints.parse(headers, self._service)
+            hints = DeliveryHints.parse(headers, self._service)
             if self._observers.wants(DeliveryVerified):
-                self._observers.tell(DeliveryVerified(received, delivery, hints))
+                self._observers.tell(DeliveryVerified(received, verified, hints))
             deadline = started + self._limits.answer_seconds
-            event_type, outcome = await self._receive(delivery, hints, received.at, deadline)
+            event_type, outcome = await self._receive(verified, hints, received.at, deadline)
         seconds = earlier + time.perf_counter() - entered
         self._observers.tell(
             DeliveryAnswered(
-                self._endpoint, outcome, seconds, received, event_id, event_type, hints, refusal
+                self._endpoint, outcome, seconds, received, verified, event_type, hints, refusal
             )
         )
         return outcome

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from .headers import DeliveryHeaders
-from .observation import DeliveryVerified, Observer
-from .signature import sign
+from .headers import DeliveryHeaders, RawHeaders
+from .observation import DeliveryAnswered, Observer
+from .signature import VerifiedDelivery, sign
 from .types import Clock
 
 __all__ = ["Rotation", "RotationWatch", "moment"]
@@ -80,9 +80,12 @@ class RotationWatch(Observer):
         """
         return tuple(self._matched.get(secret) for secret in self._look())
 
-    def delivery_verified(self, record: DeliveryVerified) -> None:
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Note which secret matched, and how many signatures there were."""
-        delivery, at = record.delivery, record.received.at
+        delivery, received = record.verified, record.received
+        if delivery is None or received is None:
+            return
+        at = received.at
         self._matched_since_look[delivery.secret_index] = at
         if delivery.signature_count < 2:
             if delivery.timestamp > self._signed_twice_at:
@@ -95,7 +98,9 @@ class RotationWatch(Observer):
             secrets = self._look()
             if is_double:
                 since = at if self._current is None else self._current.since
-                self._current = Rotation(since, has_both=_matching(record, secrets) > 1)
+                self._current = Rotation(
+                    since, has_both=_matching(delivery, received.headers, secrets) > 1
+                )
                 self._complain(at)
 
     def _look(self) -> tuple[str, ...]:
@@ -145,10 +150,9 @@ def _unprepared(rotation: Rotation, now: float) -> str:
     )
 
 
-def _matching(record: DeliveryVerified, secrets: tuple[str, ...]) -> int:
+def _matching(delivery: VerifiedDelivery, headers: RawHeaders, secrets: tuple[str, ...]) -> int:
     """Return how many of the secrets have signed a delivery, which is genuine already."""
-    delivery = record.delivery
-    signatures = DeliveryHeaders.parse(record.received.headers).signatures
+    signatures = DeliveryHeaders.parse(headers).signatures
     own = (
         sign(secret, delivery.id, delivery.body, timestamp=delivery.timestamp)["webhook-signature"]
         for secret in secrets

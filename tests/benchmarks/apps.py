@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -148,4 +149,8 @@ WATCHED: Mapping[str, Callable[[], ASGIApp]] = {
 def make() -> ASGIApp:
     """Return the application that the environment names; for uvicorn's ``--factory``."""
     logging.getLogger("hookonce").setLevel(logging.CRITICAL)
-    return {**APPS, **STEPS, **LEAST, **WATCHED}[os.environ["BENCHMARK_APP"]]()
+    app = {**APPS, **STEPS, **LEAST, **WATCHED}[os.environ["BENCHMARK_APP"]]()
+    # As `hookonce serve` does: else collections of garbage go over all that is imported.
+    gc.collect()
+    gc.freeze()
+    return app

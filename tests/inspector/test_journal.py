@@ -5,6 +5,7 @@ import logging
 import weakref
 
 import pytest
+from freezegun import freeze_time
 from support.waiting import until
 
 from hookonce import Inbox, Limits, Receiver, Reject
@@ -266,3 +267,21 @@ def test_headers_of_any_accepted_shape_are_measured() -> None:
 def test_a_bound_of_nothing_is_refused(bound: str) -> None:
     with pytest.raises(ValueError, match=bound):
         Bounds(**{bound: 0})
+
+
+async def test_beyond_so_many_a_second_only_what_fails_is_kept_and_all_is_counted() -> None:
+    receiver = a_receiver()
+    handling(receiver, *([None] * 20), ValueError("off"))
+    journal = watched(receiver, each_second=2)
+    events = [make_event(CommentReceived) for _ in range(21)]
+    with freeze_time("2026-01-01", real_asyncio=True):
+        async with TestSender(receiver, secrets=SECRET) as sender:
+            for event in events:
+                await sender.send(event)
+    *kept, failed = reversed(listed(journal))
+    assert [seen.verified and seen.verified.id for seen in kept] == [e.id for e in events[:2]]
+    assert [whats(seen) for seen in kept] == [[What.CLAIM, What.FINISHED, What.SETTLED]] * 2
+    assert failed.verified is not None
+    assert (failed.verified.id, failed.kind) == (events[20].id, Kind.RETRY)
+    assert What.FAILED in whats(failed)
+    assert sum(sum(slot.counts.values()) for slot in journal.series._slots) == 21

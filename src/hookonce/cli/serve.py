@@ -16,6 +16,7 @@ import uvicorn
 from hookonce import Receiver
 from hookonce.asgi import ASGIApp, Route, application
 
+from .collecting import spare_what_is_loaded
 from .ending import end_with_its_threads
 from .loading import load_receiver
 from .logs import LOG_CONFIG
@@ -108,6 +109,7 @@ def serve(
         log_config=LOG_CONFIG,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+    spare_what_is_loaded()
     server = _Server(config, before_end=inspector.end if inspector else lambda: None)
     with suppress(KeyboardInterrupt):
         server.run()

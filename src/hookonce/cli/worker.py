@@ -9,6 +9,7 @@ import click
 
 from hookonce import Receiver
 
+from .collecting import spare_what_is_loaded
 from .ending import end_with_its_threads, ended_by_signals
 from .loading import load_receiver
 from .logs import LOG_CONFIG
@@ -37,6 +38,7 @@ def worker(receiver: str) -> None:
             " with Receiver(inbox=Inbox(embedded=False), …)"
         )
     logging.config.dictConfig(LOG_CONFIG)
+    spare_what_is_loaded()
     run(_work(target, receiver))
     end_with_its_threads()
 

@@ -17,6 +17,8 @@ class Bounds:
     Attributes:
         deliveries: how many genuine deliveries, and other requests that were read.
         deliveries_bytes: what they may add up to.
+        each_second: how many genuine deliveries of a second are kept with all that happened to
+            them. Of what comes beyond it, only what failed is kept; everything is counted.
         refused: how many refused ones.
         refused_bytes: what those may add up to.
         histories_bytes: what the tracebacks of failed handlers may add up to.
@@ -29,6 +31,7 @@ class Bounds:
 
     deliveries: int = 500
     deliveries_bytes: int = 16 * 1024**2
+    each_second: int = 50
     refused: int = 200
     refused_bytes: int = 2 * 1024**2
     histories_bytes: int = 8 * 1024**2

@@ -7,7 +7,7 @@ takes no text apart: all reading, redacting and rendering waits until somebody l
 from __future__ import annotations
 
 import traceback
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -54,6 +54,9 @@ _KINDS: dict[str, Kind] = {
     Reason.EXHAUSTED: Kind.DEAD,
     Reason.ALREADY_DEAD: Kind.DEAD,
 }
+
+
+_UNREMARKABLE = {Kind.ACCEPTED, Kind.DUPLICATE}
 
 
 def kind_of(outcome: Outcome) -> Kind:
@@ -177,9 +180,9 @@ _Note: TypeAlias = tuple[int, int, float, object]
 class Journal(Observer):
     """Keeps what was seen within bounds, and counts it second by second.
 
-    In the middle of a delivery it only notes the records of genuine deliveries, in the order of
-    their coming; they are read when somebody looks (`_read`). If nobody does, the oldest notes are
-    dropped with the deliveries they are about, unread.
+    In the middle of a delivery it only notes records, and those of so many deliveries a second:
+    what is kept alive costs a busy receiver more than what is done. Notes are read when somebody
+    looks (`_read`). If nobody does, the oldest are dropped, with the deliveries they are about.
 
     Args:
         bounds: how much is kept.
@@ -206,6 +209,11 @@ class Journal(Observer):
         self._notes: deque[_Note] = deque()
         self._most_notes = bounds.deliveries * _NOTES_EACH
         self._noted_bytes = 0
+        self._each_second = bounds.each_second
+        self._second = self._room = 0
+        self._followed: OrderedDict[str, None] = OrderedDict()
+        # Some wait for their answer while others come and go.
+        self._most_followed = 2 * bounds.deliveries
         self._last = 0
         self.series = Series()
         self.version = 0
@@ -228,7 +236,16 @@ class Journal(Observer):
         return self._histories.get(event_id)
 
     def delivery_verified(self, record: DeliveryVerified) -> None:
-        """Note a genuine delivery, which has no answer yet."""
+        """Note a genuine delivery, which has no answer yet, unless too many come."""
+        event_id = record.delivery.id
+        if event_id not in self._followed:
+            second = int(record.received.at)
+            if second != self._second:
+                self._second, self._room = second, self._each_second
+            if not self._room:
+                return
+            self._room -= 1
+            self._follow(event_id)
         self._last += 1
         self._note(record, self._last)
         self._noted_bytes += len(record.delivery.body)
@@ -237,9 +254,11 @@ class Journal(Observer):
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Note the answer, or a request that was not genuine."""
-        self.series.note_answer(kind_of(record.outcome), record.seconds)
-        if record.event_id is not None:
-            self._note(record)
+        kind = kind_of(record.outcome)
+        self.series.note_answer(kind, record.seconds)
+        if record.verified is not None:
+            if record.verified.id in self._followed or kind not in _UNREMARKABLE:
+                self._note(record)
             return
         # Anybody may send what is no delivery at all: a place of its own, and read at once.
         received = record.received
@@ -250,11 +269,13 @@ class Journal(Observer):
 
     def event_claimed(self, record: EventClaimed) -> None:
         """Note what the store knew of an event."""
-        self._note(record)
+        if record.delivery.event_id in self._followed:
+            self._note(record)
 
     def handler_finished(self, record: HandlerFinished) -> None:
         """Note a handler's success."""
-        self._note(record)
+        if record.delivery.event_id in self._followed:
+            self._note(record)
 
     def handler_failed(self, record: HandlerFailed) -> None:
         """Note a handler's failure as text: the traceback itself would keep every local alive."""
@@ -264,19 +285,23 @@ class Journal(Observer):
         step = Step(
             self._clock(), What.FAILED, record.attempt, record.handler, record.seconds, text
         )
+        self._follow(record.delivery.event_id)
         self._note(_Failure(record.delivery.event_id, step))
 
     def event_settled(self, record: EventSettled) -> None:
         """Note the end of an attempt."""
-        self._note(record)
+        if record.delivery.event_id in self._followed:
+            self._note(record)
 
     def event_put(self, record: EventPut) -> None:
         """Note what the inbox made of a delivery."""
-        self._note(record)
+        if record.delivery.event_id in self._followed:
+            self._note(record)
 
     def event_taken(self, record: EventTaken) -> None:
         """Note a worker's beginning."""
-        self._note(record)
+        if record.delivery.event_id in self._followed:
+            self._note(record)
 
     def event_retried(self, record: EventRetried) -> None:
         """Note that an event waits for its next attempt."""
@@ -285,6 +310,12 @@ class Journal(Observer):
     def event_buried(self, record: EventBuried) -> None:
         """Note that an event is a dead letter."""
         self._note(record)
+
+    def _follow(self, event_id: str) -> None:
+        """Note what happens to an event from now on."""
+        self._followed[event_id] = None
+        if len(self._followed) > self._most_followed:
+            self._followed.popitem(last=False)
 
     def _note(self, record: object, number: int = 0) -> None:
         self.version += 1
@@ -318,15 +349,15 @@ class Journal(Observer):
         self._keep(seen)
 
     def _read_answered(self, record: DeliveryAnswered, version: int) -> None:
-        received, event_id = record.received, record.event_id
+        received, verified = record.received, record.verified
         seen = self._unanswered.pop(id(received), None)
         if seen is not None:
             seen.answered, seen.version = record, version
-        elif received is not None and event_id is not None:
-            # Forgotten before its answer: others were faster, and this one is worth a look.
+        elif received is not None and verified is not None:
+            # Not kept so far, or forgotten before its answer, and now it is worth a look.
             self._last += 1
-            seen = Seen(self._last, received.at, received, hints=record.hints, answered=record)
-            seen.version, seen.history = version, self._history(event_id)
+            seen = Seen(self._last, received.at, received, verified, record.hints, record)
+            seen.version, seen.history = version, self._history(verified.id)
             self._keep(seen)
 
     def _keep(self, seen: Seen) -> None:

@@ -27,7 +27,6 @@ from ..lease import within
 from ..observation import (
     BatchFlushed,
     DeliveryAnswered,
-    DeliveryVerified,
     EventBuried,
     EventPut,
     EventRetried,
@@ -38,6 +37,7 @@ from ..observation import (
 )
 from ..outcome import Reason
 from ..receiver import Receiver
+from ..signature import VerifiedDelivery
 from ..types import Clock, system_clock
 
 try:
@@ -152,23 +152,14 @@ class PrometheusObserver(Observer):
         label = event_type if event_type in self._types else self._type_label(event_type)
         metrics.deliveries[endpoint, label, outcome.status, outcome.reason].inc()
         metrics.answers[endpoint,].observe(record.seconds)
+        if record.verified is not None:
+            self._note_secret(endpoint, record.verified)
         # Test events do not count toward disabling (interface, Events: Delivery behaviour), and
         # what is no POST is no delivery.
         if event_type == TEST_TYPE or outcome.reason == Reason.METHOD_NOT_ALLOWED:
             return
         latest = metrics.success if outcome.status < _MULTIPLE_CHOICES else metrics.failure
         latest[endpoint,].set(self._clock())
-
-    def delivery_verified(self, record: DeliveryVerified) -> None:
-        """Count which secret matched, and show how far the clocks are apart."""
-        metrics, delivery, endpoint = self._metrics, record.delivery, record.received.endpoint
-        secret = endpoint, delivery.secret_index
-        metrics.matches[*secret, delivery.signature_count].inc()
-        now = self._clock()
-        if abs(now - self._matched.get(secret, 0.0)) >= _SAMPLING_SECONDS:
-            self._matched[secret] = now
-            metrics.last_match[secret].set(now)
-            metrics.skew[endpoint,].set(delivery.skew)
 
     def handler_finished(self, record: HandlerFinished) -> None:
         """Count and time a run."""
@@ -216,6 +207,16 @@ class PrometheusObserver(Observer):
         """Show how much a store did in one step."""
         self._metrics.batch_calls[record.store,].observe(record.calls)
         self._metrics.batch_duration[record.store,].observe(record.seconds)
+
+    def _note_secret(self, endpoint: str, delivery: VerifiedDelivery) -> None:
+        """Count which secret matched, and show how far the clocks are apart."""
+        metrics, secret = self._metrics, (endpoint, delivery.secret_index)
+        metrics.matches[*secret, delivery.signature_count].inc()
+        now = self._clock()
+        if abs(now - self._matched.get(secret, 0.0)) >= _SAMPLING_SECONDS:
+            self._matched[secret] = now
+            metrics.last_match[secret].set(now)
+            metrics.skew[endpoint,].set(delivery.skew)
 
     def _type_label(self, event_type: str | None) -> str:
         """Return what to call an event type in a label: only what was registered by its name."""
