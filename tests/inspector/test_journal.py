@@ -285,3 +285,19 @@ async def test_beyond_so_many_a_second_only_what_fails_is_kept_and_all_is_counte
     assert (failed.verified.id, failed.kind) == (events[20].id, Kind.RETRY)
     assert What.FAILED in whats(failed)
     assert sum(sum(slot.counts.values()) for slot in journal.series._slots) == 21
+
+
+async def test_an_event_that_is_followed_is_kept_however_many_come() -> None:
+    receiver = a_receiver()
+    handling(receiver)
+    journal = watched(receiver, each_second=1)
+    first, second, third = (make_event(CommentReceived) for _ in range(3))
+    journal.follow(third.id)
+    with freeze_time("2026-01-01", real_asyncio=True):
+        async with TestSender(receiver, secrets=SECRET) as sender:
+            for event in (first, second, third):
+                await sender.send(event)
+    assert [seen.verified and seen.verified.id for seen in listed(journal)] == [third.id, first.id]
+    history = journal.history_of(third.id)
+    assert history is not None
+    assert [step.what for step in history.steps] == [What.CLAIM, What.FINISHED, What.SETTLED]

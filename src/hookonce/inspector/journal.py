@@ -235,6 +235,12 @@ class Journal(Observer):
         self._read()
         return self._histories.get(event_id)
 
+    def follow(self, event_id: str) -> None:
+        """Note what happens to an event from now on, however much happens besides."""
+        self._followed[event_id] = None
+        if len(self._followed) > self._most_followed:
+            self._followed.popitem(last=False)
+
     def delivery_verified(self, record: DeliveryVerified) -> None:
         """Note a genuine delivery, which has no answer yet, unless too many come."""
         event_id = record.delivery.id
@@ -245,7 +251,7 @@ class Journal(Observer):
             if not self._room:
                 return
             self._room -= 1
-            self._follow(event_id)
+            self.follow(event_id)
         self._last += 1
         self._note(record, self._last)
         self._noted_bytes += len(record.delivery.body)
@@ -285,7 +291,7 @@ class Journal(Observer):
         step = Step(
             self._clock(), What.FAILED, record.attempt, record.handler, record.seconds, text
         )
-        self._follow(record.delivery.event_id)
+        self.follow(record.delivery.event_id)
         self._note(_Failure(record.delivery.event_id, step))
 
     def event_settled(self, record: EventSettled) -> None:
@@ -310,12 +316,6 @@ class Journal(Observer):
     def event_buried(self, record: EventBuried) -> None:
         """Note that an event is a dead letter."""
         self._note(record)
-
-    def _follow(self, event_id: str) -> None:
-        """Note what happens to an event from now on."""
-        self._followed[event_id] = None
-        if len(self._followed) > self._most_followed:
-            self._followed.popitem(last=False)
 
     def _note(self, record: object, number: int = 0) -> None:
         self.version += 1

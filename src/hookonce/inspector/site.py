@@ -150,6 +150,7 @@ class Site:
         if event_id is None:
             wanted = 'send {"id": "…"}'
             return JSONResponse({"ok": False, "outcome": wanted}, HTTPStatus.BAD_REQUEST)
+        self._journal.follow(event_id)  # it may be from before this process began
         replayed = await self._replays.replay(event_id, visit.client)
         self._overviews.forget()
         content = {"id": event_id, "ok": replayed.ok, "outcome": replayed.outcome}
