@@ -1,5 +1,6 @@
 """Long before the sender disables an endpoint that fails, the receiver says so."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -45,7 +46,6 @@ async def test_a_day_of_failure_is_told_two_days_before_the_sender_disables(
     receiver: Receiver,
     virtual_clock: VirtualClock,
     emulated_service: ServiceFactory,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with emulated_service(receiver, clock=virtual_clock) as service:
         await service.emit(CommentReceived)
@@ -60,10 +60,25 @@ async def test_a_day_of_failure_is_told_two_days_before_the_sender_disables(
         assert "failed for 26 h" in warning
         assert "the last answer was handler_failed" in warning
         assert "disables an endpoint after 72 h and 10 failed attempts" in warning
-        await service.emit(CommentReceived)
-        assert [r.getMessage() for r in caplog.records if r.name == "hookonce.disabling"] == [
-            await warnings_of(receiver)
-        ]
+
+
+async def test_it_is_logged_with_a_failure_and_once_an_hour(
+    receiver: Receiver,
+    webhook_secret: str,
+    virtual_clock: VirtualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lines = []
+    for hours in (0, 6, 6, 6, 6, 0.5, 0.6):
+        virtual_clock.tick(timedelta(hours=hours))
+        caplog.clear()
+        skew = time.time() - virtual_clock()
+        request = signed_request(make_event(CommentReceived), webhook_secret, skew=skew)
+        assert (await receiver.handle(request.body, request.headers)).status == 500
+        lines.append([r.getMessage() for r in caplog.records if r.name == "hookonce.disabling"])
+    assert [len(those) for those in lines] == [0, 0, 0, 0, 1, 0, 1]
+    assert lines[-1] == [await warnings_of(receiver)]
+    assert "failed for 25 h (7 attempts" in lines[-1][0]
 
 
 async def test_one_success_ends_a_streak(
