@@ -245,7 +245,7 @@ class _GuardedAnswer:
         if message["type"] == "http.response.start":
             self.started = True
             status = message["status"]
-            if status == HTTPStatus.GONE or HTTPStatus.MULTIPLE_CHOICES <= status < 400:
+            if status == 410 or 300 <= status < 400:
                 self.replaced = True
                 _log.error(
                     "the application answered a delivery to %s with %d; sent 500 instead",
@@ -288,11 +288,28 @@ def delivery_routes(
     ]
 
 
+async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
+    """Answer what is no delivery: 404 for a request, a closed door for a WebSocket."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+    else:
+        await _respond(send, NOT_FOUND)
+
+
 def application(
-    routes: Iterable[Route], lifespan: Callable[[object], AbstractAsyncContextManager[None]]
+    routes: Iterable[Route],
+    lifespan: Callable[[object], AbstractAsyncContextManager[None]],
+    otherwise: ASGIApp = elsewhere,
 ) -> ASGIApp:
-    """Return an application of these routes and nothing else; it never redirects."""
-    return Router(list(routes), redirect_slashes=False, default=elsewhere, lifespan=lifespan)
+    """Return an application of these routes; it never redirects.
+
+    Args:
+        routes: tried in this order.
+        lifespan: what is open while it runs.
+        otherwise: answers what no route is for.
+
+    """
+    return Router(list(routes), redirect_slashes=False, default=otherwise, lifespan=lifespan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +369,3 @@ async def run_lifespan(
         await send({"type": "lifespan.shutdown.failed", "message": str(error)})
         raise
     await send({"type": "lifespan.shutdown.complete"})
-
-
-async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
-    """Answer what is no delivery: 404 for a request, a closed door for a WebSocket."""
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-    else:
-        await _respond(send, NOT_FOUND)

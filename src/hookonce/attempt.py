@@ -325,8 +325,9 @@ class Attempts:
         return settlement.outcome
 
     def _tell_settled(self, attempt: Attempt, outcome: Outcome) -> None:
-        if self._observers.wants(EventSettled):
-            self._observers.tell(EventSettled(attempt.delivery, attempt.claim.attempt, outcome))
+        delivery = attempt.delivery
+        if self._observers.wants(EventSettled, delivery.event_id):
+            self._observers.tell(EventSettled(delivery, attempt.claim.attempt, outcome))
 
     async def _record(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from http import HTTPStatus
 
 from .handlers import TEST_TYPE
 from .observation import DeliveryAnswered, Observer
@@ -81,7 +80,7 @@ class DisableWatch(Observer):
         outcome = record.outcome
         if outcome.reason == Reason.METHOD_NOT_ALLOWED or record.event_type == TEST_TYPE:
             return
-        if outcome.status < HTTPStatus.BAD_REQUEST:
+        if outcome.status < 400:
             self._streak = None
             return
         now, before = self._clock(), self._streak

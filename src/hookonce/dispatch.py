@@ -13,11 +13,11 @@ import contextvars
 import inspect
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from .context import Context
 from .errors import Reject, Retry
@@ -33,7 +33,9 @@ _log = logging.getLogger("hookonce.dispatch")
 
 THREAD_NAME_PREFIX = "hookonce-handler"
 
-_OF_HANDLERS = (HandlerStarted, HandlerFinished, HandlerFailed)
+# What a function in a thread has returned, or raised. It is taken out of the list it is put into: a
+# future would keep the error, whose traceback leads to the future: a circle, with the body in it.
+_ValueOrError: TypeAlias = tuple[Any, BaseException | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +96,15 @@ class Progress:
         expected: how many handlers there are to run.
         finished: the handlers that have succeeded so far.
         changed: called after each of them but the last, which is followed by the end.
-        threads: the sync handlers that have been given to a thread, by their names.
+        threads: the sync handlers that have been given to a thread, by their names; each says in
+            the end whether it has succeeded.
 
     """
 
     expected: int = 1
     finished: set[str] = field(default_factory=set)
     changed: Callable[[], None] = lambda: None
-    threads: dict[str, Future[Any]] = field(default_factory=dict)
+    threads: dict[str, Future[bool]] = field(default_factory=dict)
 
     @property
     def thread_goes_on(self) -> bool:
@@ -114,10 +117,8 @@ class Progress:
         return frozenset(self.finished).union(ended)
 
 
-def _has_succeeded(future: Future[Any]) -> bool:
-    if not future.done() or future.cancelled() or future.exception() is not None:
-        return False
-    return not _is_only_begun(future.result())
+def _has_succeeded(future: Future[bool]) -> bool:
+    return future.done() and not future.cancelled() and future.result()
 
 
 def _is_only_begun(result: object) -> bool:
@@ -165,7 +166,7 @@ class Dispatcher:
         self._threads = threads
         self._handler_timeout = handler_timeout
         self._pool: ThreadPoolExecutor | None = None
-        self._overdue: set[Future[Any]] = set()
+        self._overdue: set[Future[bool]] = set()
 
     @property
     def overdue(self) -> int:
@@ -231,10 +232,19 @@ class Dispatcher:
     ) -> Failure | None:
         name = handler.name
         arguments = (event, attempt.context(name)) if handler.takes_context else (event,)
-        call = self._guarded(name, handler.function, handler.is_async, arguments, progress)
-        if any(map(self._observers.wants, _OF_HANDLERS)):
-            call = self._watched(call, attempt, name)
-        error = await call
+        delivery = attempt.delivery
+        if self._observers.wants(HandlerStarted, delivery.event_id):
+            told = HandlerStarted(delivery, name, attempt.number, attempt.is_replay)
+            self._observers.tell(told)
+        started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
+        try:
+            error = await self._guarded(
+                name, handler.function, handler.is_async, arguments, progress
+            )
+        except asyncio.CancelledError:
+            self._tell_end(attempt, name, started, RuntimeError("cancelled at shutdown"))
+            raise
+        self._tell_end(attempt, name, started, error)
         if error is None:
             progress.finished.add(handler.name)
             if len(progress.finished) < progress.expected:
@@ -245,26 +255,17 @@ class Dispatcher:
             error.add_note(note)
         return Failure(handler.name, error)
 
-    async def _watched(
-        self, call: Coroutine[Any, Any, Exception | None], attempt: Attempted, handler: str
-    ) -> Exception | None:
-        observers, delivery, number = self._observers, attempt.delivery, attempt.number
-        if observers.wants(HandlerStarted):
-            observers.tell(HandlerStarted(delivery, handler, number, attempt.is_replay))
-        started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
-        try:
-            error = await call
-        except asyncio.CancelledError:
-            failure = RuntimeError("cancelled at shutdown")
-            seconds = time.perf_counter() - started
-            observers.tell(HandlerFailed(delivery, handler, number, seconds, failure))
-            raise
-        seconds = time.perf_counter() - started
+    def _tell_end(
+        self, attempt: Attempted, handler: str, started: float, error: Exception | None
+    ) -> None:
+        delivery = attempt.delivery
+        if error is None and not self._observers.wants(HandlerFinished, delivery.event_id):
+            return
+        seconds, number = time.perf_counter() - started, attempt.number
         if error is None:
-            observers.tell(HandlerFinished(delivery, handler, number, seconds))
+            self._observers.tell(HandlerFinished(delivery, handler, number, seconds))
         else:
-            observers.tell(HandlerFailed(delivery, handler, number, seconds, error))
-        return error
+            self._observers.tell(HandlerFailed(delivery, handler, number, seconds, error))
 
     async def _guarded(
         self,
@@ -285,7 +286,11 @@ class Dispatcher:
             if is_async:
                 result = function(*arguments)
             else:
-                result = await self._in_thread(name, function, arguments, progress)
+                result, error = await self._in_thread(name, function, arguments, progress)
+                if isinstance(error, Exception):
+                    return error
+                if error is not None:
+                    raise error  # noqa: TRY301 - as if it had been raised here
             if result is not None:
                 result = await limited(self._handler_timeout, _ended(result))
             if result is not None and _is_only_begun(result):
@@ -310,7 +315,7 @@ class Dispatcher:
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         progress: Progress,
-    ) -> Any:
+    ) -> _ValueOrError:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=THREAD_NAME_PREFIX)
         loop = asyncio.get_running_loop()
@@ -320,14 +325,17 @@ class Dispatcher:
                 timer = loop.call_later(self._handler_timeout, self._is_overdue, name, future)
                 waiting.add_done_callback(lambda _: timer.cancel())
 
-        call = partial(_in_this_thread, partial(loop.call_soon_threadsafe, begun), function)
+        results: list[_ValueOrError] = []
+        begins = partial(loop.call_soon_threadsafe, begun)
+        call = partial(_in_this_thread, begins, function, results)
         future = self._pool.submit(contextvars.copy_context().run, call, arguments)
         progress.threads[name] = future
         # Cancelling it takes back what waits for a thread, and leaves alone what runs.
         waiting = asyncio.wrap_future(future)
-        return await waiting
+        await waiting
+        return results.pop()
 
-    def _is_overdue(self, name: str, future: Future[Any]) -> None:
+    def _is_overdue(self, name: str, future: Future[bool]) -> None:
         self._overdue.add(future)
         _log.error(
             "%s has been running for more than %g s; a thread cannot be cancelled, so it keeps"
@@ -338,14 +346,21 @@ class Dispatcher:
 
 
 def _in_this_thread(
-    begun: Callable[[], object], function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Any:
+    begun: Callable[[], object],
+    function: Callable[..., Any],
+    results: list[_ValueOrError],
+    arguments: tuple[Any, ...],
+) -> bool:
+    """Call a function, put down what comes of it, and return whether it has succeeded."""
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         begun()
     try:
-        return function(*arguments)
-    except StopIteration as error:  # a future cannot hold one
-        raise RuntimeError("the handler raised StopIteration") from error
+        result = function(*arguments)
+    except BaseException as error:  # noqa: BLE001 - it is handed on
+        results.append((None, error))
+        return False
+    results.append((result, None))
+    return not _is_only_begun(result)
 
 
 async def _ended(result: Any) -> Any:

@@ -106,7 +106,7 @@ class Intake:
             max_depth=self._inbox.max_depth,
             max_bytes=self._inbox.max_bytes,
         )
-        if self._observers.wants(EventPut):
+        if self._observers.wants(EventPut, delivery.event_id):
             self._observers.tell(EventPut(delivery, result))
         if isinstance(result, Stored):
             self._worker.nudge()

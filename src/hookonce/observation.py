@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from .errors import VerificationError
 from .headers import DeliveryHints, RawHeaders
@@ -354,6 +354,9 @@ class Observer(Protocol):
         return
 
 
+_Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
+"""A method, and of which events it is told; None for all."""
+
 _METHODS: dict[type, str] = {
     DeliveryReceived: "delivery_received",
     DeliveryVerified: "delivery_verified",
@@ -372,6 +375,10 @@ _METHODS: dict[type, str] = {
 }
 
 
+# What happens to an event that does well; a busy receiver has thousands of them in a second.
+_STEPS = {EventClaimed, EventPut, EventTaken, HandlerStarted, HandlerFinished, EventSettled}
+
+
 class Observers:
     """Tells all observers of a receiver; those that only inherit a method are not called.
 
@@ -384,26 +391,34 @@ class Observers:
     """
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._methods: dict[type, list[Callable[[Any], object]]] = {}
+        self._listeners: dict[type, list[_Listener]] = {}
         for observer in observers:
             self.add(observer)
 
-    def add(self, observer: Observer) -> None:
-        """Tell this one too from now on; TypeError if it is no observer."""
+    def add(self, observer: Observer, *, of: Container[str] | None = None) -> None:
+        """Tell this one too from now on; see `Receiver.observe`."""
         wanted = {record: _method(observer, name) for record, name in _METHODS.items()}
         for record, method in wanted.items():
             if getattr(method, "__func__", None) is not getattr(Observer, _METHODS[record]):
-                self._methods.setdefault(record, []).append(method)
+                events = of if record in _STEPS else None
+                self._listeners.setdefault(record, []).append((method, events))
 
-    def wants(self, record: type) -> bool:
+    def wants(self, record: type, event_id: str | None = None) -> bool:
         """Return whether anybody would listen: most records are made for nobody otherwise."""
-        return record in self._methods
+        try:
+            for _, events in self._listeners.get(record, ()):
+                if events is None or event_id in events:
+                    return True
+        except Exception:  # noqa: BLE001 - a container of the user's; `tell` logs it
+            return True
+        return False
 
-    def tell(self, record: object) -> None:
+    def tell(self, record: Any) -> None:
         """Give a record to everybody who wants it."""
-        for method in self._methods.get(record.__class__, ()):
+        for method, events in self._listeners.get(record.__class__, ()):
             try:
-                method(record)
+                if events is None or record.delivery.event_id in events:
+                    method(record)
             except KeyboardInterrupt:
                 raise
             except BaseException:  # noqa: BLE001 - an observer must not end the server either

@@ -146,8 +146,9 @@ class Pipeline:
         try:
             verified = self._verifier.verify(body, headers)
         except VerificationError as error:
-            refusal = error
-            self._observers.tell(DeliveryRefused(received, error))
+            # Its traceback leads back to this frame: a circle, with the body in it.
+            refusal = error.with_traceback(None)
+            self._observers.tell(DeliveryRefused(received, refusal))
             outcome = Outcome(error.status_hint, error.reason)
         except SecretError as error:
             _log.error("no delivery can be verified: %s", error)
@@ -240,7 +241,7 @@ class Pipeline:
             result = await self._in_time(
                 deadline, self._store.claim(key, token, self._limits.lease_seconds)
             )
-            if self._observers.wants(EventClaimed):
+            if self._observers.wants(EventClaimed, arrived.event_id):
                 self._observers.tell(EventClaimed(arrived, result))
             match result:
                 case Claimed():

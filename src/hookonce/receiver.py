@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Container, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from datetime import timedelta
@@ -354,14 +354,20 @@ class Receiver(Router):
         """
         return await self._pipeline.handle(body, headers, started=started)
 
-    def observe(self, observer: Observer) -> None:
+    def observe(self, observer: Observer, *, of: Container[str] | None = None) -> None:
         """Tell an observer of every step from now on, as those given to the constructor are.
+
+        Args:
+            observer: who is told.
+            of: the ids of the events it looks at closely, for example a sample; asked whenever
+                something happens, so it may change. Of other events it hears what arrives and is
+                answered, what fails, and what is retried or buried.
 
         Raises:
             TypeError: it is no observer; the message says what to do.
 
         """
-        self._observers.add(observer)
+        self._observers.add(observer, of=of)
 
     def note_unread(self, outcome: Outcome, seconds: float) -> None:
         """Tell observers of a request that was answered without its body: by an HTTP face.

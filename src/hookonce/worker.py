@@ -149,7 +149,7 @@ class Worker:
     def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt, or return what settles an event that cannot have one."""
         claim = taken.claim
-        if self._observers.wants(EventTaken):
+        if self._observers.wants(EventTaken, taken.delivery.event_id):
             self._observers.tell(EventTaken(taken.delivery, claim.attempt))
         if (run := self._runs.find(claim.key)) is not None:
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.

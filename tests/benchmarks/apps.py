@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hookonce import FileSecrets, Inbox, Receiver
-from hookonce.asgi import application
+from hookonce.asgi import application, elsewhere
+from hookonce.cli.collecting import collect_rarely
 from hookonce.events import CommentReceived
 from hookonce.inspector import Inspector
 from hookonce.observation import Observer
@@ -122,12 +122,12 @@ def unwatched() -> ASGIApp:
     return application(made.routes(PATH), made.lifespan)
 
 
-def watched() -> ASGIApp:
-    """Let one do it that counts for Prometheus, and has an inspector."""
-    metrics = PrometheusObserver()
-    made = _from_file([metrics])
-    routes = [*made.routes(PATH), *metrics_routes(made, metrics)]
-    return Inspector(made).beside(application(routes, made.lifespan), "/inspector")
+def inspected(metrics: PrometheusObserver | None = None) -> ASGIApp:
+    """Let one do it that has an inspector, and counts for Prometheus if there is an observer."""
+    made = _from_file([metrics] if metrics else [])
+    routes = [*made.routes(PATH), *(metrics_routes(made, metrics) if metrics else ())]
+    inspector = Inspector(made).below("/inspector", elsewhere)
+    return application(routes, made.lifespan, inspector)
 
 
 def _from_file(observers: Sequence[Observer]) -> Receiver:
@@ -143,7 +143,8 @@ def _from_file(observers: Sequence[Observer]) -> Receiver:
 
 WATCHED: Mapping[str, Callable[[], ASGIApp]] = {
     "receiver, SQLite, secrets in a file": unwatched,
-    "the same, watched": watched,
+    "the same, inspector open": inspected,
+    "the same, inspector open, metrics on": lambda: inspected(PrometheusObserver()),
 }
 
 
@@ -151,7 +152,5 @@ def make() -> ASGIApp:
     """Return the application that the environment names; for uvicorn's ``--factory``."""
     logging.getLogger("hookonce").setLevel(logging.CRITICAL)
     app = {**APPS, **STEPS, **LEAST, **WATCHED}[os.environ["BENCHMARK_APP"]]()
-    # As `hookonce serve` does: else collections of garbage go over all that is imported.
-    gc.collect()
-    gc.freeze()
+    collect_rarely()  # as `hookonce serve` does
     return app

@@ -11,7 +11,7 @@ from support.servers import HttpSender, Site, serving
 from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Receiver
-from hookonce.asgi import application
+from hookonce.asgi import application, elsewhere
 from hookonce.events import Event
 from hookonce.inspector import Inspector
 from hookonce.secrets import new_secret
@@ -67,7 +67,8 @@ async def inspected(
 ) -> AsyncIterator[Inspected]:
     """Serve a receiver and its inspector, to which every client seems to have an address."""
     inspector = Inspector(receiver, **options)
-    app = inspector.beside(application(receiver.routes("/webhooks"), receiver.lifespan), PATH)
+    otherwise = inspector.below(PATH, elsewhere)
+    app = application(receiver.routes("/webhooks"), receiver.lifespan, otherwise)
     if client is not None:
         app = seen_from(client, app)
     async with (

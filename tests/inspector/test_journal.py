@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import sys
 import weakref
 
 import pytest
@@ -16,7 +17,8 @@ from hookonce.inspector.journal import Journal, Seen, What
 from hookonce.inspector.series import Kind
 from hookonce.observation import DeliveryAnswered, DeliveryReceived
 from hookonce.outcome import Outcome
-from hookonce.testing import TestSender, make_event
+from hookonce.secrets import new_secret
+from hookonce.testing import TestSender, make_event, signed_request
 
 from .inspecting import SECRET, a_receiver
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 def watched(receiver: Receiver, **bounds: int) -> Journal:
     journal = Journal(Bounds(**bounds))
-    receiver.observe(journal)
+    receiver.observe(journal, of=journal.followed)
     return journal
 
 
@@ -123,6 +125,21 @@ async def test_bytes_are_bounded_too_and_one_too_large_is_kept_without_its_body(
     assert newest.received is None
     assert newest.kind is (Kind.REFUSED if tamper else Kind.ACCEPTED)
     assert [seen.number for seen in listed(journal)[1:]] == [seen.number for seen in small]
+
+
+@pytest.mark.parametrize("tamper", [False, True])
+async def test_nothing_keeps_the_body_of_one_too_large(tamper: bool) -> None:
+    receiver = a_receiver()
+    handling(receiver)
+    journal = watched(receiver, deliveries_bytes=5000, refused_bytes=5000)
+    large = make_event(CommentReceived, data={"text": "x" * 6000})
+    request = signed_request(large, new_secret() if tamper else SECRET)
+    held_before = sys.getrefcount(request.body)
+    await receiver.handle(request.body, request.headers)
+    (seen,) = listed(journal)
+    assert seen.kind is (Kind.REFUSED if tamper else Kind.ACCEPTED)
+    held = sys.getrefcount(request.body)
+    assert held == held_before
 
 
 async def test_a_delivery_forgotten_before_its_answer_is_listed_when_it_is_answered() -> None:

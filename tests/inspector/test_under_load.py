@@ -10,7 +10,7 @@ from support.servers import serving
 from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce import FileSecrets, Receiver
-from hookonce.asgi import application
+from hookonce.asgi import application, elsewhere
 from hookonce.events import CommentReceived
 from hookonce.secrets import new_secret
 from hookonce.telemetry.prometheus import PrometheusObserver, metrics_routes
@@ -62,7 +62,7 @@ async def test_a_hot_rotation_refuses_nothing_while_everything_is_watched(tmp_pa
     receiver.on(CommentReceived, name="greet")(lambda _: None)
     routes = [*receiver.routes("/webhooks"), *metrics_routes(receiver, metrics)]
     inspector = receiver.inspector()
-    app = inspector.beside(application(routes, receiver.lifespan), "/inspector")
+    app = application(routes, receiver.lifespan, inspector.below("/inspector", elsewhere))
     async with AsyncExitStack() as stack:
         site = await stack.enter_async_context(serving(app))
         client = await stack.enter_async_context(

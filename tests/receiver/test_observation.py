@@ -337,6 +337,55 @@ async def test_an_observer_that_comes_later_is_told_from_then_on(
     assert len(later.of(DeliveryAnswered)) == 1
 
 
+async def test_an_observer_of_some_events_hears_of_others_only_what_it_must(
+    webhook_secret: str, webhook_sender: SenderFactory
+) -> None:
+    receiver = Receiver(secrets=webhook_secret, store="memory://")
+    sampled, other, failing = (make_event(CommentReceived) for _ in range(3))
+    closely: Any = Notes()
+    receiver.observe(closely, of={sampled.id})
+
+    @receiver.on(CommentReceived, name="greet")
+    async def greet(event: CommentReceived) -> None:
+        if event.id == failing.id:
+            raise ValueError("no")
+
+    async with webhook_sender(receiver) as sender:
+        for event in (sampled, other, failing):
+            await sender.send(event)
+    # Each begins with what arrived, and ends with the answer.
+    ends = [i for i, name in enumerate(closely.names) if name == "DeliveryAnswered"]
+    first, second, third = (
+        closely.names[begin + 1 : end] for begin, end in zip([-1, *ends[:-1]], ends, strict=True)
+    )
+    assert first[2:] == ["EventClaimed", "HandlerStarted", "HandlerFinished", "EventSettled"]
+    assert second == ["DeliveryReceived", "DeliveryVerified"]
+    assert third == ["DeliveryReceived", "DeliveryVerified", "HandlerFailed"]
+
+
+async def test_an_observer_whose_choice_of_events_is_broken_harms_nothing(
+    receiver: Receiver,
+    notes: Notes,
+    webhook_sender: SenderFactory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def __contains__(self, event_id: object) -> bool:
+            raise OSError("away")
+
+    class Claims(Observer):
+        def event_claimed(self, record: EventClaimed) -> None:
+            raise AssertionError(record)
+
+    receiver.observe(Claims(), of=Broken())
+    receiver.on(CommentReceived, name="greet")(lambda _: None)
+    async with webhook_sender(receiver) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+    assert len(notes.of(EventClaimed)) == 1
+    (line,) = [record for record in caplog.records if record.name == "hookonce.observation"]
+    assert "the delivery is not affected" in line.getMessage()
+
+
 async def test_a_copy_is_not_watched_by_the_observers_of_its_original(
     receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
 ) -> None:

@@ -14,9 +14,9 @@ import click
 import uvicorn
 
 from hookonce import Receiver
-from hookonce.asgi import ASGIApp, Route, application
+from hookonce.asgi import ASGIApp, Route, application, elsewhere
 
-from .collecting import spare_what_is_loaded
+from .collecting import collect_rarely
 from .ending import end_with_its_threads
 from .loading import load_receiver
 from .logs import LOG_CONFIG
@@ -47,8 +47,8 @@ def service_app(
     If an inspector is given, it is at ``INSPECTOR_PATH``; ``more`` are routes beside all of these.
     """
     routes = [*receiver.routes(path), *receiver.health_routes(), *more]
-    app = application(routes, receiver.lifespan)
-    return app if inspector is None else inspector.beside(app, INSPECTOR_PATH)
+    otherwise = inspector.below(INSPECTOR_PATH, elsewhere) if inspector else elsewhere
+    return application(routes, receiver.lifespan, otherwise)
 
 
 @click.command()
@@ -109,7 +109,7 @@ def serve(
         log_config=LOG_CONFIG,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
-    spare_what_is_loaded()
+    collect_rarely()
     server = _Server(config, before_end=inspector.end if inspector else lambda: None)
     with suppress(KeyboardInterrupt):
         server.run()

@@ -9,7 +9,7 @@ import click
 
 from hookonce import Receiver
 
-from .collecting import spare_what_is_loaded
+from .collecting import collect_rarely
 from .ending import end_with_its_threads, ended_by_signals
 from .loading import load_receiver
 from .logs import LOG_CONFIG
@@ -38,7 +38,7 @@ def worker(receiver: str) -> None:
             " with Receiver(inbox=Inbox(embedded=False), …)"
         )
     logging.config.dictConfig(LOG_CONFIG)
-    spare_what_is_loaded()
+    collect_rarely()
     run(_work(target, receiver))
     end_with_its_threads()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import merge
 from itertools import chain
@@ -189,6 +189,7 @@ class Journal(Observer):
         clock: Unix time in seconds.
 
     Attributes:
+        followed: the events whose every step it wants to be told of.
         series: the counts.
         version: goes up with every change.
 
@@ -211,7 +212,7 @@ class Journal(Observer):
         self._noted_bytes = 0
         self._each_second = bounds.each_second
         self._second = self._room = 0
-        self._followed: OrderedDict[str, None] = OrderedDict()
+        self.followed: OrderedDict[str, None] = OrderedDict()
         # Some wait for their answer while others come and go.
         self._most_followed = 2 * bounds.deliveries
         self._last = 0
@@ -237,14 +238,14 @@ class Journal(Observer):
 
     def follow(self, event_id: str) -> None:
         """Note what happens to an event from now on, however much happens besides."""
-        self._followed[event_id] = None
-        if len(self._followed) > self._most_followed:
-            self._followed.popitem(last=False)
+        self.followed[event_id] = None
+        if len(self.followed) > self._most_followed:
+            self.followed.popitem(last=False)
 
     def delivery_verified(self, record: DeliveryVerified) -> None:
         """Note a genuine delivery, which has no answer yet, unless too many come."""
         event_id = record.delivery.id
-        if event_id not in self._followed:
+        if event_id not in self.followed:
             second = int(record.received.at)
             if second != self._second:
                 self._second, self._room = second, self._each_second
@@ -263,7 +264,7 @@ class Journal(Observer):
         kind = kind_of(record.outcome)
         self.series.note_answer(kind, record.seconds)
         if record.verified is not None:
-            if record.verified.id in self._followed or kind not in _UNREMARKABLE:
+            if record.verified.id in self.followed or kind not in _UNREMARKABLE:
                 self._note(record)
             return
         # Anybody may send what is no delivery at all: a place of its own, and read at once.
@@ -275,13 +276,11 @@ class Journal(Observer):
 
     def event_claimed(self, record: EventClaimed) -> None:
         """Note what the store knew of an event."""
-        if record.delivery.event_id in self._followed:
-            self._note(record)
+        self._note(record)
 
     def handler_finished(self, record: HandlerFinished) -> None:
         """Note a handler's success."""
-        if record.delivery.event_id in self._followed:
-            self._note(record)
+        self._note(record)
 
     def handler_failed(self, record: HandlerFailed) -> None:
         """Note a handler's failure as text: the traceback itself would keep every local alive."""
@@ -296,18 +295,15 @@ class Journal(Observer):
 
     def event_settled(self, record: EventSettled) -> None:
         """Note the end of an attempt."""
-        if record.delivery.event_id in self._followed:
-            self._note(record)
+        self._note(record)
 
     def event_put(self, record: EventPut) -> None:
         """Note what the inbox made of a delivery."""
-        if record.delivery.event_id in self._followed:
-            self._note(record)
+        self._note(record)
 
     def event_taken(self, record: EventTaken) -> None:
         """Note a worker's beginning."""
-        if record.delivery.event_id in self._followed:
-            self._note(record)
+        self._note(record)
 
     def event_retried(self, record: EventRetried) -> None:
         """Note that an event waits for its next attempt."""
@@ -352,6 +348,8 @@ class Journal(Observer):
         received, verified = record.received, record.verified
         seen = self._unanswered.pop(id(received), None)
         if seen is not None:
+            if seen.received is None:
+                record = replace(record, received=None, verified=seen.verified)
             seen.answered, seen.version = record, version
         elif received is not None and verified is not None:
             # Not kept so far, or forgotten before its answer, and now it is worth a look.
@@ -414,10 +412,14 @@ def _kept_bytes(seen: Seen, most_bytes: int) -> int:
     if seen.received is None:
         return 0
     size = len(seen.received.body) + _headers_size(seen.received.headers)
-    if size > most_bytes:
-        seen.received = None
-        return 0
-    return size
+    if size <= most_bytes:
+        return size
+    seen.received = None
+    if seen.verified is not None:
+        seen.verified = replace(seen.verified, body=b"")
+    if seen.answered is not None:
+        seen.answered = replace(seen.answered, received=None, verified=seen.verified)
+    return 0
 
 
 def _headers_size(headers: RawHeaders) -> int:

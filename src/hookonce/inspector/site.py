@@ -64,7 +64,7 @@ class Site:
         self._overviews = Overviews(receiver, self._journal, has_inbox=has_inbox)
         self.pages = Pages()
         self.live = Live(self._journal, bounds)
-        receiver.observe(self._journal)
+        receiver.observe(self._journal, of=self._journal.followed)
 
     def routes(self) -> list[Route]:
         """Return the routes, below wherever the inspector is mounted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Protocol
 
 from ..asgi import Readiness
@@ -28,8 +29,8 @@ class Watched(Protocol):
         """What reads its events."""
         ...
 
-    def observe(self, observer: Observer) -> None:
-        """Tell an observer of every step."""
+    def observe(self, observer: Observer, *, of: Container[str] | None = None) -> None:
+        """Tell an observer of what happens; of steps that go well, for those events alone."""
         ...
 
     async def stats(self) -> StoreStats:

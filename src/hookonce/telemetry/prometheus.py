@@ -18,6 +18,8 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import inf
 
 from ..asgi import Receive, Route, Scope, Send
 from ..errors import Reject, Retry, SecretError, StoreError
@@ -37,11 +39,10 @@ from ..observation import (
 )
 from ..outcome import Reason
 from ..receiver import Receiver
-from ..signature import VerifiedDelivery
 from ..types import Clock, system_clock
 
 try:
-    from prometheus_client import CollectorRegistry, make_asgi_app
+    from prometheus_client import CollectorRegistry, Counter, Histogram, make_asgi_app
     from prometheus_client.multiprocess import MultiProcessCollector
 
     from .prometheus_metrics import Metrics
@@ -60,9 +61,18 @@ _log = logging.getLogger("hookonce.telemetry")
 # A scrape is given up after ten seconds by default; what the store does not tell by then is left
 # out, and the counters are there all the same.
 _STATS_SECONDS = 2.0
-# Nobody reads gauges more often than that, and to set two is a microsecond of each delivery.
+# Nobody reads gauges more often than that, and to set three is a microsecond and a half.
 _SAMPLING_SECONDS = 1.0
-_MULTIPLE_CHOICES = 300
+
+
+@dataclass(slots=True, eq=False)
+class _Answers:
+    """Answers of one kind, and what counts them; to look that up for each costs as much as it."""
+
+    count: Counter
+    duration: Histogram
+    matches: Counter | None
+    sampled: float = -inf
 
 
 class PrometheusObserver(Observer):
@@ -86,7 +96,7 @@ class PrometheusObserver(Observer):
         self._metrics = Metrics(self.registry)
         self._receivers: dict[str, Receiver] = {}
         self._types = set(EVENT_CLASSES)
-        self._matched: dict[tuple[str, int], float] = {}
+        self._answers: dict[tuple[object, ...], _Answers] = {}
 
     def know(self, receiver: Receiver) -> None:
         """Name the event types of this receiver in labels, and show what its store holds.
@@ -147,19 +157,43 @@ class PrometheusObserver(Observer):
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Count and time the answer."""
-        metrics, outcome, endpoint = self._metrics, record.outcome, record.endpoint
-        event_type = record.event_type
+        outcome, verified, event_type = record.outcome, record.verified, record.event_type
         label = event_type if event_type in self._types else self._type_label(event_type)
-        metrics.deliveries[endpoint, label, outcome.status, outcome.reason].inc()
-        metrics.answers[endpoint,].observe(record.seconds)
+        secret = (verified.secret_index, verified.signature_count) if verified else None
+        kind = record.endpoint, label, outcome.status, outcome.reason, secret
+        answers = self._answers.get(kind) or self._new_answers(*kind)
+        answers.count.inc()
+        answers.duration.observe(record.seconds)
+        if answers.matches is not None:
+            answers.matches.inc()
+        now = self._clock()
+        if abs(now - answers.sampled) >= _SAMPLING_SECONDS:
+            answers.sampled = now
+            self._sample(record, now)
+
+    def _new_answers(
+        self, endpoint: str, label: str, status: int, reason: str, secret: tuple[int, int] | None
+    ) -> _Answers:
+        metrics = self._metrics
+        answers = self._answers[endpoint, label, status, reason, secret] = _Answers(
+            count=metrics.deliveries[endpoint, label, status, reason],
+            duration=metrics.answers[endpoint,],
+            matches=metrics.matches[endpoint, *secret] if secret else None,
+        )
+        return answers
+
+    def _sample(self, record: DeliveryAnswered, now: float) -> None:
+        """Set the gauges that tell of the latest answer."""
+        metrics, endpoint, outcome = self._metrics, record.endpoint, record.outcome
         if record.verified is not None:
-            self._note_secret(endpoint, record.verified)
+            metrics.last_match[endpoint, record.verified.secret_index].set(now)
+            metrics.skew[endpoint,].set(record.verified.skew)
         # Test events do not count toward disabling (interface, Events: Delivery behaviour), and
         # what is no POST is no delivery.
-        if event_type == TEST_TYPE or outcome.reason == Reason.METHOD_NOT_ALLOWED:
+        if record.event_type == TEST_TYPE or outcome.reason == Reason.METHOD_NOT_ALLOWED:
             return
-        latest = metrics.success if outcome.status < _MULTIPLE_CHOICES else metrics.failure
-        latest[endpoint,].set(self._clock())
+        latest = metrics.success if outcome.status < 300 else metrics.failure
+        latest[endpoint,].set(now)
 
     def handler_finished(self, record: HandlerFinished) -> None:
         """Count and time a run."""
@@ -207,16 +241,6 @@ class PrometheusObserver(Observer):
         """Show how much a store did in one step."""
         self._metrics.batch_calls[record.store,].observe(record.calls)
         self._metrics.batch_duration[record.store,].observe(record.seconds)
-
-    def _note_secret(self, endpoint: str, delivery: VerifiedDelivery) -> None:
-        """Count which secret matched, and show how far the clocks are apart."""
-        metrics, secret = self._metrics, (endpoint, delivery.secret_index)
-        metrics.matches[*secret, delivery.signature_count].inc()
-        now = self._clock()
-        if abs(now - self._matched.get(secret, 0.0)) >= _SAMPLING_SECONDS:
-            self._matched[secret] = now
-            metrics.last_match[secret].set(now)
-            metrics.skew[endpoint,].set(delivery.skew)
 
     def _type_label(self, event_type: str | None) -> str:
         """Return what to call an event type in a label: only what was registered by its name."""

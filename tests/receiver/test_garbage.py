@@ -1,0 +1,104 @@
+"""A delivery leaves nothing that only the garbage collector could free: no body waits for it."""
+
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hookonce import Receiver, Retry
+from hookonce.cli.collecting import collect_rarely
+from hookonce.events import CommentReceived
+from hookonce.secrets import new_secret
+from hookonce.testing import Payload, SignedRequest, make_event, signed_request
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+DELIVERIES = 20
+
+
+async def succeed(_: CommentReceived) -> None: ...
+
+
+def succeed_in_a_thread(_: CommentReceived) -> None: ...
+
+
+async def fail(_: CommentReceived) -> None:
+    raise ValueError("no")
+
+
+def fail_in_a_thread(_: CommentReceived) -> None:
+    raise ValueError("no")
+
+
+async def ask_for_a_retry(_: CommentReceived) -> None:
+    raise Retry
+
+
+def genuine(payload: Payload | None = None) -> SignedRequest:
+    return signed_request(payload or make_event(CommentReceived), SECRET)
+
+
+def forged() -> SignedRequest:
+    return signed_request(make_event(CommentReceived), new_secret())
+
+
+def unreadable() -> SignedRequest:
+    return signed_request(b'{"type"', SECRET, message_id=make_event(CommentReceived).id)
+
+
+@pytest.fixture
+def no_collections(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.CRITICAL, "hookonce")  # pytest would keep the errors
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize(
+    ("request_of", "handler", "status"),
+    [
+        (genuine, succeed, 200),
+        (genuine, succeed_in_a_thread, 200),
+        (genuine, fail, 500),
+        (genuine, fail_in_a_thread, 500),
+        (genuine, ask_for_a_retry, 503),
+        (forged, succeed, 401),
+        (unreadable, succeed, 202),
+    ],
+)
+async def test_a_delivery_leaves_no_cyclic_garbage(
+    request_of: Callable[[], SignedRequest],
+    handler: Callable[[CommentReceived], object],
+    status: int,
+    tmp_path: Path,
+) -> None:
+    store = f"sqlite:///{tmp_path}/hooks.db"
+    async with Receiver(secrets=SECRET, store=store) as receiver:
+        receiver.on(CommentReceived)(handler)
+        await answered(receiver, request_of(), status)
+        requests = [request_of() for _ in range(DELIVERIES)]
+        gc.collect()
+        for request in requests:
+            await answered(receiver, request, status)
+        assert gc.collect() < DELIVERIES
+
+
+async def answered(receiver: Receiver, request: SignedRequest, status: int) -> None:
+    assert (await receiver.handle(request.body, request.headers)).status == status
+
+
+def test_a_command_that_serves_collects_rarely() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_rarely()
+        assert gc.get_freeze_count() > 10_000
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
