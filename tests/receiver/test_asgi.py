@@ -550,7 +550,8 @@ async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_it
                 assert began == [event.id]
 
                 async def handled() -> bool:
-                    return (await next_sender.send(event)).reason == "handled"
+                    # On a slow disk it is recorded when the answer has gone out already.
+                    return (await next_sender.send(event)).reason in {"handled", "duplicate"}
 
                 await until_async(handled)
         finally:
