@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from hookonce import EnvironmentSecrets, Outcome, Reason, Receiver
 from hookonce.events import CommentReceived
-from hookonce.headers import DeliveryHeaders, RawHeaders
+from hookonce.verification.headers import DeliveryHeaders, RawHeaders
 
 seen: set[str] = set()
 

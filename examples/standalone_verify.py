@@ -5,8 +5,8 @@ python examples/standalone_verify.py
 
 from hookonce import Refusal, VerificationError, Verifier, sign, unwrap
 from hookonce.events import CommentReceived
-from hookonce.secrets import new_secret
 from hookonce.testing import make_event
+from hookonce.verification.secrets import new_secret
 
 new, old = new_secret(), new_secret()
 event = make_event(CommentReceived, data={"text": "Lovely bread!"})

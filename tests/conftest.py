@@ -2,7 +2,7 @@
 
 import pytest
 
-from hookonce.pytest_plugin import (
+from hookonce.integrations.pytest_plugin import (
     emulated_service,
     virtual_clock,
     webhook_secret,

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookonce import Refusal, VerificationError, sign, verify
-from hookonce.diagnosis import Diagnosis, diagnose
-from hookonce.headers import RawHeaders
-from hookonce.samples import event_body
-from hookonce.secrets import decode_secret
+from hookonce.testing.samples import event_body
+from hookonce.verification.diagnosis import Diagnosis, diagnose
+from hookonce.verification.headers import RawHeaders
+from hookonce.verification.secrets import decode_secret
 
 NOW = 1_780_000_000
 

@@ -64,7 +64,7 @@ def test_each_name_can_be_had_and_is_listed() -> None:
         _ = hookonce.Reciever  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("module", ["errors", "events", "observation", "resources", "testing"])
+@pytest.mark.parametrize("module", ["errors", "events", "resources", "telemetry", "testing"])
 def test_a_public_module_can_be_had_by_its_name_alone(module: str) -> None:
     code = f"import hookonce; print(hookonce.{module}.__name__)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,8 +19,8 @@ import pytest
 
 from hookonce import Backoff, Inbox, Limits, Reason, Receiver, Refusal, Reject
 from hookonce.events import EVENT_CLASSES, CommentReceived
-from hookonce.secrets import new_secret
 from hookonce.testing import TestSender, event_body, make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -61,7 +61,9 @@ def secret() -> str:
 def test_each_python_snippet_runs(number: int, tmp_path: Path, secret: str) -> None:
     snippet = SNIPPETS[number]
     (tmp_path / "snippet.py").write_text(snippet)
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["hookonce.pytest_plugin"]\n')
+    (tmp_path / "conftest.py").write_text(
+        'pytest_plugins = ["hookonce.integrations.pytest_plugin"]\n'
+    )
     how = ["-m", "pytest", "-q"] if "\nasync def test_" in snippet else []
     environment = os.environ | {"HOOKONCE_SECRETS": secret}
     done = subprocess.run(

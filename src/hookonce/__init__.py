@@ -1,7 +1,7 @@
 """Receive signed webhooks: verify each, handle each once, lose none.
 
 The names below are the public surface, together with the modules ``events``, ``resources``,
-``errors``, ``testing`` and ``observation``. A name is imported when it is first used, so that
+``errors``, ``telemetry`` and ``testing``. A name is imported when it is first used, so that
 ``from hookonce import verify`` costs a fifth of what a receiver does: 50 ms instead of 260.
 """
 
@@ -11,7 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .context import Context
+    from .delivery.context import Context
+    from .delivery.limits import Limits
+    from .delivery.outcome import Outcome, Reason
+    from .delivery.router import Router
     from .errors import (
         PayloadError,
         PayloadFault,
@@ -24,14 +27,11 @@ if TYPE_CHECKING:
         WebhookError,
     )
     from .events import Event, unwrap
-    from .inbox import Backoff, Inbox
-    from .limits import Limits
-    from .outcome import Outcome, Reason
-    from .providers import EnvironmentSecrets, FileSecrets
+    from .inbox.settings import Backoff, Inbox
     from .receiver import Receiver
-    from .routing import Router
-    from .secrets import SecretsProvider
-    from .signature import VerifiedDelivery, Verifier, sign, verify
+    from .verification.providers import EnvironmentSecrets, FileSecrets
+    from .verification.secrets import SecretsProvider
+    from .verification.signature import VerifiedDelivery, Verifier, sign, verify
 
 __all__ = [
     "Backoff",
@@ -66,23 +66,23 @@ __version__ = "0.1.0"
 
 # The modules of the names above, as a type checker sees them there.
 _MODULES = {
-    "context": ("Context",),
+    "delivery.context": ("Context",),
+    "delivery.limits": ("Limits",),
+    "delivery.outcome": ("Outcome", "Reason"),
+    "delivery.router": ("Router",),
     "errors": (
         *("PayloadError", "PayloadFault", "Refusal", "Reject", "Retry", "SecretError"),
         *("StoreError", "VerificationError", "WebhookError"),
     ),
     "events": ("Event", "unwrap"),
-    "inbox": ("Backoff", "Inbox"),
-    "limits": ("Limits",),
-    "outcome": ("Outcome", "Reason"),
-    "providers": ("EnvironmentSecrets", "FileSecrets"),
+    "inbox.settings": ("Backoff", "Inbox"),
     "receiver": ("Receiver",),
-    "routing": ("Router",),
-    "secrets": ("SecretsProvider",),
-    "signature": ("VerifiedDelivery", "Verifier", "sign", "verify"),
+    "verification.providers": ("EnvironmentSecrets", "FileSecrets"),
+    "verification.secrets": ("SecretsProvider",),
+    "verification.signature": ("VerifiedDelivery", "Verifier", "sign", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-_PUBLIC_MODULES = {"errors", "events", "observation", "resources", "testing"}
+_PUBLIC_MODULES = {"errors", "events", "resources", "telemetry", "testing"}
 
 
 if not TYPE_CHECKING:  # or a checker would find every name, misspelt ones too

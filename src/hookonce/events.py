@@ -16,10 +16,10 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union, 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from .errors import PayloadError, PayloadFault
-from .headers import RawHeaders
 from .resources import Channel, Instant, PostTarget, ReceivedComment, ReceivedMessage, Resource
-from .secrets import SecretSource
-from .signature import DEFAULT_TOLERANCE, verify
+from .verification.headers import RawHeaders
+from .verification.secrets import SecretSource
+from .verification.signature import DEFAULT_TOLERANCE, verify
 
 __all__ = [
     "EVENT_CLASSES",

@@ -12,31 +12,42 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from . import asgi
-from .asgi import Middleware, Receive, Route, Scope, Send
-from .attempt import Attempts
-from .dead import DeadLetters
-from .delivery_log import DeliveryLog
-from .disabling import DisableWatch, FailureStreak
+from .clock import Clock, system_clock
+from .delivery.attempt import Attempts
+from .delivery.disabling import DisableWatch, FailureStreak
+from .delivery.lease import within
+from .delivery.limits import Limits
+from .delivery.log import DeliveryLog
+from .delivery.outcome import Outcome
+from .delivery.pipeline import Pipeline
+from .delivery.records import BatchFlushed, DeliveryAnswered, Observer, Observers
+from .delivery.rotation import Rotation, RotationWatch
+from .delivery.router import Router
+from .delivery.runs import Runs
 from .errors import SecretError, StoreError
-from .headers import RawHeaders
-from .inbox import Inbox
-from .intake import Intake
-from .lease import within
-from .limits import Limits
-from .observation import BatchFlushed, DeliveryAnswered, Observer, Observers
-from .outcome import Outcome
-from .pipeline import Pipeline
-from .rotation import Rotation, RotationWatch
-from .routing import Router
-from .runs import Runs
-from .secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
-from .signature import DEFAULT_TOLERANCE, Verifier
+from .http.app import (
+    DeliveryApp,
+    Middleware,
+    Receive,
+    Route,
+    Scope,
+    Send,
+    delivery_routes,
+    elsewhere,
+    run_lifespan,
+)
+from .http.guard import StatusGuard, app_path
+from .http.health import Readiness, health_routes
+from .inbox.intake import Intake
+from .inbox.letters import DeadLetters
+from .inbox.settings import Inbox
+from .inbox.waiting import WaitingEvents
 from .stores import open_store
-from .stores.base import DEFAULT_RETENTION, BatchingStore, Store, StoreStats
-from .stores.inbox import InboxStore
-from .types import Clock, system_clock
-from .waiting import WaitingEvents
+from .stores.contract import DEFAULT_RETENTION, BatchingStore, InboxStore, Store
+from .stores.values import StoreStats
+from .verification.headers import RawHeaders
+from .verification.secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
+from .verification.signature import DEFAULT_TOLERANCE, Verifier
 
 if TYPE_CHECKING:
     from .inspector import Bounds, Inspector, Redaction
@@ -162,8 +173,8 @@ class Receiver(Router):
             clock=clock,
             observers=self._observers,
         )
-        self._app = asgi.DeliveryApp(self.handle, self._limits, unread=self.note_unread)
-        self._guarded = asgi.StatusGuard(self._app)
+        self._app = DeliveryApp(self.handle, self._limits, unread=self.note_unread)
+        self._guarded = StatusGuard(self._app)
         self.dead = DeadLetters(
             store=store,
             router=self,
@@ -397,7 +408,7 @@ class Receiver(Router):
             middleware: for these routes alone; whatever it answers, no 3xx or 410 goes out.
 
         """
-        return asgi.delivery_routes(path, self._app, middleware)
+        return delivery_routes(path, self._app, middleware)
 
     def inspector(
         self,
@@ -431,16 +442,16 @@ class Receiver(Router):
 
     def health_routes(self) -> list[Route]:
         """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application."""
-        return asgi.health_routes(self.check)
+        return health_routes(self.check)
 
     async def stats(self) -> StoreStats:
         """Return how much the store holds of this endpoint; raises StoreError."""
         return await within(self._limits.store_seconds, self._store.stats(endpoint=self._endpoint))
 
-    async def check(self) -> asgi.Readiness:
+    async def check(self) -> Readiness:
         """Return whether deliveries can be taken, and if not, why."""
         if not self._pipeline.accepting:
-            return asgi.Readiness(("the receiver is shutting down",))
+            return Readiness(("the receiver is shutting down",))
         problems = []
         warnings = self._disabling.warnings()
         if self._attempts.overdue:
@@ -460,7 +471,7 @@ class Receiver(Router):
             problems.append("the store cannot be used; the log says why")
         except SecretError as error:
             problems.append(f"no delivery can be verified: {error}")
-        return asgi.Readiness(tuple(problems), warnings)
+        return Readiness(tuple(problems), warnings)
 
     async def _stranded(self) -> tuple[str, ...]:
         """Return a warning of events in an inbox that this receiver does not have any more."""
@@ -570,11 +581,11 @@ class Receiver(Router):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve as an ASGI application, alone or mounted."""
         if scope["type"] == "lifespan":
-            await asgi.run_lifespan(self, receive, send)
-        elif scope["type"] == "http" and asgi.app_path(scope) in _OWN_PATHS:
+            await run_lifespan(self, receive, send)
+        elif scope["type"] == "http" and app_path(scope) in _OWN_PATHS:
             await self._guarded(scope, receive, send)
         else:
-            await asgi.elsewhere(scope, receive, send)
+            await elsewhere(scope, receive, send)
 
 
 def _with_inbox(store: Store) -> InboxStore:

@@ -16,11 +16,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hookonce import FileSecrets, Inbox, Receiver
-from hookonce.asgi import application, elsewhere
 from hookonce.cli.collecting import collect_rarely
+from hookonce.delivery.records import Observer
 from hookonce.events import CommentReceived
+from hookonce.http.app import application, elsewhere
 from hookonce.inspector import Inspector
-from hookonce.observation import Observer
 from hookonce.telemetry.prometheus import PrometheusObserver, metrics_routes
 
 from .ladder import LEAST, STEPS

@@ -18,10 +18,10 @@ from typing import Any
 
 import apsw
 
-from hookonce.stores.base import Delivery
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.redis_codec import Step, step
-from hookonce.tokens import new_token
+from hookonce.stores.redis.codec import Step, step
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Delivery
 
 from .draining import PATIENCE_SECONDS, Drained, Stopwatch
 from .filling import ENDPOINT, deliveries, fill

@@ -11,9 +11,9 @@ import time
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from hookonce.stores.base import Claimed, Store, delivery_key
-from hookonce.stores.inbox import InboxStore, Stored, Taken
-from hookonce.tokens import new_token
+from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, Stored, Taken, delivery_key
 
 from .filling import ENDPOINT, deliveries
 

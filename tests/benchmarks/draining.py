@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from hookonce import Inbox, Receiver
 from hookonce.events import CommentReceived
-from hookonce.secrets import new_secret
-from hookonce.stores.inbox import InboxStore
+from hookonce.stores.contract import InboxStore
+from hookonce.verification.secrets import new_secret
 
 from .filling import deliveries, fill, inbox_store
 

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from hookonce import Limits, sign
-from hookonce.samples import event_body, new_event_id
-from hookonce.secrets import new_secret
+from hookonce.testing.samples import event_body, new_event_id
+from hookonce.verification.secrets import new_secret
 
 from .measuring import AtMost, Result
 from .serving import Server, serving

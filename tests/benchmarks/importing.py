@@ -14,7 +14,7 @@ __all__ = ["imports"]
 _ROUNDS, _QUICK_ROUNDS = 15, 3
 _STATEMENTS = {
     "nothing": "pass",
-    "hookonce.signature": "import hookonce.signature",
+    "hookonce.verification.signature": "import hookonce.verification.signature",
     "hookonce": "import hookonce",
     "standardwebhooks": "import standardwebhooks",
     "pydantic.BaseModel": "from pydantic import BaseModel",

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from support.redis_servers import redis_server
 
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 from .apps import APPS
 from .ladder import LEAST, STEPS

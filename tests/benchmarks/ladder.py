@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hookonce import Verifier
 from hookonce.events import Event, EventParser
-from hookonce.headers import RawHeaders
+from hookonce.verification.headers import RawHeaders
 
 __all__ = ["LEAST", "STEPS"]
 

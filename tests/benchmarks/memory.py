@@ -20,14 +20,15 @@ import apsw
 from support.redis_servers import redis_server
 
 from hookonce import Reason, Receiver, sign
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
-from hookonce.samples import event_body
-from hookonce.secrets import new_secret
 from hookonce.stores import open_store
-from hookonce.stores.base import Claimed, Store
+from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
-from hookonce.tokens import new_token
-from hookonce.types import DeliveryKey, system_clock
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, DeliveryKey
+from hookonce.testing.samples import event_body
+from hookonce.verification.secrets import new_secret
 
 from .flooding import flood, resident_mib
 from .importing import imports

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 from .apps import SECRETS_FILE, WATCHED
 from .measuring import AtLeast, Part, Result, pinned, spread

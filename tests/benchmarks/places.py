@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 
 from support.redis_servers import redis_server
 
-from hookonce.stores.base import Claimed, Done, Store, delivery_key
-from hookonce.stores.inbox import InboxStore
+from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.tokens import new_token
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, Done, delivery_key
 
 from .filling import ENDPOINT
 

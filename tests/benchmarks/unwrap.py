@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from hookonce import Verifier, sign, unwrap
 from hookonce.events import EVENT_CLASSES, EventParser
-from hookonce.secrets import new_secret
 from hookonce.testing import event_body
+from hookonce.verification.secrets import new_secret
 
 from .measuring import AtMost, Part, Result, Subject, compare
 from .peers import parsing

@@ -17,12 +17,12 @@ from itertools import count, cycle, islice
 from typing import TextIO, TypeAlias
 
 from hookonce import Receiver, VerificationError, Verifier, sign, verify
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
-from hookonce.headers import signed_parts
-from hookonce.samples import event_body
-from hookonce.secrets import new_secret
-from hookonce.signature import signer
-from hookonce.types import system_clock
+from hookonce.testing.samples import event_body
+from hookonce.verification.headers import signed_parts
+from hookonce.verification.secrets import new_secret
+from hookonce.verification.signature import signer
 
 from .measuring import AtMost, Part, Result, Subject, compare
 from .peers import verifying

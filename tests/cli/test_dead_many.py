@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from support.redis_servers import redis_server
 
-from hookonce.samples import event_body
-from hookonce.stores.base import Claimed, DeadReason, Delivery
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Token
+from hookonce.stores.values import Claimed, DeadReason, Delivery, Token
+from hookonce.testing.samples import event_body
 
 from .letters import (
     APP,

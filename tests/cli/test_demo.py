@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-import hookonce.signature
+import hookonce.verification.signature
 from hookonce import VerifiedDelivery, Verifier
-from hookonce.dispatch import Dispatcher, Report
+from hookonce.delivery.dispatch import Dispatcher, Report
 from hookonce.events import EVENT_CLASSES
-from hookonce.stores.base import ClaimResult, Ownership
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import DeliveryKey, Token
+from hookonce.stores.values import ClaimResult, DeliveryKey, Ownership, Token
 
 from .recorder import closed_port_url
 from .running import Result, invoke, run, running
@@ -126,7 +125,7 @@ def forget_what_was_claimed(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_any_signature(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hookonce.signature, "compare_digest", lambda *_: True)
+    patch.setattr(hookonce.verification.signature, "compare_digest", lambda *_: True)
 
 
 def run_handlers_twice(patch: pytest.MonkeyPatch) -> None:
@@ -252,7 +251,9 @@ def sabotaged(sabotage: str) -> list[str]:
 def test_stopping_it_does_not_turn_wrong_outcomes_into_right_ones(
     tmp_path: Path, temporary: Path
 ) -> None:
-    command = sabotaged("import hookonce.signature as s; s.compare_digest = lambda *_: True")
+    command = sabotaged(
+        "import hookonce.verification.signature as s; s.compare_digest = lambda *_: True"
+    )
     environment = {"TMPDIR": str(temporary)}
     with running("demo", "--keep", here=tmp_path, environment=environment, command=command) as demo:
         demo.printed(r"until Ctrl-C")

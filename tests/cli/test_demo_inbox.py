@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from support.redis_servers import redis_server
 
+from hookonce.delivery.outcome import Outcome, Reason
+from hookonce.delivery.pipeline import Pipeline
 from hookonce.events import EVENT_CLASSES
-from hookonce.outcome import Outcome, Reason
-from hookonce.pipeline import Pipeline
-from hookonce.stores.base import Ownership
 from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import Ownership
 
 from .running import Result, invoke, run, running
 

@@ -19,7 +19,7 @@ from hookonce.cli.emulation import Run
 from hookonce.cli.output import Output
 from hookonce.emulator.rules import ATTEMPTS
 from hookonce.errors import VerificationError
-from hookonce.secrets import new_secret, secret_lines
+from hookonce.verification.secrets import new_secret, secret_lines
 
 from .recorder import Recorder, closed_port_url, recording
 from .running import COMMAND, OLD_SECRET, SECRET, Result, eventually, invoke, on_a_terminal, run

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hookonce.samples import event_body
-from hookonce.secrets import decode_secret
+from hookonce.testing.samples import event_body
+from hookonce.verification.secrets import decode_secret
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, invoke, run, running
 

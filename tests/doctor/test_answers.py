@@ -2,11 +2,11 @@
 
 import pytest
 
+from hookonce.delivery.outcome import Outcome, Reason
 from hookonce.doctor import Level
 from hookonce.doctor.answers import Reply, answer_finding, slash_finding, time_finding
 from hookonce.errors import Refusal
-from hookonce.inprocess import HttpAnswer
-from hookonce.outcome import Outcome, Reason
+from hookonce.testing.inprocess import HttpAnswer
 
 
 def reply(status: int, reason: str | None = None, location: str | None = None) -> Reply:

@@ -16,7 +16,7 @@ from hookonce.doctor.settings import (
     type_findings,
 )
 from hookonce.events import EVENT_CLASSES, CommentReceived, WebhookTest
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 from .findings import only
 

@@ -16,8 +16,8 @@ from hookonce.doctor import site as site_module
 from hookonce.emulator.over_http import OverHttp
 from hookonce.emulator.transport import CALM, Network, Request
 from hookonce.events import WebhookTest
-from hookonce.inprocess import HttpAnswer
-from hookonce.secrets import new_secret
+from hookonce.testing.inprocess import HttpAnswer
+from hookonce.verification.secrets import new_secret
 
 from . import apps
 from .findings import above_note, only

@@ -11,12 +11,12 @@ from hookonce import Inbox, Receiver
 from hookonce.doctor import Finding, Level, Subject
 from hookonce.doctor.storage import store_findings
 from hookonce.events import CommentReceived
-from hookonce.samples import event_body
-from hookonce.secrets import new_secret
-from hookonce.stores.base import Delivery
 from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Delivery
 from hookonce.testing import TestSender, make_event
-from hookonce.tokens import new_token
+from hookonce.testing.samples import event_body
+from hookonce.verification.secrets import new_secret
 
 from .findings import above_note, only
 

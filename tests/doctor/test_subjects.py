@@ -12,11 +12,11 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from hookonce import Receiver
-from hookonce.asgi import StatusGuard
 from hookonce.doctor import subjects_in
+from hookonce.http.guard import StatusGuard
 from hookonce.integrations.fastapi import router_for
 from hookonce.integrations.litestar import handler_for
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 
 def new_receiver() -> Receiver:

@@ -18,8 +18,8 @@ from hookonce.doctor.trial import trial_findings
 from hookonce.events import CommentReceived, WebhookTest
 from hookonce.integrations.fastapi import router_for
 from hookonce.integrations.litestar import handler_for
-from hookonce.secrets import new_secret
 from hookonce.testing import TestSender, make_event
+from hookonce.verification.secrets import new_secret
 
 from . import apps
 from .findings import above_note, only

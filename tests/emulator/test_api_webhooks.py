@@ -11,7 +11,7 @@ from hookonce import Receiver
 from hookonce.emulator import DisabledReason, EmulatedService, VirtualClock
 from hookonce.events import CommentReceived
 from hookonce.resources import WebhookDelivery, WebhookEndpoint
-from hookonce.secrets import decode_secret, new_secret
+from hookonce.verification.secrets import decode_secret, new_secret
 
 pytestmark = pytest.mark.anyio
 

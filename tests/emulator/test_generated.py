@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 
-from hookonce.emulator.generated import (
-    DIRECT_MESSAGE,
-    STORY_REPLY,
-    EventGenerator,
-    content_types,
-)
+from hookonce.emulator.generated import DIRECT_MESSAGE, STORY_REPLY, EventGenerator, content_types
 from hookonce.events import EVENT_CLASSES, EventParser
 from hookonce.resources import Channel
 

@@ -8,7 +8,7 @@ from support.node import installed_modules, verifying_server
 
 from hookonce.emulator import Chaos, Disturbance, EmulatedService
 from hookonce.emulator.rules import SUBSCRIBABLE
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from hookonce import Receiver
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.emulator.records import Attempt
 from hookonce.events import CommentReceived
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from hookonce.emulator import Attempt, EmulatedService, VirtualClock
 from hookonce.emulator.rules import ANSWER_SECONDS
 from hookonce.events import CommentReceived
 from hookonce.resources import WebhookDelivery
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

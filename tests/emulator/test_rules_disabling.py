@@ -5,13 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.recorder import Received, Recorder, add_endpoint, answering, ticking
 
-from hookonce.emulator import (
-    DisabledReason,
-    EmulatedService,
-    EndpointStatus,
-    Notice,
-    VirtualClock,
-)
+from hookonce.emulator import DisabledReason, EmulatedService, EndpointStatus, Notice, VirtualClock
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from hookonce import Receiver, verify
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.events import EVENT_CLASSES, CommentReceived, Event, EventParser, PostTargetFailed
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

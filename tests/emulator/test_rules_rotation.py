@@ -10,7 +10,7 @@ from support.recorder import Received, Recorder, add_endpoint
 
 from hookonce import Receiver, SecretError, VerificationError, verify
 from hookonce.emulator import EmulatedService, VirtualClock
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from support.redis_servers import VALKEY_SERVER, RedisServer, redis_server
 from support.waiting import until_async
 
 from hookonce import Inbox, Receiver
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 from .fleet import Fleet, fleet
 from .journal import Line, judge, now_ns, read_journal

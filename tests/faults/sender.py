@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count, repeat
 
 from hookonce import sign
-from hookonce.samples import event_body
+from hookonce.testing.samples import event_body
 
 from .program import FAILS_ONCE
 

@@ -11,11 +11,11 @@ from support.servers import HttpSender, Site, serving
 from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Receiver
-from hookonce.asgi import application, elsewhere
 from hookonce.events import Event
+from hookonce.http.app import application, elsewhere
 from hookonce.inspector import Inspector
-from hookonce.secrets import new_secret
 from hookonce.testing import signed_request
+from hookonce.verification.secrets import new_secret
 
 __all__ = ["PATH", "SECRET", "TOKEN", "Inspected", "a_receiver", "acting", "inspected", "seen_from"]
 

@@ -10,15 +10,15 @@ from freezegun import freeze_time
 from support.waiting import until
 
 from hookonce import Inbox, Limits, Receiver, Reject
+from hookonce.delivery.outcome import Outcome
+from hookonce.delivery.records import DeliveryAnswered, DeliveryReceived
 from hookonce.errors import Refusal, VerificationError
 from hookonce.events import CommentReceived
 from hookonce.inspector import Bounds
 from hookonce.inspector.journal import Journal, Seen, What
 from hookonce.inspector.series import Kind
-from hookonce.observation import DeliveryAnswered, DeliveryReceived
-from hookonce.outcome import Outcome
-from hookonce.secrets import new_secret
 from hookonce.testing import TestSender, make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 from .inspecting import SECRET, a_receiver
 

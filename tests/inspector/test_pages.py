@@ -13,12 +13,12 @@ from support.stores import FaultyStore
 from support.waiting import until
 
 from hookonce import Inbox, Receiver, Reject
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived, Event
 from hookonce.inspector import Bounds, Inspector, Redaction
-from hookonce.secrets import new_secret
 from hookonce.stores.memory import MemoryStore
 from hookonce.testing import SignedRequest, make_event, signed_request
-from hookonce.types import system_clock
+from hookonce.verification.secrets import new_secret
 
 from .inspecting import PATH, SECRET, a_receiver, inspected
 

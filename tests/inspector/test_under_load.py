@@ -10,11 +10,11 @@ from support.servers import serving
 from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce import FileSecrets, Receiver
-from hookonce.asgi import application, elsewhere
 from hookonce.events import CommentReceived
-from hookonce.secrets import new_secret
+from hookonce.http.app import application, elsewhere
 from hookonce.telemetry.prometheus import PrometheusObserver, metrics_routes
 from hookonce.testing import make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,8 @@ from support.waiting import PATIENCE_SECONDS
 from hookonce import Receiver
 from hookonce.events import CommentReceived
 from hookonce.integrations.django import webhook_urls
-from hookonce.secrets import new_secret
 from hookonce.testing import make_event
+from hookonce.verification.secrets import new_secret
 from integrations.django_project import project
 from integrations.wsgi_servers import served_by_werkzeug
 

@@ -17,8 +17,8 @@ from support.waiting import until, until_async
 
 from hookonce import Context, Limits, Receiver, Reject, Retry
 from hookonce.events import CommentReceived
-from hookonce.secrets import decode_secret, new_secret
 from hookonce.testing import SignedRequest, event_body, make_event, new_event_id, signed_request
+from hookonce.verification.secrets import decode_secret, new_secret
 from integrations.sites import ADAPTERS, Adapter, Served, sending
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from support.waiting import PATIENCE_SECONDS
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.integrations.flask import register
-from hookonce.secrets import new_secret
 from hookonce.testing import make_event, signed_request
+from hookonce.verification.secrets import new_secret
 from integrations.wsgi_servers import served_by_werkzeug
 
 pytestmark = pytest.mark.anyio

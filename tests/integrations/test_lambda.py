@@ -12,8 +12,8 @@ import pytest
 from hookonce import Inbox, Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.integrations.aws_lambda import LambdaHandler
-from hookonce.secrets import new_secret
 from hookonce.testing import SignedRequest, make_event, signed_request
+from hookonce.verification.secrets import new_secret
 from integrations.lambda_gateways import Timer
 
 SECRET = new_secret()

@@ -17,8 +17,8 @@ from support.servers import delivering
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.integrations.litestar import handler_for
-from hookonce.secrets import new_secret
 from hookonce.testing import make_event
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

@@ -15,12 +15,12 @@ from support.waiting import PATIENCE_SECONDS, until
 from hookonce import Inbox, Limits, Outcome, Receiver
 from hookonce.errors import StoreError
 from hookonce.events import CommentReceived
-from hookonce.headers import RawHeaders
 from hookonce.integrations import loop_thread
 from hookonce.integrations.loop_thread import LoopThread
-from hookonce.secrets import new_secret
 from hookonce.stores.memory import MemoryStore
 from hookonce.testing import make_event, signed_request
+from hookonce.verification.headers import RawHeaders
+from hookonce.verification.secrets import new_secret
 
 SECRET = new_secret()
 

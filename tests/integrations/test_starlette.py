@@ -13,8 +13,8 @@ from support.servers import delivering
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.secrets import new_secret
 from hookonce.testing import make_event
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

@@ -15,8 +15,8 @@ from werkzeug.wrappers import Response
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.integrations.wsgi import StatusGuard, WSGIReceiver
-from hookonce.secrets import new_secret
 from hookonce.testing import SignedRequest, make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -34,11 +34,11 @@ from support.stores import FaultyStore
 from support.waiting import until, until_async
 
 from hookonce import Context, Limits, Outcome, Receiver, StoreError
-from hookonce.asgi import StatusGuard
 from hookonce.events import CommentReceived
-from hookonce.secrets import new_secret
+from hookonce.http.guard import StatusGuard
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import SignedRequest, TestSender, make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

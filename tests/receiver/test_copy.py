@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from hookonce import Context, Inbox, Limits, Receiver, SecretError
+from hookonce.delivery.handler import ErrorHook, Handler
+from hookonce.delivery.outcome import Outcome
+from hookonce.delivery.router import Router
 from hookonce.events import CommentReceived, Event, MessageReceived
-from hookonce.handlers import ErrorHook, Handler
-from hookonce.headers import RawHeaders
-from hookonce.outcome import Outcome
-from hookonce.routing import Router
-from hookonce.secrets import new_secret
 from hookonce.stores.memory import MemoryStore
 from hookonce.testing import TestSender, make_event
+from hookonce.verification.headers import RawHeaders
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

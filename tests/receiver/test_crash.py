@@ -9,9 +9,9 @@ from support.waiting import until_async
 
 from hookonce import Receiver
 from hookonce.events import CommentReceived
-from hookonce.secrets import new_secret
-from hookonce.stores.base import DeadReason
+from hookonce.stores.values import DeadReason
 from hookonce.testing import make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

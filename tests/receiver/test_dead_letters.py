@@ -21,13 +21,14 @@ from hookonce import (
     StoreError,
 )
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
-from hookonce.pytest_plugin import SenderFactory
-from hookonce.secrets import new_secret
-from hookonce.stores.base import Claimed, DeadReason, Store, delivery_key
+from hookonce.integrations.pytest_plugin import SenderFactory
+from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, DeadReason, delivery_key
 from hookonce.testing import TestSender, event_body, make_event, signed_request
-from hookonce.tokens import new_token
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

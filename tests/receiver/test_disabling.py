@@ -8,9 +8,9 @@ import pytest
 from hookonce import Receiver
 from hookonce.emulator import VirtualClock
 from hookonce.events import CommentReceived, WebhookTest
-from hookonce.pytest_plugin import ServiceFactory
-from hookonce.secrets import new_secret
+from hookonce.integrations.pytest_plugin import ServiceFactory
 from hookonce.testing import make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

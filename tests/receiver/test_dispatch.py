@@ -17,10 +17,11 @@ from support.waiting import until, until_async
 
 from hookonce import Context, Limits, Receiver, Reject, Retry
 from hookonce.events import CommentReceived, Event, PostTargetFailed, WebhookTest
-from hookonce.pytest_plugin import SenderFactory
-from hookonce.stores.base import DeadReason, Store
+from hookonce.integrations.pytest_plugin import SenderFactory
+from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import DeadReason
 from hookonce.testing import SignedRequest, TestSender, make_event, signed_request
 
 pytestmark = pytest.mark.anyio

@@ -21,9 +21,9 @@ from hookonce.events import (
     UnknownEvent,
     WebhookTest,
 )
-from hookonce.pytest_plugin import SenderFactory
-from hookonce.secrets import new_secret
+from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.testing import SignedRequest, event_body, make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 SECRET = new_secret()
 parser = EventParser()

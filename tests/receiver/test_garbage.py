@@ -10,8 +10,8 @@ import pytest
 from hookonce import Receiver, Retry
 from hookonce.cli.collecting import collect_rarely
 from hookonce.events import CommentReceived
-from hookonce.secrets import new_secret
 from hookonce.testing import Payload, SignedRequest, make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,10 @@ from support.waiting import until, until_async
 
 from hookonce import Backoff, Context, Inbox, Limits, Receiver, Reject, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
-from hookonce.secrets import new_secret
-from hookonce.stores.base import (
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     INTERRUPTED,
     Claimed,
     DeadLetter,
@@ -26,10 +28,8 @@ from hookonce.stores.base import (
     Delivery,
     delivery_key,
 )
-from hookonce.stores.memory import MemoryStore
-from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import event_body, make_event, new_event_id
-from hookonce.tokens import new_token
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,7 @@ from support.servers import delivering
 from support.waiting import until
 
 from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry
-from hookonce.events import CommentReceived, WebhookTest
-from hookonce.observation import (
+from hookonce.delivery.records import (
     BatchFlushed,
     DeliveryAnswered,
     DeliveryReceived,
@@ -31,9 +30,9 @@ from hookonce.observation import (
     HandlerStarted,
     Observer,
 )
-from hookonce.pytest_plugin import SenderFactory
-from hookonce.stores.base import Claimed, DeadReason, Done
-from hookonce.stores.inbox import Stored
+from hookonce.events import CommentReceived, WebhookTest
+from hookonce.integrations.pytest_plugin import SenderFactory
+from hookonce.stores.values import Claimed, DeadReason, Done, Stored
 from hookonce.testing import make_event, signed_request
 
 pytestmark = pytest.mark.anyio

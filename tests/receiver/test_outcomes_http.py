@@ -30,15 +30,16 @@ from support.stores import FaultyStore
 from support.waiting import until, until_async
 
 from hookonce import Limits, Receiver, Reject, Retry, sign
-from hookonce.asgi import DeliveryApp, StatusGuard
+from hookonce.delivery.outcome import Outcome
 from hookonce.events import ChannelUnhealthy, CommentReceived, UnknownEvent
-from hookonce.headers import RawHeaders
-from hookonce.outcome import Outcome
-from hookonce.secrets import decode_secret, new_secret
-from hookonce.stores.base import DeadReason
+from hookonce.http.app import DeliveryApp
+from hookonce.http.guard import StatusGuard
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import DeadReason
 from hookonce.testing import SignedRequest, event_body, make_event, new_event_id, signed_request
+from hookonce.verification.headers import RawHeaders
+from hookonce.verification.secrets import decode_secret, new_secret
 
 pytestmark = pytest.mark.anyio
 

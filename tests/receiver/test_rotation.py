@@ -8,8 +8,8 @@ import pytest
 from hookonce import FileSecrets, Receiver
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.events import CommentReceived
-from hookonce.pytest_plugin import ServiceFactory
-from hookonce.secrets import new_secret
+from hookonce.integrations.pytest_plugin import ServiceFactory
+from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 

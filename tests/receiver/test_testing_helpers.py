@@ -17,8 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from hookonce import Event, Receiver, Retry, VerificationError, verify
 from hookonce.events import EVENT_CLASSES, CommentReceived, PostTargetFailed, UnknownEvent
-from hookonce.pytest_plugin import SenderFactory
-from hookonce.secrets import decode_secret, new_secret
+from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.testing import (
     Answer,
     SignedRequest,
@@ -28,6 +27,7 @@ from hookonce.testing import (
     new_event_id,
     signed_request,
 )
+from hookonce.verification.secrets import decode_secret, new_secret
 
 SECRET = new_secret()
 
@@ -387,7 +387,9 @@ async def test_the_factory_signs_with_the_secret_of_the_test(
 
 
 def test_the_plugin_works_in_a_project_that_asks_for_it_as_documented(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["hookonce.pytest_plugin"]\n')
+    (tmp_path / "conftest.py").write_text(
+        'pytest_plugins = ["hookonce.integrations.pytest_plugin"]\n'
+    )
     (tmp_path / "test_mine.py").write_text(
         textwrap.dedent(
             """

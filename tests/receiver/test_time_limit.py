@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hookonce.time_limit import OutOfTimeError, done_within, limited
+from hookonce.delivery.time_limit import OutOfTimeError, done_within, limited
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,8 @@ from subprocess import run
 
 import pytest
 
-from hookonce import tokens
-from hookonce.tokens import new_token
+from hookonce.stores import tokens
+from hookonce.stores.tokens import new_token
 
 FORKING = """
 import os

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from hookonce import Receiver
 from hookonce.events import CommentReceived
 from hookonce.rehearsal.virtual_loop import VirtualLoop
-from hookonce.secrets import new_secret
 from hookonce.testing import Answer, TestSender, make_event
+from hookonce.verification.secrets import new_secret
 
 __all__ = ["SECRET", "Delivering", "comment", "delivering"]
 

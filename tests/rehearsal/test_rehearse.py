@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from hookonce import Context, Event, Inbox, Outcome, Reason, Receiver, Reject, Retry
-from hookonce.asgi import Receive, Scope, Send
 from hookonce.events import CommentReceived, PostTargetFailed
-from hookonce.headers import RawHeaders
+from hookonce.http.app import Receive, Scope, Send
 from hookonce.rehearsal import Breach, Mode, Report, rehearse
 from hookonce.rehearsal.ledger import HandlerRun, Ledger, RunOutcome
 from hookonce.rehearsal.report import Emitted, judged
-from hookonce.secrets import new_secret
-from hookonce.stores.base import DeadReason
+from hookonce.stores.values import DeadReason
+from hookonce.verification.headers import RawHeaders
+from hookonce.verification.secrets import new_secret
 
 SECRET = new_secret()
 

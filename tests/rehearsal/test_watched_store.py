@@ -19,12 +19,11 @@ from hookonce.events import CommentReceived
 from hookonce.rehearsal.virtual_loop import VirtualLoop, run_virtually
 from hookonce.rehearsal.watched_store import WatchedInboxStore, watched
 from hookonce.stores import open_store
-from hookonce.stores.base import Delivery, Store
-from hookonce.stores.inbox import Batch, InboxStore, Stored, Taken
+from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.tokens import new_token
-from hookonce.types import Token
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Batch, Delivery, Stored, Taken, Token
 
 from .rehearsing import SECRET, comment, delivering
 

@@ -22,11 +22,11 @@ from support.redis_servers import (
     valkey_cluster,
 )
 
-from hookonce.stores.base import DEFAULT_RETENTION, Store
+from hookonce.clock import Clock
+from hookonce.stores.contract import DEFAULT_RETENTION, Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Clock
 
 Factory: TypeAlias = Callable[[pytest.FixtureRequest, timedelta, Clock], Store]
 

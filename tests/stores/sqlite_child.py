@@ -16,10 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import Claimed, DeadReason, Delivery, delivery_key
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.tokens import new_token
-from hookonce.types import DeliveryKey
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, DeadReason, Delivery, DeliveryKey, delivery_key
 
 LEASE = 600.0
 FORKS = 8

@@ -15,21 +15,25 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
+from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.values import (
     Claimed,
     ClaimResult,
     Dead,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
     InFlight,
     Ownership,
-    Store,
+    PutResult,
+    Stored,
     StoreStats,
+    Token,
+    Waiting,
 )
-from hookonce.stores.inbox import InboxStore, PutResult, Stored, Waiting
-from hookonce.types import Clock, DeliveryKey, Token
 
 __all__ = ["RETENTION", "StoreMachine"]
 

@@ -21,11 +21,10 @@ import pytest
 from support.redis_servers import RedisServer
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import Claimed, DeadReason, Delivery, delivery_key
-from hookonce.stores.inbox import Batch, InboxStore
+from hookonce.stores.contract import InboxStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.types import Token
+from hookonce.stores.values import Batch, Claimed, DeadReason, Delivery, Token, delivery_key
 
 TURNS = 12
 LEASE = 10.0

@@ -11,23 +11,23 @@ from dataclasses import replace
 
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
-    DEFAULT_RETENTION,
+from hookonce.stores.contract import DEFAULT_RETENTION, Store
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     Dead,
     DeadLetter,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
     FailedAttempt,
     InFlight,
     Ownership,
-    Store,
     StoreStats,
 )
-from hookonce.tokens import new_token
-from hookonce.types import Clock, DeliveryKey
 
 pytestmark = pytest.mark.anyio
 

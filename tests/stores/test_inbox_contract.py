@@ -10,25 +10,30 @@ from typing import Any
 import pytest
 from stores.conftest import BACKENDS
 
-from hookonce.stores.base import (
-    DEFAULT_RETENTION,
+from hookonce.clock import Clock
+from hookonce.stores.contract import DEFAULT_RETENTION, WORKER_SECONDS, InboxStore, Store
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     INTERRUPTED,
-    WORKER_SECONDS,
+    Batch,
     Claimed,
     Dead,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
     FailedAttempt,
+    Full,
     InFlight,
     Ownership,
-    Store,
+    PutResult,
+    Stored,
     StoreStats,
+    Taken,
+    Token,
+    Waiting,
     delivery_key,
 )
-from hookonce.stores.inbox import Batch, Full, InboxStore, PutResult, Stored, Taken, Waiting
-from hookonce.tokens import new_token
-from hookonce.types import Clock, DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import Claimed, Dead, DeadReason, Delivery, Done, InFlight, Store
-from hookonce.tokens import new_token
+from hookonce.stores.contract import Store
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, Dead, DeadReason, Delivery, Done, InFlight
 
 pytestmark = pytest.mark.anyio
 

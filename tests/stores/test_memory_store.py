@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
-    DEFAULT_RETENTION,
+from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     Dead,
     DeadReason,
+    DeliveryKey,
     Done,
     InFlight,
     Ownership,
     delivery_key,
 )
-from hookonce.stores.memory import MemoryStore
-from hookonce.tokens import new_token
-from hookonce.types import Clock, DeliveryKey
 
 pytestmark = pytest.mark.anyio
 

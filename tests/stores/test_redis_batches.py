@@ -11,18 +11,19 @@ from support.redis_servers import RedisServer
 from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     DeadReason,
     Delivery,
     Done,
+    Full,
     InFlight,
     Ownership,
+    Stored,
     delivery_key,
 )
-from hookonce.stores.inbox import Full, Stored
-from hookonce.stores.redis import RedisStore
-from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

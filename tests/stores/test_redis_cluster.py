@@ -12,19 +12,22 @@ from redis.asyncio.sentinel import Sentinel
 from support.redis_servers import RedisServer, redis_server, sentinel
 from support.waiting import until_async
 
-from hookonce.stores.base import (
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
+    Full,
     InFlight,
+    PutResult,
+    Stored,
     StoreStats,
+    Token,
     delivery_key,
 )
-from hookonce.stores.inbox import Full, PutResult, Stored
-from hookonce.stores.redis import RedisStore
-from hookonce.tokens import new_token
-from hookonce.types import DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 

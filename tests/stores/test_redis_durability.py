@@ -18,18 +18,19 @@ from support.redis_servers import (
 from support.waiting import until_async
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     DeadReason,
     Delivery,
     Done,
     InFlight,
     Ownership,
+    Stored,
+    Waiting,
     delivery_key,
 )
-from hookonce.stores.inbox import Stored, Waiting
-from hookonce.stores.redis import RedisStore
-from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

@@ -13,17 +13,18 @@ from support.redis_servers import RedisServer, free_port, redis_server
 from support.waiting import until, until_async
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     DeadReason,
     Delivery,
     InFlight,
     Ownership,
+    Stored,
+    Waiting,
     delivery_key,
 )
-from hookonce.stores.inbox import Stored, Waiting
-from hookonce.stores.redis import RedisStore
-from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

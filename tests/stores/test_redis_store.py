@@ -16,7 +16,10 @@ from redis.asyncio import Redis
 from support.redis_servers import RedisServer, leaked_keys
 from support.waiting import until, until_async
 
-from hookonce.stores.base import (
+from hookonce.stores.contract import InboxStore
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     Dead,
     DeadReason,
@@ -25,11 +28,11 @@ from hookonce.stores.base import (
     FailedAttempt,
     InFlight,
     Ownership,
+    Stored,
+    Taken,
+    Waiting,
     delivery_key,
 )
-from hookonce.stores.inbox import InboxStore, Stored, Taken, Waiting
-from hookonce.stores.redis import RedisStore
-from hookonce.tokens import new_token
 
 pytestmark = pytest.mark.anyio
 

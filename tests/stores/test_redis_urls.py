@@ -9,11 +9,11 @@ from contextlib import aclosing
 import pytest
 from support.redis_servers import RedisServer, redis_server
 
+from hookonce.clock import system_clock
 from hookonce.stores import open_store
-from hookonce.stores.base import Claimed, delivery_key
 from hookonce.stores.redis import RedisStore
-from hookonce.tokens import new_token
-from hookonce.types import system_clock
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, delivery_key
 
 pytestmark = pytest.mark.anyio
 

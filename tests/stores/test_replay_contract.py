@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from hookonce.stores.base import (
-    DEFAULT_RETENTION,
+from hookonce.clock import Clock
+from hookonce.stores.contract import DEFAULT_RETENTION, Store
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     Dead,
     DeadLetter,
@@ -22,11 +24,9 @@ from hookonce.stores.base import (
     FailedAttempt,
     InFlight,
     Ownership,
-    Store,
     StoreStats,
+    Token,
 )
-from hookonce.tokens import new_token
-from hookonce.types import Clock, Token
 
 pytestmark = pytest.mark.anyio
 

@@ -12,21 +12,21 @@ from datetime import timedelta
 import pytest
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
-    DEFAULT_RETENTION,
+from hookonce.stores.contract import DEFAULT_RETENTION, Store
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     Dead,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
     InFlight,
     Ownership,
-    Store,
     StoreStats,
+    Token,
     delivery_key,
 )
-from hookonce.tokens import new_token
-from hookonce.types import DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 

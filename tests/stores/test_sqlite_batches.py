@@ -13,22 +13,26 @@ from typing import Any
 import apsw
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
-    DEFAULT_RETENTION,
+from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     Dead,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
+    Full,
     InFlight,
     Ownership,
+    Stored,
+    Token,
+    Waiting,
     delivery_key,
 )
-from hookonce.stores.inbox import Full, Stored, Waiting
-from hookonce.stores.sqlite import SQLiteStore
-from hookonce.tokens import new_token
-from hookonce.types import Clock, DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 

@@ -13,21 +13,23 @@ from typing import Any
 import apsw
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
-    DEFAULT_RETENTION,
+from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     Dead,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
     InFlight,
     Ownership,
+    Token,
     delivery_key,
 )
-from hookonce.stores.sqlite import SQLiteStore
-from hookonce.tokens import new_token
-from hookonce.types import Clock, DeliveryKey, Token
 
 pytestmark = pytest.mark.anyio
 
@@ -143,7 +145,7 @@ class TestSharedOpening:
     async def test_the_file_may_be_created_elsewhere_at_any_moment_of_opening_it(
         self, path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, moment: int
     ) -> None:
-        monkeypatch.setattr("hookonce.stores.sqlite_writer._BUSY_MILLISECONDS", 100)
+        monkeypatch.setattr("hookonce.stores.sqlite.writer._BUSY_MILLISECONDS", 100)
         statements = itertools.count()
         other = SQLiteStore(path)
 
@@ -361,8 +363,8 @@ class TestPruning:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         await store.aclose()
-        monkeypatch.setattr("hookonce.stores.sqlite_writer._FIRST_MAINTENANCE_SECONDS", 0.0)
-        monkeypatch.setattr("hookonce.stores.sqlite._PRUNE_PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("hookonce.stores.sqlite.writer._FIRST_MAINTENANCE_SECONDS", 0.0)
+        monkeypatch.setattr("hookonce.stores.sqlite.store._PRUNE_PAUSE_SECONDS", 0.0)
         await store.open()
         left = "SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM attempts)"
         async with asyncio.timeout(20):

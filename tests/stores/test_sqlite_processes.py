@@ -17,10 +17,11 @@ from tempfile import TemporaryDirectory
 import apsw
 import pytest
 
-from hookonce.stores.base import Claimed, Dead, Delivery, Done, InFlight, Store, delivery_key
+from hookonce.clock import uptime
+from hookonce.stores.contract import Store
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.tokens import new_token
-from hookonce.types import Token, uptime
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, Dead, Delivery, Done, InFlight, Token, delivery_key
 
 pytestmark = pytest.mark.anyio
 

@@ -15,19 +15,19 @@ import apsw
 import pytest
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
     Claimed,
     Dead,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
     InFlight,
     Ownership,
     delivery_key,
 )
-from hookonce.stores.sqlite import SQLiteStore
-from hookonce.tokens import new_token
-from hookonce.types import DeliveryKey
 
 pytestmark = pytest.mark.anyio
 
@@ -333,9 +333,9 @@ class TestLockedFile:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr("hookonce.stores.sqlite_writer._BUSY_MILLISECONDS", 50)
-        monkeypatch.setattr("hookonce.stores.sqlite_writer._FIRST_MAINTENANCE_SECONDS", 0.01)
-        monkeypatch.setattr("hookonce.stores.sqlite._PRUNE_INTERVAL_SECONDS", 0.01)
+        monkeypatch.setattr("hookonce.stores.sqlite.writer._BUSY_MILLISECONDS", 50)
+        monkeypatch.setattr("hookonce.stores.sqlite.writer._FIRST_MAINTENANCE_SECONDS", 0.01)
+        monkeypatch.setattr("hookonce.stores.sqlite.store._PRUNE_INTERVAL_SECONDS", 0.01)
         await store.open()
         other = apsw.Connection(str(path))
         other.set_busy_timeout(10_000)

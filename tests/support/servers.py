@@ -13,8 +13,8 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp
 
-from hookonce.secrets import decode_secret
 from hookonce.testing import Answer, Payload, SignedRequest, signed_request
+from hookonce.verification.secrets import decode_secret
 
 from .waiting import PATIENCE_SECONDS, until
 

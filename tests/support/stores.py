@@ -4,18 +4,21 @@ import asyncio
 from collections import Counter
 
 from hookonce.errors import StoreError
-from hookonce.stores.base import (
+from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.values import (
+    Batch,
     Claimed,
     ClaimResult,
     DeadLetter,
     DeadReason,
     Delivery,
+    DeliveryKey,
+    Entry,
     Ownership,
-    Store,
+    PutResult,
     StoreStats,
+    Token,
 )
-from hookonce.stores.inbox import Batch, Entry, InboxStore, PutResult
-from hookonce.types import DeliveryKey, Token
 
 __all__ = ["FaultyInboxStore", "FaultyStore"]
 

@@ -10,17 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import until_async
 
 from hookonce import Backoff, Context, Inbox, Receiver, Reject, Retry
+from hookonce.delivery.records import Observer
 from hookonce.events import ChannelUnhealthy, CommentReceived, PostTargetFailed
-from hookonce.observation import Observer
-from hookonce.secrets import new_secret
 from hookonce.telemetry.prometheus import PrometheusObserver
-from hookonce.testing import (
-    SignedRequest,
-    TestSender,
-    event_body,
-    make_event,
-    signed_request,
-)
+from hookonce.testing import SignedRequest, TestSender, event_body, make_event, signed_request
+from hookonce.verification.secrets import new_secret
 
 __all__ = [
     "OLD_SECRET",

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from hookonce import Receiver, Refusal
+from hookonce.delivery.outcome import Reason
 from hookonce.events import EVENT_CLASSES
-from hookonce.outcome import Reason
 from hookonce.telemetry.prometheus import PrometheusObserver
 
 from .exercise import Sample, deliver_everything, samples

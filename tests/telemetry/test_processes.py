@@ -15,9 +15,9 @@ from support.processes import ServedProcess, served_process
 from support.servers import HttpSender, serving
 
 from hookonce import Receiver
-from hookonce.asgi import application
 from hookonce.cli.metrics import metrics_of
 from hookonce.events import CommentReceived
+from hookonce.http.app import application
 from hookonce.testing import make_event
 
 from .exercise import SECRET, Sample, samples

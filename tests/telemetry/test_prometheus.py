@@ -16,14 +16,14 @@ from support.stores import FaultyStore
 from support.waiting import until
 
 from hookonce import Event, Receiver
+from hookonce.delivery.outcome import NOT_POST, Outcome, Reason
+from hookonce.delivery.records import DeliveryAnswered
 from hookonce.events import EVENT_CLASSES, CommentReceived
-from hookonce.observation import DeliveryAnswered
-from hookonce.outcome import NOT_POST, Outcome, Reason
-from hookonce.secrets import decode_secret
-from hookonce.stores.base import StoreStats
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.values import StoreStats
 from hookonce.telemetry.prometheus import PrometheusObserver, metrics_routes
 from hookonce.testing import TestSender, event_body, make_event
+from hookonce.verification.secrets import decode_secret
 
 from .exercise import OLD_SECRET, SECRET, Sample, deliver_everything, samples, unknown_event
 

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers as StarletteHeaders
 from werkzeug.datastructures import Headers as WerkzeugHeaders
 
 from hookonce import Refusal, VerificationError, sign, verify
-from hookonce.headers import DeliveryHeaders, DeliveryHints
+from hookonce.verification.headers import DeliveryHeaders, DeliveryHints
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
 NOW = 1_700_000_000

@@ -28,7 +28,7 @@ from hookonce import (
     unwrap,
     verify,
 )
-from hookonce.headers import DeliveryHints
+from hookonce.verification.headers import DeliveryHints
 
 NOW = 1_700_000_000
 BODY = b'{"id":"evt_1"}'

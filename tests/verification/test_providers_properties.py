@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookonce import EnvironmentSecrets, FileSecrets, SecretError
-from hookonce.secrets import decode_secret, new_secret
+from hookonce.verification.secrets import decode_secret, new_secret
 
 SECRETS = [new_secret() for _ in range(4)]
 

@@ -23,7 +23,7 @@ from hookonce import (
     unwrap,
     verify,
 )
-from hookonce.secrets import decode_secret, new_secret, secret_lines, split_secrets
+from hookonce.verification.secrets import decode_secret, new_secret, secret_lines, split_secrets
 
 KEY = bytes(range(24))
 ENCODED = base64.b64encode(KEY).decode()

@@ -169,7 +169,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, object]]:
         pairs.append((left, right))
         return hmac.compare_digest(left, right)
 
-    monkeypatch.setattr("hookonce.signature.compare_digest", spy)
+    monkeypatch.setattr("hookonce.verification.signature.compare_digest", spy)
     return pairs
 
 
@@ -193,7 +193,7 @@ def test_each_entry_meets_each_secret_in_compare_digest_as_bytes(
 
 
 def test_compare_digest_is_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookonce.signature.compare_digest", lambda *_: False)
+    monkeypatch.setattr("hookonce.verification.signature.compare_digest", lambda *_: False)
     assert refusal(GENUINE) is Refusal.NO_MATCHING_SIGNATURE
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 
+from hookonce.delivery.handler import TEST_TYPE
 from hookonce.emulator import Attempt
-from hookonce.handlers import TEST_TYPE
 from hookonce.resources import WebhookEndpoint
 
 from .output import Output, cut, one_line

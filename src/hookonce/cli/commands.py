@@ -9,7 +9,7 @@ import click
 import httpx2
 
 from hookonce import __version__
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 from .chaos import chaos
 from .dead import dead

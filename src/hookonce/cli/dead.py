@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from hookonce import Receiver
+from hookonce.delivery.outcome import Reason
 from hookonce.errors import PayloadError, StoreError
-from hookonce.outcome import Reason
-from hookonce.stores.base import DeadLetter, delivery_key
-from hookonce.stores.inbox import InboxStore
+from hookonce.stores.contract import InboxStore
+from hookonce.stores.values import DeadLetter, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted
 from .loading import load_receiver

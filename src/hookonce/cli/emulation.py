@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from hookonce import Event
 from hookonce.emulator import FLOWS, Attempt, EmulatedService, EndpointStatus, EventGenerator
 from hookonce.resources import WebhookEndpoint
-from hookonce.samples import new_event_id
+from hookonce.testing.samples import new_event_id
 
 from .attempts import HEADING, Tally, print_attempt
 from .ending import ended_by_signals

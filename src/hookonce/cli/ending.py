@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from hookonce.dispatch import THREAD_NAME_PREFIX
+from hookonce.delivery.dispatch import THREAD_NAME_PREFIX
 
 __all__ = ["end_with_its_threads", "ended_by_signals", "terminated_as_interrupted"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from hookonce.stores.base import StoreStats, delivery_key
-from hookonce.stores.inbox import Entry, InboxStore
-from hookonce.types import DeliveryKey, system_clock
+from hookonce.clock import system_clock
+from hookonce.stores.contract import InboxStore
+from hookonce.stores.values import DeliveryKey, Entry, StoreStats, delivery_key
 
 from .output import Output, json_option
 from .records import print_event, time_text

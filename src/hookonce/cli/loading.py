@@ -13,13 +13,13 @@ import click
 
 from hookonce import Receiver
 from hookonce.errors import SecretError
-from hookonce.providers import (
+from hookonce.verification.providers import (
     SECRETS_VARIABLE,
     EnvironmentSecrets,
     FileSecrets,
     read_environment,
 )
-from hookonce.secrets import new_secret, secret_lines
+from hookonce.verification.secrets import new_secret, secret_lines
 
 __all__ = [
     "import_named",

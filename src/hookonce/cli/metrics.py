@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hookonce import Receiver
-from hookonce.asgi import Route
+from hookonce.http.app import Route
 
 __all__ = ["metrics_of", "metrics_option"]
 

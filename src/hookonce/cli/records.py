@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from hookonce.stores.base import Delivery, FailedAttempt
+from hookonce.stores.values import Delivery, FailedAttempt
 
 from .output import Output, one_line
 

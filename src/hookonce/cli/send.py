@@ -13,8 +13,8 @@ import click
 import httpx2
 from pydantic import JsonValue
 
-from hookonce.samples import event_body
 from hookonce.testing import signed_request
+from hookonce.testing.samples import event_body
 
 from .loading import load_secrets, secrets_option
 from .output import Output, json_option

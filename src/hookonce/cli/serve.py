@@ -14,7 +14,7 @@ import click
 import uvicorn
 
 from hookonce import Receiver
-from hookonce.asgi import ASGIApp, Route, application, elsewhere
+from hookonce.http.app import ASGIApp, Route, application, elsewhere
 
 from .collecting import collect_rarely
 from .ending import end_with_its_threads

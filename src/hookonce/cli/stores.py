@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import click
 
+from hookonce.clock import system_clock
 from hookonce.errors import StoreError
 from hookonce.stores import open_store, sqlite_path
-from hookonce.stores.base import DeadLetter, delivery_key
-from hookonce.stores.inbox import InboxStore
-from hookonce.types import DeliveryKey, system_clock
+from hookonce.stores.contract import InboxStore
+from hookonce.stores.values import DeadLetter, DeliveryKey, delivery_key
 
 __all__ = [
     "PAGE",

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from hookonce.diagnosis import Diagnosis, diagnose
 from hookonce.errors import VerificationError
-from hookonce.signature import verify as verify_delivery
+from hookonce.verification.diagnosis import Diagnosis, diagnose
+from hookonce.verification.signature import verify as verify_delivery
 
 from .loading import load_secrets, secrets_option, unchecked_secrets
 from .output import Output, json_option

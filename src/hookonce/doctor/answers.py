@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
+from ..delivery.handler import TEST_TYPE
+from ..delivery.outcome import Reason
 from ..errors import Refusal
-from ..handlers import TEST_TYPE
-from ..inprocess import HttpAnswer
-from ..outcome import Reason
+from ..testing.inprocess import HttpAnswer
 from .findings import Finding, fault, fine, warning
 
 __all__ = ["SENDER_WAITS_SECONDS", "Reply", "answer_finding", "slash_finding", "time_finding"]

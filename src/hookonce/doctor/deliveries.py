@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
-from ..handlers import TEST_TYPE
-from ..samples import event_body
-from ..secrets import new_secret
+from ..delivery.handler import TEST_TYPE
 from ..testing import SignedRequest, signed_request
+from ..testing.samples import event_body
+from ..verification.secrets import new_secret
 
 __all__ = ["TestDelivery", "other_spelling"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..clock import system_clock
 from ..errors import SecretError
-from ..types import system_clock
 from .clocks import clock_finding
 from .failures import told
 from .findings import Finding, fault

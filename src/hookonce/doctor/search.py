@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
-from ..asgi import ASGIApp, DeliveryApp, StatusGuard
+from ..http.app import ASGIApp, DeliveryApp
+from ..http.guard import StatusGuard
 from ..receiver import Receiver
 from .subject import Subject
 

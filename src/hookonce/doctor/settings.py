@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 
-from ..handlers import TEST_TYPE, Handler
-from ..secrets import decode_secret
-from ..stores.base import DEFAULT_RETENTION, check_retention
+from ..delivery.handler import TEST_TYPE, Handler
+from ..stores.contract import DEFAULT_RETENTION, check_retention
+from ..verification.secrets import decode_secret
 from .findings import Finding, fault, fine, note, warning
 
 __all__ = ["handler_findings", "retention_finding", "secret_findings", "type_findings"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
+from ..clock import system_clock
 from ..emulator.addresses import check_url
 from ..emulator.refusals import RefusedError
 from ..emulator.transport import Request, Transport
 from ..errors import Refusal
 from ..testing import SignedRequest
-from ..types import system_clock
 from .answers import SENDER_WAITS_SECONDS, Reply, answer_finding, slash_finding, time_finding
 from .clocks import clock_finding, date_seconds
 from .deliveries import TestDelivery, other_spelling

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from ..clock import system_clock
+from ..delivery.lease import within
 from ..errors import StoreError
-from ..lease import within
-from ..stores.base import StoreStats
 from ..stores.sqlite import SQLiteStore
-from ..types import system_clock
+from ..stores.values import StoreStats
 from .clocks import clock_finding
 from .file_systems import MOUNTS, file_system_finding, file_system_of
 from .findings import Finding, fault, fine, note, warning

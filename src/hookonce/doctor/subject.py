@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..asgi import ASGIApp
+from ..http.app import ASGIApp
 from ..receiver import Receiver
 
 __all__ = ["Subject"]

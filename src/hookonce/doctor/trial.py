@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from ..asgi import ASGIApp, Receive, Scope, Send
-from ..headers import header_pairs
-from ..inprocess import Lifespan, exchange, whole
-from ..observation import DeliveryReceived, Observer
-from ..secrets import new_secret
+from ..clock import system_clock
+from ..delivery.records import DeliveryReceived, Observer
+from ..delivery.time_limit import OutOfTimeError, limited
+from ..http.app import ASGIApp, Receive, Scope, Send
 from ..testing import SignedRequest
-from ..time_limit import OutOfTimeError, limited
-from ..types import system_clock
+from ..testing.inprocess import Lifespan, exchange, whole
+from ..verification.headers import header_pairs
+from ..verification.secrets import new_secret
 from .answers import SENDER_WAITS_SECONDS, Reply, answer_finding, slash_finding, time_finding
 from .deliveries import TestDelivery, other_spelling
 from .failures import told

@@ -73,9 +73,10 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..asgi import Receive, Scope, Send, app_path, elsewhere, run_lifespan
+from ..http.app import Receive, Scope, Send, elsewhere, run_lifespan
+from ..http.guard import app_path
 from ..resources import ErrorResponse, Resource, WebhookDelivery
-from ..secrets import new_secret
+from ..verification.secrets import new_secret
 from .access import ADMIN, Allowance, DailyQuota, KeyRow, Keys, presented_key
 from .addresses import check_url
 from .paging import page_of

@@ -15,8 +15,8 @@ from string import ascii_letters, digits
 
 from pydantic import JsonValue
 
+from ..clock import Clock, system_clock
 from ..resources import Channel, ContentType, PostTarget, ReceivedComment, TargetError
-from ..types import Clock, system_clock
 
 __all__ = ["DIRECT_MESSAGE", "STORY_REPLY", "EventGenerator", "content_types"]
 

@@ -9,7 +9,7 @@ from typing import Self
 
 import httpx2
 
-from ..inprocess import HttpAnswer
+from ..testing.inprocess import HttpAnswer
 from .transport import CALM, Break, Network, Request, pieces
 
 __all__ = ["OverHttp"]

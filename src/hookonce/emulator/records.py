@@ -8,11 +8,7 @@ from enum import StrEnum
 
 from ..resources import WebhookDelivery, WebhookEndpoint
 from .chaos import Disturbance
-from .rules import (
-    DISABLING_FAILURES,
-    DISABLING_SECONDS,
-    TWO_SIGNATURES_SECONDS,
-)
+from .rules import DISABLING_FAILURES, DISABLING_SECONDS, TWO_SIGNATURES_SECONDS
 
 __all__ = [
     "Attempt",

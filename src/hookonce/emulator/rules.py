@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ..delivery.handler import TEST_TYPE
 from ..events import EVENT_CLASSES
-from ..handlers import TEST_TYPE
 
 __all__ = [
     "ANSWER_SECONDS",

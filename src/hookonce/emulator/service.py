@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
-from ..asgi import ASGIApp
+from ..clock import system_clock
+from ..delivery.handler import TEST_TYPE
 from ..events import Event, EventClass
-from ..handlers import TEST_TYPE
+from ..http.app import ASGIApp
 from ..receiver import Receiver
 from ..resources import ApiKey, KeyRole, WebhookDelivery, WebhookEndpoint
-from ..samples import make_event
-from ..secrets import decode_secret, new_secret
-from ..types import system_clock
+from ..testing.samples import make_event
+from ..verification.secrets import decode_secret, new_secret
 from .access import ADMIN, Keys
 from .api import Api
 from .chaos import Chaos

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
-from ..secrets import decode_secret
+from ..verification.secrets import decode_secret
 from .records import OutgoingEvent
 
 __all__ = ["delivery_headers"]

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from ..types import Clock, system_clock
+from ..clock import Clock, system_clock
 
 __all__ = ["FrozenTime", "ServiceTime", "TimeSource", "Timeline", "VirtualClock"]
 

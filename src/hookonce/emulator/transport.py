@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import urlsplit
 
-from ..asgi import ASGIApp
-from ..inprocess import HttpAnswer, Lifespan, exchange
+from ..http.app import ASGIApp
+from ..testing.inprocess import HttpAnswer, Lifespan, exchange
 
 __all__ = ["CALM", "Break", "InProcess", "Network", "Request", "Transport"]
 

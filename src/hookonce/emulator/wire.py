@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from ..secrets import new_secret
+from ..verification.secrets import new_secret
 from .chaos import UNDISTURBED, Disturbance, Plan
 from .records import Attempt, DeliveryRow, EndpointRow, OutgoingEvent
 from .signing import delivery_headers

@@ -16,8 +16,8 @@ from http.cookies import CookieError, SimpleCookie
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
-from ..asgi import Scope
-from ..types import Clock, system_clock
+from ..clock import Clock, system_clock
+from ..http.app import Scope
 
 __all__ = [
     "COOKIE",

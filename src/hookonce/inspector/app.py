@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 
-from ..asgi import ASGIApp, Message, Receive, Scope, Send, app_path
 from ..errors import StoreError
+from ..http.app import ASGIApp, Message, Receive, Scope, Send
+from ..http.guard import app_path
 from .access import COOKIE, LOOPBACK_HOSTS, SECURITY_HEADERS, SESSION_SECONDS, Access, Visit
 from .bounds import Bounds
 from .redaction import Redaction

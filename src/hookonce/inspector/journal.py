@@ -15,8 +15,9 @@ from heapq import merge
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from ..headers import DeliveryHints, RawHeaders, header_pairs
-from ..observation import (
+from ..clock import Clock, system_clock
+from ..delivery.outcome import Outcome, Reason
+from ..delivery.records import (
     DeliveryAnswered,
     DeliveryReceived,
     DeliveryVerified,
@@ -30,11 +31,9 @@ from ..observation import (
     HandlerFinished,
     Observer,
 )
-from ..outcome import Outcome, Reason
-from ..signature import VerifiedDelivery
-from ..stores.base import ClaimResult
-from ..stores.inbox import PutResult
-from ..types import Clock, system_clock
+from ..stores.values import ClaimResult, PutResult
+from ..verification.headers import DeliveryHints, RawHeaders, header_pairs
+from ..verification.signature import VerifiedDelivery
 from .bounded import Bounded
 from .bounds import Bounds
 from .series import Kind, Series

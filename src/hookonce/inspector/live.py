@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 
-from ..asgi import Receive, Send
-from ..tokens import new_token
-from ..types import uptime
+from ..clock import uptime
+from ..http.app import Receive, Send
+from ..stores.tokens import new_token
 from .bounds import Bounds
 from .filters import Filters
 from .journal import Journal, Seen

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from ..clock import uptime
 from ..errors import StoreError
-from ..stores.base import StoreStats
-from ..types import uptime
+from ..stores.values import StoreStats
 from .charts import Chart, charts_of
 from .journal import Journal
 from .watched import Watched

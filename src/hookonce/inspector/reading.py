@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..headers import DeliveryHints, RawHeaders, header_pairs
+from ..verification.headers import DeliveryHints, RawHeaders, header_pairs
 from .journal import Seen
 
 __all__ = ["claimed_id", "event_type_of", "header_texts", "hints_of"]

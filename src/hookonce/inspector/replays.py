@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from ..delivery.outcome import Reason
 from ..errors import PayloadError, StoreError
-from ..outcome import Reason
 from .watched import Watched
 
 __all__ = ["Replayed", "Replays"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ..types import Clock, uptime
+from ..clock import Clock, uptime
 
 __all__ = ["LENGTH_SECONDS", "Kind", "Second", "Series", "percentile"]
 

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ..asgi import Receive, Scope, Send
-from ..lease import within
-from ..waiting import WaitingEvents
+from ..delivery.lease import within
+from ..http.app import Receive, Scope, Send
+from ..inbox.waiting import WaitingEvents
 from .access import Access, Visit
 from .bounds import Bounds
 from .filters import Filters

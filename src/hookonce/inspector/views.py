@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ..delivery.outcome import Outcome
 from ..events import EventParser
-from ..headers import RawHeaders
-from ..outcome import Outcome
-from ..stores.base import Claimed, Dead, DeadLetter, Done, FailedAttempt, InFlight
-from ..stores.inbox import Entry, Full, Stored, Waiting
+from ..stores.values import (
+    Claimed,
+    Dead,
+    DeadLetter,
+    Done,
+    Entry,
+    FailedAttempt,
+    Full,
+    InFlight,
+    Stored,
+    Waiting,
+)
+from ..verification.headers import RawHeaders
 from .bodies import Model, ShownBody, model_of, shown_body
 from .journal import History, Seen, Step, What
 from .reading import claimed_id, event_type_of, header_texts, hints_of

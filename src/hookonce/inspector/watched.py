@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Protocol
 
-from ..asgi import Readiness
-from ..dead import DeadLetters
+from ..delivery.records import Observer
 from ..events import EventParser
-from ..observation import Observer
-from ..stores.base import StoreStats
+from ..http.health import Readiness
+from ..inbox.letters import DeadLetters
+from ..stores.values import StoreStats
 
 __all__ = ["Watched"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from ..asgi import note_changed_body
-from ..outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome, Reason
+from ..delivery.outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome, Reason
+from ..http.body import note_changed_body
 from ..receiver import Receiver
 from .bodies import BodyTooLargeError, announced_length
 from .loop_thread import LoopThread

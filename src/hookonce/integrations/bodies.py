@@ -2,7 +2,7 @@
 
 A signature covers bytes. Where middleware has read the body before the receiver no signature can
 match, and a bare 401 would send somebody to look for a wrong secret. So the number of bytes is
-compared with the one announced; ``hookonce.asgi.note_changed_body`` does so for a body written
+compared with the one announced; ``hookonce.http.body.note_changed_body`` does so for a body written
 anew.
 """
 

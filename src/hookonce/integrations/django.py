@@ -23,8 +23,8 @@ from django.http import (  # type: ignore[import-untyped]
 )
 from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
 
-from ..asgi import note_changed_body
-from ..outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome
+from ..delivery.outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome
+from ..http.body import note_changed_body
 from ..receiver import Receiver
 from .bodies import CONSUMED, BodyTooLargeError, announced_length, was_consumed
 from .loop_thread import LoopThread

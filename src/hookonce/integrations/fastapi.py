@@ -9,8 +9,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from ..asgi import ASGIApp, Message, Receive, Scope, Send, StatusGuard
 from ..events import Event
+from ..http.app import ASGIApp, Message, Receive, Scope, Send
+from ..http.guard import StatusGuard
 from ..receiver import Receiver
 from .bodies import CONSUMED
 

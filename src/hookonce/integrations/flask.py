@@ -6,7 +6,7 @@ import logging
 
 from flask import Blueprint, Flask, Response, request
 
-from ..outcome import BROKEN, Outcome
+from ..delivery.outcome import BROKEN, Outcome
 from ..receiver import Receiver
 from .wsgi import WSGIReceiver, headers_of, is_punished
 

@@ -9,8 +9,9 @@ from litestar.handlers import HTTPRouteHandler, route
 from litestar.types import ASGIApp
 from litestar.utils.scope.state import ScopeState
 
-from .. import asgi as own
-from ..asgi import Message, Receive, Scope, Send, StatusGuard
+from ..http import app as own
+from ..http.app import Message, Receive, Scope, Send
+from ..http.guard import StatusGuard
 from ..receiver import Receiver
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from ..delivery.outcome import Outcome, Reason, later
 from ..errors import StoreError
-from ..headers import RawHeaders
-from ..outcome import Outcome, Reason, later
 from ..receiver import Receiver
+from ..verification.headers import RawHeaders
 
 __all__ = ["LoopThread"]
 

@@ -13,8 +13,8 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..asgi import note_changed_body
-from ..outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
+from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
+from ..http.body import note_changed_body
 from ..receiver import Receiver
 from .bodies import BodyTooLargeError, announced_length, read_body, was_consumed
 from .loop_thread import LoopThread

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ..delivery.handler import ErrorHook, Handler
+from ..delivery.router import Router
 from ..errors import Reject, Retry
 from ..events import Event
-from ..handlers import ErrorHook, Handler
-from ..routing import Router
 from .faults import Fault, FaultPlan, InjectedError, InjectedRetry, Injection
 from .ledger import HandlerRun, Ledger, RunOutcome
 from .virtual_loop import VirtualLoop

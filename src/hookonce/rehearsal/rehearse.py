@@ -13,19 +13,19 @@ from random import Random
 from secrets import randbits, token_hex
 from tempfile import TemporaryDirectory
 
-from ..asgi import Receive, Scope, Send
 from ..emulator.chaos import Chaos
 from ..emulator.generated import EventGenerator
 from ..emulator.records import Attempt
 from ..emulator.rules import SUBSCRIBABLE, TWO_SIGNATURES_SECONDS
 from ..emulator.service import EmulatedService
-from ..inbox import Inbox
+from ..http.app import Receive, Scope, Send
+from ..inbox.settings import Inbox
 from ..receiver import Receiver
-from ..samples import make_event
-from ..secrets import new_secret
 from ..stores import open_store
-from ..stores.base import DeadReason, Store
-from ..stores.inbox import InboxStore
+from ..stores.contract import InboxStore, Store
+from ..stores.values import DeadReason
+from ..testing.samples import make_event
+from ..verification.secrets import new_secret
 from .counted import counted
 from .faults import FaultPlan
 from .ledger import Ledger

@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from ..emulator.records import Attempt
 from ..emulator.rules import ANSWER_SECONDS
-from ..stores.base import DeadReason
+from ..stores.values import DeadReason
 from .ledger import HandlerRun, Ledger, RunOutcome
 
 __all__ = ["Breach", "Emitted", "Finding", "Report", "judged"]

@@ -13,18 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..stores.base import (
+from ..stores.contract import InboxStore, Store
+from ..stores.values import (
+    Batch,
     Claimed,
     ClaimResult,
     DeadLetter,
     DeadReason,
     Delivery,
+    DeliveryKey,
+    Entry,
     Ownership,
-    Store,
+    PutResult,
     StoreStats,
+    Token,
 )
-from ..stores.inbox import Batch, Entry, InboxStore, PutResult
-from ..types import DeliveryKey, Token
 from .virtual_loop import VirtualLoop
 
 __all__ = ["WatchedInboxStore", "WatchedStore", "watched"]

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
-from ..types import Clock
-from .base import DEFAULT_RETENTION, Store
+from ..clock import Clock
+from .contract import DEFAULT_RETENTION, Store
 
 __all__ = ["open_store", "sqlite_path"]
 

@@ -11,10 +11,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from ..clock import Clock, system_clock
 from ..errors import StoreError
-from ..types import Clock, DeliveryKey, Token, system_clock
-from .base import (
-    DEFAULT_RETENTION,
+from .contract import DEFAULT_RETENTION, check_retention
+from .values import (
     INTERRUPTED,
     Claimed,
     ClaimResult,
@@ -22,12 +22,13 @@ from .base import (
     DeadLetter,
     DeadReason,
     Delivery,
+    DeliveryKey,
     Done,
     FailedAttempt,
     InFlight,
     Ownership,
     StoreStats,
-    check_retention,
+    Token,
 )
 
 __all__ = ["MemoryStore"]

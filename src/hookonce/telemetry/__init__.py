@@ -1,5 +1,43 @@
-"""Observers for metrics and traces; each imports its library, and neither imports the other's.
+"""What can be watched, and observers for metrics and traces.
 
-Give one to ``Receiver(observers=[…])``. Labels and attributes come from bounded sets (what the
-package names, what the application registered), and hold no body, signature or secret.
+An observer is a subclass of ``Observer``; give it to ``Receiver(observers=[…])``. Those for a library
+are in modules of their own, ``prometheus`` and ``opentelemetry``; neither imports the other's. Labels
+and attributes come from bounded sets (what the package names, what the application registered), and
+hold no body, signature or secret.
 """
+
+from ..delivery.records import (
+    BatchFlushed,
+    DeliveryAnswered,
+    DeliveryReceived,
+    DeliveryRefused,
+    DeliveryVerified,
+    EventBuried,
+    EventClaimed,
+    EventPut,
+    EventRetried,
+    EventSettled,
+    EventTaken,
+    HandlerFailed,
+    HandlerFinished,
+    HandlerStarted,
+    Observer,
+)
+
+__all__ = [
+    "BatchFlushed",
+    "DeliveryAnswered",
+    "DeliveryReceived",
+    "DeliveryRefused",
+    "DeliveryVerified",
+    "EventBuried",
+    "EventClaimed",
+    "EventPut",
+    "EventRetried",
+    "EventSettled",
+    "EventTaken",
+    "HandlerFailed",
+    "HandlerFinished",
+    "HandlerStarted",
+    "Observer",
+]

@@ -21,9 +21,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 
 from .. import __version__
-from ..errors import Reject, Retry
-from ..headers import RawHeaders, header_pairs
-from ..observation import (
+from ..delivery.records import (
     DeliveryAnswered,
     DeliveryReceived,
     DeliveryVerified,
@@ -34,6 +32,8 @@ from ..observation import (
     HandlerStarted,
     Observer,
 )
+from ..errors import Reject, Retry
+from ..verification.headers import RawHeaders, header_pairs
 
 try:
     from opentelemetry import context as otel_context

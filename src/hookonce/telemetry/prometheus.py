@@ -21,12 +21,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
 
-from ..asgi import Receive, Route, Scope, Send
-from ..errors import Reject, Retry, SecretError, StoreError
-from ..events import EVENT_CLASSES
-from ..handlers import TEST_TYPE
-from ..lease import within
-from ..observation import (
+from ..clock import Clock, system_clock
+from ..delivery.handler import TEST_TYPE
+from ..delivery.lease import within
+from ..delivery.outcome import Reason
+from ..delivery.records import (
     BatchFlushed,
     DeliveryAnswered,
     EventBuried,
@@ -37,9 +36,10 @@ from ..observation import (
     HandlerFinished,
     Observer,
 )
-from ..outcome import Reason
+from ..errors import Reject, Retry, SecretError, StoreError
+from ..events import EVENT_CLASSES
+from ..http.app import Receive, Route, Scope, Send
 from ..receiver import Receiver
-from ..types import Clock, system_clock
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Histogram, make_asgi_app

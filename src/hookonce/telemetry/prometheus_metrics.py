@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ..stores.base import StoreStats
+from ..stores.values import StoreStats
 
 __all__ = ["Children", "Metrics"]
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from hookonce import Receiver
-from hookonce.secrets import new_secret
+from hookonce.verification.secrets import new_secret
 
 from ..ending import terminated_as_interrupted
 from ..output import Output, json_option

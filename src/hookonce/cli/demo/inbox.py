@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 from hookonce import Context, Event, Inbox, Receiver, Refusal, Reject
+from hookonce.delivery.outcome import Reason
 from hookonce.emulator.chaos import Plan
 from hookonce.events import EVENT_CLASSES
-from hookonce.outcome import Reason
-from hookonce.stores.base import DeadReason, Store
+from hookonce.stores.contract import Store
+from hookonce.stores.values import DeadReason
 
 from ..output import Output
 from .log import Log

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from hookonce import Context, Event, Receiver, Refusal
+from hookonce.delivery.outcome import Reason
 from hookonce.emulator.chaos import Plan
 from hookonce.events import EVENT_CLASSES
-from hookonce.outcome import Reason
-from hookonce.samples import make_event
-from hookonce.stores.base import Store
+from hookonce.stores.contract import Store
+from hookonce.testing.samples import make_event
 
 from ..output import Output
 from .sender import Sender

@@ -8,6 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from hookonce import Event
+from hookonce.clock import system_clock
+from hookonce.delivery.handler import TEST_TYPE
 from hookonce.emulator import Attempt, EmulatedService
 from hookonce.emulator.chaos import UNDISTURBED, Plan
 from hookonce.emulator.over_http import OverHttp
@@ -16,9 +18,7 @@ from hookonce.emulator.rules import ANSWER_SECONDS
 from hookonce.emulator.timeline import ServiceTime
 from hookonce.emulator.wire import Wire
 from hookonce.events import EVENT_CLASSES
-from hookonce.handlers import TEST_TYPE
-from hookonce.samples import event_body, new_event_id
-from hookonce.types import system_clock
+from hookonce.testing.samples import event_body, new_event_id
 
 from .log import Answer, Log
 

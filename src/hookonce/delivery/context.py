@@ -1,0 +1,51 @@
+"""What a handler is told about the attempt it is part of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..stores.values import DeliveryKey
+
+__all__ = ["Context"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The circumstances of one run of one handler.
+
+    Attributes:
+        key: what is handled once: ``endpoint:webhook-id``.
+        endpoint: the name of the receiving endpoint.
+        event_id: the webhook-id.
+        event_type: the type named in the signed body.
+        handler: the name under which this handler's success is remembered.
+        attempt: our own count of runs of this event, from 1.
+        delivery_attempt: the sender's count, from 1, or None, as always for an event of the inbox;
+            unsigned, so only a hint.
+        last_chance: whether a failure now makes the event a dead letter.
+        is_replay: whether an operator replays a dead letter.
+        received_at: Unix seconds at which the delivery arrived.
+        body: the raw bytes that were signed.
+
+    """
+
+    key: DeliveryKey
+    endpoint: str
+    event_id: str
+    event_type: str
+    handler: str
+    attempt: int
+    delivery_attempt: int | None
+    last_chance: bool
+    is_replay: bool
+    received_at: float
+    body: bytes = field(repr=False)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every run of this handler on this event; pass it to what you call.
+
+        After a crash between an effect and its record a handler runs again, and a payment provider
+        or a database can tell by this key that it has seen the effect before.
+        """
+        return f"{self.key}:{self.handler}"

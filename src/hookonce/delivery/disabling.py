@@ -1,0 +1,120 @@
+"""Says in time when the sender is about to disable the endpoint.
+
+It does so when an endpoint has failed for 72 hours, with at least 10 failed attempts; test events
+do not count (interface, Events: Delivery behaviour). What counts there is what was answered here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ..clock import Clock
+from .handler import TEST_TYPE
+from .outcome import Reason
+from .records import DeliveryAnswered, Observer
+from .rotation import moment
+
+__all__ = ["DisableWatch", "FailureStreak"]
+
+_log = logging.getLogger("hookonce.disabling")
+
+_DISABLED_AFTER_SECONDS = 72 * 3600.0
+_DISABLED_AFTER_ATTEMPTS = 10
+# Two days before the first of the two, and half of the second: a weekend is left to act.
+_WARNED_AFTER_SECONDS = 24 * 3600.0
+_WARNED_AFTER_ATTEMPTS = 5
+_LOG_AGAIN_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureStreak:
+    """Answers since the last success, none of which was one.
+
+    Attributes:
+        since: Unix seconds of the first of them.
+        attempts: how many there were.
+        refused: how many of them were refusals of deliveries that were not genuine: forgeries, or
+            deliveries signed with a secret that is not configured here.
+        last: what the last one said, for example ``handler_failed``.
+
+    """
+
+    since: float
+    attempts: int
+    refused: int
+    last: str
+
+    def hours(self, now: float) -> float:
+        """Return how long it has lasted."""
+        return (now - self.since) / 3600
+
+    def is_serious(self, now: float) -> bool:
+        """Return whether the sender may disable the endpoint before long."""
+        return now - self.since >= _WARNED_AFTER_SECONDS and self.attempts >= _WARNED_AFTER_ATTEMPTS
+
+
+class DisableWatch(Observer):
+    """Counts answers that are failures to the sender, from one success to the next.
+
+    It knows of this process alone, from its start: where several answer for one endpoint, a success
+    of another one is not seen here.
+
+    Args:
+        clock: Unix time in seconds.
+
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._streak: FailureStreak | None = None
+        self._next_log = 0.0
+
+    @property
+    def streak(self) -> FailureStreak | None:
+        """The failures since the last success; None after a success."""
+        return self._streak
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """Count an answer, unless it cannot have been one to a delivery, or was to a test."""
+        outcome = record.outcome
+        if outcome.reason == Reason.METHOD_NOT_ALLOWED or record.event_type == TEST_TYPE:
+            return
+        if outcome.status < 400:
+            self._streak = None
+            return
+        now, before = self._clock(), self._streak
+        refused = int(record.refusal is not None)
+        if before is None:
+            self._streak = FailureStreak(now, 1, refused, str(outcome.reason))
+        else:
+            self._streak = FailureStreak(
+                before.since, before.attempts + 1, before.refused + refused, str(outcome.reason)
+            )
+        self._complain(now)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know about failures now."""
+        now = self._clock()
+        if self._streak is None or not self._streak.is_serious(now):
+            return ()
+        return (_described(self._streak, now),)
+
+    def _complain(self, now: float) -> None:
+        if now >= self._next_log and (warnings := self.warnings()):
+            self._next_log = now + _LOG_AGAIN_SECONDS
+            _log.error("%s", warnings[0])
+
+
+def _described(streak: FailureStreak, now: float) -> str:
+    refusals = (
+        f", {streak.refused} of them refused as not genuine: forgeries, or a secret that is missing"
+        if streak.refused
+        else ""
+    )
+    return (
+        f"every delivery has failed for {streak.hours(now):.0f} h ({streak.attempts} attempts"
+        f"{refusals}; the last answer was {streak.last}). The sender disables an endpoint after"
+        f" {_DISABLED_AFTER_SECONDS / 3600:.0f} h and {_DISABLED_AFTER_ATTEMPTS} failed attempts,"
+        f" that is from {moment(streak.since + _DISABLED_AFTER_SECONDS)} on"
+    )

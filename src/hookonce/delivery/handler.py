@@ -1,0 +1,172 @@
+"""Handlers as they are registered, and the checks that a user's function passes before it is one.
+
+Everything that can be wrong with a function is found here, when it is registered: its signature,
+its name, its annotations. A delivery must not be the first to notice.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast, get_type_hints
+
+from ..events import Event, EventClass
+from .context import Context
+
+__all__ = [
+    "TEST_TYPE",
+    "ErrorHook",
+    "Handler",
+    "accepts",
+    "annotated_class",
+    "check_annotation",
+    "described",
+    "is_async",
+    "stable_name",
+    "takes_context",
+]
+
+TEST_TYPE = "webhook.test"
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A registered handler.
+
+    Attributes:
+        name: the stable name under which its success is remembered.
+        function: the user's callable.
+        is_async: whether calling it gives an awaitable; others run in threads.
+        takes_context: whether it wants a ``Context`` as second argument.
+        types: the type strings it is registered for.
+        patterns: the patterns it is registered for.
+        for_unknown: whether it is for every type that has no model.
+        written: the type strings and patterns as they were written.
+
+    """
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    takes_context: bool
+    types: frozenset[str] = frozenset()
+    patterns: tuple[re.Pattern[str], ...] = ()
+    for_unknown: bool = False
+    written: tuple[str, ...] = ()
+
+    def wants(self, event_type: str, *, known: bool) -> bool:
+        """Return whether an event of this type is for this handler.
+
+        A test event is for those only that named it: test traffic must not run business code by
+        way of a pattern.
+        """
+        if event_type in self.types:
+            return True
+        if event_type == TEST_TYPE:
+            return False
+        if self.for_unknown and not known:
+            return True
+        return any(pattern.fullmatch(event_type) for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorHook:
+    """A function that is told of failures, and how many of (error, event, context) it takes."""
+
+    function: Callable[..., Any]
+    is_async: bool
+    arguments: int
+
+
+def stable_name(function: Callable[..., Any], name: str | None) -> str:
+    """Return the name under which a handler's success is remembered, or raise ValueError."""
+    if name is not None:
+        if not name or not name.isprintable():
+            raise ValueError("a handler's name must be printable text")
+        return name
+    module = getattr(function, "__module__", None)
+    qualified = getattr(function, "__qualname__", None)
+    if module is None or qualified is None or "<lambda>" in qualified:
+        raise ValueError(
+            f"{described(function)} has no stable name of its own; register it with name=…, under"
+            " which its success is remembered"
+        )
+    return f"{module}.{qualified}"
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling it gives an awaitable at once; others run in a thread."""
+    # What a plain wrapper around an async function returns is awaited after it has run in a thread.
+    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Return whether a handler wants a context beside its event; TypeError if it is none."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
+    for candidate in (function, inspect.unwrap(function), call):
+        if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
+            raise TypeError(
+                f"{described(function)} is a generator; a handler is a plain or async function"
+            )
+    if not accepts(function, 1):
+        if accepts(function, 2):
+            return True
+        raise TypeError(f"{described(function)} must be callable as (event) or (event, context)")
+    # An optional second parameter is the handler's own business unless it says it is the context.
+    second = list(inspect.signature(function).parameters.values())[1:2]
+    return accepts(function, 2) and any(
+        parameter.name == "context" or parameter.annotation in {Context, Context.__name__}
+        for parameter in second
+    )
+
+
+def accepts(function: Callable[..., Any], count: int) -> bool:
+    """Return whether the function can be called with ``count`` positional arguments."""
+    if not callable(function) or isinstance(function, type):
+        raise TypeError(f"{function!r} is not a function")
+    try:
+        inspect.signature(function).bind(*range(count))
+    except ValueError as error:
+        raise TypeError(f"{described(function)} has no signature to be checked") from error
+    except TypeError:
+        return False
+    return True
+
+
+def annotated_class(function: Callable[..., Any]) -> EventClass | None:
+    """Return the event class a handler's first parameter is annotated with, if it is one class."""
+    try:
+        hints = get_type_hints(inspect.unwrap(function))
+        parameters = list(inspect.signature(function).parameters)
+    except (NameError, TypeError, AttributeError):
+        return None  # an annotation that cannot be read here is the type checker's affair
+    first, second = ([hints.get(name) for name in parameters] + [None, None])[:2]
+    if first is Context or (isinstance(second, type) and issubclass(second, Event)):
+        raise TypeError(f"{described(function)} takes its context before its event; swap them")
+    if not (isinstance(first, type) and issubclass(first, Event)):
+        return None
+    # Event[Any] and the like are classes of their own to pydantic.
+    origin = first.__pydantic_generic_metadata__["origin"]
+    return cast("EventClass", origin or first)
+
+
+def check_annotation(
+    function: Callable[..., Any],
+    annotated: EventClass | None,
+    classes: Mapping[str, EventClass],
+) -> None:
+    """Refuse a handler annotated with another event's class than it will be given."""
+    for event_type, cls in classes.items():
+        if annotated is not None and not issubclass(cls, annotated):
+            raise TypeError(
+                f"{described(function)} expects {annotated.__name__} and is registered for"
+                f" {event_type!r}, which comes as {cls.__name__}"
+            )
+
+
+def described(function: Callable[..., Any]) -> str:
+    """Return what to call a function in a message."""
+    return getattr(function, "__qualname__", None) or repr(function)

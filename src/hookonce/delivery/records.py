@@ -1,0 +1,441 @@
+"""What can be watched: one Protocol of hooks, and the frozen records they receive.
+
+Logging, metrics, traces and the inspector are observers like any other. They look on: whatever one
+does or raises, a delivery goes its way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from ..errors import VerificationError
+from ..stores.values import ClaimResult, DeadReason, Delivery, PutResult
+from ..verification.headers import DeliveryHints, RawHeaders
+from ..verification.signature import VerifiedDelivery
+from .outcome import Outcome
+
+__all__ = [
+    "BatchFlushed",
+    "DeliveryAnswered",
+    "DeliveryReceived",
+    "DeliveryRefused",
+    "DeliveryVerified",
+    "EventBuried",
+    "EventClaimed",
+    "EventPut",
+    "EventRetried",
+    "EventSettled",
+    "EventTaken",
+    "HandlerFailed",
+    "HandlerFinished",
+    "HandlerStarted",
+    "Observer",
+    "Observers",
+]
+
+_log = logging.getLogger("hookonce.observation")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeliveryReceived:
+    """A request has arrived whole; nothing about it is known to be true yet.
+
+    The records of one delivery that follow refer to the same object.
+
+    Attributes:
+        endpoint: the name of the receiving endpoint.
+        body: the raw request body.
+        headers: as they arrived; with a signature among them.
+        at: Unix seconds.
+
+    """
+
+    endpoint: str
+    body: bytes = field(repr=False)
+    headers: RawHeaders = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeliveryVerified:
+    """A delivery is genuine.
+
+    Attributes:
+        received: what arrived.
+        delivery: its signed id and time, which secret matched, and how far the clocks are apart.
+        hints: what the sender says beside it, unsigned.
+
+    """
+
+    received: DeliveryReceived
+    delivery: VerifiedDelivery = field(repr=False)
+    hints: DeliveryHints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeliveryRefused:
+    """A delivery is not genuine, or not in time.
+
+    Attributes:
+        received: what arrived.
+        error: why it was refused: its ``reason``, and the ``skew`` where that was read.
+
+    """
+
+    received: DeliveryReceived
+    error: VerificationError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeliveryAnswered:
+    """What a request is answered, every one: refused, accepted, or left to a retry.
+
+    Attributes:
+        endpoint: the name of the receiving endpoint.
+        outcome: the answer.
+        seconds: since the request arrived.
+        received: what arrived; None where the body was not read (too large, too slow, no POST).
+        verified: what the signature says, if the delivery is genuine.
+        event_type: the type named in the signed body, where it could be read.
+        hints: what the sender says beside a genuine delivery, unsigned.
+        refusal: why it is not genuine, if it is not.
+
+    """
+
+    endpoint: str
+    outcome: Outcome
+    seconds: float
+    received: DeliveryReceived | None = None
+    verified: VerifiedDelivery | None = field(default=None, repr=False)
+    event_type: str | None = None
+    hints: DeliveryHints | None = None
+    refusal: VerificationError | None = None
+
+    @property
+    def event_id(self) -> str | None:
+        """The webhook-id of a genuine delivery."""
+        return None if self.verified is None else self.verified.id
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventClaimed:
+    """The store was asked for the event of a delivery.
+
+    Attributes:
+        delivery: what was delivered.
+        result: ``Claimed`` begins an attempt; ``InFlight``, ``Done`` and ``Dead`` are the others.
+
+    """
+
+    delivery: Delivery
+    result: ClaimResult
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandlerStarted:
+    """A handler is about to run.
+
+    What an observer does here to the context variables is seen by the handler, in its thread too.
+
+    Attributes:
+        delivery: what was delivered.
+        handler: the handler's name.
+        attempt: which attempt it is part of, from 1.
+        is_replay: whether an operator replays a dead letter.
+
+    """
+
+    delivery: Delivery
+    handler: str
+    attempt: int
+    is_replay: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandlerFinished:
+    """A handler has succeeded.
+
+    Attributes:
+        delivery: what was delivered.
+        handler: the handler's name.
+        attempt: which attempt it was part of, from 1.
+        seconds: how long it took; those in which it waited for a thread count.
+
+    """
+
+    delivery: Delivery
+    handler: str
+    attempt: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandlerFailed:
+    """A handler has raised, or run out of time.
+
+    Attributes:
+        delivery: what was delivered.
+        handler: the handler's name.
+        attempt: which attempt it was part of, from 1.
+        seconds: how long it took; those in which it waited for a thread count.
+        error: what it raised.
+
+    """
+
+    delivery: Delivery
+    handler: str
+    attempt: int
+    seconds: float
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventSettled:
+    """An attempt has ended, and the event is neither back in the inbox nor a dead letter.
+
+    Attributes:
+        delivery: what was delivered.
+        attempt: which attempt it was, from 1.
+        outcome: 200 if the event is handled; else the sender is to bring it again.
+
+    """
+
+    delivery: Delivery
+    attempt: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventPut:
+    """The store was asked to keep a delivery for the workers.
+
+    Attributes:
+        delivery: what was delivered.
+        result: ``Stored``, or why not: ``Waiting``, ``Done``, ``Dead`` or ``Full``.
+
+    """
+
+    delivery: Delivery
+    result: PutResult
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventTaken:
+    """A worker has taken an event out of the inbox.
+
+    Attributes:
+        delivery: what was delivered, and when.
+        attempt: which attempt begins, from 1.
+
+    """
+
+    delivery: Delivery
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventRetried:
+    """An attempt has failed, and the event waits in the inbox for the next.
+
+    Attributes:
+        delivery: what was delivered.
+        attempt: which attempt it was, from 1.
+        after_seconds: how long it waits.
+        error: what failed, as text.
+
+    """
+
+    delivery: Delivery
+    attempt: int
+    after_seconds: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventBuried:
+    """An event is a dead letter now.
+
+    Attributes:
+        delivery: what was delivered.
+        attempt: which attempt it was, from 1.
+        reason: why it was given up.
+        error: what failed, as text.
+
+    """
+
+    delivery: Delivery
+    attempt: int
+    reason: DeadReason
+    error: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchFlushed:
+    """A store has made calls that waited together lasting, in one step.
+
+    Attributes:
+        store: the class of the store.
+        calls: how many.
+        seconds: how long that took.
+
+    """
+
+    store: str
+    calls: int
+    seconds: float
+
+
+class Observer(Protocol):
+    """Watches a receiver: subclass it, and write the methods you want.
+
+    They are called in the event loop, in the order things happen, and must not block. What one
+    raises is logged and changes nothing.
+    """
+
+    def delivery_received(self, record: DeliveryReceived) -> None:
+        """See a request that has arrived whole."""
+        return
+
+    def delivery_verified(self, record: DeliveryVerified) -> None:
+        """See that it is genuine."""
+        return
+
+    def delivery_refused(self, record: DeliveryRefused) -> None:
+        """See that it is not."""
+        return
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """See the answer, of every request."""
+        return
+
+    def event_claimed(self, record: EventClaimed) -> None:
+        """See what the store knows of the event."""
+        return
+
+    def handler_started(self, record: HandlerStarted) -> None:
+        """See a handler begin."""
+        return
+
+    def handler_finished(self, record: HandlerFinished) -> None:
+        """See a handler succeed; called in the context of ``handler_started``."""
+        return
+
+    def handler_failed(self, record: HandlerFailed) -> None:
+        """See a handler fail; called in the context of ``handler_started``."""
+        return
+
+    def event_settled(self, record: EventSettled) -> None:
+        """See an attempt end."""
+        return
+
+    def event_put(self, record: EventPut) -> None:
+        """See a delivery stored for the workers."""
+        return
+
+    def event_taken(self, record: EventTaken) -> None:
+        """See a worker take an event."""
+        return
+
+    def event_retried(self, record: EventRetried) -> None:
+        """See an event go back to the inbox after a failure."""
+        return
+
+    def event_buried(self, record: EventBuried) -> None:
+        """See an event become a dead letter."""
+        return
+
+    def batch_flushed(self, record: BatchFlushed) -> None:
+        """See how much a store did in one step."""
+        return
+
+
+_Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
+"""A method, and of which events it is told; None for all."""
+
+_METHODS: dict[type, str] = {
+    DeliveryReceived: "delivery_received",
+    DeliveryVerified: "delivery_verified",
+    DeliveryRefused: "delivery_refused",
+    DeliveryAnswered: "delivery_answered",
+    EventClaimed: "event_claimed",
+    HandlerStarted: "handler_started",
+    HandlerFinished: "handler_finished",
+    HandlerFailed: "handler_failed",
+    EventSettled: "event_settled",
+    EventPut: "event_put",
+    EventTaken: "event_taken",
+    EventRetried: "event_retried",
+    EventBuried: "event_buried",
+    BatchFlushed: "batch_flushed",
+}
+
+
+# What happens to an event that does well; a busy receiver has thousands of them in a second.
+_STEPS = {EventClaimed, EventPut, EventTaken, HandlerStarted, HandlerFinished, EventSettled}
+
+
+class Observers:
+    """Tells all observers of a receiver; those that only inherit a method are not called.
+
+    Args:
+        observers: whom to tell.
+
+    Raises:
+        TypeError: one is no observer; the message says what to do.
+
+    """
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._listeners: dict[type, list[_Listener]] = {}
+        for observer in observers:
+            self.add(observer)
+
+    def add(self, observer: Observer, *, of: Container[str] | None = None) -> None:
+        """Tell this one too from now on; see `Receiver.observe`."""
+        wanted = {record: _method(observer, name) for record, name in _METHODS.items()}
+        for record, method in wanted.items():
+            if getattr(method, "__func__", None) is not getattr(Observer, _METHODS[record]):
+                events = of if record in _STEPS else None
+                self._listeners.setdefault(record, []).append((method, events))
+
+    def wants(self, record: type, event_id: str | None = None) -> bool:
+        """Return whether anybody would listen: most records are made for nobody otherwise."""
+        try:
+            for _, events in self._listeners.get(record, ()):
+                if events is None or event_id in events:
+                    return True
+        except Exception:  # noqa: BLE001 - a container of the user's; `tell` logs it
+            return True
+        return False
+
+    def tell(self, record: Any) -> None:
+        """Give a record to everybody who wants it."""
+        for method, events in self._listeners.get(record.__class__, ()):
+            try:
+                if events is None or record.delivery.event_id in events:
+                    method(record)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - an observer must not end the server either
+                _log.exception(
+                    "%s failed; the delivery is not affected",
+                    getattr(method, "__qualname__", "an observer"),
+                )
+
+
+def _method(observer: Observer, name: str) -> Callable[[Any], object]:
+    method: Callable[[Any], object] | None = getattr(observer, name, None)
+    if isinstance(observer, type) or not callable(method):
+        raise TypeError(
+            f"{observer!r} cannot observe a receiver: give an instance of a subclass of Observer"
+        )
+    if inspect.iscoroutinefunction(method):
+        raise TypeError(
+            f"{type(observer).__name__}.{name} is async; an observer is called in the middle of a"
+            " delivery, so let it return at once and hand on what takes longer"
+        )
+    return method

@@ -1,0 +1,165 @@
+"""Sees a rotation of the secret under way, and says when this receiver is not ready for its end.
+
+For 24 hours after a rotation every delivery carries two signatures, one for each secret (interface,
+Events: secret rotation). Whoever has only the old secret by then refuses everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ..clock import Clock
+from ..verification.headers import DeliveryHeaders, RawHeaders
+from ..verification.signature import VerifiedDelivery, sign
+from .records import DeliveryAnswered, Observer
+
+__all__ = ["Rotation", "RotationWatch", "moment"]
+
+_log = logging.getLogger("hookonce.rotation")
+
+_ROTATION_SECONDS = 24 * 3600.0
+# Time for clocks that differ, and for a delivery that is just on its way.
+_GRACE_SECONDS = 3600.0
+# A provider may look at a file, and signing for every secret takes time: not with every delivery.
+_LOOK_SECONDS = 10.0
+_LOG_AGAIN_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A rotation of the sender's secret as far as deliveries show it.
+
+    Attributes:
+        since: Unix seconds of the first delivery seen with two signatures; it may have begun
+            earlier.
+        has_both: whether both secrets are configured here.
+
+    """
+
+    since: float
+    has_both: bool
+
+    @property
+    def ends_by(self) -> float:
+        """Unix seconds at which the old secret is no longer signed with, at the latest."""
+        return self.since + _ROTATION_SECONDS
+
+
+class RotationWatch(Observer):
+    """Watches which secrets deliveries are signed with.
+
+    Args:
+        secrets: returns the secrets in force, newest first.
+        clock: Unix time in seconds.
+
+    """
+
+    def __init__(self, secrets: Callable[[], tuple[str, ...]], clock: Clock) -> None:
+        self._secrets = secrets
+        self._clock = clock
+        self._began = clock()
+        self._known = secrets()
+        self._matched: dict[str, float] = {}
+        self._matched_since_look: dict[int, float] = {}
+        self._current: Rotation | None = None
+        self._signed_twice_at = 0
+        self._next_look = self._next_log = 0.0
+
+    @property
+    def current(self) -> Rotation | None:
+        """The rotation under way, if there is one."""
+        return self._current
+
+    def last_matched(self) -> tuple[float | None, ...]:
+        """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
+
+        None for one that was not, since this process began.
+        """
+        return tuple(self._matched.get(secret) for secret in self._look())
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """Note which secret matched, and how many signatures there were."""
+        delivery, received = record.verified, record.received
+        if delivery is None or received is None:
+            return
+        at = received.at
+        self._matched_since_look[delivery.secret_index] = at
+        if delivery.signature_count < 2:
+            if delivery.timestamp > self._signed_twice_at:
+                self._current = None
+        else:
+            self._signed_twice_at = max(self._signed_twice_at, delivery.timestamp)
+        is_double = delivery.signature_count > 1
+        if at >= self._next_look or (is_double and self._current is None):
+            self._next_look = at + _LOOK_SECONDS
+            secrets = self._look()
+            if is_double:
+                since = at if self._current is None else self._current.since
+                self._current = Rotation(
+                    since, has_both=_matching(delivery, received.headers, secrets) > 1
+                )
+                self._complain(at)
+
+    def _look(self) -> tuple[str, ...]:
+        """Return the secrets in force, and note which of them have matched since the last look."""
+        secrets = self._secrets()
+        if secrets == self._known:  # else nobody knows any more which ones were meant
+            for index, at in self._matched_since_look.items():
+                self._matched[secrets[index]] = at
+        self._matched_since_look.clear()
+        self._matched = {s: when for s, when in self._matched.items() if s in secrets}
+        self._known = secrets
+        return secrets
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should do about secrets now."""
+        now, current = self._clock(), self._current
+        if current is not None:
+            return () if current.has_both else (_unprepared(current, now),)
+        return tuple(self._superfluous(now))
+
+    def _superfluous(self, now: float) -> list[str]:
+        """Return the old secrets that nobody has signed with for longer than a rotation."""
+        matched = self.last_matched()
+        if not matched or matched[0] is None:
+            return []  # the newest has not shown yet that it works
+        return [
+            f"secret {number} of {len(matched)} last matched"
+            f" {'before ' + moment(self._began) if when is None else 'at ' + moment(when)};"
+            " a rotation takes 24 h, so it can be removed"
+            for number, when in enumerate(matched[1:], start=2)
+            if now - (when or self._began) > _ROTATION_SECONDS + _GRACE_SECONDS
+        ]
+
+    def _complain(self, now: float) -> None:
+        if self._current is not None and not self._current.has_both and now >= self._next_log:
+            self._next_log = now + _LOG_AGAIN_SECONDS
+            _log.warning("%s", _unprepared(self._current, now))
+
+
+def _unprepared(rotation: Rotation, now: float) -> str:
+    hours = max(0.0, rotation.ends_by - now) / 3600
+    return (
+        "the secret is being rotated: deliveries carry two signatures, and only one is by a secret"
+        " configured here. If that is the old one, every delivery will be refused after"
+        f" {moment(rotation.ends_by)} at the latest ({hours:.1f} h left): configure the new one"
+        " before it"
+    )
+
+
+def _matching(delivery: VerifiedDelivery, headers: RawHeaders, secrets: tuple[str, ...]) -> int:
+    """Return how many of the secrets have signed a delivery, which is genuine already."""
+    signatures = DeliveryHeaders.parse(headers).signatures
+    own = (
+        sign(secret, delivery.id, delivery.body, timestamp=delivery.timestamp)["webhook-signature"]
+        for secret in secrets
+    )
+    return sum(signature.removeprefix("v1,").encode() in signatures for signature in own)
+
+
+def moment(unix_seconds: float) -> str:
+    """Return a time as a person reads it, in UTC."""
+    return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,392 @@
+"""Event types lead to handlers: registering, looking up, including. Nothing is run here."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, Protocol, TypeVar, overload
+
+from ..events import (
+    EVENT_CLASSES,
+    ChannelDisconnected,
+    ChannelUnhealthy,
+    CommentReceived,
+    Event,
+    EventClass,
+    EventParser,
+    MessageReceived,
+    PostTargetFailed,
+    PostTargetPublished,
+    UnknownEvent,
+    WebhookTest,
+    event_types_of,
+)
+from .context import Context
+from .handler import (
+    TEST_TYPE,
+    ErrorHook,
+    Handler,
+    accepts,
+    annotated_class,
+    check_annotation,
+    described,
+    is_async,
+    stable_name,
+    takes_context,
+)
+
+__all__ = ["HandlerDecorator", "Router"]
+
+_log = logging.getLogger("hookonce")
+
+E = TypeVar("E")
+E1 = TypeVar("E1", bound=Event[Any])
+E2 = TypeVar("E2", bound=Event[Any])
+E3 = TypeVar("E3", bound=Event[Any])
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class HandlerDecorator(Protocol[E]):
+    """Takes a handler of the event, with or without a context, and gives it back unchanged."""
+
+    @overload
+    def __call__(self, handler: Callable[[E], R], /) -> Callable[[E], R]: ...
+    @overload
+    def __call__(self, handler: Callable[[E, Context], R], /) -> Callable[[E, Context], R]: ...
+
+
+def _unchanged(value: T) -> T:
+    return value
+
+
+class Router:
+    """A set of handlers that a receiver, or another router, can include."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+        self._classes: dict[str, EventClass] = {}
+        self._error_hooks: list[ErrorHook] = []
+        self._included_by: list[Router] = []
+        self._found: dict[str, tuple[Handler, ...]] = {}
+        self._parser: EventParser | None = None
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Every handler, in the order of registration."""
+        return tuple(self._handlers.values())
+
+    @property
+    def error_hooks(self) -> tuple[ErrorHook, ...]:
+        """Every function registered with ``on_error``."""
+        return tuple(self._error_hooks)
+
+    @property
+    def parser(self) -> EventParser:
+        """A parser that knows the event classes handlers were registered with."""
+        if self._parser is None:
+            self._parser = EventParser(dict.fromkeys(self._classes.values()))
+        return self._parser
+
+    def find(self, event: Event[Any]) -> tuple[Handler, ...]:
+        """Return the handlers an event is for, in the order of registration."""
+        known = not isinstance(event, UnknownEvent)
+        if not known:  # not remembered: the sender could make the table grow without end
+            return tuple(h for h in self._handlers.values() if h.wants(event.type, known=False))
+        found = self._found.get(event.type)
+        if found is None:
+            found = tuple(h for h in self._handlers.values() if h.wants(event.type, known=True))
+            self._found[event.type] = found
+        return found
+
+    # The literal type strings are spelled out so that type checkers infer the class of each.
+    @overload
+    def on(self, event: type[E1], /, *, name: str | None = None) -> HandlerDecorator[E1]: ...
+    @overload
+    def on(
+        self, first: type[E1], second: type[E2], /, *, name: str | None = None
+    ) -> HandlerDecorator[E1 | E2]: ...
+    @overload
+    def on(
+        self, first: type[E1], second: type[E2], third: type[E3], /, *, name: str | None = None
+    ) -> HandlerDecorator[E1 | E2 | E3]: ...
+    @overload
+    def on(
+        self, event: Literal["post.target.published"], /, *, name: str | None = None
+    ) -> HandlerDecorator[PostTargetPublished]: ...
+    @overload
+    def on(
+        self, event: Literal["post.target.failed"], /, *, name: str | None = None
+    ) -> HandlerDecorator[PostTargetFailed]: ...
+    @overload
+    def on(
+        self, event: Literal["comment.received"], /, *, name: str | None = None
+    ) -> HandlerDecorator[CommentReceived]: ...
+    @overload
+    def on(
+        self, event: Literal["message.received"], /, *, name: str | None = None
+    ) -> HandlerDecorator[MessageReceived]: ...
+    @overload
+    def on(
+        self, event: Literal["channel.unhealthy"], /, *, name: str | None = None
+    ) -> HandlerDecorator[ChannelUnhealthy]: ...
+    @overload
+    def on(
+        self, event: Literal["channel.disconnected"], /, *, name: str | None = None
+    ) -> HandlerDecorator[ChannelDisconnected]: ...
+    @overload
+    def on(
+        self, event: Literal["webhook.test"], /, *, name: str | None = None
+    ) -> HandlerDecorator[WebhookTest]: ...
+    @overload
+    def on(
+        self, *events: str | type[Event[Any]], name: str | None = None
+    ) -> HandlerDecorator[Any]: ...
+
+    def on(self, *events: str | type[Event[Any]], name: str | None = None) -> HandlerDecorator[Any]:
+        """Register a handler for event classes, type strings or patterns.
+
+        In a pattern ``*`` stands for one segment, and at the end for one or more: ``channel.*``,
+        ``post.*.failed``, ``*``. ``webhook.test`` is reached by name or class only.
+
+        Args:
+            events: what the handler is for; several are one handler.
+            name: the stable name under which its success is remembered, the function's module and
+                qualified name by default. Give one before you move or rename a function.
+
+        Raises:
+            TypeError: the function cannot be called as a handler of these events.
+            ValueError: a name is taken, or a pattern can match nothing.
+
+        """
+        if not events:
+            raise TypeError("on() takes at least one event class, type string or pattern")
+        if inspect.isfunction(events[0]):
+            raise TypeError(
+                "on() takes what the handler is for: @receiver.on(CommentReceived), or a type"
+                " string"
+            )
+        types: dict[str, EventClass | None] = {}
+        patterns = []
+        for wanted in events:
+            if not isinstance(wanted, str):
+                types |= dict.fromkeys(event_types_of(wanted), wanted)
+                continue
+            if "*" in wanted:
+                patterns.append(_pattern(wanted))
+            else:
+                types.setdefault(_type_string(wanted), None)
+            self._warn_of_misspelling(wanted)
+
+        def register(function: F, /) -> F:
+            handler = Handler(
+                name=stable_name(function, name),
+                function=function,
+                is_async=is_async(function),
+                takes_context=takes_context(function),
+                types=frozenset(types),
+                patterns=tuple(patterns),
+                written=tuple(wanted for wanted in events if isinstance(wanted, str)),
+            )
+            annotated = annotated_class(function)
+            classes = {event_type: cls for event_type, cls in types.items() if cls is not None}
+            if annotated is not None:
+                plain = [event_type for event_type, cls in types.items() if cls is None]
+                expected = {name: self._class_for(name, annotated) for name in plain} | classes
+                check_annotation(function, annotated, expected)
+                if annotated is not Event:
+                    classes |= {t: c for t, c in expected.items() if c is not UnknownEvent}
+            self._add(handler, classes)
+            return function
+
+        return register
+
+    @overload
+    def on_unknown(self, function: F, /) -> F: ...
+    @overload
+    def on_unknown(self, /, *, name: str | None = None) -> Callable[[F], F]: ...
+
+    def on_unknown(
+        self, function: F | None = None, /, *, name: str | None = None
+    ) -> F | Callable[[F], F]:
+        """Register a handler for every event whose type has no model (``UnknownEvent``).
+
+        It is a handler like any other: run once, and again if it fails. Without one, such events
+        are answered 200 and noted in the log.
+        """
+
+        def register(function: F, /) -> F:
+            self._add(
+                Handler(
+                    name=stable_name(function, name),
+                    function=function,
+                    is_async=is_async(function),
+                    takes_context=takes_context(function),
+                    for_unknown=True,
+                ),
+                {},
+            )
+            return function
+
+        return register if function is None else register(function)
+
+    def on_error(self, function: F, /) -> F:
+        """Register a function that is told of every failure: ``(error, event, context)``.
+
+        ``error`` is one ``ExceptionGroup`` of all that failed in this attempt; each exception has
+        a note that names its handler. A function may take fewer of the three arguments. What it
+        raises is logged and changes nothing.
+        """
+        arguments = next((count for count in (3, 2, 1) if accepts(function, count)), None)
+        if arguments is None:
+            raise TypeError(
+                f"{described(function)} must be callable as (error), (error, event) or"
+                " (error, event, context)"
+            )
+        self._add_error_hook(ErrorHook(function, is_async(function), arguments))
+        return function
+
+    def _class_for(self, event_type: str, annotated: EventClass) -> EventClass:
+        """Return the class in which a handler of a type string is given its events."""
+        if annotated not in {Event, UnknownEvent} and event_type in event_types_of(annotated):
+            return annotated
+        return self._classes.get(event_type) or EVENT_CLASSES.get(event_type, UnknownEvent)
+
+    def _warn_of_misspelling(self, wanted: str) -> None:
+        """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""
+        known = [*EVENT_CLASSES, *self._classes]
+        if _meets_any(wanted, known):
+            return
+        likely = get_close_matches(wanted.lower().removesuffix(".*"), known, n=1, cutoff=0.5)
+        _log.warning(
+            "%r is no event type known here%s",
+            wanted,
+            f"; did you mean {likely[0]!r}?" if likely else "",
+        )
+
+    def unmatched(self) -> tuple[str, ...]:
+        """Return the type strings and patterns of handlers that no type known here meets."""
+        known = self.parser.classes
+        written = dict.fromkeys(text for handler in self.handlers for text in handler.written)
+        return tuple(text for text in written if not _meets_any(text, known))
+
+    def include(self, other: Router) -> None:
+        """Take over the handlers of another router, also those it will get later.
+
+        Raises:
+            ValueError: a name is taken, or one of the two includes the other already.
+
+        """
+        if other is self or other in self._lineage():
+            raise ValueError("a router cannot include itself")
+        if self in other._lineage():
+            raise ValueError("this router is included already")
+        theirs = [
+            (handler, {t: c for t, c in other._classes.items() if t in handler.types})
+            for handler in other.handlers
+        ]
+        for router in [self, *self._lineage()]:  # check all before changing any
+            for handler, classes in theirs:
+                router._check(handler, classes)
+        for handler, classes in theirs:
+            self._add(handler, classes)
+        for hook in other.error_hooks:
+            self._add_error_hook(hook)
+        other._included_by.append(self)
+
+    def wrapped(
+        self,
+        *,
+        handler: Callable[[Handler], Handler] = _unchanged,
+        error_hook: Callable[[ErrorHook], ErrorHook] = _unchanged,
+    ) -> Router:
+        """Return a router of its own with what this one has now, each changed by these functions.
+
+        They may replace what is called; names and what a handler is for stay.
+        """
+        router = Router()
+        router._handlers = {name: handler(own) for name, own in self._handlers.items()}
+        router._classes = dict(self._classes)
+        router._error_hooks = [error_hook(own) for own in self._error_hooks]
+        return router
+
+    def _lineage(self) -> list[Router]:
+        """Return this router's includers and theirs."""
+        return [r for parent in self._included_by for r in (parent, *parent._lineage())]
+
+    def _add(self, handler: Handler, classes: Mapping[str, EventClass]) -> None:
+        everyone = [self, *self._lineage()]
+        for router in everyone:  # check all before changing any
+            router._check(handler, classes)
+        for router in everyone:
+            router._handlers[handler.name] = handler
+            router._classes |= {t: router._narrower(t, cls) for t, cls in classes.items()}
+            router._found.clear()
+            router._parser = None
+
+    def _add_error_hook(self, hook: ErrorHook) -> None:
+        for router in [self, *self._lineage()]:
+            if hook not in router._error_hooks:  # it may come along two ways
+                router._error_hooks.append(hook)
+
+    def _check(self, handler: Handler, classes: Mapping[str, EventClass]) -> None:
+        if handler.name in self._handlers:
+            raise ValueError(
+                f"a handler named {handler.name!r} is registered already; give one of them"
+                " another name=…, or pass several events to one on()"
+            )
+        for event_type, cls in classes.items():
+            self._narrower(event_type, cls)
+
+    def _narrower(self, event_type: str, cls: EventClass) -> EventClass:
+        """Return the class whose instances suit every handler of this type."""
+        known = self._classes.get(event_type, cls)
+        if issubclass(cls, known):
+            return cls
+        if issubclass(known, cls):
+            return known
+        raise ValueError(
+            f"{event_type!r} is handled as {known.__name__} already, and {cls.__name__} is neither"
+            " a subclass nor a base of it; derive one from the other"
+        )
+
+
+_SEGMENT = r"[^\s.*]+"
+_TYPE = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
+
+
+def _meets_any(wanted: str, event_types: Iterable[str]) -> bool:
+    pattern = _pattern(wanted) if "*" in wanted else re.compile(re.escape(wanted))
+    return any(pattern.fullmatch(event_type) for event_type in event_types)
+
+
+def _type_string(text: str) -> str:
+    if _TYPE.fullmatch(text) is None:
+        raise ValueError(
+            f"{text!r} is no event type; types are words joined by full stops, such as"
+            " 'comment.received'"
+        )
+    return text
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    segments = text.split(".")
+    if any(segment != "*" and re.fullmatch(_SEGMENT, segment) is None for segment in segments):
+        raise ValueError(
+            f"the pattern {text!r} can match nothing; '*' stands for whole segments, as in"
+            " 'channel.*' or 'post.*.failed'"
+        )
+    parts = [_SEGMENT if segment == "*" else re.escape(segment) for segment in segments]
+    if segments[-1] == "*":
+        parts[-1] = rf"{_SEGMENT}(?:\.{_SEGMENT})*"
+    pattern = re.compile(r"\.".join(parts))
+    if [name for name in EVENT_CLASSES if pattern.fullmatch(name)] == [TEST_TYPE]:
+        raise ValueError(
+            f"the pattern {text!r} can match nothing: {TEST_TYPE!r} is reached by its name or class"
+            " only, so that tests do not run business code"
+        )
+    return pattern

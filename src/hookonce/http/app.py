@@ -1,0 +1,179 @@
+"""The HTTP face: pure ASGI around ``handle``.
+
+Everything that is decided from HTTP alone is decided in this folder (method, size, slowness), and
+it is the only part of the core that builds responses or knows Starlette.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from starlette.middleware import Middleware
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..delivery.limits import Limits
+from ..delivery.outcome import NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
+from ..delivery.time_limit import limited
+from ..errors import Refusal
+from ..verification.headers import RawHeaders
+from .body import GoneError, TooLargeError, announced_length, note_changed_body, read_body
+from .guard import StatusGuard, respond
+
+__all__ = [
+    "ASGIApp",
+    "DeliveryApp",
+    "Message",
+    "Middleware",
+    "Receive",
+    "Route",
+    "Scope",
+    "Send",
+    "application",
+    "delivery_routes",
+    "elsewhere",
+    "run_lifespan",
+]
+
+_log = logging.getLogger("hookonce.http")
+
+
+_NOTHING_CAME = (
+    ", not even a part of it: the client is slow, or something before the receiver (middleware, a"
+    " dependency) has consumed it; let that leave the receiver's path alone"
+)
+
+
+class Handle(Protocol):
+    """Takes a delivery's body and headers and returns what to answer."""
+
+    def __call__(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Awaitable[Outcome]: ...
+
+
+class DeliveryApp:
+    """An ASGI application that answers deliveries, whatever path it was routed to by.
+
+    Args:
+        handle: the receiver's pipeline.
+        limits: size of the body, and how long it may take.
+        unread: told of an answer that was given without the body, and after how many seconds.
+
+    """
+
+    def __init__(
+        self, handle: Handle, limits: Limits, *, unread: Callable[[Outcome, float], None]
+    ) -> None:
+        self._handle = handle
+        self._limits = limits
+        self._unread = unread
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        started = asyncio.get_running_loop().time()
+        if scope["method"] != "POST":
+            await self._refuse(send, NOT_POST, started)
+            return
+        headers = scope["headers"]
+        pieces: list[bytes] = []
+        try:
+            body = await limited(
+                self._limits.body_seconds,
+                read_body(headers, receive, self._limits.body_bytes, pieces),
+            )
+        except TooLargeError:
+            _log.warning("refused a body of more than %d bytes", self._limits.body_bytes)
+            await self._refuse(send, TOO_LARGE, started, closing=scope)
+        except TimeoutError:
+            _log.warning(
+                "a body had not arrived after %g s%s",
+                self._limits.body_seconds,
+                "" if any(pieces) else _NOTHING_CAME,
+            )
+            await self._refuse(send, TOO_SLOW, started, closing=scope)
+        except GoneError:
+            _log.info("a client went away before its body had arrived")
+        else:
+            outcome = await self._handle(body, headers, started=started)
+            if outcome.reason == Refusal.NO_MATCHING_SIGNATURE:
+                note_changed_body(outcome, body, announced_length(headers))
+            await respond(send, outcome)
+
+    async def _refuse(
+        self, send: Send, outcome: Outcome, started: float, *, closing: Scope | None = None
+    ) -> None:
+        self._unread(outcome, asyncio.get_running_loop().time() - started)
+        await respond(send, outcome, closing=closing)
+
+
+def delivery_routes(
+    path: str, app: DeliveryApp, middleware: Iterable[Middleware] = ()
+) -> list[Route]:
+    """Return routes that answer at ``path`` with and without a trailing slash.
+
+    Starlette would redirect from one to the other, and a redirect is a failed delivery.
+
+    Raises:
+        ValueError: the path does not start with a slash.
+
+    """
+    if not path.startswith("/"):
+        raise ValueError(f"a path starts with a slash, unlike {path!r}")
+    guarded: ASGIApp = app
+    for wrapper in reversed(list(middleware)):
+        guarded = wrapper.cls(guarded, *wrapper.args, **wrapper.kwargs)
+    guarded = StatusGuard(guarded)
+    bare = path.rstrip("/")
+    return [
+        Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)
+        for spelling in ((bare, f"{bare}/") if bare else ("/",))
+    ]
+
+
+async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
+    """Answer what is no delivery: 404 for a request, a closed door for a WebSocket."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+    else:
+        await respond(send, NOT_FOUND)
+
+
+def application(
+    routes: Iterable[Route],
+    lifespan: Callable[[object], AbstractAsyncContextManager[None]],
+    otherwise: ASGIApp = elsewhere,
+) -> ASGIApp:
+    """Return an application of these routes; it never redirects.
+
+    Args:
+        routes: tried in this order.
+        lifespan: what is open while it runs.
+        otherwise: answers what no route is for.
+
+    """
+    return Router(list(routes), redirect_slashes=False, default=otherwise, lifespan=lifespan)
+
+
+async def run_lifespan(
+    context: AbstractAsyncContextManager[object], receive: Receive, send: Send
+) -> None:
+    """Speak the ASGI lifespan protocol for a context manager."""
+    await receive()
+    try:
+        await context.__aenter__()
+    except Exception as error:
+        await send({"type": "lifespan.startup.failed", "message": str(error)})
+        raise
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    try:
+        await context.__aexit__(None, None, None)
+    except Exception as error:
+        await send({"type": "lifespan.shutdown.failed", "message": str(error)})
+        raise
+    await send({"type": "lifespan.shutdown.complete"})

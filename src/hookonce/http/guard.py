@@ -1,0 +1,103 @@
+"""What may go out: never a redirect, never a 410."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..delivery.outcome import BROKEN, Outcome
+
+__all__ = [
+    "StatusGuard",
+    "app_path",
+    "respond",
+]
+
+_log = logging.getLogger("hookonce.http")
+
+
+async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:
+    """Send an outcome; ``closing`` a connection whose body was left unread."""
+    body = outcome.body
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *((name.encode(), value.encode()) for name, value in outcome.headers.items()),
+    ]
+    if closing is not None and closing.get("http_version", "1.1") < "2":
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": int(outcome.status), "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class StatusGuard:
+    """ASGI middleware that never lets out an answer the sender would punish.
+
+    A 410 disables the endpoint at once and a redirect is a failed delivery (interface, Events), so
+    both become 500, and so does an exception that nothing inside has turned into an answer. The
+    routes of a receiver have one around them; put another around an application whose own
+    middleware may answer first, such as a redirect to a login page::
+
+        Starlette(middleware=[Middleware(StatusGuard, paths=["/webhooks"]), ...])
+
+    Args:
+        app: the application to guard.
+        paths: the paths to guard, with or without a trailing slash; every path by default.
+
+    """
+
+    def __init__(self, app: ASGIApp, paths: Collection[str] | None = None) -> None:
+        self._app = app
+        self._paths = None if paths is None else {path.rstrip("/") for path in paths}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and guard its answer."""
+        if scope["type"] != "http" or not self._guards(scope):
+            await self._app(scope, receive, send)
+            return
+        answer = _GuardedAnswer(send, scope["path"])
+        try:
+            await self._app(scope, receive, answer.send)
+        except Exception:
+            if answer.started:
+                raise
+            _log.exception("the application around a receiver raised; answered 500")
+            await respond(send, BROKEN)
+
+    def _guards(self, scope: Scope) -> bool:
+        return self._paths is None or app_path(scope).rstrip("/") in self._paths
+
+
+@dataclass(slots=True)
+class _GuardedAnswer:
+    _send: Send
+    _path: str
+    started: bool = False
+    replaced: bool = False
+
+    async def send(self, message: Message) -> None:
+        if self.replaced:
+            return
+        if message["type"] == "http.response.start":
+            self.started = True
+            status = message["status"]
+            if status == 410 or 300 <= status < 400:
+                self.replaced = True
+                _log.error(
+                    "the application answered a delivery to %s with %d; sent 500 instead",
+                    self._path,
+                    status,
+                )
+                await respond(self._send, BROKEN)
+                return
+        await self._send(message)
+
+
+def app_path(scope: Scope) -> str:
+    """Return the path within the application, which is mounted at ``root_path``."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(root) else path

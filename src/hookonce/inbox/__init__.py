@@ -1,0 +1,1 @@
+"""Deliveries that are stored first, and handled by workers."""

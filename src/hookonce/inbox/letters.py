@@ -1,0 +1,104 @@
+"""Dead letters: what was given up, for a person to look at, run again, or discard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from ..delivery.attempt import Attempt
+from ..delivery.outcome import DUPLICATE, Outcome, Reason, later
+from ..delivery.router import Router
+from ..delivery.runs import Runs
+from ..errors import StoreError
+from ..stores.contract import Store
+from ..stores.tokens import new_token
+from ..stores.values import Claimed, DeadLetter, InFlight, delivery_key
+
+__all__ = ["DeadLetters"]
+
+
+class DeadLetters:
+    """The dead letters of one endpoint.
+
+    Args:
+        store: where they are.
+        router: the handlers a replay runs.
+        runs: makes the attempts.
+        endpoint: the endpoint's name.
+        lease_seconds: how long a replay's claim lasts between heartbeats.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        router: Router,
+        runs: Runs,
+        endpoint: str,
+        lease_seconds: float,
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._runs = runs
+        self._endpoint = endpoint
+        self._lease_seconds = lease_seconds
+
+    async def list(
+        self, *, event_type: str | None = None, limit: int = 100
+    ) -> Sequence[DeadLetter]:
+        """Return dead letters, oldest first, without their bodies.
+
+        Args:
+            event_type: only those of this type.
+            limit: how many at the most.
+
+        Raises:
+            StoreError: the store cannot be read.
+
+        """
+        return await self._store.dead_letters(
+            endpoint=self._endpoint, event_type=event_type, limit=limit
+        )
+
+    async def show(self, event_id: str) -> DeadLetter | None:
+        """Return the dead letter of an event with its body, or None; raises StoreError."""
+        return await self._store.dead_letter(delivery_key(self._endpoint, event_id))
+
+    async def replay(self, event_id: str) -> Outcome:
+        """Run the handlers that have not succeeded yet, and return what became of it.
+
+        The event keeps its id, and handlers see ``context.is_replay``. It stays a dead letter
+        until all of them have succeeded, whatever happens to this process.
+
+        Raises:
+            LookupError: there is no such dead letter.
+            PayloadError: its body still cannot be read as an event.
+            StoreError: the store failed, or keeps no bodies.
+
+        """
+        key = delivery_key(self._endpoint, event_id)
+        letter = await self._store.dead_letter(key)
+        if letter is None:
+            raise LookupError(f"there is no dead letter {event_id!r} at {self._endpoint!r}")
+        if not self._store.keeps_bodies:
+            raise StoreError("the store keeps no bodies, so there is nothing to replay")
+        event = self._router.parser.parse(letter.delivery.body, event_id)
+        handlers = self._router.find(event)
+        if not handlers:
+            return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
+        claim = await self._store.replay(key, new_token(), self._lease_seconds)
+        if isinstance(claim, InFlight):
+            return later(Reason.IN_FLIGHT)
+        if not isinstance(claim, Claimed):  # another replay has just succeeded
+            return DUPLICATE
+        return await self._runs.finish(
+            Attempt(claim, letter.delivery, event, handlers, last_chance=True, is_replay=True)
+        )
+
+    async def discard(self, event_id: str) -> bool:
+        """Forget a dead letter, and the event with it: it counts as handled from now on.
+
+        False where there is none. Raises StoreError.
+        """
+        return await self._store.discard(delivery_key(self._endpoint, event_id))

@@ -1,0 +1,52 @@
+"""The inbox of one endpoint as an operator sees it: what waits, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..stores.contract import InboxStore
+from ..stores.values import Entry, StoreStats, delivery_key
+
+__all__ = ["WaitingEvents"]
+
+
+class WaitingEvents:
+    """The events in the inbox of one endpoint. Every method raises StoreError where it fails.
+
+    Args:
+        store: where they are.
+        endpoint: the endpoint's name.
+
+    """
+
+    def __init__(self, *, store: InboxStore, endpoint: str) -> None:
+        self._store = store
+        self._endpoint = endpoint
+
+    async def stats(self) -> StoreStats:
+        """Return how many wait, for how long, and how many work on them."""
+        return await self._store.stats(endpoint=self._endpoint)
+
+    async def list(self, *, event_type: str | None = None, limit: int = 100) -> Sequence[Entry]:
+        """Return events, oldest first, without their bodies.
+
+        Args:
+            event_type: only those of this type.
+            limit: how many at the most.
+
+        """
+        return await self._store.entries(
+            endpoint=self._endpoint, event_type=event_type, limit=limit
+        )
+
+    async def show(self, event_id: str) -> Entry | None:
+        """Return an event in the inbox with its body, or None."""
+        return await self._store.entry(delivery_key(self._endpoint, event_id))
+
+    async def retry(self, event_id: str) -> bool:
+        """Let an event that waits for a later attempt be tried now; False where none waits."""
+        return await self._store.hasten(delivery_key(self._endpoint, event_id))
+
+    async def prune(self) -> int:
+        """Remove records of the store whose retention is over, and return how many."""
+        return await self._store.prune()

@@ -1,0 +1,254 @@
+"""Drains the inbox through the same dispatch: takes events under a lease and runs their handlers.
+
+It takes no more than it can begin at once: when a process is killed, only what it had begun waits
+for the end of a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any
+
+from ..delivery.attempt import Attempt
+from ..delivery.lease import within
+from ..delivery.limits import Limits
+from ..delivery.outcome import Outcome, Reason
+from ..delivery.records import EventBuried, EventRetried, EventTaken, Observers
+from ..delivery.router import Router
+from ..delivery.runs import Runs
+from ..errors import PayloadError, StoreError
+from ..stores.contract import WORKER_SECONDS, InboxStore
+from ..stores.tokens import new_token
+from ..stores.values import INTERRUPTED, Batch, DeadReason, Ownership, Taken, Token
+from .settings import Inbox
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger("hookonce.worker")
+
+# A worker says this often that it is there, also while all it can handle is under way.
+_BEAT_SECONDS = WORKER_SECONDS / 3
+# A wake-up may be lost; so an idle worker looks by itself.
+_IDLE_LOOK_SECONDS = 2.0
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Worker:
+    """Handles the events in the inbox of one endpoint.
+
+    Args:
+        store: where they wait.
+        router: the handlers.
+        runs: where attempts are begun.
+        inbox: how many at once, how often, how long apart.
+        endpoint: the endpoint's name.
+        limits: time limits.
+        observers: who is told of what is taken, and of what cannot be begun.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        store: InboxStore,
+        router: Router,
+        runs: Runs,
+        inbox: Inbox,
+        endpoint: str,
+        limits: Limits,
+        observers: Observers,
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._runs = runs
+        self._inbox = inbox
+        self._endpoint = endpoint
+        self._limits = limits
+        self._observers = observers
+        self._news: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
+        self._stopping = False
+        self._name: str | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it takes events."""
+        return self._news is not None
+
+    def nudge(self) -> None:
+        """Look for work soon: something was put in this process."""
+        if self._news is not None:
+            self._news.set()
+
+    def stop(self) -> None:
+        """Take nothing more; ``run`` returns soon, while what was begun goes on."""
+        self._stopping = True  # also if `run` has not come to its first step yet
+        if self._stop is not None:
+            self._stop.set()
+
+    async def run(self) -> None:
+        """Take and begin events until ``stop``; what was begun goes on."""
+        name = self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:6]}"
+        news, stop = self._news, self._stop = asyncio.Event(), asyncio.Event()
+        _log.info("working on the inbox of %s as %s", self._endpoint, name)
+        try:
+            await self._work(name, news, stop)
+        finally:
+            self._news = self._stop = None
+            self._stopping = False
+
+    async def _work(self, name: str, news: asyncio.Event, stop: asyncio.Event) -> None:
+        token, pause = new_token(), _FIRST_PAUSE_SECONDS
+        while not self._stopping:
+            news.clear()
+            try:
+                batch = await self._take(name, token)
+                token, pause = new_token(), _FIRST_PAUSE_SECONDS
+                await self._begin_all(batch.taken)
+                await self._until_worthwhile(batch, news, stop)
+            except StoreError as error:
+                # With the same token the next call finds what this one may have taken.
+                _log.error("cannot work on the inbox, trying again: %s", error)
+            except Exception:  # noqa: BLE001 - one bad moment must not end the work for good
+                _log.exception("cannot work on the inbox, trying again")
+            else:
+                continue
+            await _first_of(asyncio.sleep(pause), stop.wait())
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _take(self, name: str, token: Token) -> Batch:
+        free = max(0, self._inbox.concurrency - len(self._runs))
+        call = self._store.take(
+            free, self._limits.lease_seconds, endpoint=self._endpoint, worker=name, token=token
+        )
+        return await within(self._limits.store_seconds, call)
+
+    async def _until_worthwhile(
+        self, batch: Batch, news: asyncio.Event, stop: asyncio.Event
+    ) -> None:
+        """Return when there may be both an event to take and room to begin it, or at a stop."""
+        if len(self._runs) >= self._inbox.concurrency:
+            await _first_of(self._runs.one_ended(_BEAT_SECONDS), stop.wait())
+        elif batch.next_due != 0:
+            seconds = _IDLE_LOOK_SECONDS
+            if batch.next_due is not None:
+                seconds = min(seconds, batch.next_due)
+            await _first_of(self._store.wait(self._endpoint, seconds), news.wait(), stop.wait())
+
+    async def _begin_all(self, batch: Sequence[Taken]) -> None:
+        """Begin an attempt at each event; those that cannot have one are settled after that."""
+        settlements = [self._begin(taken) for taken in batch]
+        await asyncio.gather(*(settlement for settlement in settlements if settlement))
+
+    def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
+        """Begin an attempt, or return what settles an event that cannot have one."""
+        claim = taken.claim
+        if self._observers.wants(EventTaken, taken.delivery.event_id):
+            self._observers.tell(EventTaken(taken.delivery, claim.attempt))
+        if (run := self._runs.find(claim.key)) is not None:
+            # Its lease was lost, and it goes on or is still being recorded: not beside itself.
+            _log.warning("%s is still being handled here, and is not begun again", claim.key)
+            run.adopt(claim)
+            return None
+        if claim.attempt > self._inbox.max_attempts:
+            return self._begin_unless_broken_off(taken)
+        return self._attempt(taken)
+
+    def _attempt(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
+        claim, delivery = taken.claim, taken.delivery
+        try:
+            event = self._router.parser.parse(delivery.body, delivery.event_id)
+            handlers = self._router.find(event)
+        except PayloadError as error:
+            return self._bury(taken, DeadReason.UNREADABLE, str(error))
+        except Exception as error:  # noqa: BLE001 - one event must not hold up the others
+            _log.exception("cannot begin %s", claim.key)
+            return self._put_off(taken, f"it could not be begun: {type(error).__name__}")
+        if not handlers:
+            # It was stored where there was one, by another version of the application.
+            return self._put_off(taken, f"this worker has no handler for {event.type}")
+        attempt = Attempt(
+            claim,
+            delivery,
+            event,
+            handlers,
+            last_chance=claim.attempt >= self._inbox.max_attempts,
+            backoff_seconds=self._inbox.backoff_seconds(claim.attempt),
+        )
+        self._runs.begin(attempt).answer.add_done_callback(self._look_for_a_retry)
+        return None
+
+    async def _begin_unless_broken_off(self, taken: Taken) -> None:
+        """Bury an event whose last attempt broke off without a word: once more might do so again.
+
+        One that was given back in order, at a shutdown or by a receiver without an inbox, or that
+        had more attempts before, gets another last one.
+        """
+        call = self._store.entry(taken.claim.key)
+        try:
+            entry = await within(self._limits.store_seconds, call)
+        except StoreError as error:
+            _log.error("cannot begin %s; its lease will run out: %s", taken.claim.key, error)
+            return
+        last = entry.history[-1] if entry is not None and entry.history else None
+        if last is not None and last.error == INTERRUPTED:
+            await self._bury(taken, DeadReason.INTERRUPTED, INTERRUPTED)
+        elif settlement := self._attempt(taken):
+            await settlement
+
+    async def _put_off(self, taken: Taken, fault: str) -> None:
+        """Let an event that cannot be begun here wait for a worker that can, but not for ever."""
+        claim = taken.claim
+        if claim.attempt >= self._inbox.max_attempts:
+            await self._bury(taken, DeadReason.EXHAUSTED, fault)
+            return
+        _log.error("%s waits: %s", claim.key, fault)
+        after = self._inbox.backoff_seconds(claim.attempt)
+        if await self._is_settled(taken, self._store.retry(claim, after, claim.finished, fault)):
+            self._observers.tell(EventRetried(taken.delivery, claim.attempt, after, fault))
+
+    def _look_for_a_retry(self, answer: asyncio.Future[Outcome]) -> None:
+        """Find out when an event that was given back is due: nobody else tells an idle worker."""
+        if answer.result().reason != Reason.HANDLED:
+            self.nudge()
+
+    async def _bury(self, taken: Taken, reason: DeadReason, error: str) -> None:
+        _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
+        if await self._is_settled(taken, self._store.bury(taken.claim, reason, error=error)):
+            self._observers.tell(EventBuried(taken.delivery, taken.claim.attempt, reason, error))
+
+    async def _is_settled(self, taken: Taken, call: Awaitable[Ownership]) -> bool:
+        """Return whether a call that only the owner may make was made."""
+        try:
+            return await within(self._limits.store_seconds, call) is Ownership.HELD
+        except StoreError as error:
+            _log.error("cannot settle %s; its lease will run out: %s", taken.claim.key, error)
+            return False
+
+    async def retire(self) -> None:
+        """Say that this worker is gone: after ``run``, and when what it had begun has ended."""
+        name, self._name = self._name, None
+        if name is None:
+            return
+        try:
+            await within(self._limits.store_seconds, self._store.retire(name))
+        except StoreError as error:
+            _log.warning("cannot retire from the inbox; it will forget: %s", error)
+
+
+async def _first_of(*calls: Coroutine[Any, Any, object]) -> None:
+    """Return when the first of them has returned, and raise what it raised."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,0 +1,292 @@
+"""The store contract: what a backend must do, and the values that pass.
+
+Each step is atomic. A claim is a lease with an owner (its token); only the owner may extend,
+release or bury it (fencing), while ``complete`` is a fact that anybody who has seen it may record.
+A claim that expires counts as an attempt, so a crash loop shows in ``attempt``.
+
+A lease ends by a clock that nobody sets, where there is one: on one machine that of its uptime,
+with a server the server's own. A clock given by the caller, in a test, serves for everything.
+
+Every call may raise ``StoreError``; then the caller cannot know whether it was done.
+
+The contract of stores that have an inbox: what waits there is handled, whatever restarts.
+
+An event in the inbox has its body there from the put until it is done or dead. Taking it claims it,
+and it is due again by itself when the claim's lease runs out. ``Store.complete`` and ``Store.bury``
+take it out, ``Store.extend`` moves the time it is due, ``Store.release`` makes it due at once.
+``Store.claim`` finds it in flight, since a worker will handle it, and ``Store.keep`` has nothing to
+add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+from .values import (
+    Batch,
+    Claimed,
+    ClaimResult,
+    DeadLetter,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    Entry,
+    Ownership,
+    PutResult,
+    StoreStats,
+    Token,
+)
+
+__all__ = [
+    "DEFAULT_RETENTION",
+    "WORKER_SECONDS",
+    "BatchingStore",
+    "Flushes",
+    "InboxStore",
+    "Store",
+    "check_retention",
+]
+
+DEFAULT_RETENTION = timedelta(days=15)
+"""The sender's delivery log is kept 14 days (interface, Limits); one more for clocks and care."""
+
+
+WORKER_SECONDS = 30.0
+"""How long after it last asked for work a worker counts as running."""
+
+
+# Nine attempts take about 25 hours in the worst case (eight waits, each 10 % longer); a record that
+# is forgotten before the last of them would let the event run again.
+_LEAST_RETENTION = timedelta(hours=26)
+
+
+def check_retention(retention: timedelta) -> float:
+    """Return the retention of done records in seconds, or refuse one that forgets too early."""
+    if not isinstance(retention, timedelta):
+        raise TypeError(
+            f"retention takes a timedelta, such as timedelta(days=15), not {retention!r}"
+        )
+    if retention < _LEAST_RETENTION:
+        raise ValueError(
+            f"retention must be at least 26 hours, not {retention}: the sender retries for about"
+            " 25, and a forgotten event would be handled again"
+        )
+    return retention.total_seconds()
+
+
+class Flushes:
+    """Who is told how many calls a store has made lasting in one step.
+
+    It is called in the event loop of one of the callers.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[int, float], object]] = []
+
+    def add(self, listener: Callable[[int, float], object]) -> None:
+        """Tell this one too: the number of calls, and the seconds that the step took."""
+        self._listeners.append(listener)
+
+    def tell(self, calls: int, seconds: float) -> None:
+        """Tell all of them."""
+        for listener in self._listeners:
+            listener(calls, seconds)
+
+
+@runtime_checkable
+class BatchingStore(Protocol):
+    """A store that makes calls that wait together lasting in one step."""
+
+    @property
+    def flushes(self) -> Flushes:
+        """Who is told of these steps."""
+        ...
+
+
+class Store(Protocol):
+    """What remembers which events are in flight, done or dead.
+
+    A store opens itself at its first use, so that a mounted application without a lifespan works;
+    ``open`` only makes a fault show at start.
+    """
+
+    @property
+    def keeps_bodies(self) -> bool:
+        """Whether dead letters and their bytes survive a restart."""
+        ...
+
+    async def open(self) -> None:
+        """Connect and prepare, so that what cannot work fails now."""
+        ...
+
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should mend though the store works; raise if it does not."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections and threads; a later call opens again."""
+        ...
+
+    async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
+        """Claim an event for ``lease`` seconds; with the token of the live claim, get it again."""
+        ...
+
+    async def extend(self, claim: Claimed, finished: frozenset[str] = frozenset()) -> Ownership:
+        """Start the lease anew, and remember handlers that have succeeded so far."""
+        ...
+
+    async def complete(self, claim: Claimed) -> None:
+        """Record that the event is handled, whoever holds the claim by now."""
+        ...
+
+    async def release(
+        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+    ) -> Ownership:
+        """Give the event back for another attempt, with what has succeeded and what went wrong.
+
+        If its delivery was kept, nobody will bring it again: it is a dead letter (``EXHAUSTED``).
+        """
+        ...
+
+    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+        """Keep the delivery beside its claim, for the case that the claim ends unsettled.
+
+        If the lease then runs out, the event is a dead letter (``INTERRUPTED``).
+        """
+        ...
+
+    async def keep_in_flight(self, delivery: Delivery) -> None:
+        """Keep a delivery whose event somebody else has claimed, and that will not come again.
+
+        Like ``keep``: if that claim does not lead to success, the event is a dead letter.
+        """
+        ...
+
+    async def bury(
+        self,
+        claim: Claimed,
+        reason: DeadReason,
+        *,
+        error: str = "",
+        finished: frozenset[str] = frozenset(),
+        delivery: Delivery | None = None,
+    ) -> Ownership:
+        """Make the event a dead letter, with the delivery given now or kept before."""
+        ...
+
+    async def dead_letters(
+        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Return dead letters, oldest first, with empty bodies."""
+        ...
+
+    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
+        """Return one dead letter with its body."""
+        ...
+
+    async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
+        """Claim a dead letter for another attempt; it stays one until that is completed.
+
+        None where there is no such letter.
+        """
+        ...
+
+    async def discard(self, key: DeliveryKey) -> bool:
+        """Forget a dead letter and remember the event as done; False where there is none."""
+        ...
+
+    async def prune(self) -> int:
+        """Remove records whose retention is over, and return how many."""
+        ...
+
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
+        """Return how much the store holds, of one endpoint or of all."""
+        ...
+
+
+@runtime_checkable
+class InboxStore(Store, Protocol):
+    """A store that can hold events until workers have handled them."""
+
+    async def put(
+        self,
+        delivery: Delivery,
+        token: Token,
+        *,
+        max_depth: int | None = None,
+        max_bytes: int | None = None,
+    ) -> PutResult:
+        """Store a delivery durably, unless its event is known; by its own token, ``Stored`` again.
+
+        An event whose attempt runs inside a request, in a process that has no inbox, is stored as
+        well and is due when that attempt's lease ends. One whose delivery was kept is ``Waiting``.
+
+        Args:
+            delivery: what was delivered.
+            token: made once per request.
+            max_depth: how many events of the endpoint the inbox may hold.
+            max_bytes: how many bytes their bodies may add up to.
+
+        """
+        ...
+
+    async def take(
+        self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
+    ) -> Batch:
+        """Claim the events of an endpoint that are due, the longest due first.
+
+        Each counts an attempt, and one that ended without a word goes down in the history.
+
+        Args:
+            limit: how many events at the most, fewer if they are large; with 0 the worker only
+                says that it is there.
+            lease: seconds until they are due again, unless the claim is extended or settled.
+            endpoint: whose events.
+            worker: a name that no other worker has.
+            token: made once per call. A call repeated with the worker's last token returns what
+                that call has taken and still holds, with the lease begun anew, so that a lost reply
+                costs no event its attempt.
+
+        """
+        ...
+
+    async def retry(
+        self,
+        claim: Claimed,
+        after: float,
+        finished: frozenset[str] = frozenset(),
+        error: str | None = None,
+    ) -> Ownership:
+        """Give an event back to the inbox, due after so many seconds; only as the owner.
+
+        ``error`` goes into the event's history, with what has succeeded beside it.
+        """
+        ...
+
+    async def wait(self, endpoint: str, seconds: float) -> None:
+        """Return when there may be something new to take, after ``seconds`` at the latest.
+
+        A put wakes it within tens of milliseconds, also one by another process or machine. It may
+        return without a reason.
+        """
+        ...
+
+    async def retire(self, worker: str) -> None:
+        """Forget a worker that ends."""
+        ...
+
+    async def entries(
+        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+    ) -> list[Entry]:
+        """Return what is in the inbox, oldest first, with empty bodies."""
+        ...
+
+    async def entry(self, key: DeliveryKey) -> Entry | None:
+        """Return one event of the inbox with its body."""
+        ...
+
+    async def hasten(self, key: DeliveryKey) -> bool:
+        """Make an event that waits for a later attempt due now; False where none of it waits."""
+        ...

@@ -1,0 +1,136 @@
+"""What a server must have, and what its operator should know, found out when the store opens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+
+from ...errors import StoreError
+from .codec import SCRIPT, decode
+from .connection import connected, exchange
+from .link import Safety, explained
+
+__all__ = ["inspect"]
+
+_log = logging.getLogger("hookonce.store")
+
+_OLDEST_VERSION = (7, 0)
+
+
+async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str, ...]:
+    """Load the script everywhere and return what is dangerous about the servers' configuration.
+
+    Raises:
+        StoreError: a server cannot do what the store needs.
+
+    """
+    warnings: list[str | None] = []
+    for pool in pools:
+        async with connected(pool) as connection:
+            warnings += await _inspect(connection, safety)
+    return tuple(dict.fromkeys(warning for warning in warnings if warning))
+
+
+async def _inspect(connection: AbstractConnection, safety: Safety) -> list[str | None]:
+    info, loaded, policy, memory, save, append, sync = await exchange(
+        connection,
+        [
+            (b"INFO",),
+            (b"SCRIPT", b"LOAD", SCRIPT),
+            (b"CONFIG", b"GET", b"maxmemory-policy"),
+            (b"CONFIG", b"GET", b"maxmemory"),
+            (b"CONFIG", b"GET", b"save"),
+            (b"CONFIG", b"GET", b"appendonly"),
+            (b"CONFIG", b"GET", b"appendfsync"),
+        ],
+    )
+    if isinstance(loaded, Exception):
+        raise StoreError(f"the Redis store cannot load its script: {explained(loaded)}")
+    facts = _facts(info)
+    _check_version(facts)
+    if facts.get("role") == "slave":
+        raise StoreError(
+            "the Redis server is a replica, which takes no writes; give the master's address,"
+            " or redis+sentinel:// and the sentinels'"
+        )
+    if safety.durability == "fsync":
+        # Nothing was written on this connection, so that it answers at once, or not at all.
+        [reply] = await exchange(connection, [(b"WAITAOF", b"1", b"0", b"1000")])
+        if isinstance(reply, Exception):
+            safety.check(reply)
+    policy_text, memory_text = _setting(policy), _setting(memory)
+    if policy_text is None:
+        _log.debug("the Redis server does not show its configuration, so it goes unchecked")
+    return [
+        _eviction(policy_text or facts.get("maxmemory_policy"), memory_text),
+        _persistence(_setting(save), _setting(append)),
+        _syncing(_setting(sync), safety),
+        _replicas(facts, safety),
+    ]
+
+
+def _facts(info: Any) -> dict[str, str]:
+    if isinstance(info, Exception):
+        return {}
+    pairs = (line.partition(":") for line in decode(info).splitlines() if ":" in line)
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _setting(reply: Any) -> str | None:
+    """Return the value of a setting; None where the server keeps it to itself."""
+    return None if isinstance(reply, Exception) or not reply else decode(reply[1])
+
+
+def _check_version(facts: dict[str, str]) -> None:
+    text = facts.get("redis_version", "")
+    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    if len(numbers) == 2 and numbers < _OLDEST_VERSION:
+        raise StoreError(f"the store needs Redis 7.0 or Valkey, and the server is Redis {text}")
+
+
+def _eviction(policy: str | None, memory: str | None) -> str | None:
+    if policy in {None, "noeviction"}:
+        return None
+    moment = (
+        "as soon as a maxmemory is set"
+        if memory == "0"
+        else f"when its memory is full (maxmemory {memory})"
+        if memory
+        else "when its memory is full"
+    )
+    return (
+        f"the Redis server has the maxmemory-policy {policy}: {moment} it throws away what is to"
+        " be remembered, and events are lost or handled twice; set it to noeviction"
+    )
+
+
+def _persistence(save: str | None, append: str | None) -> str | None:
+    if save != "" or append != "no":
+        return None
+    return (
+        "the Redis server keeps nothing on disk (save '' and appendonly no): a restart loses"
+        " accepted events, and handles done ones again; set appendonly yes"
+    )
+
+
+def _syncing(sync: str | None, safety: Safety) -> str | None:
+    if safety.durability != "fsync" or sync in {None, "always"}:
+        return None
+    return (
+        f"the Redis server has appendfsync {sync}: some versions, Valkey 9.1 among them, then say"
+        " that it is on their disk before it is, and a power cut loses the last second; set"
+        " appendfsync always"
+    )
+
+
+def _replicas(facts: dict[str, str], safety: Safety) -> str | None:
+    connected = facts.get("connected_slaves", "")
+    if not connected.isdigit() or int(connected) >= safety.replicas:
+        return None
+    return (
+        f"the Redis server has {connected} replicas and replicas={safety.replicas} are asked for:"
+        " until there are as many, no event is accepted"
+    )

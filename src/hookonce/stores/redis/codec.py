@@ -1,0 +1,252 @@
+"""How the Redis store's script is spoken to: steps as bytes, its replies as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any
+
+from ...errors import StoreError
+from ..values import (
+    Claimed,
+    ClaimResult,
+    Dead,
+    DeadLetter,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    Done,
+    Entry,
+    FailedAttempt,
+    Full,
+    InFlight,
+    Ownership,
+    PutResult,
+    Stored,
+    Taken,
+    Token,
+    Waiting,
+)
+
+__all__ = [
+    "SCRIPT",
+    "SCRIPT_SHA",
+    "Step",
+    "bulk",
+    "decode",
+    "encode",
+    "error_arguments",
+    "read_claim",
+    "read_entry",
+    "read_letter",
+    "read_ownership",
+    "read_put",
+    "read_taken",
+    "step",
+    "write_delivery",
+    "write_names",
+]
+
+_FOLDER = files(__package__) / "lua"
+
+
+def _joined(*parts: str) -> bytes:
+    return b"\n".join((_FOLDER / f"{part}.lua").read_bytes() for part in parts)
+
+
+# Every call makes all functions anew, and for each variable that one uses Lua goes through the open
+# variables of the function around it: with a function around the steps that takes 14 µs, not 21.
+SCRIPT = b"\n".join(
+    [
+        _joined("prelude", "indexes", "records"),
+        b"local function define_steps()",
+        _joined("letters", "inbox", "claims", "reports"),
+        b"end",
+        b"define_steps()",
+        _joined("main"),
+    ]
+)
+"""All steps in one script, so that steps of all kinds go out in one call."""
+SCRIPT_SHA = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
+
+_NONE: frozenset[str] = frozenset()
+_MAX_ERROR_CHARACTERS = 4_000
+# A history is for a person to read; it is written anew with each failure.
+_MAX_HISTORY_ERROR_CHARACTERS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the script: its name, the number of its arguments and these, as they are sent.
+
+    Attributes:
+        request: the bytes on the wire.
+        words: how many words these are to the server.
+
+    """
+
+    request: bytes
+    words: int
+
+
+def step(name: str, *arguments: str | bytes | float) -> Step:
+    """Return a step; numbers are written so that they come back as they are."""
+    # Written for the wire at once, at 0.3 µs a word: redis-py takes that for what is bytes already.
+    parts = [_head(name, len(arguments))]
+    for argument in arguments:
+        if isinstance(argument, str):
+            word = argument.encode("utf-8", "surrogatepass")
+        elif isinstance(argument, bytes):
+            word = argument
+        else:
+            word = repr(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
+    return Step(b"".join(parts), len(arguments) + 2)
+
+
+@cache
+def _head(name: str, count: int) -> bytes:
+    return bulk(name.encode()) + bulk(b"%d" % count)
+
+
+def bulk(word: bytes) -> bytes:
+    """Return a word as it is sent."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def encode(text: str) -> bytes:
+    """Return text as it is stored; what JSON may contain and UTF-8 may not comes back as it was."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode(stored: bytes) -> str:
+    """Return text as it was before ``encode``."""
+    return stored.decode("utf-8", "surrogatepass")
+
+
+def write_names(finished: Iterable[str]) -> bytes:
+    """Return handlers' names as JSON, one a line, so that the script can unite two such lists."""
+    return b"\n".join(json.dumps(name).encode() for name in sorted(finished))
+
+
+def _read_names(stored: bytes) -> frozenset[str]:
+    if not stored:
+        return _NONE
+    return frozenset(json.loads(line) for line in stored.split(b"\n"))
+
+
+def error_arguments(error: str | None) -> tuple[bytes, bytes]:
+    """Return an error's text as a line of a history, and as a letter holds it; bounded."""
+    text = (error or "")[:_MAX_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+    line = json.dumps(text[:_MAX_HISTORY_ERROR_CHARACTERS]).encode() if text else b""
+    return line, text.encode()
+
+
+def _read_history(stored: bytes) -> tuple[FailedAttempt, ...]:
+    failures = (line.split(b" ", 2) for line in stored.split(b"\n") if line)
+    return tuple(
+        FailedAttempt(int(number), float(at), json.loads(error)) for number, at, error in failures
+    )
+
+
+def write_delivery(delivery: Delivery) -> tuple[str | bytes | float, ...]:
+    """Return a delivery as six arguments of a step."""
+    return (
+        delivery.endpoint,
+        delivery.event_id,
+        "0" if delivery.event_type is None else "1",
+        delivery.event_type or "",
+        delivery.received_at,
+        delivery.body,
+    )
+
+
+def _read_delivery(
+    endpoint: bytes, event_id: bytes, event_type: bytes | None, received_at: bytes, body: bytes
+) -> Delivery:
+    return Delivery(
+        decode(endpoint),
+        decode(event_id),
+        None if event_type is None else decode(event_type),
+        float(received_at),
+        body,
+    )
+
+
+def read_ownership(reply: Any) -> Ownership:
+    """Return the answer to a step that only the owner may take."""
+    if reply == b"N":
+        raise StoreError("there is no delivery to bury: none was given or kept")
+    return Ownership.HELD if reply == b"H" else Ownership.LOST
+
+
+def read_claim(
+    reply: Any, key: DeliveryKey, token: Token, lease: float, clock_offset: float
+) -> ClaimResult:
+    """Return the answer to a claim for so many seconds."""
+    if reply == b"C":
+        return Claimed(key, token, 1, _NONE, lease)
+    match reply[0]:
+        case b"C":
+            _, attempt, finished, its_lease = reply
+            return Claimed(key, token, int(attempt), _read_names(finished), float(its_lease))
+        case b"F":
+            return InFlight(float(reply[1]) + clock_offset)
+        case b"D":
+            return Done()
+        case _:
+            return Dead()
+
+
+_PUT_RESULTS: dict[bytes, PutResult] = {
+    b"S": Stored(),
+    b"W": Waiting(),
+    b"F": Full(),
+    b"D": Done(),
+    b"X": Dead(),
+}
+
+
+def read_put(reply: Any) -> PutResult:
+    """Return the answer to a put."""
+    return _PUT_RESULTS[reply]
+
+
+def read_taken(reply: Any, token: Token, lease: float) -> Taken:
+    """Return one event of a take."""
+    key, attempt, finished, *delivery = reply
+    names = _read_names(finished)
+    claim = Claimed(DeliveryKey(decode(key)), token, int(attempt), names, lease)
+    return Taken(claim, _read_delivery(*delivery))
+
+
+def read_letter(reply: Any) -> DeadLetter:
+    """Return one dead letter."""
+    endpoint, event_id, event_type, received_at, reason, error = reply[:6]
+    attempts, finished, buried_at, history, body = reply[6:11]
+    return DeadLetter(
+        delivery=_read_delivery(endpoint, event_id, event_type, received_at, body),
+        reason=DeadReason(decode(reason)),
+        error=decode(error),
+        attempts=int(attempts),
+        finished=_read_names(finished),
+        buried_at=float(buried_at),
+        history=_read_history(history),
+    )
+
+
+def read_entry(reply: Any, clock_offset: float) -> Entry:
+    """Return one event of the inbox."""
+    due_at, in_flight, attempts, finished, history = reply[5:10]
+    return Entry(
+        delivery=_read_delivery(*reply[:5]),
+        due_at=float(due_at) + clock_offset,
+        in_flight=in_flight == b"1",
+        attempts=int(attempts),
+        finished=_read_names(finished),
+        history=_read_history(history),
+    )

@@ -1,0 +1,469 @@
+"""The Redis store, for many machines: Redis or Valkey, alone, with sentinels or as a cluster.
+
+Time is the server's. Whatever is asked in one turn of the event loop goes out as one script call.
+How safe a write is, is the server's configuration and ``durability`` and ``replicas`` here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from datetime import timedelta
+from math import ceil
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from redis.exceptions import RedisError
+
+from ...clock import Clock, system_clock
+from ...errors import StoreError
+from ..contract import DEFAULT_RETENTION, Flushes, check_retention
+from ..tokens import new_token
+from ..values import (
+    Batch,
+    Claimed,
+    ClaimResult,
+    DeadLetter,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    Entry,
+    Ownership,
+    PutResult,
+    Stored,
+    StoreStats,
+    Taken,
+    Token,
+)
+from .batches import CALL_SECONDS, Batches, Reply
+from .checks import inspect
+from .codec import (
+    Step,
+    decode,
+    encode,
+    error_arguments,
+    read_claim,
+    read_entry,
+    read_letter,
+    read_ownership,
+    read_put,
+    read_taken,
+    step,
+    write_delivery,
+    write_names,
+)
+from .link import Durability, Safety, explained, is_passing
+from .session import Session, listed
+from .takes import Look, Looks, TakeNumbers
+from .url import place_of, place_of_client
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis, RedisCluster
+
+__all__ = ["RedisStore"]
+
+_log = logging.getLogger("hookonce.store")
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_MOST_SHARDS = 1024
+_PAUSE_SECONDS = 0.1
+# More at once would keep the server from everybody else; a worker that can do more asks again.
+_MOST_TAKEN = 256
+
+
+class RedisStore:
+    """Remembers events on a Redis or Valkey server, which many machines may share.
+
+    While a shard cannot be reached, calls about its events fail with StoreError, and workers take
+    from the others. In a cluster that is so too while the shard's slot is being migrated.
+
+    Args:
+        client_or_url: a URL, or a client of redis-py's asyncio whose settings are used; the store
+            makes connections of its own.
+        prefix: what its keys begin with.
+        shards: into how many parts events are divided, which the nodes of a cluster share; 1 for a
+            server and 16 for a cluster unless given. It must be the same everywhere, and must not
+            be changed while events are remembered.
+        durability: "memory" if the server's answer is enough; "fsync" to wait until it has written
+            to its append-only file, once for each batch.
+        replicas: how many replicas must have a write before it counts.
+        retention: how long a done event is remembered; at least 26 hours.
+        clock: Unix time in seconds; other than the system's, it is used in place of the server's.
+
+    Attributes:
+        retention_seconds: how long a done event is remembered.
+        flushes: who is told of each batch.
+
+    Raises:
+        ValueError: a URL, or another argument, that cannot be used.
+
+    """
+
+    keeps_bodies = True
+
+    def __init__(
+        self,
+        client_or_url: str | Redis | RedisCluster,
+        *,
+        prefix: str | None = None,
+        shards: int | None = None,
+        durability: Durability | None = None,
+        replicas: int | None = None,
+        retention: timedelta = DEFAULT_RETENTION,
+        clock: Clock = system_clock,
+    ) -> None:
+        if isinstance(client_or_url, str):
+            self._place = place_of(client_or_url)
+        else:
+            self._place = place_of_client(client_or_url)
+        options = self._place.options
+        prefix = _either("prefix", prefix, options, "hookonce")
+        shards = _either("shards", shards, options, self._place.shards)
+        durability = _either("durability", durability, options, "memory")
+        replicas = _either("replicas", replicas, options, 0)
+        if not isinstance(prefix, str) or _PREFIX.fullmatch(prefix) is None:
+            raise ValueError(
+                "prefix takes 1 to 64 letters, digits, underscores, full stops, colons and hyphens"
+            )
+        if type(shards) is not int or not 1 <= shards <= _MOST_SHARDS:
+            raise ValueError(f"shards takes a number from 1 to {_MOST_SHARDS}")
+        if durability not in {"memory", "fsync"}:
+            raise ValueError("durability takes 'memory' or 'fsync'")
+        if type(replicas) is not int or replicas < 0:
+            raise ValueError("replicas takes a number from 0 on")
+        self._clock = clock
+        self._bases = [f"{{{prefix}:{shard}}}".encode() for shard in range(shards)]
+        self._channel = f"{prefix}:wake".encode()
+        self._safety = Safety(durability, replicas)
+        self.retention_seconds = check_retention(retention)
+        self.flushes = Flushes()
+        self._link = {
+            "safety": self._safety,
+            "clock": None if clock is system_clock else clock,
+            "retention": self.retention_seconds,
+        }
+        self._session: Session | None = None
+        self._take_numbers = TakeNumbers()
+        self._looks = Looks()
+        self._logged: set[str] = set()
+
+    async def open(self) -> None:
+        """Connect and check what the servers can do, or raise StoreError.
+
+        What is dangerous about their configuration is logged, once.
+        """
+        for warning in await self.warnings():
+            if warning not in self._logged:
+                self._logged.add(warning)
+                _log.warning("%s", warning)
+
+    async def aclose(self) -> None:
+        """Finish what is under way and close the connections."""
+        session, self._session = self._session, None
+        if session is not None and session.is_ours:
+            await session.aclose()
+
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what is dangerous about the servers' configuration, each as a sentence."""
+        session = self._running()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CALL_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await inspect(await session.servers.pools(), self._safety)
+            except (RedisError, OSError, TimeoutError) as error:
+                # A process may start while a server does, or while another takes its place.
+                if not is_passing(error) or loop.time() + _PAUSE_SECONDS >= deadline:
+                    raise StoreError(
+                        f"the Redis store cannot be opened: {explained(error)}"
+                    ) from error
+            session.servers.suspect()
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def server_times(self) -> list[float]:
+        """Return the Unix time by the clock of each server.
+
+        Raises:
+            StoreError: a server does not tell.
+
+        """
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await self._running().server_times()
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreError(
+                f"the Redis server's clock cannot be read: {explained(error)}"
+            ) from error
+
+    async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
+        """Claim an event; see ``Store.claim``."""
+        reply = await self._of(key).run(step("claim", key, token, lease), may_be_dropped=True)
+        return read_claim(reply.value, key, token, lease, self._clock_offset(reply))
+
+    async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
+        """Claim a dead letter; see ``Store.replay``."""
+        reply = await self._of(key).run(step("replay", key, token, lease), may_be_dropped=True)
+        if reply.value == b"N":
+            return None
+        return read_claim(reply.value, key, token, lease, self._clock_offset(reply))
+
+    async def extend(self, claim: Claimed, finished: frozenset[str] = frozenset()) -> Ownership:
+        """Start the lease anew; see ``Store.extend``."""
+        names = write_names(finished)
+        reply = await self._do(claim.key, "extend", claim.token, claim.lease, names)
+        return read_ownership(reply.value)
+
+    async def complete(self, claim: Claimed) -> None:
+        """Record that the event is handled; see ``Store.complete``."""
+        await self._do(claim.key, "complete")
+
+    async def release(
+        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+    ) -> Ownership:
+        """Give the event back; see ``Store.release``."""
+        return await self.retry(claim, 0.0, finished, error)
+
+    async def retry(
+        self,
+        claim: Claimed,
+        after: float,
+        finished: frozenset[str] = frozenset(),
+        error: str | None = None,
+    ) -> Ownership:
+        """Give an event back to the inbox for later; see ``InboxStore.retry``."""
+        reply = await self._do(
+            claim.key,
+            "give_back",
+            claim.token,
+            new_token(),
+            write_names(finished),
+            *error_arguments(error),
+            max(0.0, after),
+        )
+        return read_ownership(reply.value)
+
+    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+        """Keep the delivery beside its claim; see ``Store.keep``."""
+        given = write_delivery(delivery)
+        reply = await self._do(claim.key, "keep", claim.token, *given)
+        return read_ownership(reply.value)
+
+    async def keep_in_flight(self, delivery: Delivery) -> None:
+        """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
+        await self._do(delivery.key, "keep_in_flight", *write_delivery(delivery))
+
+    async def bury(
+        self,
+        claim: Claimed,
+        reason: DeadReason,
+        *,
+        error: str = "",
+        finished: frozenset[str] = frozenset(),
+        delivery: Delivery | None = None,
+    ) -> Ownership:
+        """Make the event a dead letter; see ``Store.bury``."""
+        reply = await self._do(
+            claim.key,
+            "bury",
+            claim.token,
+            new_token(),
+            write_names(finished),
+            *error_arguments(error),
+            str(reason),
+            *(() if delivery is None else write_delivery(delivery)),
+        )
+        return read_ownership(reply.value)
+
+    async def dead_letters(
+        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Return dead letters, oldest first, with empty bodies."""
+        shards = self._running().shards
+        wanted = (endpoint or "", *_type_filter(event_type))
+        lists = await asyncio.gather(*(listed(shard, "letters", wanted, limit) for shard in shards))
+        # By the time buried, and then in the order of the shard.
+        rows = sorted((row for rows in lists for row in rows), key=lambda r: (float(r[8]), r[11]))
+        return [read_letter(row) for row in rows[:limit]]
+
+    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
+        """Return one dead letter with its body."""
+        reply = await self._do(key, "letter")
+        return None if reply.value == b"N" else read_letter(reply.value)
+
+    async def discard(self, key: DeliveryKey) -> bool:
+        """Forget a dead letter and remember the event as done; see ``Store.discard``."""
+        reply = await self._do(key, "discard", new_token())
+        return bool(reply.value == b"1")
+
+    async def put(
+        self,
+        delivery: Delivery,
+        token: Token,
+        *,
+        max_depth: int | None = None,
+        max_bytes: int | None = None,
+    ) -> PutResult:
+        """Store a delivery; see ``InboxStore.put``.
+
+        With several shards each has its part of the limits, rounded up; but one that holds nothing
+        of the endpoint takes any body that is no larger than ``max_bytes``.
+        """
+        shards = len(self._bases)
+        depth = "" if max_depth is None else str(ceil(max_depth / shards))
+        size = ""
+        if max_bytes is not None:
+            size = str(max(ceil(max_bytes / shards), min(max_bytes, len(delivery.body))))
+        given = write_delivery(delivery)
+        reply = await self._of(delivery.key).run(
+            step("put", *given, token, depth, size, delivery.key), may_be_dropped=True
+        )
+        result = read_put(reply.value)
+        if isinstance(result, Stored):
+            self._running().listener.signal(delivery.endpoint)
+        return result
+
+    async def take(
+        self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
+    ) -> Batch:
+        """Claim events that are due; see ``InboxStore.take``.
+
+        Shards that do not answer are left out, unless none does.
+        """
+        limit = min(limit, _MOST_TAKEN)
+        session, number = self._running(), self._take_numbers.of(worker, token)
+        session.listener.looks(endpoint)
+        if len(session.shards) == 1:
+            looks = [Look(0, None, is_repeat=True)]
+        else:
+            looks = await self._looks.look(session.shards, endpoint, worker, token, number)
+        # A take that is repeated asks where it has taken something, and nowhere else.
+        is_repeated = any(look.is_repeat for look in looks)
+        taken: list[Taken] = []
+        due: list[float | None] = []
+        failures: dict[int, StoreError] = {}
+        for look in looks:
+            # What was taken must not wait for one shard after another to fail.
+            room = 0 if failures and taken else limit - len(taken)
+            is_asked = look.is_repeat if is_repeated else look.next_due == 0 and room > 0
+            if not is_asked:
+                due.append(look.next_due)
+                continue
+            asked = step("take", endpoint, worker, token, number, room, lease)
+            try:
+                reply = await session.shards[look.number].run(asked, may_be_dropped=True)
+            except StoreError as error:
+                failures[look.number] = error
+                continue
+            next_due, rows = reply.value
+            taken += [read_taken(row, token, lease) for row in rows]
+            due.append(float(next_due) if next_due else None)
+        if failures and not taken:
+            # Repeated with its token, it finds what a shard has taken and could not say.
+            raise next(iter(failures.values()))
+        if failures:
+            self._looks.take_note(failures)
+        return Batch(tuple(taken), min((one for one in due if one is not None), default=None))
+
+    async def wait(self, endpoint: str, seconds: float) -> None:
+        """Return when there may be something new to take; see ``InboxStore.wait``."""
+        await self._running().listener.wait(endpoint, seconds)
+
+    async def retire(self, worker: str) -> None:
+        """Forget a worker that ends."""
+        await self._of_all(step("retire", worker, self._take_numbers.end(worker)))
+
+    async def entries(
+        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+    ) -> list[Entry]:
+        """Return what is in the inbox, oldest first, with empty bodies."""
+        offset = 0.0
+        rows: list[Any] = []
+        for shard in self._running().shards:
+            if endpoint is None:
+                endpoints = (await shard.run(step("endpoints"))).value
+            else:
+                endpoints = [encode(endpoint)]
+            for name in endpoints:
+                wanted = (decode(name), *_type_filter(event_type))
+                rows += await listed(shard, "entries", wanted, limit)
+        if rows and self._link["clock"] is None:
+            reply = await self._running().shards[0].run(step("endpoints"))
+            offset = self._clock_offset(reply)
+        # By the time they were put, and then in the order of the shard.
+        rows.sort(key=lambda row: (float(row[10]), row[11]))
+        return [read_entry(row, offset) for row in rows[:limit]]
+
+    async def entry(self, key: DeliveryKey) -> Entry | None:
+        """Return one event of the inbox with its body."""
+        reply = await self._do(key, "entry")
+        return None if reply.value == b"N" else read_entry(reply.value, self._clock_offset(reply))
+
+    async def hasten(self, key: DeliveryKey) -> bool:
+        """Make a waiting event due now; see ``InboxStore.hasten``."""
+        reply = await self._do(key, "hasten")
+        return bool(reply.value == b"1")
+
+    async def prune(self) -> int:
+        """Remove records whose retention is over, and return how many.
+
+        The server does so by itself, and 0 is left for this call, unless a clock was given.
+        """
+        removed = 0
+        for shard in self._running().shards:
+            cursor = b"0"
+            while True:
+                cursor, count = (await shard.run(step("sweep", cursor))).value
+                removed += int(count)
+                if cursor == b"0":
+                    break
+        return removed
+
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
+        """Return how much the store holds, of one endpoint or of all."""
+        replies = await self._of_all(step("stats", endpoint or ""))
+        numbers = [[int(float(number)) for number in reply.value[:4]] for reply in replies]
+        in_flight, dead, depth, size = (sum(column) for column in zip(*numbers, strict=True))
+        received = [float(reply.value[4]) for reply in replies if reply.value[4]]
+        return StoreStats(
+            in_flight=in_flight,
+            dead=dead,
+            depth=depth,
+            bytes=size,
+            oldest_age=max(0.0, self._clock() - min(received)) if received else None,
+            workers=len({worker for reply in replies for worker in reply.value[5]}),
+        )
+
+    def _running(self) -> Session:
+        if self._session is None or not self._session.is_ours:
+            # What belongs to another loop, or to the parent process, cannot even be closed here.
+            self._session = Session(
+                self._place, self._bases, self._channel, self.flushes.tell, **self._link
+            )
+        return self._session
+
+    def _of(self, key: DeliveryKey) -> Batches:
+        """Return the shard of an event."""
+        shards = self._running().shards
+        return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
+
+    async def _do(self, key: DeliveryKey, name: str, *arguments: str | bytes | float) -> Reply:
+        return await self._of(key).run(step(name, key, *arguments))
+
+    async def _of_all(self, asked: Step) -> list[Reply]:
+        return await asyncio.gather(*(shard.run(asked) for shard in self._running().shards))
+
+    def _clock_offset(self, reply: Reply) -> float:
+        """Return what a time by the server's clock is shown with, by the clock of this machine."""
+        return 0.0 if self._link["clock"] is not None else self._clock() - reply.now
+
+
+def _either(name: str, given: Any, options: dict[str, Any], usual: Any) -> Any:
+    if given is not None and name in options:
+        raise ValueError(f"{name} is given twice, in the URL and beside it")
+    return given if given is not None else options.get(name, usual)
+
+
+def _type_filter(event_type: str | None) -> tuple[str, str]:
+    return ("0", "") if event_type is None else ("1", event_type)

@@ -1,0 +1,238 @@
+"""Where a Redis URL, or a client of redis-py, says that the servers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import signature
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
+from redis.asyncio.sentinel import (
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
+from redis.exceptions import RedisError
+
+from .connection import Address, ClusterServers, OneServer, SentinelServer, Servers, bounded
+
+__all__ = ["Place", "place_of", "place_of_client"]
+
+_FORMS = (
+    "redis://host:6379/0, rediss://host:6379/0, unix:///path/to/socket?db=0,"
+    " redis+cluster://host:6379 or redis+sentinel://host:26379,host:26379/service/0"
+)
+_OWN = ("prefix", "shards", "durability", "replicas")
+_CLUSTER_SHARDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the servers are.
+
+    Attributes:
+        connect: makes what knows them, for one event loop.
+        shards: how many shards are usual there.
+        options: the store's own options in the URL.
+
+    """
+
+    connect: Callable[[], Servers] = field(repr=False)
+    shards: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class _UnusableError(ValueError):
+    """What is wrong with a URL, in words of ours: those of others may quote a password."""
+
+
+def place_of(url: str) -> Place:
+    """Return where a URL says that the servers are.
+
+    Raises:
+        ValueError: it names none; the message never shows a password.
+
+    """
+    try:
+        return _place(url)
+    except _UnusableError as error:
+        reason = str(error)
+    except ValueError:
+        reason = (
+            "it cannot be read; write '@', ':', '/' and '#' in a password as %40, %3A, %2F, %23"
+        )
+    raise ValueError(f"the Redis URL cannot be used: {reason} (it is one of {_FORMS})")
+
+
+def _place(url: str) -> Place:
+    scheme = url.partition("://")[0].lower()
+    kind, _, variant = scheme.partition("+")
+    rest, options = _options(url)
+    if scheme == "unix":
+        path, settings = unquote(urlsplit(rest).path), _settings(rest, "redis")
+        if not path:
+            raise _UnusableError("it names no socket")
+        settings["path"] = path
+        return _one(UnixDomainSocketConnection, settings, options)
+    if kind not in {"redis", "rediss"} or variant not in {"", "cluster", "sentinel"}:
+        raise _UnusableError(f"nothing has the scheme {scheme!r}")
+    settings = _settings(rest, kind)
+    hosts = _hosts(rest, 26379 if variant == "sentinel" else 6379)
+    path = urlsplit(rest).path.strip("/")
+    if variant == "sentinel":
+        return _sentinel(hosts, settings, path, options, is_secure=kind == "rediss")
+    settings |= _database(path, is_cluster=variant == "cluster")
+    connection_class = SSLConnection if kind == "rediss" else Connection
+    if variant == "cluster":
+        _check(connection_class, settings)
+        connect = partial(ClusterServers, hosts, connection_class, settings)
+        return Place(connect, _CLUSTER_SHARDS, options)
+    if len(hosts) > 1:
+        raise _UnusableError("redis:// names one server; several are a cluster, or sentinels")
+    return _one(connection_class, settings | {"host": hosts[0][0], "port": hosts[0][1]}, options)
+
+
+def place_of_client(client: Redis | RedisCluster) -> Place:
+    """Return where a client's servers are; the store makes connections of its own, as it would."""
+    if isinstance(client, RedisCluster):
+        nodes = client.nodes_manager.startup_nodes.values()
+        connection_class = client.connection_kwargs.get("connection_class", Connection)
+        known = _parameters(connection_class)
+        settings = {n: value for n, value in client.connection_kwargs.items() if n in known}
+        hosts = [(str(node.host), int(node.port)) for node in nodes]
+        return Place(partial(ClusterServers, hosts, connection_class, settings), _CLUSTER_SHARDS)
+    if not isinstance(client, Redis):
+        raise TypeError(
+            "RedisStore takes a URL, a redis.asyncio.Redis or a redis.asyncio.RedisCluster,"
+            f" not {type(client).__name__}"
+        )
+    pool = client.connection_pool
+    settings = dict(pool.connection_kwargs)
+    if isinstance(pool, SentinelConnectionPool):
+        manager = pool.sentinel_manager
+        sentinels = [
+            (str(kwargs["host"]), int(kwargs["port"]))
+            for kwargs in (one.connection_pool.connection_kwargs for one in manager.sentinels)
+        ]
+        settings["connection_class"] = pool.connection_class
+        service, watching = pool.service_name, manager.sentinel_kwargs
+        return Place(partial(SentinelServer, sentinels, service, settings, watching))
+    return Place(partial(OneServer, pool.connection_class, settings))
+
+
+def _parameters(connection_class: type[AbstractConnection]) -> set[str]:
+    """Return what connections are made with; a cluster's client adds options of its own."""
+    return {
+        name
+        for kind in connection_class.__mro__
+        if kind is not object
+        for name in signature(kind).parameters
+    }
+
+
+def _one(
+    connection_class: type[AbstractConnection], settings: dict[str, Any], options: dict[str, Any]
+) -> Place:
+    _check(connection_class, settings)
+    return Place(partial(OneServer, connection_class, settings), options=options)
+
+
+def _check(connection_class: type[AbstractConnection], settings: dict[str, Any]) -> None:
+    """Find out now, by a connection that is not opened, whether redis-py knows all options."""
+    try:
+        connection_class(**bounded(settings))
+    except (TypeError, RedisError):
+        raise _UnusableError(
+            f"redis-py does not take these options together: {', '.join(sorted(settings))}"
+        ) from None
+
+
+def _options(url: str) -> tuple[str, dict[str, Any]]:
+    """Return the URL without the store's own options, and these."""
+    parts = urlsplit(url)
+    if parts.fragment:
+        raise _UnusableError("it has a fragment; write '#' as %23")
+    options: dict[str, Any] = {}
+    rest: list[tuple[str, str]] = []
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _OWN:
+            rest.append((name, value))
+        elif name in {"shards", "replicas"}:
+            if not (value.isascii() and value.isdigit()):
+                raise _UnusableError(f"{name} takes a number")
+            options[name] = int(value)
+        else:
+            options[name] = value
+    return urlunsplit(parts._replace(query=urlencode(rest))), options
+
+
+def _settings(url: str, kind: str) -> dict[str, Any]:
+    """Return what redis-py understands of a URL's query, and its user and password."""
+    parts = urlsplit(url)
+    try:
+        settings = dict(parse_url(f"{kind}://server?{parts.query}"))
+    except ValueError:
+        raise _UnusableError("an option in its query has a value of the wrong kind") from None
+    for name in ("host", "port", "connection_class"):
+        settings.pop(name, None)
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    if user:
+        settings["username"] = unquote(user)
+    if password:
+        settings["password"] = unquote(password)
+    return settings
+
+
+def _hosts(url: str, usual_port: int) -> list[Address]:
+    places = urlsplit(url).netloc.rpartition("@")[2]
+    parts = [urlsplit(f"//{place}") for place in places.split(",")]
+    return [(unquote(part.hostname or "localhost"), part.port or usual_port) for part in parts]
+
+
+def _database(path: str, *, is_cluster: bool) -> dict[str, Any]:
+    if not path:
+        return {}
+    if not (path.isascii() and path.isdigit()):
+        raise _UnusableError("its path is no number of a database, such as /0")
+    if is_cluster and int(path):
+        raise _UnusableError("a cluster has no database but 0; leave the path out")
+    return {} if is_cluster else {"db": int(path)}
+
+
+def _sentinel(
+    hosts: list[Address],
+    settings: dict[str, Any],
+    path: str,
+    options: dict[str, Any],
+    *,
+    is_secure: bool,
+) -> Place:
+    service, _, database = path.partition("/")
+    if not service:
+        raise _UnusableError("it names no service for the sentinels, such as /mymaster")
+    settings |= _database(database, is_cluster=False)
+    # The sentinels have a user and password of their own, or none.
+    watching = {
+        name.removeprefix("sentinel_"): settings.pop(name)
+        for name in list(settings)
+        if name.startswith("sentinel_")
+    }
+    if is_secure:
+        watching |= {name: value for name, value in settings.items() if name.startswith("ssl_")}
+        watching["ssl"] = True
+    _check(SSLConnection if is_secure else Connection, settings)
+    settings["connection_class"] = (
+        SentinelManagedSSLConnection if is_secure else SentinelManagedConnection
+    )
+    connect = partial(SentinelServer, hosts, unquote(service), settings, watching)
+    return Place(connect, options=options)

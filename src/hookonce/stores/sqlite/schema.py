@@ -1,0 +1,169 @@
+"""The tables of the SQLite store, and how a file of an earlier version is brought up to date.
+
+Keys are 16-byte digests: a done event costs 29 bytes, and an index on its expiry would double
+that, so pruning walks the primary key instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from ...errors import StoreError
+
+__all__ = ["check_owner", "migrate", "transaction"]
+
+_APPLICATION_ID = 0x686F6F6B  # "hook": other programs' files are recognised as such
+
+_VERSION_1 = """
+CREATE TABLE done (
+    key BLOB PRIMARY KEY,
+    expires INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE attempts (
+    key BLOB PRIMARY KEY,
+    token TEXT,
+    until REAL NOT NULL,
+    lease REAL NOT NULL,
+    attempt INTEGER NOT NULL,
+    finished TEXT NOT NULL,
+    error TEXT,
+    expires INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dead (
+    id INTEGER PRIMARY KEY,
+    key BLOB NOT NULL UNIQUE,
+    endpoint TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    event_type TEXT,
+    received_at REAL NOT NULL,
+    reason TEXT NOT NULL,
+    error TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    finished TEXT NOT NULL,
+    buried_at REAL NOT NULL,
+    kept INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+"""
+
+# A body is written once, in a table of its own: an inbox row changes with every heartbeat. What an
+# endpoint holds is counted by triggers, so that intake need not count to keep to its limits.
+_VERSION_2 = """
+ALTER TABLE attempts DROP COLUMN error;
+ALTER TABLE attempts ADD COLUMN endpoint TEXT NOT NULL DEFAULT '';
+ALTER TABLE attempts ADD COLUMN history TEXT NOT NULL DEFAULT '';
+ALTER TABLE dead ADD COLUMN history TEXT NOT NULL DEFAULT '';
+
+CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, key); -- counts without reading bodies
+
+CREATE TABLE inbox (
+    id INTEGER PRIMARY KEY,
+    key BLOB NOT NULL UNIQUE,
+    endpoint TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    event_type TEXT,
+    received_at REAL NOT NULL,
+    size INTEGER NOT NULL,
+    token TEXT NOT NULL,
+    due REAL NOT NULL,
+    delay REAL NOT NULL
+) STRICT;
+CREATE INDEX inbox_by_due ON inbox (endpoint, due, id);
+
+CREATE TABLE inbox_bodies (
+    id INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE inbox_sizes (
+    endpoint TEXT PRIMARY KEY,
+    depth INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER inbox_grows AFTER INSERT ON inbox BEGIN
+    INSERT INTO inbox_sizes VALUES (new.endpoint, 1, new.size)
+    ON CONFLICT (endpoint) DO UPDATE SET depth = depth + 1, bytes = bytes + new.size;
+END;
+CREATE TRIGGER inbox_shrinks AFTER DELETE ON inbox BEGIN
+    UPDATE inbox_sizes SET depth = depth - 1, bytes = bytes - old.size
+    WHERE endpoint = old.endpoint;
+    DELETE FROM inbox_bodies WHERE id = old.id;
+END;
+
+CREATE TABLE workers (
+    worker TEXT PRIMARY KEY,
+    endpoint TEXT NOT NULL,
+    seen REAL NOT NULL,
+    token TEXT NOT NULL,
+    taken TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
+
+def _create(connection: apsw.Connection) -> None:
+    connection.execute(_VERSION_1)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+
+
+def _add_inbox(connection: apsw.Connection) -> None:
+    connection.execute(_VERSION_2)
+
+
+# The step at index n leads from version n to n + 1.
+_MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (_create, _add_inbox)
+
+
+@contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[None]:
+    """Run the body in a transaction that holds the write lock from its start.
+
+    One that only asked for it at its first write could find its snapshot outdated, and fail.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # some errors, a full disk among them, roll back themselves
+            connection.execute("ROLLBACK")
+        raise
+
+
+def check_owner(connection: apsw.Connection) -> int:
+    """Return the schema's version, or refuse a file that is not ours, before it is changed.
+
+    Raises:
+        StoreError: it belongs to another program, or to a later version of this one.
+
+    """
+    # The owner last: another process may create the file between these three.
+    has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
+    version = _pragma(connection, "user_version")
+    owner = _pragma(connection, "application_id")
+    if owner != _APPLICATION_ID and (owner or version or has_tables):
+        raise StoreError("this SQLite file belongs to another program; choose another path")
+    if version > len(_MIGRATIONS):
+        raise StoreError(
+            f"the SQLite store was written by a later version (schema {version}, here"
+            f" {len(_MIGRATIONS)}); upgrade hookonce"
+        )
+    return version
+
+
+def migrate(connection: apsw.Connection) -> None:
+    """Bring the file to this version's schema, in one transaction; raise as ``check_owner``."""
+    with transaction(connection):
+        for step in _MIGRATIONS[check_owner(connection) :]:
+            step(connection)
+        connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+
+
+def _pragma(connection: apsw.Connection, name: str) -> int:
+    value = connection.pragma(name)
+    return value if isinstance(value, int) else 0

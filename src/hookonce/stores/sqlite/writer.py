@@ -1,0 +1,317 @@
+"""One connection, one thread, and group commit.
+
+Every step that waits when the thread comes round is run in one transaction and shares one fsync,
+so durability costs a batch what it would cost a single call. A caller is answered only after the
+commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import apsw
+
+from ...errors import StoreError
+from .batch import Bulk, CallT, Job, Step, answer, commit, fail
+from .schema import check_owner, migrate, transaction
+
+__all__ = ["Maintenance", "Writer"]
+
+_log = logging.getLogger("hookonce.store")
+
+T = TypeVar("T")
+Maintenance: TypeAlias = Callable[[apsw.Connection], float]
+"""A small piece of upkeep in its own transaction; returns the seconds until the next."""
+
+# Another process may hold the file; a delivery must be answered within about three seconds.
+_BUSY_MILLISECONDS = 2_000
+_WAL_PAUSE_MILLISECONDS = 50
+# Bounds a batch's transaction to some tens of milliseconds.
+_MOST_STEPS = 1_000
+_FIRST_MAINTENANCE_SECONDS = 60.0
+
+_EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
+    (apsw.BusyError, "another process keeps it locked"),
+    (apsw.LockedError, "another process keeps it locked"),
+    (apsw.FullError, "the disk is full"),
+    (apsw.ReadOnlyError, "it is read-only, or the -wal or -shm file beside it is"),
+    (apsw.CantOpenError, "it cannot be opened; does its folder exist, and is it writable?"),
+    (apsw.NotADBError, "the file is not an SQLite database"),
+    (apsw.CorruptError, "the file is damaged"),
+    (apsw.PermissionsError, "access is denied"),
+    (apsw.IOError, "reading or writing the file failed"),
+)
+
+
+class Writer:
+    """Runs steps on one SQLite file, in order, each batch of them in one transaction.
+
+    It starts its thread at the first call, and again after ``aclose`` or a fork.
+    """
+
+    def __init__(
+        self, path: Path, maintenance: Maintenance, flushed: Callable[[int, float], None]
+    ) -> None:
+        self._path = path
+        self._flushed = flushed
+        self._maintenance = maintenance
+        self._connection: apsw.Connection | None = None
+        self._syncs = True
+        self._thread: threading.Thread | None = None
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._connection_lock = threading.Lock()
+        with _registry:
+            _writers.add(self)
+
+    def before_fork(self) -> None:
+        """Close the file: a connection and its locks cannot live in two processes."""
+        self._connection_lock.acquire()
+        self._close()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on; in the child with a thread and a queue of its own."""
+        if not in_child:
+            self._connection_lock.release()
+            return
+        # What waited in the queue is the parent's to answer. A fork that came from C, without
+        # before_fork, leaves a connection that must not even be closed here.
+        if self._connection is not None:
+            _abandoned.append(self._connection)
+        self._connection = self._thread = None
+        self._jobs = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._connection_lock = threading.Lock()
+
+    async def run(self, step: Step[T], *, may_be_dropped: bool = False) -> T:
+        """Return what ``step`` returned, after its transaction has been committed.
+
+        A step may be run twice if a neighbour's error undid the batch; it must only read and write
+        the database. It may raise StoreError before it has written anything.
+
+        Args:
+            step: what to do.
+            may_be_dropped: leave it out if the caller is cancelled before its turn: a claim that
+                nobody waits for would have no owner, while a completion is a fact all the same.
+
+        Raises:
+            StoreError: it was not done.
+
+        """
+        loop = asyncio.get_running_loop()
+        job = Job(step, loop, loop.create_future(), may_be_dropped=may_be_dropped)
+        self._hand_over(job)
+        result: T = await job.future
+        return result
+
+    async def run_with_others(
+        self,
+        bulk: Bulk[CallT, T],
+        call: CallT,
+        *,
+        may_be_dropped: bool = False,
+        may_be_lost: bool = False,
+    ) -> T:
+        """Return what came of a call; like ``run``, but it is done with others of its kind at once.
+
+        Args:
+            bulk: what does such calls.
+            call: what it is to do.
+            may_be_dropped: as for ``run``.
+            may_be_lost: do not wait for the disk on its account. Every process sees what it did at
+                once, and it outlives them; a power cut before the next commit that waits undoes it.
+
+        Raises:
+            StoreError: it was not done.
+
+        """
+        loop = asyncio.get_running_loop()
+        job = Job(
+            lambda connection: bulk.one(connection, call),
+            loop,
+            loop.create_future(),
+            may_be_dropped=may_be_dropped,
+            may_be_lost=may_be_lost,
+            bulk=bulk,
+            call=call,
+        )
+        self._hand_over(job)
+        result: T = await job.future
+        return result
+
+    async def aclose(self) -> None:
+        """Finish what waits, close the file and end the thread."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is None:
+                return
+            self._jobs.put(None)
+            self._jobs = queue.SimpleQueue()
+        await asyncio.to_thread(thread.join)
+
+    def _hand_over(self, job: Job) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
+            self._jobs.put(job)
+
+    def _start(self) -> None:
+        thread = threading.Thread(
+            target=self._work,
+            args=(self._jobs,),
+            name=f"hookonce-sqlite:{self._path.name}",
+            daemon=True,
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreError(f"the SQLite store cannot start its thread: {error}") from error
+        self._thread = thread
+
+    def _work(self, jobs: queue.SimpleQueue[Job | None]) -> None:
+        next_maintenance = time.monotonic() + _FIRST_MAINTENANCE_SECONDS
+        more_may_come = True
+        while more_may_come:
+            batch, more_may_come = _next_batch(jobs, max(0.0, next_maintenance - time.monotonic()))
+            with self._connection_lock:
+                started = time.monotonic()
+                self._do(batch)
+                answer(batch, partial(self._flushed, len(batch), time.monotonic() - started))
+                if time.monotonic() >= next_maintenance:
+                    next_maintenance = time.monotonic() + self._maintain()
+        with self._connection_lock:
+            self._close()
+
+    def _do(self, batch: list[Job]) -> None:
+        if not batch:
+            return
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            self._sync_commits(self._connection, not all(job.may_be_lost for job in batch))
+            commit(self._connection, batch)
+        except apsw.Error as error:
+            fail(batch, self._translated(error))
+            self._close()
+        except BaseException as error:  # noqa: BLE001 - the callers get it; the thread lives on
+            fail(batch, error)
+            self._close()
+
+    def _open(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self._path))
+        try:
+            connection.set_busy_timeout(_BUSY_MILLISECONDS)
+            check_owner(connection)
+            _use_write_ahead_log(connection)
+            connection.execute("PRAGMA synchronous = FULL")
+            migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._syncs = True
+        return connection
+
+    def _sync_commits(self, connection: apsw.Connection, syncs: bool) -> None:
+        """Let the next commits wait for the disk, or not; one that does brings all before it along.
+
+        With NORMAL the log is synced only before what it holds goes into the file, so that the file
+        stays whole.
+        """
+        if syncs != self._syncs:
+            level = "FULL" if syncs else "NORMAL"
+            # It takes effect when it is compiled, which one out of the cache is not again.
+            connection.execute(f"PRAGMA synchronous = {level}", can_cache=False)
+            self._syncs = syncs
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except apsw.Error as error:
+                _log.warning("closing the SQLite store failed: %s", error)
+
+    def _maintain(self) -> float:
+        if self._connection is None:
+            return _FIRST_MAINTENANCE_SECONDS
+        try:
+            with transaction(self._connection):
+                return self._maintenance(self._connection)
+        except Exception as error:  # noqa: BLE001 - upkeep can wait, and the thread must live on
+            _log.warning("upkeep is put off: %s", error)
+            return _FIRST_MAINTENANCE_SECONDS
+
+    def _translated(self, error: apsw.Error) -> StoreError:
+        reason = next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
+        translated = StoreError(f"the SQLite store {str(self._path.absolute())!r} failed: {reason}")
+        translated.__cause__ = error
+        return translated
+
+
+def _next_batch(jobs: queue.SimpleQueue[Job | None], wait: float) -> tuple[list[Job], bool]:
+    """Return what waits, at the latest after ``wait`` seconds, and whether more may come."""
+    batch: list[Job] = []
+    with contextlib.suppress(queue.Empty):
+        job = jobs.get(timeout=wait)
+        while job is not None:
+            batch.append(job)
+            if len(batch) == _MOST_STEPS:
+                return batch, True
+            job = jobs.get_nowait()
+        return batch, False
+    return batch, True
+
+
+def _use_write_ahead_log(connection: apsw.Connection) -> None:
+    # Two processes that create the file at once: SQLite does not wait for the lock this needs, or
+    # waits its whole time-out; so the waiting is done here.
+    connection.set_busy_timeout(0)
+    for remaining in range(_BUSY_MILLISECONDS // _WAL_PAUSE_MILLISECONDS, -1, -1):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except apsw.BusyError:
+            if not remaining:
+                raise
+            time.sleep(_WAL_PAUSE_MILLISECONDS / 1_000)
+    connection.set_busy_timeout(_BUSY_MILLISECONDS)
+
+
+_registry = threading.Lock()
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_closed_for_fork: list[Writer] = []
+_abandoned: list[apsw.Connection] = []
+
+
+def _before_fork() -> None:
+    _registry.acquire()  # no writer comes into being until the fork is over
+    _closed_for_fork.extend(_writers)
+    for writer in _closed_for_fork:
+        writer.before_fork()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    # A fork from C comes here, in the child, without having been announced.
+    for writer in _closed_for_fork or list(_writers):
+        writer.after_fork(in_child=in_child)
+    _closed_for_fork.clear()
+    if _registry.locked():
+        _registry.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, in_child=False),
+    after_in_child=partial(_after_fork, in_child=True),
+)

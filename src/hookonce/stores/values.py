@@ -1,0 +1,258 @@
+"""The values that pass between a store and who uses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import NewType, TypeAlias
+
+__all__ = [
+    "INTERRUPTED",
+    "Batch",
+    "ClaimResult",
+    "Claimed",
+    "Dead",
+    "DeadLetter",
+    "DeadReason",
+    "Delivery",
+    "DeliveryKey",
+    "Done",
+    "Entry",
+    "FailedAttempt",
+    "Full",
+    "InFlight",
+    "Ownership",
+    "PutResult",
+    "StoreStats",
+    "Stored",
+    "Taken",
+    "Token",
+    "Waiting",
+    "delivery_key",
+]
+
+DeliveryKey = NewType("DeliveryKey", str)
+"""What is handled once: the endpoint's name and the webhook-id, as ``endpoint:id``."""
+
+
+Token = NewType("Token", str)
+"""Made once per request. A store that finds a caller's own token says "yours", never "taken"."""
+
+
+INTERRUPTED = "the process ended, or its lease ran out"
+"""What a history says of an attempt that nobody settled."""
+
+
+def delivery_key(endpoint: str, event_id: str) -> DeliveryKey:
+    """Return what an event is handled once under.
+
+    Two endpoints of one workspace receive the same webhook-id, so the endpoint is part of it.
+    """
+    return DeliveryKey(f"{endpoint}:{event_id}")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The event is the caller's to handle, until the lease ends.
+
+    Attributes:
+        key: what was claimed.
+        token: the owner's token.
+        attempt: how often it has been claimed, from 1; crashed attempts count.
+        finished: the handlers that have succeeded in earlier attempts.
+        lease: seconds a claim or an extension lasts.
+
+    """
+
+    key: DeliveryKey
+    token: Token
+    attempt: int
+    finished: frozenset[str]
+    lease: float
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Somebody else holds the claim, at the longest until this Unix time."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The event has been handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """The event is a dead letter and waits for a person."""
+
+
+ClaimResult: TypeAlias = Claimed | InFlight | Done | Dead
+
+
+class Ownership(Enum):
+    """Whether a step that only the owner may take was taken."""
+
+    HELD = "held"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A verified delivery as a store keeps it.
+
+    Attributes:
+        endpoint: the name of the receiving endpoint.
+        event_id: the webhook-id.
+        event_type: the type named in the signed body, or None where it could not be read.
+        received_at: Unix seconds.
+        body: the raw bytes that were signed.
+
+    """
+
+    endpoint: str
+    event_id: str
+    event_type: str | None
+    received_at: float
+    body: bytes = field(repr=False)
+
+    @property
+    def key(self) -> DeliveryKey:
+        """What it is handled once under."""
+        return delivery_key(self.endpoint, self.event_id)
+
+
+class DeadReason(StrEnum):
+    """Why an event became a dead letter."""
+
+    UNREADABLE = "unreadable"
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+    INTERRUPTED = "interrupted"
+    """The process ended while an attempt ran after which nobody would bring the event again."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """An attempt that did not lead to success.
+
+    Attributes:
+        number: which attempt it was, from 1.
+        ended_at: Unix seconds; of an attempt whose process ended, when its lease ran out.
+        error: what failed, as text.
+
+    """
+
+    number: int
+    ended_at: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that was given up, with all a person needs to decide about it.
+
+    Attributes:
+        delivery: what was delivered; its body is empty in listings.
+        reason: why it was buried.
+        error: what failed, as text.
+        attempts: how often it was tried.
+        finished: the handlers that have succeeded; a replay leaves them out.
+        buried_at: Unix seconds.
+        history: its last failed attempts, oldest first; a bounded number of them.
+
+    """
+
+    delivery: Delivery
+    reason: DeadReason
+    error: str
+    attempts: int
+    finished: frozenset[str]
+    buried_at: float
+    history: tuple[FailedAttempt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """How much a store holds at this moment.
+
+    Attributes:
+        in_flight: live claims.
+        dead: dead letters.
+        depth: events in the inbox, those being handled among them.
+        bytes: what their bodies add up to.
+        oldest_age: seconds since the oldest of them was received, or None.
+        workers: workers that have asked for work within ``WORKER_SECONDS``.
+
+    """
+
+    in_flight: int
+    dead: int
+    depth: int = 0
+    bytes: int = 0
+    oldest_age: float | None = None
+    workers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The event is in the inbox now, put there by this caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The event was in the inbox already, waiting or being handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """The inbox has no room for one event more; nothing was stored."""
+
+
+PutResult: TypeAlias = Stored | Waiting | Full | Done | Dead
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An event taken from the inbox: the claim it is handled under, and what was delivered."""
+
+    claim: Claimed
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a worker was given.
+
+    Attributes:
+        taken: events to handle now.
+        next_due: seconds until another event of the endpoint is due, 0 if one is; None if none
+            waits.
+
+    """
+
+    taken: tuple[Taken, ...]
+    next_due: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event in the inbox, for a person to look at.
+
+    Attributes:
+        delivery: what was delivered; its body is empty in listings.
+        due_at: Unix seconds at which it may be taken (again).
+        in_flight: whether an attempt at it runs.
+        attempts: how often it was tried, the running attempt included.
+        finished: the handlers that have succeeded.
+        history: its last failed attempts, oldest first; a bounded number of them.
+
+    """
+
+    delivery: Delivery
+    due_at: float
+    in_flight: bool
+    attempts: int
+    finished: frozenset[str]
+    history: tuple[FailedAttempt, ...]

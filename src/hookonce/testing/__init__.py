@@ -1,0 +1,258 @@
+"""What a test of a receiver needs: realistic events, signed requests, and a sender in the process.
+
+A short test::
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        event = make_event(CommentReceived, data={"text": "Hello"})
+        (await sender.send(event)).expect(200, "handled")
+        (await sender.send(event, attempt=2)).expect(200, "duplicate")
+
+The sender speaks ASGI to the application itself, so everything but the network is real. Fixtures
+for pytest are in ``hookonce.pytest_plugin``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from pydantic import JsonValue
+
+from ..clock import system_clock
+from ..events import Event
+from ..http.app import ASGIApp
+from ..verification.signature import sign
+from .inprocess import Lifespan, exchange, whole
+from .samples import event_body, make_event, new_event_id
+
+__all__ = [
+    "Answer",
+    "SignedRequest",
+    "TestSender",
+    "event_body",
+    "make_event",
+    "new_event_id",
+    "signed_request",
+]
+
+Payload: TypeAlias = Event[Any] | Mapping[str, JsonValue] | bytes
+"""What can be sent: an event, an envelope as a mapping, or raw bytes."""
+
+# As many as the sender makes (interface, Limits: Delivery attempts).
+_ATTEMPTS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """A delivery as it goes over the wire.
+
+    Attributes:
+        body: the raw bytes.
+        headers: every header of the interface's delivery format, names in lower case.
+
+    """
+
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+
+    def tampered(self) -> SignedRequest:
+        """Return the same request with one byte of its body changed after signing."""
+        changed = bytearray(self.body or b" ")
+        changed[-1] ^= 1
+        return SignedRequest(bytes(changed), self.headers)
+
+
+def signed_request(
+    payload: Payload,
+    secrets: str | Sequence[str],
+    *,
+    message_id: str | None = None,
+    attempt: int = 1,
+    skew: float = 0.0,
+    service: str = "example",
+) -> SignedRequest:
+    """Return a delivery of the payload, signed now.
+
+    Args:
+        payload: an event, an envelope as a mapping, or raw bytes.
+        secrets: the secret to sign with, or several as during a rotation.
+        message_id: the webhook-id; the payload's own id by default, a new one for raw bytes.
+        attempt: the delivery attempt to name.
+        skew: how many seconds ago it was signed; negative for the future.
+        service: the sender's name in its own headers.
+
+    """
+    event_id, event_type = None, None
+    if isinstance(payload, Event):
+        event_id, event_type = payload.id, payload.type
+        body = payload.model_dump_json(exclude_unset=True).encode()
+    elif isinstance(payload, bytes):
+        body = payload
+        event_id, event_type = _names_in(body)
+    else:
+        event_id, event_type = str(payload.get("id", "")), str(payload.get("type", ""))
+        body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+    timestamp = system_clock() - skew
+    headers = {
+        "content-type": "application/json",
+        "user-agent": f"{service}-webhooks/1.0 (+https://docs.example/webhooks)",
+        f"{service}-event-type": event_type or "unknown",
+        f"{service}-delivery-attempt": str(attempt),
+        **sign(secrets, message_id or event_id or new_event_id(), body, timestamp=timestamp),
+    }
+    return SignedRequest(body, headers)
+
+
+def _names_in(body: bytes) -> tuple[str | None, str | None]:
+    try:
+        envelope = json.loads(body)
+    except (ValueError, RecursionError):
+        return None, None
+    if not isinstance(envelope, dict):
+        return None, None
+    event_id, event_type = envelope.get("id"), envelope.get("type")
+    return (
+        event_id if isinstance(event_id, str) else None,
+        event_type if isinstance(event_type, str) else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a receiver answered.
+
+    Attributes:
+        status: the HTTP status.
+        reason: the ``reason`` of its JSON body, or an empty string.
+        headers: its headers, names in lower case.
+        body: its raw body.
+
+    """
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def expect(self, status: int, reason: str | None = None) -> Self:
+        """Return this answer if it is the expected one.
+
+        Raises:
+            AssertionError: it is another; the message shows both.
+
+        """
+        if self.status != status or reason not in {None, self.reason}:
+            wanted = f"{status} {reason}" if reason else str(status)
+            raise AssertionError(f"expected the answer {wanted}, got {self.status} {self.reason}")
+        return self
+
+
+class TestSender:
+    """Sends signed deliveries to an ASGI application in this process.
+
+    As an async context manager it runs the application's lifespan too.
+
+    Args:
+        app: a receiver, or an application that has its routes.
+        secrets: what to sign with; several give several signatures.
+        path: where the application receives.
+        service: the sender's name in its own headers.
+
+    Attributes:
+        answers: every answer so far, in the order of arrival.
+
+    """
+
+    __test__ = False  # not a test, whatever its name
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        secrets: str | Sequence[str],
+        path: str = "/webhooks",
+        service: str = "example",
+    ) -> None:
+        self._app = app
+        self._secrets = secrets
+        self._path = path
+        self._service = service
+        self._lifespan: Lifespan | None = None
+        self.answers: list[Answer] = []
+
+    async def __aenter__(self) -> Self:
+        self._lifespan = Lifespan(self._app)
+        await self._lifespan.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._lifespan is not None:
+            await self._lifespan.__aexit__()
+
+    async def send(
+        self,
+        payload: Payload,
+        *,
+        attempt: int = 1,
+        skew: float = 0.0,
+        tamper: bool = False,
+        secrets: str | Sequence[str] | None = None,
+        message_id: str | None = None,
+    ) -> Answer:
+        """Deliver once and return the answer.
+
+        Args:
+            payload: an event, an envelope as a mapping, or raw bytes.
+            attempt: the delivery attempt to name.
+            skew: how many seconds ago it was signed; negative for the future.
+            tamper: change a byte of the body after signing.
+            secrets: sign with these instead.
+            message_id: the webhook-id, if it is not the payload's id.
+
+        """
+        request = signed_request(
+            payload,
+            self._secrets if secrets is None else secrets,
+            message_id=message_id,
+            attempt=attempt,
+            skew=skew,
+            service=self._service,
+        )
+        return await self.post(request.tampered() if tamper else request)
+
+    async def send_copies(self, payload: Payload, copies: int) -> list[Answer]:
+        """Deliver several copies at the same time and return their answers."""
+        return list(await asyncio.gather(*(self.send(payload) for _ in range(copies))))
+
+    async def send_until_accepted(self, payload: Payload) -> list[Answer]:
+        """Deliver as the service does, up to nine attempts until a 2xx, without the waits."""
+        answers = []
+        for attempt in range(1, _ATTEMPTS + 1):
+            answers.append(await self.send(payload, attempt=attempt))
+            if 200 <= answers[-1].status < 300:
+                break
+        return answers
+
+    async def post(self, request: SignedRequest) -> Answer:
+        """Deliver a request as it is and return the answer."""
+        headers = {"content-length": str(len(request.body)), **request.headers}
+        received = await exchange(self._app, self._path, headers.items(), whole(request.body))
+        answer = Answer(received.status, _reason_in(received.body), received.headers, received.body)
+        self.answers.append(answer)
+        return answer
+
+
+def _reason_in(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,1 @@
+"""Whether a delivery is genuine: pure functions over bytes, without I/O."""

@@ -1,0 +1,352 @@
+"""Raw HTTP headers become one value object here; nothing later indexes raw headers.
+
+All grammar of the three signed headers lives in this file (interface, Events: Delivery format), and
+beside it the two headers of the service that are outside the signature and therefore only hints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from ..errors import Refusal, VerificationError
+
+__all__ = ["DeliveryHeaders", "DeliveryHints", "RawHeaders", "header_pairs", "is_message_id"]
+
+RawHeaders: TypeAlias = (
+    Mapping[str, str]
+    | Mapping[bytes, bytes]
+    | Iterable[tuple[str, str]]
+    | Iterable[tuple[bytes, bytes]]
+)
+"""A mapping, or any iterable of (name, value) pairs, str or bytes, names in any case."""
+
+_Pairs: TypeAlias = Iterable[tuple[str | bytes, str | bytes]]
+
+_ID, _TIMESTAMP, _SIGNATURE = range(3)
+_FIELDS: dict[str | bytes, int] = {
+    spelling: field
+    for name, field in (
+        ("webhook-id", _ID),
+        ("webhook-timestamp", _TIMESTAMP),
+        ("webhook-signature", _SIGNATURE),
+    )
+    for spelling in (name.encode(), name)
+}
+
+_NAME_LENGTHS = frozenset(len(spelling) for spelling in _FIELDS)
+
+# A full stop would make `{id}.{timestamp}.{body}` ambiguous; control characters have no place in a
+# header; 256 characters bound what a store must keep.
+_MESSAGE_ID = re.compile(r"[^\x00-\x1f\x7f-\x9f.]{1,256}")
+_MESSAGE_ID_MAX_LENGTH = 256
+
+# Eleven digits reach the year 5138; a timestamp in milliseconds has thirteen and is refused.
+_TIMESTAMP_MAX_DIGITS = 11
+
+_ZERO = ord("0")
+
+# The sender puts two signatures at the most (one per secret of a rotation). Sixteen leave room for
+# other versions beside them, and bound the work a flood of entries can ask for.
+_MAX_SIGNATURES = 16
+
+_V1 = b"v1,"
+_TEXT_LENGTH = 44  # base64 of 32 bytes
+_ENTRY_LENGTH = len(_V1) + _TEXT_LENGTH
+
+
+def is_message_id(text: str) -> bool:
+    """Return whether this may stand as a webhook-id."""
+    return _MESSAGE_ID.fullmatch(text) is not None
+
+
+def header_pairs(headers: RawHeaders) -> _Pairs:
+    """Return the (name, value) pairs of any accepted shape of headers."""
+    items: Any = getattr(headers, "items", None)
+    pairs: Any = headers if items is None else items()
+    return pairs  # type: ignore[no-any-return]  # a cast would be called, for nothing
+
+
+class DeliveryHeaders(NamedTuple):
+    """The three signed headers, checked for grammar and nothing else.
+
+    Attributes:
+        message_id: the webhook-id as text.
+        timestamp: when this attempt was signed, in Unix seconds.
+        signed_prefix: ``{webhook-id}.{webhook-timestamp}.`` in the bytes that arrived.
+        signatures: the base64 text of each well-formed ``v1`` entry.
+
+    """
+
+    message_id: str
+    timestamp: int
+    signed_prefix: bytes
+    signatures: tuple[bytes, ...]
+
+    def __repr__(self) -> str:
+        return f"DeliveryHeaders({self.message_id!r}, {self.timestamp}, <signatures>)"
+
+    @classmethod
+    def parse(cls, headers: RawHeaders) -> DeliveryHeaders:
+        """Return the signed headers among ``headers``.
+
+        ``bytes`` are taken as they are; ``str`` is encoded as UTF-8, the way senders sign it.
+
+        Raises:
+            VerificationError: one is missing, malformed, or repeated with another value.
+
+        """
+        return cls(*signed_parts(headers))
+
+
+def signed_parts(headers: RawHeaders) -> tuple[str, int, bytes, tuple[bytes, ...]]:
+    """Return what ``DeliveryHeaders.parse`` does, as a plain tuple to unpack at once.
+
+    It is for verification alone, which would have the object for a moment: 0.2 µs less.
+    """
+    found = None
+    if headers.__class__ is list:
+        found = _usual(headers)
+    elif headers.__class__ is dict:
+        found = _spelled(headers)
+    message_id, timestamp, signature = found or _found(headers)
+    if not message_id:
+        raise VerificationError(Refusal.MISSING_ID)
+    if not timestamp:
+        raise VerificationError(Refusal.MISSING_TIMESTAMP)
+    if not signature:
+        raise VerificationError(Refusal.MISSING_SIGNATURE)
+    return (
+        _id_text(message_id),
+        _unix_seconds(timestamp),
+        b".".join((message_id, timestamp, b"")),
+        _v1_entries(signature),
+    )
+
+
+_Found: TypeAlias = tuple[bytes | None, bytes | None, bytes | None]
+
+
+def _usual(headers: Any) -> _Found | None:
+    """Return the id, timestamp and signature of a request as an ASGI server gives it.
+
+    None where anything about them is unusual; then ``_found`` must look. Types, cases and
+    repetitions need not be asked for one by one here, which saves 0.3 µs of 1.2.
+    """
+    message_id = timestamp = signature = None
+    try:
+        for name, value in headers:
+            # Most headers end here, and are not compared: 0.7 µs instead of 1.0 for eleven.
+            if len(name) not in _NAME_LENGTHS:
+                continue
+            if name == b"webhook-timestamp" and timestamp is None:
+                timestamp = value
+            elif name == b"webhook-signature" and signature is None:
+                signature = value
+            elif name == b"webhook-id" and message_id is None:
+                message_id = value
+            elif name.lower() in _FIELDS:
+                return None
+    except (TypeError, AttributeError):  # a name that is no text
+        return None
+    if message_id.__class__ is timestamp.__class__ is signature.__class__ is bytes:
+        return message_id, timestamp, signature
+    return None
+
+
+def _spelled(headers: Any) -> _Found | None:
+    """Return the id, timestamp and signature of a dict of text, as frameworks give it.
+
+    None where anything about them is unusual. Going through the items, as ``_found`` does, takes
+    0.7 µs for three and 1.6 for eleven; this takes 0.3 and 0.4.
+    """
+    spellings = _spellings(tuple(headers))
+    if spellings is None:
+        return None
+    id_name, timestamp_name, signature_name = spellings
+    message_id, timestamp = headers[id_name], headers[timestamp_name]
+    signature = headers[signature_name]
+    if message_id.__class__ is timestamp.__class__ is signature.__class__ is str:
+        try:
+            return message_id.encode(), timestamp.encode(), signature.encode()
+        except UnicodeEncodeError:  # lone surrogates
+            return None
+    return None
+
+
+# A sender and the servers before us give the same names in the same order, each time. Few are
+# kept: names are as long as a server lets them be, and anybody can send new ones.
+@lru_cache(maxsize=32)
+def _spellings(names: tuple[object, ...]) -> tuple[str, str, str] | None:
+    """Return how the three headers are spelled, or None where one is missing or comes twice."""
+    found: dict[int, str] = {}
+    for name in names:
+        if not isinstance(name, str):
+            return None
+        field = _FIELDS.get(name.lower())
+        if field is None:
+            continue
+        if field in found:
+            return None
+        found[field] = name
+    if len(found) != len((_ID, _TIMESTAMP, _SIGNATURE)):
+        return None
+    return found[_ID], found[_TIMESTAMP], found[_SIGNATURE]
+
+
+def _found(headers: RawHeaders) -> _Found:
+    """Return the id, timestamp and signature of headers in any accepted shape."""
+    found: list[bytes | None] = [None, None, None]
+    more_signatures: list[bytes] = []
+    for name, value in header_pairs(headers):
+        try:
+            field = _FIELDS.get(name)
+            if field is None:
+                field = _FIELDS.get(name.lower())
+                if field is None:
+                    continue
+        except (TypeError, AttributeError):  # a name that is no text is none of ours
+            continue
+        if value.__class__ is str and value.isascii():
+            value = value.encode()  # noqa: PLW2901 - the same value, as bytes
+        elif value.__class__ is not bytes:
+            if value is None:  # a framework's "no such header"
+                continue
+            value = _encoded(value, field)  # noqa: PLW2901 - as above
+        before = found[field]
+        if before is None:
+            found[field] = value
+        elif field == _SIGNATURE:
+            more_signatures.append(value)
+        elif before != value:
+            raise VerificationError(_CONFLICTING[field])
+    message_id, timestamp, signature = found
+    if more_signatures:
+        signature = b" ".join([signature or b"", *more_signatures])
+    return message_id, timestamp, signature
+
+
+_CONFLICTING = {_ID: Refusal.CONFLICTING_ID, _TIMESTAMP: Refusal.CONFLICTING_TIMESTAMP}
+_MALFORMED = {
+    _ID: Refusal.MALFORMED_ID,
+    _TIMESTAMP: Refusal.MALFORMED_TIMESTAMP,
+    _SIGNATURE: Refusal.MALFORMED_SIGNATURE,
+}
+
+
+def _encoded(value: object, field: int) -> bytes:
+    if isinstance(value, str):
+        # An entry with lone surrogates can match nothing, and must not spoil a good one beside it.
+        errors = "replace" if field == _SIGNATURE else "strict"
+        try:
+            return value.encode("utf-8", errors)
+        except UnicodeEncodeError:
+            raise VerificationError(_MALFORMED[field]) from None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise VerificationError(_MALFORMED[field])
+
+
+def _id_text(raw: bytes) -> str:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise VerificationError(Refusal.MALFORMED_ID) from None
+    # Printable text has no control characters, and nearly every id is such: 0.1 µs instead of 0.2.
+    if text.isprintable() and "." not in text and len(text) <= _MESSAGE_ID_MAX_LENGTH:
+        return text
+    if _MESSAGE_ID.fullmatch(text) is None:
+        raise VerificationError(Refusal.MALFORMED_ID)
+    return text
+
+
+# Deliveries that come fast enough for it to matter share their second: 0.1 µs instead of 0.2.
+@lru_cache(maxsize=64)
+def _unix_seconds(raw: bytes) -> int:
+    # bytes.isdigit() knows ASCII digits only, unlike str.isdigit() and int().
+    if not raw.isdigit() or raw[0] == _ZERO or len(raw) > _TIMESTAMP_MAX_DIGITS:
+        raise VerificationError(Refusal.MALFORMED_TIMESTAMP)
+    return int(raw)
+
+
+def _v1_entries(signature: bytes) -> tuple[bytes, ...]:
+    """Return what could match: other versions and broken entries are skipped, never an error."""
+    if len(signature) == _ENTRY_LENGTH:
+        # One call looks for the version and cuts it off: 0.05 µs less than two slices.
+        text = signature.removeprefix(_V1)
+        return (text,) if len(text) == _TEXT_LENGTH else ()
+    texts: list[bytes] = []
+    for entry in signature.split(b" "):
+        if len(entry) == _ENTRY_LENGTH and entry.startswith(_V1):
+            texts.append(entry.removeprefix(_V1))
+            if len(texts) == _MAX_SIGNATURES:
+                break
+    return tuple(texts)
+
+
+class DeliveryHints(NamedTuple):
+    """What the service says outside the signature: good for messages, never to be trusted.
+
+    Attributes:
+        event_type: ``<service>-event-type``, or None.
+        attempt: ``<service>-delivery-attempt``, 1 for the first, or None where unreadable.
+
+    """
+
+    event_type: str | None
+    attempt: int | None
+
+    @classmethod
+    def parse(cls, headers: RawHeaders, service: str | None = None) -> DeliveryHints:
+        """Return the hints among ``headers``; unusable ones are None, never an error.
+
+        The service's name is not known, so its headers are recognised by their endings unless
+        ``service`` names it.
+        """
+        pairs = list(header_pairs(headers))
+        try:
+            places = _places(tuple([name for name, _ in pairs]), service)
+        except TypeError:  # a name that is not even hashable
+            return cls(None, None)
+        event_type = _value_at(places.event_type, pairs)
+        attempt = _value_at(places.attempt, pairs)
+        return cls(
+            None if event_type is None else event_type[:256],
+            int(attempt) if attempt is not None and _is_attempt(attempt) else None,
+        )
+
+
+class _Places(NamedTuple):
+    """Where among the headers the service's own two are; the last, where one is repeated."""
+
+    event_type: int | None
+    attempt: int | None
+
+
+# Requests have the same names in the same order: 2 µs for twelve headers, instead of 6 one by one.
+@lru_cache(maxsize=32)
+def _places(names: tuple[object, ...], service: str | None) -> _Places:
+    found: dict[str, int] = {}
+    for place, name in enumerate(names):
+        lowered = _text(name).lower()
+        for ending in ("-event-type", "-delivery-attempt"):
+            sender = lowered.removesuffix(ending)
+            if sender != lowered and (service is None or sender == service.lower()):
+                found[ending] = place
+    return _Places(found.get("-event-type"), found.get("-delivery-attempt"))
+
+
+def _value_at(place: int | None, pairs: Sequence[tuple[object, object]]) -> str | None:
+    value = None if place is None else pairs[place][1]
+    return None if value is None else _text(value)
+
+
+def _is_attempt(text: str) -> bool:
+    # Nine attempts are documented; more than four digits is not a count of them.
+    return text.isascii() and text.isdigit() and len(text) <= 4
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

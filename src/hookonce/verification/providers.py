@@ -1,0 +1,130 @@
+"""Secrets that come from outside the program: the environment, and files that change.
+
+The environment is read here and nowhere else in the library.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import TypeAlias
+
+from ..errors import SecretError
+from .secrets import decode_secret, secret_lines, split_secrets
+
+__all__ = ["SECRETS_VARIABLE", "EnvironmentSecrets", "FileSecrets", "read_environment"]
+
+_log = logging.getLogger("hookonce.secrets")
+
+SECRETS_VARIABLE = "HOOKONCE_SECRETS"
+
+_Version: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+
+
+def read_environment(variable: str = SECRETS_VARIABLE) -> tuple[str, ...]:
+    """Return what the variable holds as secrets, unchecked."""
+    return split_secrets(os.environ.get(variable, ""))
+
+
+class EnvironmentSecrets:
+    """The secrets in an environment variable, newest first, between white space or commas.
+
+    A process's environment does not change from outside, so it is read once.
+
+    Raises:
+        SecretError: the variable is not set, or holds a secret that cannot be used.
+
+    """
+
+    def __init__(self, variable: str = SECRETS_VARIABLE) -> None:
+        self._secrets = read_environment(variable)
+        if not self._secrets:
+            raise SecretError(
+                f"set the environment variable {variable} to the endpoint's secret (whsec_…), or"
+                " to several, newest first, with a space between"
+            )
+        for secret in self._secrets:
+            decode_secret(secret)
+
+    def current(self) -> tuple[str, ...]:
+        """Return the secrets, newest first."""
+        return self._secrets
+
+
+class FileSecrets:
+    """The secrets in one or more files, one a line, newest first, read again when they change.
+
+    Blank lines and lines that start with ``#`` are skipped. A change is seen at the next delivery,
+    also where a mounted Kubernetes secret swaps a symbolic link. While the new content cannot be
+    used, the last good secrets stay in force and the fault is logged.
+
+    Raises:
+        SecretError: at the start, a file cannot be read or holds no usable secret.
+
+    """
+
+    def __init__(self, *paths: str | Path) -> None:
+        if not paths:
+            raise SecretError("FileSecrets needs the path of at least one file")
+        self._paths = tuple(Path(path) for path in paths)
+        self._lock = threading.Lock()
+        self._fault: tuple[_Version, str] | None = None  # the last one logged
+        self._version = self._look()
+        self._secrets = self._read()
+
+    def current(self) -> tuple[str, ...]:
+        """Return the secrets in the files as they are now, newest first."""
+        version = self._look()
+        if version != self._version:
+            with self._lock:
+                if version != self._version:
+                    self._reload(version)
+        return self._secrets
+
+    def _reload(self, version: _Version) -> None:
+        try:
+            self._secrets = self._read()
+        except SecretError as error:
+            # Tried again at the next look, since not every fault goes with a change of the file.
+            if (version, str(error)) != self._fault:
+                self._fault = version, str(error)
+                _log.error("the secrets in force stay, for the new ones cannot be used: %s", error)
+        else:
+            _log.info("the secrets were read anew; there are now %d", len(self._secrets))
+            # Last, so that other threads wait for the new secrets; and the version from before
+            # the reading, so that what changes meanwhile is seen at the next look.
+            self._fault = None
+            self._version = version
+
+    def _look(self) -> _Version:
+        return tuple(_file_version(path) for path in self._paths)
+
+    def _read(self) -> tuple[str, ...]:
+        return tuple(secret for path in self._paths for secret in _read_secrets(path))
+
+
+def _file_version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def _read_secrets(path: Path) -> tuple[str, ...]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SecretError(f"cannot read the secrets in {path}: {reason}") from None
+    secrets = secret_lines(text)
+    if not secrets:
+        raise SecretError(f"{path} holds no secret; it takes one whsec_… a line, newest first")
+    for number, secret in enumerate(secrets, start=1):
+        try:
+            decode_secret(secret)
+        except SecretError as error:
+            raise SecretError(f"secret {number} in {path} cannot be used: {error}") from None
+    return secrets

@@ -1,0 +1,289 @@
+"""Verification and signing: pure functions over bytes, no I/O, no state but the secrets.
+
+Standard Webhooks, symmetric scheme (interface, Events: Signature): HMAC-SHA256 with the decoded
+secret over ``{webhook-id}.{webhook-timestamp}.{raw body}``, compared as base64 text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from binascii import b2a_base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hmac import compare_digest
+from math import inf
+from typing import Any, TypeAlias
+
+from ..clock import Clock, system_clock
+from ..errors import Refusal, SecretError, VerificationError, unmatched
+from .headers import RawHeaders, is_message_id, signed_parts
+from .secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
+
+__all__ = [
+    "DEFAULT_TOLERANCE",
+    "Signer",
+    "VerifiedDelivery",
+    "Verifier",
+    "sign",
+    "signer",
+    "verify",
+]
+
+DEFAULT_TOLERANCE = 300.0
+"""Seconds: "a webhook-timestamp more than five minutes away" is rejected (interface, Limits)."""
+
+# Eleven digits, the most that a receiver accepts.
+_END_OF_TIMESTAMPS = 10**11
+
+Signer: TypeAlias = Callable[[bytes, bytes], bytes]
+"""Gives the base64 signature of ``{webhook-id}.{webhook-timestamp}.`` and a body."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedDelivery:
+    """What a delivery was, once its signature has been found genuine.
+
+    Attributes:
+        id: the webhook-id, which is the id of the event.
+        timestamp: when this attempt was signed, in Unix seconds.
+        body: the bytes that were signed.
+        secret_index: which of the configured secrets matched; 0 is the first.
+        signature_count: how many ``v1`` signatures it carried; two during a rotation.
+        skew: our clock minus the timestamp, in seconds; negative where the sender's is ahead.
+
+    """
+
+    id: str
+    timestamp: int
+    body: bytes = field(repr=False)
+    secret_index: int
+    signature_count: int
+    skew: float
+
+
+class _Unfrozen:
+    """A delivery whose fields are being set; then it becomes a ``VerifiedDelivery``.
+
+    That one's own constructor looks `object.__setattr__` up for each field: 0.7 µs, against 0.2.
+    """
+
+    __slots__ = VerifiedDelivery.__slots__
+
+
+def verify(
+    body: bytes,
+    headers: RawHeaders,
+    secrets: SecretSource,
+    *,
+    tolerance: float = DEFAULT_TOLERANCE,
+    now: float | None = None,
+) -> VerifiedDelivery:
+    """Return the verified delivery, or raise.
+
+    Args:
+        body: the raw request body, exactly as received.
+        headers: a mapping or (name, value) pairs, str or bytes, any case.
+        secrets: one ``whsec_`` secret, several, or a provider; one match is enough.
+        tolerance: how many seconds the timestamp may lie from ``now``, in both directions.
+        now: Unix time in seconds; the system's clock by default.
+
+    Raises:
+        VerificationError: it is not genuine; ``reason`` says why.
+        SecretError: a secret cannot be used, or there is none.
+
+    """
+    if tolerance is not DEFAULT_TOLERANCE:  # 0.1 µs
+        _check(tolerance)
+    # One secret, as most receivers have it, is looked up by itself: 0.1 µs instead of 0.3.
+    signers = _known_signer(secrets) if secrets.__class__ is str else _signers(secrets_of(secrets))
+    now = system_clock() if now is None else now
+    delivery = _verified(signers, body, headers, tolerance, now)
+    if delivery is None:
+        raise unmatched()
+    return delivery
+
+
+class Verifier:
+    """A verifier with its secrets read once.
+
+    Args:
+        secrets: one ``whsec_`` secret, several, or a provider, which is asked at every delivery.
+        tolerance: how many seconds a timestamp may lie from the clock, in both directions.
+        clock: Unix time in seconds.
+
+    Raises:
+        SecretError: a secret cannot be used, or there is none.
+
+    """
+
+    __slots__ = ("_clock", "_keyring", "_provider", "_tolerance")
+
+    def __init__(
+        self,
+        secrets: SecretSource,
+        *,
+        tolerance: float = DEFAULT_TOLERANCE,
+        clock: Clock = system_clock,
+    ) -> None:
+        _check(tolerance)
+        self._provider = secrets if isinstance(secrets, SecretsProvider) else None
+        known = secrets_of(secrets)
+        # One attribute: threads must never see the secrets of one moment with the keys of another.
+        self._keyring = known, _signers(known)
+        self._tolerance = tolerance
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"Verifier(<{len(self._keyring[0])} secrets>, tolerance={self._tolerance:g})"
+
+    def verify(
+        self, body: bytes, headers: RawHeaders, *, now: float | None = None
+    ) -> VerifiedDelivery:
+        """Return the verified delivery, or raise as the function ``verify`` does."""
+        known, signers = self._keyring
+        if self._provider is not None:
+            current = tuple(self._provider.current())
+            if current != known:
+                signers = _signers(current)
+                self._keyring = current, signers
+        now = self._clock() if now is None else now
+        delivery = _verified(signers, body, headers, self._tolerance, now)
+        if delivery is None:
+            raise unmatched()
+        return delivery
+
+
+def sign(
+    secret: str | Sequence[str], message_id: str, body: bytes, *, timestamp: float | None = None
+) -> dict[str, str]:
+    """Return the three headers that make ``body`` a genuine delivery.
+
+    Args:
+        secret: the ``whsec_`` secret; several give as many signatures, as during a rotation.
+        message_id: the webhook-id.
+        body: the raw bytes that will be sent.
+        timestamp: Unix seconds (a fraction is cut off); now by default.
+
+    Raises:
+        SecretError: a secret cannot be used, or there is none.
+        ValueError: ``message_id`` or ``timestamp`` is one that no receiver accepts.
+
+    """
+    if not is_message_id(message_id):
+        raise ValueError(VerificationError(Refusal.MALFORMED_ID))
+    moment = system_clock() if timestamp is None else timestamp
+    if not 1 <= moment < _END_OF_TIMESTAMPS:
+        raise ValueError(f"timestamp takes Unix seconds (not milliseconds), unlike {timestamp!r}")
+    seconds = int(moment)
+    signers = _signers(secrets_of(secret))
+    prefix = f"{message_id}.{seconds}.".encode()
+    signatures = (signed(prefix, _raw(body)).decode("ascii") for signed in signers)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+    }
+
+
+def _signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
+    try:
+        return _known_signers(secrets)
+    except TypeError:  # something that no cache can hold is no secret either
+        return tuple(signer(decode_secret(secret)) for secret in secrets)
+
+
+# Decoding a secret costs as much as verifying with it; `verify` is called with the same few.
+@lru_cache(maxsize=64)
+def _known_signer(secret: str) -> tuple[Signer, ...]:
+    return (signer(decode_secret(secret)),)
+
+
+@lru_cache(maxsize=64)
+def _known_signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
+    if not secrets:
+        raise SecretError("at least one secret is needed, and none is configured")
+    return tuple(signer(decode_secret(secret)) for secret in secrets)
+
+
+def signer(key: bytes) -> Signer:
+    """Return the signing function of an HMAC key.
+
+    HMAC hashes one block made of the key before the message and another before the result. Both
+    states are kept and copied: 1.1 µs instead of 2.1 µs at 0.5 KB, 2.1 instead of 3.0 at 2 KB
+    (`python -m tests.benchmarks verify`).
+    """
+    block_size = 64
+    block = (hashlib.sha256(key).digest() if len(key) > block_size else key).ljust(
+        block_size, b"\0"
+    )
+    inner_state = hashlib.sha256(bytes(byte ^ 0x36 for byte in block)).copy
+    outer_state = hashlib.sha256(bytes(byte ^ 0x5C for byte in block)).copy
+
+    def signed(prefix: bytes, body: bytes) -> bytes:
+        inner = inner_state()
+        inner.update(prefix)
+        inner.update(body)
+        outer = outer_state()
+        outer.update(inner.digest())
+        return b2a_base64(outer.digest(), newline=False)
+
+    return signed
+
+
+def _check(tolerance: float) -> None:
+    if not 0 <= tolerance < inf:
+        raise ValueError(f"tolerance takes a finite number of seconds >= 0, not {tolerance!r}")
+
+
+def _raw(body: bytes) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise TypeError(
+        f"body must be the raw bytes of the request, not {type(body).__name__};"
+        " decoded or re-encoded text does not verify"
+    )
+
+
+def _verified(
+    signers: tuple[Signer, ...],
+    body: bytes,
+    headers: RawHeaders,
+    tolerance: float,
+    now: float,
+) -> VerifiedDelivery | None:
+    """Return the delivery, or None where no signature matches; raise where it is not well formed.
+
+    The callers raise for None: an exception costs 0.1 µs for each function it passes through, and
+    carries their locals with it; here that would be the signature that was expected.
+    """
+    message_id, timestamp, prefix, signatures = signed_parts(headers)
+    skew = now - timestamp
+    # Written so that a clock that is not a number refuses.
+    if not -tolerance <= skew <= tolerance:
+        too_old = skew > 0
+        raise VerificationError(
+            Refusal.TIMESTAMP_TOO_OLD if too_old else Refusal.TIMESTAMP_TOO_NEW, skew
+        )
+    if body.__class__ is not bytes:
+        body = _raw(body)
+    if not signatures:
+        return None
+    index = 0
+    for signed in signers:
+        expected = signed(prefix, body)
+        for signature in signatures:
+            if compare_digest(signature, expected):
+                delivery: Any = _Unfrozen()  # no type says that an object changes its class
+                delivery.id = message_id
+                delivery.timestamp = timestamp
+                delivery.body = body
+                delivery.secret_index = index
+                delivery.signature_count = len(signatures)
+                delivery.skew = skew
+                delivery.__class__ = VerifiedDelivery
+                return delivery  # type: ignore[no-any-return]  # a cast would be called
+        index += 1  # noqa: SIM113 - the first secret nearly always matches: 0.05 µs less
+    return None
