@@ -7,23 +7,23 @@ import re
 from collections.abc import AsyncIterator, Collection, Container, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from .clock import Clock, system_clock
-from .delivery.attempt import Attempts
 from .delivery.disabling import DisableWatch, FailureStreak
-from .delivery.lease import within
 from .delivery.limits import Limits
 from .delivery.log import DeliveryLog
 from .delivery.outcome import Outcome
+from .delivery.parts import Parts
 from .delivery.pipeline import Pipeline
 from .delivery.records import BatchFlushed, DeliveryAnswered, Observer, Observers
 from .delivery.rotation import Rotation, RotationWatch
 from .delivery.router import Router
 from .delivery.runs import Runs
+from .delivery.time_limit import within
 from .errors import SecretError, StoreError
 from .http.app import (
     DeliveryApp,
@@ -63,10 +63,119 @@ _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
 
 
-class _Kept(Enum):
-    """Stands for a part that a copy shares with its original; None means something to some."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    """What a receiver was told to be, checked."""
 
-    AS_IT_IS = "as it is"
+    secrets: SecretsProvider | tuple[str, ...]
+    store: Store
+    endpoint: str
+    service: str | None
+    tolerance: float
+    retention: timedelta | None
+    inbox: Inbox | None
+    limits: Limits
+    clock: Clock
+
+
+class _Changes(TypedDict, total=False):
+    """What a copy can have of its own; see ``Receiver.copy``."""
+
+    secrets: SecretSource
+    store: Store | str
+    endpoint: str
+    service: str | None
+    tolerance: float
+    inbox: Inbox | None
+    limits: Limits
+    clock: Clock
+
+
+class _Machine:
+    """The parts of a receiver, wired: what a copy makes anew, and the doctor exchanges.
+
+    Args:
+        settings: what it is to be.
+        router: the handlers.
+        observers: who is told of every step, beside its own watches.
+
+    """
+
+    def __init__(
+        self, settings: _Settings, router: Router, observers: Iterable[Observer] = ()
+    ) -> None:
+        store, limits, clock = settings.store, settings.limits, settings.clock
+        verifier = Verifier(settings.secrets, tolerance=settings.tolerance, clock=clock)
+        self.settings = settings
+        self.rotation = RotationWatch(self.current_secrets, clock)
+        self.disabling = DisableWatch(clock)
+        self.observers = Observers([DeliveryLog(), self.rotation, self.disabling, *observers])
+        inbox_store = None if settings.inbox is None else _with_inbox(store)
+        parts = Parts(
+            endpoint=settings.endpoint,
+            store=store,
+            inbox=inbox_store,
+            router=router,
+            limits=limits,
+            clock=clock,
+            observers=self.observers,
+        )
+        if isinstance(store, BatchingStore):
+            store.flushes.add(self._note_flush)
+        self.runs = Runs(parts)
+        self.intake: Intake | None = None
+        if settings.inbox is not None and inbox_store is not None:
+            self.intake = Intake(parts, store=inbox_store, settings=settings.inbox, runs=self.runs)
+        self.pipeline = Pipeline(
+            parts,
+            verifier=verifier,
+            service=settings.service,
+            runs=self.runs,
+            intake=self.intake,
+        )
+        self.dead = DeadLetters(parts, self.runs)
+        self.users = 0
+
+    def current_secrets(self) -> tuple[str, ...]:
+        """Return the secrets in force, newest first; see ``Receiver.current_secrets``."""
+        secrets = secrets_of(self.settings.secrets)
+        if not secrets:
+            raise SecretError("at least one secret is needed, and there is none in force")
+        for secret in secrets:
+            decode_secret(secret)
+        return secrets
+
+    def _note_flush(self, calls: int, seconds: float) -> None:
+        if self.observers.wants(BatchFlushed):
+            store = type(self.settings.store).__name__
+            self.observers.tell(BatchFlushed(store, calls, seconds))
+
+    async def enter(self) -> None:
+        """Open the store for one user more."""
+        self.users += 1
+        try:
+            await self.settings.store.open()
+        except BaseException:
+            await self.leave()
+            raise
+
+    async def leave(self) -> None:
+        """Close what is open when nobody uses it any more."""
+        self.users -= 1
+        if self.users == 0:
+            if self.intake is not None:
+                await self.intake.stop()
+            await self.runs.drain()
+            self.runs.close()
+            await self.settings.store.aclose()
+
+    async def end_work(self) -> None:
+        """Take nothing more out of the inbox, and let what was begun end."""
+        if self.intake is not None:
+            await self.intake.stop()
+        await self.runs.drain()
+        if self.intake is not None:
+            await self.intake.leave()
 
 
 class Receiver(Router):
@@ -125,123 +234,86 @@ class Receiver(Router):
             raise TypeError(f"inbox takes an Inbox, such as Inbox(concurrency=16), not {inbox!r}")
         if not isinstance(secrets, SecretsProvider):
             secrets = secrets_of(secrets)  # what the verifier knows, whatever becomes of a list
-        verifier = Verifier(secrets, tolerance=tolerance, clock=clock)
-        self._secrets = secrets
-        self._endpoint = endpoint
-        self._service = service
-        self._tolerance = tolerance
-        self._retention = retention
-        self._inbox = inbox
-        self._clock = clock
-        self._store = store
-        self._limits = limits or Limits()
-        inbox_store = None if inbox is None else _with_inbox(store)
-        self._rotation = RotationWatch(self.current_secrets, clock)
-        self._disabling = DisableWatch(clock)
-        self._observers = Observers([DeliveryLog(), self._rotation, self._disabling, *observers])
-        if isinstance(store, BatchingStore):
-            store.flushes.add(self._note_flush)
-        self._attempts = Attempts(
+        settings = _Settings(
+            secrets=secrets,
             store=store,
-            router=self,
-            limits=self._limits,
-            inbox=inbox_store,
-            observers=self._observers,
-        )
-        self._runs = Runs(self._attempts, self._limits)
-        self._users = 0
-        self._intake: Intake | None = None
-        if inbox is not None and inbox_store is not None:
-            self._intake = Intake(
-                store=inbox_store,
-                inbox=inbox,
-                router=self,
-                runs=self._runs,
-                endpoint=endpoint,
-                limits=self._limits,
-                observers=self._observers,
-            )
-        self._pipeline = Pipeline(
-            verifier=verifier,
-            router=self,
-            store=store,
-            runs=self._runs,
-            intake=self._intake,
             endpoint=endpoint,
             service=service,
-            limits=self._limits,
+            tolerance=tolerance,
+            retention=retention,
+            inbox=inbox,
+            limits=limits or Limits(),
             clock=clock,
-            observers=self._observers,
         )
-        self._app = DeliveryApp(self.handle, self._limits, unread=self.note_unread)
+        self._machine = _Machine(settings, self, observers)
+        # Routes hold on to these two, and they ask this object at each delivery.
+        self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
         self._guarded = StatusGuard(self._app)
-        self.dead = DeadLetters(
-            store=store,
-            router=self,
-            runs=self._runs,
-            endpoint=endpoint,
-            lease_seconds=self._limits.lease_seconds,
-        )
 
     def __repr__(self) -> str:
-        return f"Receiver(endpoint={self._endpoint!r}, {len(self.handlers)} handlers)"
+        return f"Receiver(endpoint={self.endpoint!r}, {len(self.handlers)} handlers)"
 
     @property
     def endpoint(self) -> str:
         """The name that scopes what is handled once."""
-        return self._endpoint
+        return self._machine.settings.endpoint
 
     @property
     def store(self) -> Store:
         """What remembers its events."""
-        return self._store
+        return self._machine.settings.store
 
     @property
     def service(self) -> str | None:
         """The sender's name in its own two headers, if it was given."""
-        return self._service
+        return self._machine.settings.service
 
     @property
     def limits(self) -> Limits:
         """The time limits and sizes it keeps to."""
-        return self._limits
+        return self._machine.settings.limits
 
     @property
     def tolerance(self) -> float:
         """How many seconds a timestamp may lie from the clock, in both directions."""
-        return self._tolerance
+        return self._machine.settings.tolerance
 
     @property
     def clock(self) -> Clock:
         """What it takes the time from, in Unix seconds."""
-        return self._clock
+        return self._machine.settings.clock
 
     @property
     def is_open(self) -> bool:
         """Whether somebody has entered it, its ``lifespan`` or ``opened``, and not left."""
-        return self._users > 0
+        return self._machine.users > 0
 
     @property
     def has_inbox(self) -> bool:
         """Whether deliveries are stored for workers, here or in other processes."""
-        return self._inbox is not None
+        return self._machine.settings.inbox is not None
 
     @property
     def has_embedded_workers(self) -> bool:
         """Whether handlers run after the answer, in the lifespan of this process."""
-        return self._inbox is not None and self._inbox.embedded
+        return self._machine.settings.inbox is not None and self._machine.settings.inbox.embedded
 
     @property
     def inbox(self) -> WaitingEvents:
         """What is in the inbox; AttributeError where this receiver has none."""
-        if self._intake is None:
+        if self._machine.intake is None:
             raise AttributeError("this receiver has no inbox; give it Receiver(inbox=Inbox())")
-        return self._intake.waiting
+        return self._machine.intake.waiting
+
+    @property
+    def dead(self) -> DeadLetters:
+        """What was given up, for a person to look at, replay or discard."""
+        return self._machine.dead
 
     @property
     def rotation(self) -> Rotation | None:
         """The rotation of the sender's secret that deliveries show to be under way, if one is."""
-        return self._rotation.current
+        return self._machine.rotation.current
 
     @property
     def failing(self) -> FailureStreak | None:
@@ -249,7 +321,7 @@ class Receiver(Router):
 
         The sender disables an endpoint that fails for 72 hours, with at least 10 failed attempts.
         """
-        return self._disabling.streak
+        return self._machine.disabling.streak
 
     def secrets_last_matched(self) -> tuple[float | None, ...]:
         """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
@@ -260,7 +332,7 @@ class Receiver(Router):
             SecretError: a secret cannot be used, or there is none.
 
         """
-        return self._rotation.last_matched()
+        return self._machine.rotation.last_matched()
 
     def current_secrets(self) -> tuple[str, ...]:
         """Return the secrets in force, newest first, for a tool that signs for this receiver.
@@ -271,23 +343,9 @@ class Receiver(Router):
             SecretError: a secret cannot be used, or there is none.
 
         """
-        secrets = secrets_of(self._secrets)
-        if not secrets:
-            raise SecretError("at least one secret is needed, and there is none in force")
-        for secret in secrets:
-            decode_secret(secret)
-        return secrets
+        return self._machine.current_secrets()
 
-    def copy(
-        self,
-        *,
-        secrets: SecretSource | _Kept = _Kept.AS_IT_IS,
-        store: Store | str | _Kept = _Kept.AS_IT_IS,
-        endpoint: str | _Kept = _Kept.AS_IT_IS,
-        inbox: Inbox | _Kept | None = _Kept.AS_IT_IS,
-        clock: Clock | _Kept = _Kept.AS_IT_IS,
-        router: Router | None = None,
-    ) -> Self:
+    def copy(self, *, router: Router | None = None, **changes: Unpack[_Changes]) -> Self:
         """Return a receiver with the same handlers and settings, and other parts where given.
 
         For a test of a receiver that was configured for production::
@@ -301,35 +359,29 @@ class Receiver(Router):
         original is called on the original. It is not open, even if the original is.
 
         Args:
-            secrets: what deliveries to the copy are signed with.
-            store: a store, or the URL of one; without it the two share one, and what one of them
-                has handled the other has handled too.
-            endpoint: the name that scopes what is handled once.
-            inbox: an inbox; None to handle inside the request.
-            clock: Unix time in seconds, also for a store given as a URL.
             router: whose handlers and error hooks it has instead of the original's.
+            changes: arguments of the constructor that are its own: ``secrets``, ``store``,
+                ``endpoint``, ``service``, ``tolerance``, ``inbox``, ``limits`` and ``clock``.
+                Without a store of its own the two share one, and what one of them has handled the
+                other has handled too; the clock is also that of a store given as a URL.
 
         Raises:
             SecretError: a secret cannot be used, or there is none.
             ValueError: another argument cannot be used; the message says what to do.
 
         """
+        settings = self._machine.settings
+        own = {field.name: getattr(settings, field.name) for field in fields(settings)}
+        retention = own.pop("retention")
         copied = shallow_copy(self)
-        kept = _Kept.AS_IT_IS
         # The base's constructor makes every part anew, and leaves what a subclass has added.
         Receiver.__init__(
             copied,
-            secrets=self._secrets if secrets is kept else secrets,
-            store=self._store if store is kept else store,
-            endpoint=self._endpoint if endpoint is kept else endpoint,
-            service=self._service,
-            tolerance=self._tolerance,
-            retention=self._retention if isinstance(store, str) else None,
-            inbox=self._inbox if inbox is kept else inbox,
-            limits=self._limits,
-            clock=self._clock if clock is kept else clock,
+            **{**own, **changes},
+            retention=retention if isinstance(changes.get("store"), str) else None,
         )
-        copied._retention = self._retention  # noqa: SLF001 - for the copy's own copies
+        machine = copied._machine  # noqa: SLF001 - its own, for copies of the copy
+        machine.settings = replace(machine.settings, retention=retention)
         # Not the router itself: it would hold on to the copy.
         Router.include(copied, (self if router is None else router).wrapped())
         return copied
@@ -342,14 +394,11 @@ class Receiver(Router):
         what its routes hand on is the other receiver's then, and this one's store stays alone.
         Neither may be in use before.
         """
-        own = dict(vars(self))
-        held = {"_app", "_guarded"}  # by the routes, and these ask this object at each delivery
-        vars(self).update((name, part) for name, part in vars(other).items() if name not in held)
+        own, self._machine = self._machine, other._machine
         try:
             yield
         finally:
-            vars(self).clear()
-            vars(self).update(own)
+            self._machine = own
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -363,7 +412,7 @@ class Receiver(Router):
                 budget counts from there.
 
         """
-        return await self._pipeline.handle(body, headers, started=started)
+        return await self._machine.pipeline.handle(body, headers, started=started)
 
     def observe(self, observer: Observer, *, of: Container[str] | None = None) -> None:
         """Tell an observer of every step from now on, as those given to the constructor are.
@@ -378,7 +427,7 @@ class Receiver(Router):
             TypeError: it is no observer; the message says what to do.
 
         """
-        self._observers.add(observer, of=of)
+        self._machine.observers.add(observer, of=of)
 
     def note_unread(self, outcome: Outcome, seconds: float) -> None:
         """Tell observers of a request that was answered without its body: by an HTTP face.
@@ -388,15 +437,11 @@ class Receiver(Router):
             seconds: how long that took.
 
         """
-        self._observers.tell(DeliveryAnswered(self._endpoint, outcome, seconds))
-
-    def _note_flush(self, calls: int, seconds: float) -> None:
-        if self._observers.wants(BatchFlushed):
-            self._observers.tell(BatchFlushed(type(self._store).__name__, calls, seconds))
+        self._machine.observers.tell(DeliveryAnswered(self.endpoint, outcome, seconds))
 
     async def idle(self, seconds: float) -> bool:
         """Return whether no handler runs any more, after waiting for that at most so long."""
-        return await self._runs.idle(seconds)
+        return await self._machine.runs.idle(seconds)
 
     def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
         """Return routes for a Starlette or FastAPI application.
@@ -446,25 +491,29 @@ class Receiver(Router):
 
     async def stats(self) -> StoreStats:
         """Return how much the store holds of this endpoint; raises StoreError."""
-        return await within(self._limits.store_seconds, self._store.stats(endpoint=self._endpoint))
+        return await within(
+            self.limits.store_seconds,
+            self.store.stats(endpoint=self.endpoint),
+        )
 
     async def check(self) -> Readiness:
         """Return whether deliveries can be taken, and if not, why."""
-        if not self._pipeline.accepting:
+        if not self._machine.runs.accepting:
             return Readiness(("the receiver is shutting down",))
         problems = []
-        warnings = self._disabling.warnings()
-        if self._attempts.overdue:
+        warnings = self._machine.disabling.warnings()
+        if self._machine.runs.overdue:
+            overdue = self._machine.runs.overdue
             problems.append(
-                f"sync handlers beyond their time limit: {self._attempts.overdue}; each keeps one"
-                f" of {self._limits.threads} threads"
+                f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
+                f" keep their events, and each sync one keeps one of {self.limits.threads} threads"
             )
         try:
-            warnings += self._rotation.warnings()
-            warnings += await within(self._limits.store_seconds, self._store.warnings())
-            if self._intake is None:
+            warnings += self._machine.rotation.warnings()
+            warnings += await within(self.limits.store_seconds, self.store.warnings())
+            if self._machine.intake is None:
                 warnings += await self._stranded()
-            elif (problem := await self._intake.problem()) is not None:
+            elif (problem := await self._machine.intake.problem()) is not None:
                 problems.append(problem)
         except StoreError as error:
             _log.warning("not ready: %s", error)
@@ -475,13 +524,13 @@ class Receiver(Router):
 
     async def _stranded(self) -> tuple[str, ...]:
         """Return a warning of events in an inbox that this receiver does not have any more."""
-        if not isinstance(self._store, InboxStore):
+        if not isinstance(self.store, InboxStore):
             return ()
         stats = await self.stats()
         if not stats.depth or stats.workers:
             return ()
         warning = (
-            f"{stats.depth} events wait in the inbox of {self._endpoint}, nobody works on it, and"
+            f"{stats.depth} events wait in the inbox of {self.endpoint}, nobody works on it, and"
             " this receiver has none; give it inbox=Inbox() until they are handled"
         )
         return (warning,)
@@ -509,14 +558,14 @@ class Receiver(Router):
             StoreError: the store cannot be opened.
 
         """
-        if self._intake is None:
+        if self._machine.intake is None:
             raise LookupError("there is nothing to work on: this receiver has no inbox")
         async with self.opened():
-            self._intake.start()
+            self._machine.intake.start()
             try:
                 yield
             finally:
-                await self._end_work(self._intake)
+                await self._machine.end_work()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -525,21 +574,21 @@ class Receiver(Router):
         For what an operator does, such as the replay of dead letters; raises StoreError. It may be
         entered inside ``lifespan``, whose end still closes everything.
         """
-        await self._enter()
+        await self._machine.enter()
         try:
             yield
         finally:
-            await self._leave()
+            await self._machine.leave()
 
     async def __aenter__(self) -> Self:
-        await self._enter()
-        if self._intake is not None and self._intake.embedded:
+        await self._machine.enter()
+        if self._machine.intake is not None and self._machine.intake.embedded:
             try:
-                self._intake.start()
+                self._machine.intake.start()
             except RuntimeError:
-                await self._leave()
+                await self._machine.leave()
                 raise
-        self._pipeline.open()
+        self._machine.runs.accepting = True
         return self
 
     async def __aexit__(
@@ -548,35 +597,12 @@ class Receiver(Router):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._pipeline.close()
-        if self._intake is not None and self._intake.embedded:
-            await self._end_work(self._intake)
+        self._machine.runs.refuse()
+        if self._machine.intake is not None and self._machine.intake.embedded:
+            await self._machine.end_work()
         else:
-            await self._runs.drain()
-        await self._leave()
-
-    async def _end_work(self, intake: Intake) -> None:
-        await intake.stop()
-        await self._runs.drain()
-        await intake.leave()
-
-    async def _enter(self) -> None:
-        self._users += 1
-        try:
-            await self._store.open()
-        except BaseException:
-            await self._leave()
-            raise
-
-    async def _leave(self) -> None:
-        """Close what is open when nobody uses it any more."""
-        self._users -= 1
-        if self._users == 0:
-            if self._intake is not None:
-                await self._intake.stop()
-            await self._runs.drain()
-            self._attempts.close()
-            await self._store.aclose()
+            await self._machine.runs.drain()
+        await self._machine.leave()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve as an ASGI application, alone or mounted."""

@@ -17,8 +17,8 @@ from hookonce import verify
 from hookonce.cli.attempts import Tally
 from hookonce.cli.emulation import Run
 from hookonce.cli.output import Output
-from hookonce.emulator.rules import ATTEMPTS
 from hookonce.errors import VerificationError
+from hookonce.sender import ATTEMPTS
 from hookonce.verification.secrets import new_secret, secret_lines
 
 from .recorder import Recorder, closed_port_url, recording

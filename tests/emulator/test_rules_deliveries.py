@@ -18,9 +18,9 @@ from support.servers import serving
 
 from hookonce import Receiver
 from hookonce.emulator import Attempt, EmulatedService, VirtualClock
-from hookonce.emulator.rules import ANSWER_SECONDS
 from hookonce.events import CommentReceived
 from hookonce.resources import WebhookDelivery
+from hookonce.sender import ANSWER_SECONDS
 from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio

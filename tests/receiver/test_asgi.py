@@ -201,7 +201,7 @@ async def test_a_mounted_receiver_answers_without_a_lifespan_of_its_own(
             (await sender.send(make_event(CommentReceived))).expect(200, "handled")
         sender.path = f"{prefix}/elsewhere"
         (await sender.send(make_event(CommentReceived))).expect(404, "not_found")
-    await receiver._store.aclose()
+    await receiver.store.aclose()
     assert len(ran) == 3
 
 
@@ -383,7 +383,7 @@ async def test_a_store_that_cannot_be_opened_fails_the_lifespan(
     with pytest.raises((StoreError, RuntimeError), match="does its folder exist"):
         async with TestSender(made(receiver), secrets=SECRET):
             raise AssertionError("it started")
-    await receiver._store.aclose()
+    await receiver.store.aclose()
 
 
 async def test_the_lifespan_protocol_reports_a_failed_start_to_the_server(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ async def test_the_lifespan_protocol_reports_a_failed_start_to_the_server(tmp_pa
     [said] = sent
     assert said["type"] == "lifespan.startup.failed"
     assert "does its folder exist" in said["message"]
-    await receiver._store.aclose()
+    await receiver.store.aclose()
 
 
 async def test_without_a_lifespan_the_store_opens_at_the_first_delivery(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ async def test_without_a_lifespan_the_store_opens_at_the_first_delivery(tmp_path
         event = make_event(CommentReceived)
         (await sender.send(event)).expect(200, "handled")
         (await sender.send(event)).expect(200, "duplicate")
-    await receiver._store.aclose()
+    await receiver.store.aclose()
     assert len(ran) == 1
 
 
@@ -466,6 +466,8 @@ async def at_the_next_process(tmp_path: Path, event: CommentReceived, reason: st
     """Deliver an event to another receiver on the same file and return what ran there."""
     receiver = on_file(tmp_path, answer_seconds=2)  # less than a lease
     ran = counting(receiver)
+    for name in ("waiting", "failing"):  # an event owes its handlers until they have succeeded
+        receiver.on(CommentReceived, name=name)(lambda _: None)
     async with TestSender(receiver, secrets=SECRET) as sender:
         (await sender.send(event, attempt=2)).expect(200, reason)
     return ran
@@ -545,6 +547,7 @@ async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_it
             next_receiver = on_file(tmp_path, answer_seconds=0.2)
             done_again = counting(next_receiver)
             next_receiver.on(CommentReceived, name="thread")(lambda event: began.append(event.id))
+            next_receiver.on(CommentReceived, name="queued")(lambda _: None)
             async with TestSender(next_receiver, secrets=SECRET) as next_sender:
                 (await next_sender.send(event)).expect(503, "in_flight")
                 assert began == [event.id]
@@ -589,6 +592,7 @@ async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_finished
         (await answer).expect(503, "shutting_down")
     next_receiver = on_file(tmp_path, answer_seconds=2)  # less than a lease
     next_receiver.on(CommentReceived, name="thread")(lambda event: began.append(event.id))
+    next_receiver.on(CommentReceived, name="cancelled")(lambda _: None)
     async with TestSender(next_receiver, secrets=SECRET) as next_sender:
         (await next_sender.send(event)).expect(200, "handled")
     assert began == [event.id]

@@ -83,14 +83,14 @@ async def test_what_had_finished_before_the_crash_is_not_run_again(tmp_path: Pat
 async def quick(event):
     note(f"quick {event.id}")
 
-extend = receiver._store.extend
+extend = receiver.store.extend
 
-async def extend_and_tell(claim, finished=frozenset()):
-    ownership = await extend(claim, finished)
+async def extend_and_tell(claim, finished=frozenset(), owed=frozenset()):
+    ownership = await extend(claim, finished, owed)
     note(f"recorded {sorted(finished)}")
     return ownership
 
-receiver._store.extend = extend_and_tell
+receiver.store.extend = extend_and_tell
 serve(receiver)
 """
     )

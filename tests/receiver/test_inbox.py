@@ -557,7 +557,7 @@ class TestStopping:
                 async with receiver:
                     pass
             assert (await receiver.check()).ready
-        assert receiver._users == 0
+        assert not receiver.is_open
 
     async def test_an_operator_s_look_closes_nothing_of_a_receiver_that_serves(
         self, receiver: Receiver

@@ -766,7 +766,7 @@ def checked(
     return lines
 
 
-DECORATOR = "hookonce.routing.HandlerDecorator[{}]"
+DECORATOR = "hookonce.delivery.router.HandlerDecorator[{}]"
 REVEALED = {
     1: "hookonce.events.PostTargetFailed",
     2: "snippet.AdPublished",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hookonce.delivery.time_limit import OutOfTimeError, done_within, limited
+from hookonce.delivery.time_limit import OutOfTimeError, limited
 
 pytestmark = pytest.mark.anyio
 
@@ -124,24 +124,3 @@ async def test_limits_can_be_nested() -> None:
         await asyncio.sleep(0)
 
     await limited(NEVER, inner())
-
-
-async def test_a_future_is_waited_for_no_longer_than_allowed_and_never_cancelled() -> None:
-    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    assert not await done_within(SOON, future)
-    assert not future.done()
-    asyncio.get_running_loop().call_soon(future.set_result, 1)
-    assert await done_within(NEVER, future)
-    assert await done_within(0, future)
-
-
-async def test_who_waits_for_a_future_can_be_cancelled_without_it() -> None:
-    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(done_within(NEVER, future))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert not future.done()
-    future.set_result(1)  # nobody is woken who is gone
-    await asyncio.sleep(0)

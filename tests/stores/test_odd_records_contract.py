@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import replace
 
 import apsw
 import pytest
@@ -72,7 +71,7 @@ async def look_at_all(store: Store) -> None:
 class TestLongIds:
     async def test_an_id_of_512_characters_is_handled_once(self, store: Store) -> None:
         assert len(LONG.event_id) == 512
-        other = replace(LONG, event_id=LONG.event_id[:-1] + "2")
+        other = LONG._replace(event_id=LONG.event_id[:-1] + "2")
         owned = await claim(store, LONG.key)
         await claim(store, other.key)
         assert await store.extend(owned, frozenset({"a"})) is Ownership.HELD

@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from ..clock import Clock
+from ..sender import DISABLING_FAILURES, DISABLING_SECONDS
 from .handler import TEST_TYPE
 from .outcome import Reason
 from .records import DeliveryAnswered, Observer
@@ -19,8 +20,6 @@ __all__ = ["DisableWatch", "FailureStreak"]
 
 _log = logging.getLogger("hookonce.disabling")
 
-_DISABLED_AFTER_SECONDS = 72 * 3600.0
-_DISABLED_AFTER_ATTEMPTS = 10
 # Two days before the first of the two, and half of the second: a weekend is left to act.
 _WARNED_AFTER_SECONDS = 24 * 3600.0
 _WARNED_AFTER_ATTEMPTS = 5
@@ -115,6 +114,6 @@ def _described(streak: FailureStreak, now: float) -> str:
     return (
         f"every delivery has failed for {streak.hours(now):.0f} h ({streak.attempts} attempts"
         f"{refusals}; the last answer was {streak.last}). The sender disables an endpoint after"
-        f" {_DISABLED_AFTER_SECONDS / 3600:.0f} h and {_DISABLED_AFTER_ATTEMPTS} failed attempts,"
-        f" that is from {moment(streak.since + _DISABLED_AFTER_SECONDS)} on"
+        f" {DISABLING_SECONDS / 3600:.0f} h and {DISABLING_FAILURES} failed attempts,"
+        f" that is from {moment(streak.since + DISABLING_SECONDS)} on"
     )

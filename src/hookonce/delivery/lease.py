@@ -1,132 +1,188 @@
-"""Keeps a claim alive while its handlers run."""
+"""The claim on an event as this process holds it, and the calls to the store about it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from types import TracebackType
+from collections.abc import Awaitable, Sequence
+from math import inf
 from typing import Self, TypeVar
 
 from ..errors import StoreError
-from ..stores.contract import Store
-from ..stores.values import Claimed, Ownership
-from .dispatch import Progress
-from .time_limit import limited
+from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership, Token
+from .dispatch import Call
+from .handler import Handler
+from .parts import Parts
+from .time_limit import within
 
-__all__ = ["LeaseKeeper", "within"]
+__all__ = ["Lease"]
 
-_log = logging.getLogger("hookonce.lease")
+_log = logging.getLogger("hookonce")
 
 T = TypeVar("T")
 
 # Handlers of one event often finish together; their success is written down in one step.
-_CHECKPOINT_DELAY_SECONDS = 0.1
-_RETRY_SECONDS = 1.0
+_CHECKPOINT_SECONDS = 0.1
+_EXTEND_AGAIN_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS = 0.1
+
+_NONE: frozenset[str] = frozenset()
 
 
-async def within(seconds: float, call: Awaitable[T]) -> T:
-    """Return what a store's call returns; one that takes longer is an unreachable store."""
-    try:
-        return await limited(seconds, call)
-    except TimeoutError as error:
-        raise StoreError(f"the store did not answer within {seconds:g} s") from error
-
-
-class LeaseKeeper:
-    """Extends a claim at a third of its lease, and soon after a handler has finished.
-
-    Most handlers are done long before the first extension, so nothing but a timer is made for them.
-    What has finished is recorded with each extension: after a crash only the rest runs again.
+class Lease:
+    """What a run holds: its claim, extended for as long as it needs it.
 
     Args:
-        store: where the claim is.
-        claim: what to keep.
-        progress: which handlers have finished.
-        store_seconds: how long one extension may take.
+        parts: what it works with.
+        delivery: what was delivered.
+        handlers: every handler the event is for.
+
+    Attributes:
+        task: where the run goes on; the watchman cancels it when the store takes too long.
+        claim: what it runs under, once it has it.
+        calls: the handlers under way.
+        finished: the handlers known to have succeeded.
+        has_begun: whether a handler has been called.
+        is_settled: whether what became of it is recorded, or cannot be in time: the event may be
+            claimed anew.
+        is_superseded: whether a later run records what this one could not.
+        previous: an earlier run of the event, which could not record what had succeeded.
 
     """
 
-    def __init__(
-        self, store: Store, claim: Claimed, progress: Progress, store_seconds: float
-    ) -> None:
-        self._store = store
-        self._claim = claim
-        self._progress = progress
-        self._store_seconds = store_seconds
+    task: asyncio.Task[None]
+    claim: Claimed | None = None
+    has_begun = False
+    is_settled = False
+    is_superseded = False
+    previous: Self | None = None
+
+    _call_by = inf
+    _is_late = False
+    _ends = inf
+    _extend_at = inf
+    _extension: asyncio.Task[None] | None = None
+
+    def __init__(self, parts: Parts, delivery: Delivery, handlers: Sequence[Handler]) -> None:
+        self._parts = parts
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._extension: asyncio.Task[None] | None = None
-        self._asked_meanwhile = False
-        self._lost = False
-        self.expires_at = self._loop.time() + claim.lease
+        self.key: DeliveryKey = delivery.key
+        self.delivery = delivery
+        self.handlers = handlers
+        self.calls: list[Call] = []
+        self.finished: set[str] = set()
 
     @property
-    def claim(self) -> Claimed:
-        """The claim it keeps: the first, or one adopted since."""
-        return self._claim
+    def left(self) -> float:
+        """How many seconds the claim lasts unless it is extended."""
+        return min(self._ends - self._loop.time(), self._parts.limits.lease_seconds)
 
     def adopt(self, claim: Claimed) -> None:
-        """Keep this claim from now on: the event was taken anew after its lease was lost."""
-        self._claim, self._lost = claim, False
-        self.expires_at = self._loop.time() + claim.lease
+        """Go on under a new claim: the event was taken anew after its lease was lost."""
+        self._hold(claim)
         self._checkpoint_soon()
 
-    async def __aenter__(self) -> Self:
-        self._progress.changed = self._checkpoint_soon
-        self._extend_in(self._claim.lease / 3)
-        return self
+    def look(self, now: float) -> None:
+        """Do what is due: called by the watchman, every now and then."""
+        if now >= self._call_by:
+            self._call_by, self._is_late = inf, True
+            self.task.cancel()
+        if now >= self._extend_at:
+            self._extend_at = now + self._parts.limits.lease_seconds / 3
+            if self._extension is None or self._extension.done():
+                self._extension = self._loop.create_task(self._extend())
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.changed = lambda: None
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._extension is not None and not self._extension.done():
-            self._extension.cancel()
-            await asyncio.wait({self._extension})
+    async def _ask(self, call: Awaitable[T], most: float = inf) -> T:
+        """Return what the store answers; raise StoreError if it does not in its time."""
+        seconds = min(self._parts.limits.store_seconds, most)
+        self._call_by = self._loop.time() + seconds
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if not self._is_late:
+                raise
+            raise StoreError(f"the store did not answer within {seconds:g} s") from None
+        finally:
+            self._call_by = inf
+            if self._is_late:
+                self._is_late = False
+                while self.task.uncancel():
+                    pass
+
+    def _hold(self, claim: Claimed) -> None:
+        now = self._loop.time()
+        self.claim = claim
+        self._ends, self._extend_at = now + claim.lease, now + claim.lease / 3
+        if claim.finished:
+            self.finished |= claim.finished
+        if self.previous is not None:  # it could not record what had succeeded; this one does
+            self.finished |= self.previous.finished
+            self.previous.is_superseded = True
+            self.previous = None
+
+    def _held(self) -> Claimed:
+        if self.claim is None:
+            raise RuntimeError(f"{self.key} is handled without a claim")
+        return self.claim
 
     def _checkpoint_soon(self) -> None:
-        self._extend_in(_CHECKPOINT_DELAY_SECONDS)
+        self._extend_at = min(self._extend_at, self._loop.time() + _CHECKPOINT_SECONDS)
 
-    def _extend_in(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._lost:
-            self._timer = self._loop.call_later(seconds, self._begin_extension)
-
-    def _begin_extension(self) -> None:
-        if self._extension is None or self._extension.done():
-            self._asked_meanwhile = False
-            self._extension = self._loop.create_task(self._extend())
-        else:
-            self._asked_meanwhile = True
-        self._extend_in(self._claim.lease / 3)
+    def _let_go(self) -> None:
+        """Extend the claim no more."""
+        self._extend_at = inf
+        if self._extension is not None:
+            self._extension.cancel()
 
     async def _extend(self) -> None:
-        claim, finished = self._claim, frozenset(self._progress.finished)
+        """Extend the lease, and write down what has succeeded: after a crash only the rest runs."""
+        claim, finished = self._held(), frozenset(self.finished)
+        owed = frozenset(h.name for h in self.handlers) - finished if finished else _NONE
         asked_at = self._loop.time()
         try:
-            ownership = await within(self._store_seconds, self._store.extend(claim, finished))
+            extension = self._parts.store.extend(claim, finished, owed)
+            ownership = await within(self._parts.limits.store_seconds, extension)
         except StoreError as error:
-            _log.warning("could not extend the lease of %s: %s", claim.key, error)
-            self._extend_in(min(_RETRY_SECONDS, claim.lease / 10))
+            _log.warning("could not extend the lease of %s: %s", self.key, error)
+            self._extend_at = self._loop.time() + min(_EXTEND_AGAIN_SECONDS, claim.lease / 10)
             return
-        if claim is not self._claim:
-            return  # another has been adopted meanwhile
+        if claim is not self.claim or self.is_settled:
+            return  # another has been adopted meanwhile, or none is needed any more
         if ownership is Ownership.LOST:
             _log.error(
                 "the lease of %s was lost while its handlers ran; another attempt may have begun",
-                claim.key,
+                self.key,
             )
-            self._lost = True
-            if self._timer is not None:
-                self._timer.cancel()
+            self._extend_at = inf
             return
-        self.expires_at = asked_at + claim.lease
-        if self._asked_meanwhile:
-            self._checkpoint_soon()
+        self._ends = asked_at + claim.lease
+
+    async def _give_back(self) -> None:
+        """Release the claim of an attempt that does not end, or has not begun."""
+        claim, finished, store = self._held(), frozenset(self.finished), self._parts.store
+        owed = frozenset(handler.name for handler in self.handlers) - finished
+        call: Awaitable[Ownership]
+        if any(call.thread_goes_on for call in self.calls):
+            call = store.extend(claim, finished, owed)
+        elif self.has_begun:
+            call = store.release(claim, finished, "cancelled at shutdown", owed=owed)
+        else:
+            call = store.release(claim, finished, began=False)
+        try:
+            await self._ask(call)
+        except StoreError as error:
+            _log.error("could not release %s; its lease will run out: %s", self.key, error)
+
+    async def _unclaim(self, token: Token) -> None:
+        """Give back what a call may have claimed whose answer never came."""
+        lease = self._parts.limits.lease_seconds
+        claim = Claimed(self.key, token, 1, _NONE, lease)
+        pause, ends = _FIRST_PAUSE_SECONDS, self._loop.time() + lease
+        while self._loop.time() < ends:
+            await asyncio.sleep(pause)
+            pause = 2 * pause
+            try:
+                await self._ask(self._parts.store.release(claim, _NONE, began=False))
+            except StoreError:
+                continue
+            return

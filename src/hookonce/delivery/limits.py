@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from ..sender import ANSWER_SECONDS
+
 __all__ = ["Limits"]
 
-# Any 2xx within 10 s is success (interface, Limits: Webhook answer time).
 # What may come after the budget is two last calls to the store, and the sender waits ten seconds.
 _MOST_ANSWER_SECONDS = 8.5
+_ON_THE_WAY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,14 @@ class Limits:
     drain_seconds: float = 20.0
     body_bytes: int = 2 * 1024 * 1024
     threads: int = 8
+
+    @property
+    def last_look_seconds(self) -> float:
+        """How long a call to the store may take that begins at the end of the answer budget.
+
+        There can be two of them, and they share what is left until the sender gives up.
+        """
+        return (ANSWER_SECONDS - _ON_THE_WAY_SECONDS - self.answer_seconds) / 2
 
     def __post_init__(self) -> None:
         for limit in fields(self):

@@ -10,7 +10,10 @@ from functools import lru_cache
 from http import HTTPStatus
 from math import ceil
 
+from ..sender import RETRY_SECONDS
+
 __all__ = [
+    "ALREADY_DEAD",
     "BROKEN",
     "DUPLICATE",
     "HANDLED",
@@ -23,9 +26,8 @@ __all__ = [
     "later",
 ]
 
-# The first wait of the sender's schedule (interface, Events: Delivery behaviour). That it reads
-# Retry-After is not documented; it does no harm.
-_RETRY_AFTER_SECONDS = 30.0
+# That the sender reads Retry-After is not documented; it does no harm.
+_RETRY_AFTER_SECONDS = RETRY_SECONDS[0]
 
 
 class Reason(StrEnum):
@@ -41,6 +43,7 @@ class Reason(StrEnum):
     EXHAUSTED = "exhausted"
     ALREADY_DEAD = "already_dead"
     HANDLER_FAILED = "handler_failed"
+    HANDLER_ABSENT = "handler_absent"
     RETRY_REQUESTED = "retry_requested"
     STILL_RUNNING = "still_running"
     IN_FLIGHT = "in_flight"
@@ -89,6 +92,7 @@ def _body(status: int, reason: str) -> bytes:
     return json.dumps({"status": verdict, "reason": reason}).encode()
 
 
+ALREADY_DEAD = Outcome(HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD)
 HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
 DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
 TOO_LARGE = Outcome(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Reason.BODY_TOO_LARGE)

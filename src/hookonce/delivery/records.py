@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..errors import VerificationError
 from ..stores.values import ClaimResult, DeadReason, Delivery, PutResult
@@ -40,8 +40,7 @@ __all__ = [
 _log = logging.getLogger("hookonce.observation")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeliveryReceived:
+class DeliveryReceived(NamedTuple):
     """A request has arrived whole; nothing about it is known to be true yet.
 
     The records of one delivery that follow refer to the same object.
@@ -55,9 +54,12 @@ class DeliveryReceived:
     """
 
     endpoint: str
-    body: bytes = field(repr=False)
-    headers: RawHeaders = field(repr=False)
+    body: bytes
+    headers: RawHeaders
     at: float
+
+    def __repr__(self) -> str:
+        return f"DeliveryReceived(endpoint={self.endpoint!r}, at={self.at!r})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +92,7 @@ class DeliveryRefused:
     error: VerificationError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeliveryAnswered:
+class DeliveryAnswered(NamedTuple):
     """What a request is answered, every one: refused, accepted, or left to a retry.
 
     Attributes:
@@ -110,7 +111,7 @@ class DeliveryAnswered:
     outcome: Outcome
     seconds: float
     received: DeliveryReceived | None = None
-    verified: VerifiedDelivery | None = field(default=None, repr=False)
+    verified: VerifiedDelivery | None = None
     event_type: str | None = None
     hints: DeliveryHints | None = None
     refusal: VerificationError | None = None
@@ -119,6 +120,12 @@ class DeliveryAnswered:
     def event_id(self) -> str | None:
         """The webhook-id of a genuine delivery."""
         return None if self.verified is None else self.verified.id
+
+    def __repr__(self) -> str:
+        return (
+            f"DeliveryAnswered(endpoint={self.endpoint!r}, outcome={self.outcome!r},"
+            f" seconds={self.seconds!r}, event_type={self.event_type!r}, refusal={self.refusal!r})"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,183 +1,170 @@
-"""Attempts under way in this process: begun in tasks of their own, and ended at a shutdown."""
+"""The events under way in this process, and the watchman that keeps their time limits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from http import HTTPStatus
-from typing import TypeVar
+from asyncio.tasks import _unregister_task
+from collections.abc import Sequence
+from math import inf
+from typing import Any
 
-from ..stores.values import Claimed, DeliveryKey
-from .attempt import Attempt, Attempts
-from .dispatch import Report
-from .lease import LeaseKeeper
-from .limits import Limits
-from .outcome import HANDLED, Outcome, Reason, later
+from ..events import Event
+from ..stores.values import Delivery, DeliveryKey
+from .dispatch import Dispatcher
+from .handler import Handler
+from .outcome import Outcome, Reason, later
+from .parts import Parts
+from .run import Run
 
-__all__ = ["Run", "Runs"]
+__all__ = ["Runs"]
 
 _log = logging.getLogger("hookonce")
 
-T = TypeVar("T")
-
-_IDLE_LOOK_SECONDS = 0.01
-
-
-class Run:
-    """An attempt under way; it may outlive the request that began it.
-
-    Attributes:
-        key: what is handled once.
-        answer: the first outcome that stood.
-        outcome: the latest one.
-        report: what became of the handlers once they have ended, recorded or not.
-        task: what makes the attempt.
-
-    """
-
-    __slots__ = ("_keeper", "answer", "key", "outcome", "report", "task")
-
-    task: asyncio.Task[None]
-
-    def __init__(self, key: DeliveryKey) -> None:
-        self.key = key
-        self.answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.outcome: Outcome | None = None
-        self.report: Report | None = None
-        self._keeper: LeaseKeeper | None = None
-
-    def is_kept_by(self, keeper: LeaseKeeper | None) -> None:
-        """Note what keeps the claim; None once that is settled."""
-        self._keeper = keeper
-
-    def adopt(self, claim: Claimed) -> None:
-        """Go on under a new claim: the event was taken anew after its lease was lost."""
-        if self._keeper is not None:
-            self._keeper.adopt(claim)
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether every handler has succeeded."""
-        return self.report is not None and not self.report.failures
-
-    def has_ended(self, report: Report) -> None:
-        """Note what became of the handlers."""
-        self.report = report
-
-    def settle(self, outcome: Outcome) -> None:
-        """Note the outcome; the first one is the answer."""
-        self.outcome = outcome
-        if not self.answer.done():
-            self.answer.set_result(outcome)
+# How often the watchman looks, and how finely that divides the shortest limit.
+_LONGEST_TICK_SECONDS, _SHORTEST_TICK_SECONDS = 0.05, 0.005
+_TICKS_IN_A_LIMIT = 10
 
 
 class Runs:
-    """Begins attempts, knows those under way, and ends them at a shutdown.
+    """Begins runs, knows those under way, watches their limits, and ends them at a shutdown.
+
+    The watchman is a timer of the loop's that lives only while there are runs. It does for all of
+    them what a timer for each would do: hardly any of these limits is ever reached.
 
     Args:
-        attempts: makes them.
-        limits: how long a shutdown waits.
+        parts: what runs work with.
 
     """
 
-    def __init__(self, attempts: Attempts, limits: Limits) -> None:
-        self._attempts = attempts
-        self._limits = limits
+    def __init__(self, parts: Parts) -> None:
+        limits = parts.limits
+        self._parts = parts
+        self._dispatcher = Dispatcher(
+            threads=limits.threads,
+            timeout_seconds=limits.handler_timeout_seconds,
+            observers=parts.observers,
+        )
+        shortest = min(
+            limits.answer_seconds,
+            limits.lease_seconds / 3,
+            limits.store_seconds,
+            limits.handler_timeout_seconds,
+        )
+        tick = min(shortest / _TICKS_IN_A_LIMIT, _LONGEST_TICK_SECONDS)
+        self._tick = max(tick, _SHORTEST_TICK_SECONDS)
         self._by_key: dict[DeliveryKey, Run] = {}
         self._tasks: dict[asyncio.Task[None], Run] = {}
-        self._expected = 0
+        self._watch: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.accepting = True
 
-    def __len__(self) -> int:
-        return len(self._tasks)
+    @property
+    def overdue(self) -> tuple[str, ...]:
+        """The handlers that run beyond their time limit and cannot be ended, by name."""
+        return tuple(
+            call.name for run in self._tasks.values() for call in run.calls if call.is_overdue
+        )
 
     def find(self, key: DeliveryKey) -> Run | None:
-        """Return the attempt at an event that is under way here, and not settled."""
-        return self._by_key.get(key)
+        """Return the run of an event that is under way here, and not settled."""
+        run = self._by_key.get(key)
+        return None if run is None or run.is_settled else run
 
-    async def awaited(self, call: Awaitable[T]) -> T:
-        """Return what a call returns, which may begin an attempt: a shutdown waits for it."""
-        self._expected += 1
-        try:
-            return await call
-        finally:
-            self._expected -= 1
+    def make(
+        self, delivery: Delivery, event: Event[Any] | None, handlers: Sequence[Handler]
+    ) -> Run:
+        """Return a run that is not begun yet, for its maker to say what is special about it."""
+        return Run(self._parts, self._dispatcher, delivery, event, handlers)
 
-    def begin(self, attempt: Attempt) -> Run:
-        """Start an attempt in a task of its own, which no lost connection can cancel."""
-        key = attempt.claim.key
-        run = Run(key)
-
-        def kept(keeper: LeaseKeeper | None) -> None:
-            run.is_kept_by(keeper)
-            if keeper is None and self._by_key.get(key) is run:
-                del self._by_key[key]
-
-        task = asyncio.get_running_loop().create_task(
-            self._attempts.make(attempt, settled=run.settle, kept=kept, ended=run.has_ended)
-        )
-        run.task = task
+    def begin(self, run: Run) -> Run:
+        """Start a run in a task of its own."""
+        run.previous = self._by_key.get(run.key)
+        self._by_key[run.key] = run
+        loop = asyncio.get_running_loop()
+        run.task = task = loop.create_task(run.go())
         self._tasks[task] = run
-        self._by_key[key] = run
-
-        def ended(task: asyncio.Task[None]) -> None:
-            del self._tasks[task]
-            if self._by_key.get(key) is run:
-                del self._by_key[key]
-            if task.cancelled():
-                run.settle(HANDLED if run.succeeded else later(Reason.SHUTTING_DOWN))
-            elif (error := task.exception()) is not None:
-                _log.error("an attempt at %s broke off", key, exc_info=error)
-                run.settle(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR))
-
-        task.add_done_callback(ended)
+        task.add_done_callback(self._ended)
+        if self._watch is None or self._loop is not loop:
+            self._loop = loop
+            self._watch = loop.call_later(self._tick, self._look)
         return run
 
-    async def finish(self, attempt: Attempt) -> Outcome:
-        """Make an attempt, and return its outcome; cancelled, it gives the event back."""
-        run = self.begin(attempt)
+    async def settled(self, run: Run) -> Outcome:
+        """Return what became of a run; cancelled, it gives the event back."""
         try:
-            await asyncio.wait({run.task})
+            while not run.is_settled:
+                await run.settled(inf)
         except asyncio.CancelledError:
-            run.task.cancel()
+            run.stop()
             await asyncio.wait({run.task})
             raise
-        return run.outcome or await run.answer
+        return run.outcome or later(Reason.SHUTTING_DOWN)
 
-    async def one_ended(self, seconds: float) -> None:
-        """Return when one of the attempts under way has ended, after ``seconds`` at the latest."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    def refuse(self) -> None:
+        """Begin nothing more, also of what is only being claimed."""
+        self.accepting = False
+        for run in self._tasks.values():
+            run.is_refused = run.answer is not None
 
     async def idle(self, seconds: float) -> bool:
         """Wait until nothing is under way, but no longer than that; return whether nothing is."""
         await self._until_idle(seconds)
-        return not (self._tasks or self._expected)
+        return not self._tasks
 
     async def drain(self) -> None:
-        """Wait for what is under way, then cancel and release what still is."""
-        await self._until_idle(self._limits.drain_seconds)
+        """Wait for what is under way, then cancel and release what still is; in bounded time."""
+        limits = self._parts.limits
+        for task, run in self._tasks.items():
+            if run.is_errand:
+                task.cancel()
+        await self._until_idle(limits.drain_seconds)
         # What has ended is only being recorded; that is let go on.
-        late = [task for task, run in self._tasks.items() if run.report is None]
-        for task in late:
-            task.cancel()
+        late = [run for run in self._tasks.values() if run.is_busy]
+        for run in late:
+            run.stop()
         if late:
             _log.warning(
                 "handlers still running after %g s: %d; their events are left to a retry",
-                self._limits.drain_seconds,
+                limits.drain_seconds,
                 len(late),
             )
-        await self._until_idle(2 * self._limits.store_seconds)
+        await self._until_idle(2 * limits.store_seconds)
         for task, run in self._tasks.items():
-            _log.error("the end of the attempt at %s is not waited for any longer", run.key)
+            names = ", ".join(call.name for call in run.calls) or "what is left to do"
+            _log.error("the end of %s for %s is not waited for any longer", names, run.key)
             task.cancel()
+            _unregister_task(task)  # a loop that ends would wait for it, for ever
+            for call in run.calls:
+                if call.task is not None:
+                    _unregister_task(call.task)
+
+    def close(self) -> None:
+        """Let go of the threads of sync handlers."""
+        self._dispatcher.close()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
 
     async def _until_idle(self, seconds: float) -> None:
-        """Wait until nothing claims, runs or settles, but no longer than that."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while (self._tasks or self._expected) and (remaining := end - loop.time()) > 0:
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=remaining)
+        while self._tasks and (remaining := end - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=remaining)
+            await asyncio.sleep(0)  # what they call when they are done comes after that
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        run = self._tasks.pop(task)
+        run.leave()
+        if self._by_key.get(run.key) is run:
+            if run.previous is None or run.previous.task.done():
+                del self._by_key[run.key]
             else:
-                await asyncio.sleep(_IDLE_LOOK_SECONDS)
+                self._by_key[run.key] = run.previous
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for run in self._tasks.values():
+            run.look(now)
+        self._watch = loop.call_later(self._tick, self._look) if self._tasks else None

@@ -1,4 +1,4 @@
-"""Time limits that cost little, since every delivery has several and hardly any runs out."""
+"""Time limits for calls that are made now and then; runs are watched by their watchman."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Generator
 from typing import Any, Generic, TypeVar
 
-__all__ = ["OutOfTimeError", "done_within", "limited"]
+from ..errors import StoreError
+
+__all__ = ["OutOfTimeError", "limited", "within"]
 
 T = TypeVar("T")
 
@@ -15,12 +17,19 @@ class OutOfTimeError(TimeoutError):
     """A time limit of ours has run out; a plain TimeoutError came from what was called."""
 
 
+async def within(seconds: float, call: Awaitable[T]) -> T:
+    """Return what a store's call returns; one that takes longer is an unreachable store."""
+    try:
+        return await limited(seconds, call)
+    except TimeoutError as error:
+        raise StoreError(f"the store did not answer within {seconds:g} s") from error
+
+
 async def limited(seconds: float, call: Awaitable[T]) -> T:
     """Return what an awaitable returns; raise OutOfTimeError if it takes longer than that.
 
     Like ``asyncio.timeout`` around an ``await``, but the timer is set when the call first waits for
-    something. Most bodies have arrived, many handlers wait for nothing, and a store in memory never
-    does; a timer that is set and cancelled costs a twentieth of a delivery.
+    something: most bodies have arrived, and a store in memory never waits.
     """
     steps = call.__await__()
     try:
@@ -35,29 +44,6 @@ async def limited(seconds: float, call: Awaitable[T]) -> T:
         if limit.expired():
             raise OutOfTimeError from error
         raise
-
-
-async def done_within(seconds: float, future: asyncio.Future[Any]) -> bool:
-    """Return whether a future is done, which is waited for no longer than that.
-
-    It is never cancelled. ``asyncio.wait`` does the same for many, at twice the price for one.
-    """
-    if not future.done():
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-
-        def wake(_: object = None) -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        timer = loop.call_later(seconds, wake)
-        future.add_done_callback(wake)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            future.remove_done_callback(wake)
-    return future.done()
 
 
 class _Rest(Generic[T]):

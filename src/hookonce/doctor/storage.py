@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ..clock import system_clock
-from ..delivery.lease import within
+from ..delivery.time_limit import within
 from ..errors import StoreError
 from ..stores.sqlite import SQLiteStore
 from ..stores.values import StoreStats

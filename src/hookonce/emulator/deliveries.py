@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
+from ..sender import LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
 from .chaos import UNDISTURBED, Chaos, Plan
 from .records import (
     Attempt,
@@ -22,7 +23,6 @@ from .records import (
     Notice,
     OutgoingEvent,
 )
-from .rules import LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
 from .timeline import ServiceTime, Timeline
 from .wire import Wire
 

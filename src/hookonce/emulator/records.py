@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from ..resources import WebhookDelivery, WebhookEndpoint
+from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TWO_SIGNATURES_SECONDS
 from .chaos import Disturbance
-from .rules import DISABLING_FAILURES, DISABLING_SECONDS, TWO_SIGNATURES_SECONDS
 
 __all__ = [
     "Attempt",

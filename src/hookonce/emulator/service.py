@@ -21,6 +21,7 @@ from ..events import Event, EventClass
 from ..http.app import ASGIApp
 from ..receiver import Receiver
 from ..resources import ApiKey, KeyRole, WebhookDelivery, WebhookEndpoint
+from ..sender import ANSWER_SECONDS
 from ..testing.samples import make_event
 from ..verification.secrets import decode_secret, new_secret
 from .access import ADMIN, Keys
@@ -28,7 +29,7 @@ from .api import Api
 from .chaos import Chaos
 from .deliveries import Deliveries
 from .records import Attempt, DisabledReason, EndpointRow, EndpointStatus, Notice, OutgoingEvent
-from .rules import ANSWER_SECONDS, SUBSCRIBABLE
+from .rules import SUBSCRIBABLE
 from .timeline import FrozenTime, ServiceTime, Timeline, TimeSource
 from .transport import InProcess, Transport
 from .wire import Wire

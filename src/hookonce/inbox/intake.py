@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ..delivery.lease import within
-from ..delivery.limits import Limits
-from ..delivery.records import EventPut, Observers
-from ..delivery.router import Router
+from ..delivery.parts import Parts
+from ..delivery.records import EventPut
 from ..delivery.runs import Runs
+from ..delivery.time_limit import within
 from ..errors import StoreError
 from ..stores.contract import InboxStore
 from ..stores.tokens import new_token
@@ -30,53 +29,30 @@ class Intake:
     """Puts deliveries into the inbox of one endpoint, and works on them where that is asked for.
 
     Args:
+        parts: what a receiver's rooms share.
         store: where they wait.
-        inbox: how much may wait, and how it is worked off.
-        router: the handlers.
-        runs: where attempts are begun.
-        endpoint: the endpoint's name.
-        limits: time limits.
-        observers: who is told of what is stored and taken.
+        settings: how much may wait, and how it is worked off.
+        runs: the events under way.
 
     Attributes:
         waiting: what is in the inbox, for an operator.
 
     """
 
-    def __init__(
-        self,
-        *,
-        store: InboxStore,
-        inbox: Inbox,
-        router: Router,
-        runs: Runs,
-        endpoint: str,
-        limits: Limits,
-        observers: Observers,
-    ) -> None:
+    def __init__(self, parts: Parts, *, store: InboxStore, settings: Inbox, runs: Runs) -> None:
+        self._parts = parts
         self._store = store
-        self._inbox = inbox
-        self._endpoint = endpoint
-        self._limits = limits
-        self._observers = observers
-        self._worker = Worker(
-            store=store,
-            router=router,
-            runs=runs,
-            inbox=inbox,
-            endpoint=endpoint,
-            limits=limits,
-            observers=observers,
-        )
+        self._settings = settings
+        self._worker = Worker(parts, store=store, settings=settings, runs=runs)
         self._working: asyncio.Task[None] | None = None
         self._look: asyncio.Task[None] | None = None
         self._next_look = 0.0
-        self.waiting = WaitingEvents(store=store, endpoint=endpoint)
+        self.waiting = WaitingEvents(store=store, endpoint=parts.endpoint)
 
     @property
     def embedded(self) -> bool:
         """Whether the application itself works on it."""
-        return self._inbox.embedded
+        return self._settings.embedded
 
     def start(self) -> None:
         """Start the worker of this process, or raise RuntimeError if it runs already."""
@@ -103,11 +79,11 @@ class Intake:
         result = await self._store.put(
             delivery,
             new_token(),
-            max_depth=self._inbox.max_depth,
-            max_bytes=self._inbox.max_bytes,
+            max_depth=self._settings.max_depth,
+            max_bytes=self._settings.max_bytes,
         )
-        if self._observers.wants(EventPut, delivery.event_id):
-            self._observers.tell(EventPut(delivery, result))
+        if self._parts.observers.wants(EventPut, delivery.event_id):
+            self._parts.observers.tell(EventPut(delivery, result))
         if isinstance(result, Stored):
             self._worker.nudge()
             self._look_for_workers()
@@ -117,15 +93,19 @@ class Intake:
         """Return what is wrong if nobody works on what is stored; raises StoreError."""
         if self._worker.is_running:
             return None
-        stats = await within(self._limits.store_seconds, self._store.stats(endpoint=self._endpoint))
+        stats = await within(
+            self._parts.limits.store_seconds, self._store.stats(endpoint=self._parts.endpoint)
+        )
         if stats.workers:
             return None
         remedy = (
             "run the application with the receiver's lifespan"
-            if self._inbox.embedded
+            if self._settings.embedded
             else "start `hookonce worker`"
         )
-        return f"nobody works on the inbox of {self._endpoint} ({stats.depth} waiting); {remedy}"
+        return (
+            f"nobody works on the inbox of {self._parts.endpoint} ({stats.depth} waiting); {remedy}"
+        )
 
     def _look_for_workers(self) -> None:
         """Say it loudly, but not with every delivery, when nobody works."""

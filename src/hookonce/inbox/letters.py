@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from ..delivery.attempt import Attempt
 from ..delivery.outcome import DUPLICATE, Outcome, Reason, later
-from ..delivery.router import Router
+from ..delivery.parts import Parts
 from ..delivery.runs import Runs
 from ..errors import StoreError
-from ..stores.contract import Store
 from ..stores.tokens import new_token
 from ..stores.values import Claimed, DeadLetter, InFlight, delivery_key
 
@@ -21,28 +19,16 @@ class DeadLetters:
     """The dead letters of one endpoint.
 
     Args:
-        store: where they are.
-        router: the handlers a replay runs.
-        runs: makes the attempts.
-        endpoint: the endpoint's name.
-        lease_seconds: how long a replay's claim lasts between heartbeats.
+        parts: what a receiver's rooms share.
+        runs: the events under way.
 
     """
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        router: Router,
-        runs: Runs,
-        endpoint: str,
-        lease_seconds: float,
-    ) -> None:
-        self._store = store
-        self._router = router
+    def __init__(self, parts: Parts, runs: Runs) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._endpoint = parts.endpoint
         self._runs = runs
-        self._endpoint = endpoint
-        self._lease_seconds = lease_seconds
 
     async def list(
         self, *, event_type: str | None = None, limit: int = 100
@@ -83,18 +69,22 @@ class DeadLetters:
             raise LookupError(f"there is no dead letter {event_id!r} at {self._endpoint!r}")
         if not self._store.keeps_bodies:
             raise StoreError("the store keeps no bodies, so there is nothing to replay")
-        event = self._router.parser.parse(letter.delivery.body, event_id)
-        handlers = self._router.find(event)
+        router, lease = self._parts.router, self._parts.limits.lease_seconds
+        event = router.parser.parse(letter.delivery.body, event_id)
+        handlers = router.find(event)
         if not handlers:
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
-        claim = await self._store.replay(key, new_token(), self._lease_seconds)
+        claim = await self._store.replay(key, new_token(), lease)
         if isinstance(claim, InFlight):
             return later(Reason.IN_FLIGHT)
         if not isinstance(claim, Claimed):  # another replay has just succeeded
             return DUPLICATE
-        return await self._runs.finish(
-            Attempt(claim, letter.delivery, event, handlers, last_chance=True, is_replay=True)
-        )
+        if (run := self._runs.find(key)) is not None:
+            run.adopt(claim)
+            return later(Reason.IN_FLIGHT)
+        run = self._runs.make(letter.delivery, event, handlers)
+        run.claim, run.last_chance, run.is_replay = claim, True, True
+        return await self._runs.settled(self._runs.begin(run))
 
     async def discard(self, event_id: str) -> bool:
         """Forget a dead letter, and the event with it: it counts as handled from now on.

@@ -13,13 +13,11 @@ import socket
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
-from ..delivery.attempt import Attempt
-from ..delivery.lease import within
-from ..delivery.limits import Limits
-from ..delivery.outcome import Outcome, Reason
-from ..delivery.records import EventBuried, EventRetried, EventTaken, Observers
-from ..delivery.router import Router
+from ..delivery.parts import Parts
+from ..delivery.records import EventBuried, EventRetried, EventTaken
+from ..delivery.run import Run
 from ..delivery.runs import Runs
+from ..delivery.time_limit import within
 from ..errors import PayloadError, StoreError
 from ..stores.contract import WORKER_SECONDS, InboxStore
 from ..stores.tokens import new_token
@@ -34,6 +32,8 @@ _log = logging.getLogger("hookonce.worker")
 _BEAT_SECONDS = WORKER_SECONDS / 3
 # A wake-up may be lost; so an idle worker looks by itself.
 _IDLE_LOOK_SECONDS = 2.0
+# So many times the concurrency may have ended without being recorded yet.
+_MOST_UNRECORDED = 4
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -42,75 +42,63 @@ class Worker:
     """Handles the events in the inbox of one endpoint.
 
     Args:
+        parts: what a receiver's rooms share.
         store: where they wait.
-        router: the handlers.
-        runs: where attempts are begun.
-        inbox: how many at once, how often, how long apart.
-        endpoint: the endpoint's name.
-        limits: time limits.
-        observers: who is told of what is taken, and of what cannot be begun.
+        settings: how many at once, how often, how long apart.
+        runs: the events under way.
 
     """
 
-    def __init__(
-        self,
-        *,
-        store: InboxStore,
-        router: Router,
-        runs: Runs,
-        inbox: Inbox,
-        endpoint: str,
-        limits: Limits,
-        observers: Observers,
-    ) -> None:
+    def __init__(self, parts: Parts, *, store: InboxStore, settings: Inbox, runs: Runs) -> None:
+        self._parts = parts
         self._store = store
-        self._router = router
+        self._settings = settings
         self._runs = runs
-        self._inbox = inbox
-        self._endpoint = endpoint
-        self._limits = limits
-        self._observers = observers
-        self._news: asyncio.Event | None = None
-        self._stop: asyncio.Event | None = None
+        self._begun: set[Run] = set()
+        self._work: asyncio.Event | None = None
+        self._room = asyncio.Event()
+        self._stop = asyncio.Event()
         self._stopping = False
         self._name: str | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether it takes events."""
-        return self._news is not None
+        return self._work is not None
 
     def nudge(self) -> None:
         """Look for work soon: something was put in this process."""
-        if self._news is not None:
-            self._news.set()
+        if self._work is not None:
+            self._work.set()
 
     def stop(self) -> None:
         """Take nothing more; ``run`` returns soon, while what was begun goes on."""
         self._stopping = True  # also if `run` has not come to its first step yet
-        if self._stop is not None:
-            self._stop.set()
+        for waited_for in (self._stop, self._room):
+            waited_for.set()
+        self.nudge()
 
     async def run(self) -> None:
         """Take and begin events until ``stop``; what was begun goes on."""
         name = self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:6]}"
-        news, stop = self._news, self._stop = asyncio.Event(), asyncio.Event()
-        _log.info("working on the inbox of %s as %s", self._endpoint, name)
+        work = self._work = asyncio.Event()
+        self._room, self._stop = asyncio.Event(), asyncio.Event()
+        _log.info("working on the inbox of %s as %s", self._parts.endpoint, name)
         try:
-            await self._work(name, news, stop)
+            await self._until_stopped(name, work)
         finally:
-            self._news = self._stop = None
+            self._work = None
             self._stopping = False
 
-    async def _work(self, name: str, news: asyncio.Event, stop: asyncio.Event) -> None:
+    async def _until_stopped(self, name: str, work: asyncio.Event) -> None:
         token, pause = new_token(), _FIRST_PAUSE_SECONDS
         while not self._stopping:
-            news.clear()
+            work.clear()
             try:
                 batch = await self._take(name, token)
                 token, pause = new_token(), _FIRST_PAUSE_SECONDS
                 await self._begin_all(batch.taken)
-                await self._until_worthwhile(batch, news, stop)
+                await self._until_worthwhile(batch, work)
             except StoreError as error:
                 # With the same token the next call finds what this one may have taken.
                 _log.error("cannot work on the inbox, trying again: %s", error)
@@ -118,27 +106,43 @@ class Worker:
                 _log.exception("cannot work on the inbox, trying again")
             else:
                 continue
-            await _first_of(asyncio.sleep(pause), stop.wait())
+            if not self._stopping:
+                await _first_of(asyncio.sleep(pause), self._stop.wait())
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _take(self, name: str, token: Token) -> Batch:
-        free = max(0, self._inbox.concurrency - len(self._runs))
         call = self._store.take(
-            free, self._limits.lease_seconds, endpoint=self._endpoint, worker=name, token=token
+            self._free(),
+            self._parts.limits.lease_seconds,
+            endpoint=self._parts.endpoint,
+            worker=name,
+            token=token,
         )
-        return await within(self._limits.store_seconds, call)
+        return await within(self._parts.limits.store_seconds, call)
 
-    async def _until_worthwhile(
-        self, batch: Batch, news: asyncio.Event, stop: asyncio.Event
-    ) -> None:
+    def _free(self) -> int:
+        """Return how many more events can be begun now.
+
+        An event whose handlers have ended is only being recorded: the next ones are taken
+        meanwhile, unless the store is so slow that those that wait for it pile up.
+        """
+        self._begun = {run for run in self._begun if not run.is_settled}
+        busy = sum(run.is_busy for run in self._begun)
+        most = self._settings.concurrency
+        return max(0, min(most - busy, _MOST_UNRECORDED * most - len(self._begun)))
+
+    async def _until_worthwhile(self, batch: Batch, work: asyncio.Event) -> None:
         """Return when there may be both an event to take and room to begin it, or at a stop."""
-        if len(self._runs) >= self._inbox.concurrency:
-            await _first_of(self._runs.one_ended(_BEAT_SECONDS), stop.wait())
+        if not self._free():
+            self._room.clear()
+            if not (self._free() or self._stopping):
+                await _first_of(self._room.wait(), asyncio.sleep(_BEAT_SECONDS))
         elif batch.next_due != 0:
             seconds = _IDLE_LOOK_SECONDS
             if batch.next_due is not None:
                 seconds = min(seconds, batch.next_due)
-            await _first_of(self._store.wait(self._endpoint, seconds), news.wait(), stop.wait())
+            if not work.is_set():
+                await _first_of(self._store.wait(self._parts.endpoint, seconds), work.wait())
 
     async def _begin_all(self, batch: Sequence[Taken]) -> None:
         """Begin an attempt at each event; those that cannot have one are settled after that."""
@@ -148,22 +152,22 @@ class Worker:
     def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt, or return what settles an event that cannot have one."""
         claim = taken.claim
-        if self._observers.wants(EventTaken, taken.delivery.event_id):
-            self._observers.tell(EventTaken(taken.delivery, claim.attempt))
+        if self._parts.observers.wants(EventTaken, taken.delivery.event_id):
+            self._parts.observers.tell(EventTaken(taken.delivery, claim.attempt))
         if (run := self._runs.find(claim.key)) is not None:
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
             run.adopt(claim)
             return None
-        if claim.attempt > self._inbox.max_attempts:
+        if claim.attempt > self._settings.max_attempts:
             return self._begin_unless_broken_off(taken)
-        return self._attempt(taken)
+        return self._begin_run(taken)
 
-    def _attempt(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
+    def _begin_run(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         claim, delivery = taken.claim, taken.delivery
         try:
-            event = self._router.parser.parse(delivery.body, delivery.event_id)
-            handlers = self._router.find(event)
+            event = self._parts.router.parser.parse(delivery.body, delivery.event_id)
+            handlers = self._parts.router.find(event)
         except PayloadError as error:
             return self._bury(taken, DeadReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 - one event must not hold up the others
@@ -172,15 +176,12 @@ class Worker:
         if not handlers:
             # It was stored where there was one, by another version of the application.
             return self._put_off(taken, f"this worker has no handler for {event.type}")
-        attempt = Attempt(
-            claim,
-            delivery,
-            event,
-            handlers,
-            last_chance=claim.attempt >= self._inbox.max_attempts,
-            backoff_seconds=self._inbox.backoff_seconds(claim.attempt),
-        )
-        self._runs.begin(attempt).answer.add_done_callback(self._look_for_a_retry)
+        run = self._runs.make(delivery, event, handlers)
+        run.claim = claim
+        run.last_chance = claim.attempt >= self._settings.max_attempts
+        run.backoff_seconds = self._settings.backoff_seconds(claim.attempt)
+        run.room, run.work = self._room, self._work
+        self._begun.add(self._runs.begin(run))
         return None
 
     async def _begin_unless_broken_off(self, taken: Taken) -> None:
@@ -191,41 +192,38 @@ class Worker:
         """
         call = self._store.entry(taken.claim.key)
         try:
-            entry = await within(self._limits.store_seconds, call)
+            entry = await within(self._parts.limits.store_seconds, call)
         except StoreError as error:
             _log.error("cannot begin %s; its lease will run out: %s", taken.claim.key, error)
             return
         last = entry.history[-1] if entry is not None and entry.history else None
         if last is not None and last.error == INTERRUPTED:
             await self._bury(taken, DeadReason.INTERRUPTED, INTERRUPTED)
-        elif settlement := self._attempt(taken):
+        elif settlement := self._begin_run(taken):
             await settlement
 
     async def _put_off(self, taken: Taken, fault: str) -> None:
         """Let an event that cannot be begun here wait for a worker that can, but not for ever."""
         claim = taken.claim
-        if claim.attempt >= self._inbox.max_attempts:
+        if claim.attempt >= self._settings.max_attempts:
             await self._bury(taken, DeadReason.EXHAUSTED, fault)
             return
         _log.error("%s waits: %s", claim.key, fault)
-        after = self._inbox.backoff_seconds(claim.attempt)
+        after = self._settings.backoff_seconds(claim.attempt)
         if await self._is_settled(taken, self._store.retry(claim, after, claim.finished, fault)):
-            self._observers.tell(EventRetried(taken.delivery, claim.attempt, after, fault))
-
-    def _look_for_a_retry(self, answer: asyncio.Future[Outcome]) -> None:
-        """Find out when an event that was given back is due: nobody else tells an idle worker."""
-        if answer.result().reason != Reason.HANDLED:
-            self.nudge()
+            self._parts.observers.tell(EventRetried(taken.delivery, claim.attempt, after, fault))
 
     async def _bury(self, taken: Taken, reason: DeadReason, error: str) -> None:
         _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
         if await self._is_settled(taken, self._store.bury(taken.claim, reason, error=error)):
-            self._observers.tell(EventBuried(taken.delivery, taken.claim.attempt, reason, error))
+            self._parts.observers.tell(
+                EventBuried(taken.delivery, taken.claim.attempt, reason, error)
+            )
 
     async def _is_settled(self, taken: Taken, call: Awaitable[Ownership]) -> bool:
         """Return whether a call that only the owner may make was made."""
         try:
-            return await within(self._limits.store_seconds, call) is Ownership.HELD
+            return await within(self._parts.limits.store_seconds, call) is Ownership.HELD
         except StoreError as error:
             _log.error("cannot settle %s; its lease will run out: %s", taken.claim.key, error)
             return False
@@ -236,7 +234,7 @@ class Worker:
         if name is None:
             return
         try:
-            await within(self._limits.store_seconds, self._store.retire(name))
+            await within(self._parts.limits.store_seconds, self._store.retire(name))
         except StoreError as error:
             _log.warning("cannot retire from the inbox; it will forget: %s", error)
 

@@ -348,7 +348,7 @@ class Journal(Observer):
         seen = self._unanswered.pop(id(received), None)
         if seen is not None:
             if seen.received is None:
-                record = replace(record, received=None, verified=seen.verified)
+                record = record._replace(received=None, verified=seen.verified)
             seen.answered, seen.version = record, version
         elif received is not None and verified is not None:
             # Not kept so far, or forgotten before its answer, and now it is worth a look.
@@ -417,7 +417,7 @@ def _kept_bytes(seen: Seen, most_bytes: int) -> int:
     if seen.verified is not None:
         seen.verified = replace(seen.verified, body=b"")
     if seen.answered is not None:
-        seen.answered = replace(seen.answered, received=None, verified=seen.verified)
+        seen.answered = seen.answered._replace(received=None, verified=seen.verified)
     return 0
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ..delivery.lease import within
+from ..delivery.time_limit import within
 from ..http.app import Receive, Scope, Send
 from ..inbox.waiting import WaitingEvents
 from .access import Access, Visit

@@ -17,7 +17,10 @@ __all__ = ["Watched"]
 class Watched(Protocol):
     """A receiver, as far as the inspector knows it. One with an inbox has ``inbox`` beside this."""
 
-    dead: DeadLetters
+    @property
+    def dead(self) -> DeadLetters:
+        """Its dead letters."""
+        ...
 
     @property
     def endpoint(self) -> str:

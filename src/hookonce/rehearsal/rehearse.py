@@ -16,11 +16,12 @@ from tempfile import TemporaryDirectory
 from ..emulator.chaos import Chaos
 from ..emulator.generated import EventGenerator
 from ..emulator.records import Attempt
-from ..emulator.rules import SUBSCRIBABLE, TWO_SIGNATURES_SECONDS
+from ..emulator.rules import SUBSCRIBABLE
 from ..emulator.service import EmulatedService
 from ..http.app import Receive, Scope, Send
 from ..inbox.settings import Inbox
 from ..receiver import Receiver
+from ..sender import TWO_SIGNATURES_SECONDS
 from ..stores import open_store
 from ..stores.contract import InboxStore, Store
 from ..stores.values import DeadReason

@@ -9,7 +9,7 @@ from enum import StrEnum
 from http import HTTPStatus
 
 from ..emulator.records import Attempt
-from ..emulator.rules import ANSWER_SECONDS
+from ..sender import ANSWER_SECONDS
 from ..stores.values import DeadReason
 from .ledger import HandlerRun, Ledger, RunOutcome
 

@@ -199,7 +199,7 @@ class MemoryStore:
         attempt.note(finished, owed)
         attempt.fail(self._clock(), error)
         self._dead[claim.key] = DeadLetter(
-            delivery=replace(delivery, body=b""),
+            delivery=delivery._replace(body=b""),
             reason=reason,
             error=error,
             attempts=attempt.attempt,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import NewType, TypeAlias
+from typing import NamedTuple, NewType, TypeAlias
 
 __all__ = [
     "INTERRUPTED",
@@ -51,8 +51,7 @@ def delivery_key(endpoint: str, event_id: str) -> DeliveryKey:
     return DeliveryKey(f"{endpoint}:{event_id}")
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """The event is the caller's to handle, until the lease ends.
 
     Attributes:
@@ -100,8 +99,7 @@ class Ownership(Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A verified delivery as a store keeps it.
 
     Attributes:
@@ -117,12 +115,16 @@ class Delivery:
     event_id: str
     event_type: str | None
     received_at: float
-    body: bytes = field(repr=False)
+    body: bytes
 
     @property
     def key(self) -> DeliveryKey:
         """What it is handled once under."""
         return delivery_key(self.endpoint, self.event_id)
+
+    def __repr__(self) -> str:
+        shown = {name: value for name, value in self._asdict().items() if name != "body"}
+        return f"Delivery({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 class DeadReason(StrEnum):

@@ -23,7 +23,6 @@ from math import inf
 
 from ..clock import Clock, system_clock
 from ..delivery.handler import TEST_TYPE
-from ..delivery.lease import within
 from ..delivery.outcome import Reason
 from ..delivery.records import (
     BatchFlushed,
@@ -36,6 +35,7 @@ from ..delivery.records import (
     HandlerFinished,
     Observer,
 )
+from ..delivery.time_limit import within
 from ..errors import Reject, Retry, SecretError, StoreError
 from ..events import EVENT_CLASSES
 from ..http.app import Receive, Route, Scope, Send

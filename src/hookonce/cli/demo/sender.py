@@ -14,10 +14,10 @@ from hookonce.emulator import Attempt, EmulatedService
 from hookonce.emulator.chaos import UNDISTURBED, Plan
 from hookonce.emulator.over_http import OverHttp
 from hookonce.emulator.records import DeliveryRow, OutgoingEvent
-from hookonce.emulator.rules import ANSWER_SECONDS
 from hookonce.emulator.timeline import ServiceTime
 from hookonce.emulator.wire import Wire
 from hookonce.events import EVENT_CLASSES
+from hookonce.sender import ANSWER_SECONDS
 from hookonce.testing.samples import event_body, new_event_id
 
 from .log import Answer, Log

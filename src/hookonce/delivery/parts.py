@@ -1,0 +1,37 @@
+"""What a receiver's rooms share, as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..clock import Clock
+from ..stores.contract import InboxStore, Store
+from .limits import Limits
+from .records import Observers
+from .router import Router
+
+__all__ = ["Parts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a receiver's rooms share.
+
+    Attributes:
+        endpoint: the name that scopes what is handled once.
+        store: what remembers.
+        inbox: the same store, where events wait in it.
+        router: the handlers.
+        limits: time limits.
+        clock: Unix time in seconds.
+        observers: who is told of every step.
+
+    """
+
+    endpoint: str
+    store: Store
+    inbox: InboxStore | None
+    router: Router
+    limits: Limits
+    clock: Clock
+    observers: Observers
