@@ -6,10 +6,10 @@ do not count (interface, Events: Delivery behaviour). What counts there is what 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from ..clock import Clock
+from ..verification.loggers import get_logger
 from .handler import TEST_TYPE
 from .outcome import Reason
 from .records import DeliveryAnswered, Observer
@@ -17,7 +17,7 @@ from .rotation import moment
 
 __all__ = ["DisableWatch", "FailureStreak"]
 
-_log = logging.getLogger("hookonce.disabling")
+_log = get_logger("hookonce.disabling")
 
 _DISABLED_AFTER_SECONDS = 72 * 3600.0
 _DISABLED_AFTER_ATTEMPTS = 10

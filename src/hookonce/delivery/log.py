@@ -6,11 +6,12 @@ import logging
 
 from ..errors import VerificationError
 from ..verification.headers import DeliveryHeaders, RawHeaders
+from ..verification.loggers import get_logger, printable
 from .records import DeliveryAnswered, Observer
 
 __all__ = ["DeliveryLog"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 
 class DeliveryLog(Observer):
@@ -29,8 +30,8 @@ class DeliveryLog(Observer):
         outcome = record.outcome
         extra = {
             "endpoint": record.endpoint,
-            "event_id": record.event_id,
-            "event_type": record.event_type,
+            "event_id": record.event_id and printable(record.event_id),
+            "event_type": record.event_type and printable(record.event_type),
             "delivery_attempt": record.hints and record.hints.attempt,
             "status": int(outcome.status),
             "reason": str(outcome.reason),

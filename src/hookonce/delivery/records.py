@@ -7,7 +7,6 @@ does or raises, a delivery goes its way.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -15,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from ..errors import VerificationError
 from ..stores.values import ClaimResult, DeadReason, Delivery, PutResult
 from ..verification.headers import DeliveryHints, RawHeaders
+from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery
 from .outcome import Outcome
 
@@ -37,7 +37,7 @@ __all__ = [
     "Observers",
 ]
 
-_log = logging.getLogger("hookonce.observation")
+_log = get_logger("hookonce.observation")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,19 +6,19 @@ Events: secret rotation). Whoever has only the old secret by then refuses everyt
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..clock import Clock
 from ..verification.headers import DeliveryHeaders, RawHeaders
+from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, sign
 from .records import DeliveryAnswered, Observer
 
 __all__ = ["Rotation", "RotationWatch", "moment"]
 
-_log = logging.getLogger("hookonce.rotation")
+_log = get_logger("hookonce.rotation")
 
 _ROTATION_SECONDS = 24 * 3600.0
 # Time for clocks that differ, and for a delivery that is just on its way.

@@ -1,9 +1,9 @@
 """What can be watched, and observers for metrics and traces.
 
-An observer is a subclass of ``Observer``; give it to ``Receiver(observers=[…])``. Those for a library
-are in modules of their own, ``prometheus`` and ``opentelemetry``; neither imports the other's. Labels
-and attributes come from bounded sets (what the package names, what the application registered), and
-hold no body, signature or secret.
+An observer is a subclass of ``Observer``; give it to ``Receiver(observers=[…])``. Those for a
+library are in modules of their own, ``prometheus`` and ``opentelemetry``; neither imports the
+other's. Labels and attributes come from bounded sets (what the package names, what the application
+registered), and hold no body, signature or secret.
 """
 
 from ..delivery.records import (

@@ -5,18 +5,18 @@ The environment is read here and nowhere else in the library.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from pathlib import Path
 from typing import TypeAlias
 
 from ..errors import SecretError
+from .loggers import get_logger
 from .secrets import decode_secret, secret_lines, split_secrets
 
 __all__ = ["SECRETS_VARIABLE", "EnvironmentSecrets", "FileSecrets", "read_environment"]
 
-_log = logging.getLogger("hookonce.secrets")
+_log = get_logger("hookonce.secrets")
 
 SECRETS_VARIABLE = "HOOKONCE_SECRETS"
 

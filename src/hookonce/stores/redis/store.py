@@ -7,7 +7,6 @@ How safe a write is, is the server's configuration and ``durability`` and ``repl
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from datetime import timedelta
 from math import ceil
@@ -18,6 +17,7 @@ from redis.exceptions import RedisError
 
 from ...clock import Clock, system_clock
 from ...errors import StoreError
+from ...verification.loggers import get_logger
 from ..contract import DEFAULT_RETENTION, Flushes, check_retention
 from ..tokens import new_token
 from ..values import (
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisStore"]
 
-_log = logging.getLogger("hookonce.store")
+_log = get_logger("hookonce.store")
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_SHARDS = 1024
