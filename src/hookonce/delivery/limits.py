@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from ..errors import shows_half_built
+
 __all__ = ["Limits"]
 
 # Any 2xx within 10 s is success (interface, Limits: Webhook answer time).
@@ -11,6 +13,7 @@ __all__ = ["Limits"]
 _MOST_ANSWER_SECONDS = 8.5
 
 
+@shows_half_built
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How long and how large things may become.

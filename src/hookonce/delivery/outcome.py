@@ -10,6 +10,8 @@ from functools import lru_cache
 from http import HTTPStatus
 from math import ceil
 
+from ..errors import shows_half_built
+
 __all__ = [
     "BROKEN",
     "DUPLICATE",
@@ -56,6 +58,7 @@ class Reason(StrEnum):
     NOT_FOUND = "not_found"
 
 
+@shows_half_built
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The answer to a delivery.
