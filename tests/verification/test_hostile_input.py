@@ -90,7 +90,7 @@ legal_ids = st.text(
     min_size=1,
     max_size=256,
 )
-keys = st.binary(min_size=1, max_size=130)
+keys = st.binary(min_size=16, max_size=130)
 
 
 @settings(thorough, max_examples=600)

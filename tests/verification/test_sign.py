@@ -11,7 +11,7 @@ from freezegun import freeze_time
 from hookonce import SecretError, sign
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
-OTHER = "whsec_" + base64.b64encode(b"another secret, as long").decode()
+OTHER = "whsec_" + base64.b64encode(b"another secret, as long.").decode()
 
 NOW = 1_700_000_000
 MESSAGE_ID = "evt_1"

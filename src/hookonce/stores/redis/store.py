@@ -53,6 +53,7 @@ from .codec import (
     write_delivery,
     write_names,
 )
+from .connection import without_frames
 from .link import Durability, Safety, explained, is_passing
 from .session import Session, listed
 from .takes import Look, Looks, TakeNumbers
@@ -113,10 +114,13 @@ class RedisStore:
         retention: timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
-        if isinstance(client_or_url, str):
-            self._place = place_of(client_or_url)
-        else:
-            self._place = place_of_client(client_or_url)
+        try:
+            if isinstance(client_or_url, str):
+                self._place = place_of(client_or_url)
+            else:
+                self._place = place_of_client(client_or_url)
+        finally:
+            del client_or_url  # error trackers send the locals of every frame away
         options = self._place.options
         prefix = _either("prefix", prefix, options, "hookonce")
         shards = _either("shards", shards, options, self._place.shards)
@@ -178,7 +182,7 @@ class RedisStore:
                 if not is_passing(error) or loop.time() + _PAUSE_SECONDS >= deadline:
                     raise StoreError(
                         f"the Redis store cannot be opened: {explained(error)}"
-                    ) from error
+                    ) from without_frames(error)
             session.servers.suspect()
             await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -195,7 +199,7 @@ class RedisStore:
         except (RedisError, OSError, TimeoutError) as error:
             raise StoreError(
                 f"the Redis server's clock cannot be read: {explained(error)}"
-            ) from error
+            ) from without_frames(error)
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
