@@ -90,7 +90,7 @@ _REFUSAL_TEXT = {
     Refusal.MISSING_TIMESTAMP: "the webhook-timestamp header is missing or empty",
     Refusal.MISSING_SIGNATURE: "the webhook-signature header is missing or empty",
     Refusal.MALFORMED_ID: (
-        "webhook-id must be 1 to 256 characters of UTF-8 without control characters or full stops"
+        "webhook-id must be 1 to 512 characters of UTF-8 without control characters or full stops"
     ),
     Refusal.MALFORMED_TIMESTAMP: "webhook-timestamp must be Unix seconds in plain decimal digits",
     Refusal.MALFORMED_SIGNATURE: "webhook-signature is not text",

@@ -335,7 +335,7 @@ def random_case(chance: random.Random) -> Case:
     alphabet = 'abcXYZ019_-:/ \u00e9\u4e2d\U0001f600"\\{}\n\0'
     text = "".join(chance.choices(alphabet, k=chance.choice([0, 1, 50, 3000])))
     message_id = "".join(chance.choices(alphabet[:-2], k=chance.randint(1, 40)))
-    secret = secret_of(chance.randbytes(chance.choice([1, 24, 32, 64, 65, 100])))
+    secret = secret_of(chance.randbytes(chance.choice([16, 24, 32, 64, 65, 100])))
     headers = sign(secret, message_id, text.encode(), timestamp=NOW)
     return Case(secret, message_id, NOW, text, headers)
 

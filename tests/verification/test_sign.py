@@ -41,7 +41,7 @@ def test_sign_takes_the_time_from_the_clock_of_the_call() -> None:
         assert sign(SECRET, MESSAGE_ID, BODY) == GENUINE
 
 
-@pytest.mark.parametrize("message_id", ["", "a.b", "a\nb", "\x7f", "a\x9f", "a" * 257, "\ud800"])
+@pytest.mark.parametrize("message_id", ["", "a.b", "a\nb", "\x7f", "a\x9f", "a" * 513, "\ud800"])
 def test_sign_refuses_an_id_that_no_receiver_accepts(message_id: str) -> None:
     with pytest.raises(ValueError, match=r"webhook-id|surrogates"):
         sign(SECRET, message_id, BODY)

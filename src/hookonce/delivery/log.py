@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from ..errors import VerificationError
-from ..verification.headers import DeliveryHeaders, RawHeaders
 from ..verification.loggers import get_logger, printable
 from .records import DeliveryAnswered, Observer
 
@@ -38,7 +36,10 @@ class DeliveryLog(Observer):
             "milliseconds": round(record.seconds * 1000, 1),
         }
         if record.refusal is not None:
-            named = "nothing" if record.received is None else _claimed_id(record.received.headers)
+            # Quoted, since anybody wrote it.
+            named = (
+                "nothing readable" if record.headers is None else repr(record.headers.message_id)
+            )
             _log.warning(
                 "refused a delivery that calls itself %s: %s", named, record.refusal, extra=extra
             )
@@ -58,11 +59,3 @@ def _hinted(record: DeliveryAnswered) -> str:
     return (
         "a delivery" if record.hints is None else f"an event said to be {record.hints.event_type!r}"
     )
-
-
-def _claimed_id(headers: RawHeaders) -> str:
-    """Return the id of a delivery that was refused: quoted, since anybody wrote it."""
-    try:
-        return repr(DeliveryHeaders.parse(headers).message_id)
-    except VerificationError:
-        return "nothing readable"

@@ -33,7 +33,7 @@ from ..stores.values import (
     Stored,
     Waiting,
 )
-from ..verification.headers import DeliveryHints, RawHeaders, header_pairs
+from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
 from ..verification.signature import VerifiedDelivery, Verifier
 from .attempt import Attempt, is_last_chance, is_last_delivery
 from .lease import within
@@ -153,9 +153,10 @@ class Pipeline:
         headers = _readable_twice(headers)
         received = DeliveryReceived(self._endpoint, body, headers, self._clock())
         self._observers.tell(received)
-        verified = event_type = hints = refusal = None
+        verified = event_type = hints = refusal = indexed = None
         try:
-            verified = self._verifier.verify(body, headers)
+            indexed = DeliveryHeaders.indexed(headers, self._service)
+            verified = self._verifier.verify_indexed(body, indexed)
         except VerificationError as error:
             # Its traceback leads back to this frame: a circle, with the body in it.
             refusal = error.with_traceback(None)
@@ -165,7 +166,7 @@ class Pipeline:
             _log.error("no delivery can be verified: %s", error)
             outcome = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.SECRETS_UNAVAILABLE)
         else:
-            hints = DeliveryHints.parse(headers, self._service)
+            hints = indexed.hints
             if self._observers.wants(DeliveryVerified):
                 self._observers.tell(DeliveryVerified(received, verified, hints))
             deadline = started + self._limits.answer_seconds
@@ -173,7 +174,15 @@ class Pipeline:
         seconds = earlier + time.perf_counter() - entered
         self._observers.tell(
             DeliveryAnswered(
-                self._endpoint, outcome, seconds, received, verified, event_type, hints, refusal
+                self._endpoint,
+                outcome,
+                seconds,
+                received,
+                verified,
+                event_type,
+                hints,
+                refusal,
+                indexed,
             )
         )
         return outcome

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ..errors import VerificationError
 from ..stores.values import ClaimResult, DeadReason, Delivery, PutResult
-from ..verification.headers import DeliveryHints, RawHeaders
+from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery
 from .outcome import Outcome
@@ -103,6 +103,7 @@ class DeliveryAnswered:
         event_type: the type named in the signed body, where it could be read.
         hints: what the sender says beside a genuine delivery, unsigned.
         refusal: why it is not genuine, if it is not.
+        headers: what was read of its headers; None where they are malformed.
 
     """
 
@@ -114,6 +115,7 @@ class DeliveryAnswered:
     event_type: str | None = None
     hints: DeliveryHints | None = None
     refusal: VerificationError | None = None
+    headers: DeliveryHeaders | None = field(default=None, repr=False)
 
     @property
     def event_id(self) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..clock import Clock, utc_text
 from ..errors import SecretError
-from ..verification.headers import DeliveryHeaders, RawHeaders
+from ..verification.headers import DeliveryHeaders
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, sign
 from .records import DeliveryAnswered, Observer
@@ -87,8 +87,8 @@ class RotationWatch(Observer):
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Note which secret matched, and how many signatures there were."""
-        delivery, received = record.verified, record.received
-        if delivery is None or received is None:
+        delivery, received, headers = record.verified, record.received, record.headers
+        if delivery is None or received is None or headers is None:
             return
         at = received.at
         self._matched_since_look[delivery.secret_index] = at
@@ -107,7 +107,7 @@ class RotationWatch(Observer):
         except SecretError:  # the pipeline says so at the next delivery, and `warnings` when asked
             return
         if is_double:
-            has_both = _matching(delivery, received.headers, secrets) > 1
+            has_both = _matching(delivery, headers, secrets) > 1
             self._note_second(delivery.id, at, has_both=has_both)
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
@@ -169,14 +169,15 @@ def _unprepared(rotation: Rotation, now: float) -> str:
     )
 
 
-def _matching(delivery: VerifiedDelivery, headers: RawHeaders, secrets: tuple[str, ...]) -> int:
+def _matching(
+    delivery: VerifiedDelivery, headers: DeliveryHeaders, secrets: tuple[str, ...]
+) -> int:
     """Return how many of the secrets have signed a delivery, which is genuine already."""
-    signatures = DeliveryHeaders.parse(headers).signatures
     own = (
         sign(secret, delivery.id, delivery.body, timestamp=delivery.timestamp)["webhook-signature"]
         for secret in secrets
     )
-    return sum(signature.removeprefix("v1,").encode() in signatures for signature in own)
+    return sum(signature.removeprefix("v1,").encode() in headers.signatures for signature in own)
 
 
 def moment(unix_seconds: float) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from ..clock import Clock, system_clock
 from ..errors import Refusal, SecretError, VerificationError, shows_half_built, unmatched
-from .headers import RawHeaders, is_message_id, signed_parts
+from .headers import DeliveryHeaders, RawHeaders, is_message_id, signed_parts
 from .secrets import SecretSource, SecretsProvider, decode_secret, provided, secrets_of
 
 __all__ = [
@@ -160,6 +160,25 @@ class Verifier:
         signers = self._keyring[1] if self._provider is None else self._current(self._provider)
         now = self._clock() if now is None else now
         delivery = _verified(signers, body, signed_parts(headers), self._tolerance, now)
+        if delivery is None:
+            raise unmatched()
+        return delivery
+
+    def verify_indexed(
+        self, body: bytes, headers: DeliveryHeaders, *, now: float | None = None
+    ) -> VerifiedDelivery:
+        """Return the verified delivery of headers that are indexed already, or raise.
+
+        Raises:
+            VerificationError: it is not in time, or no signature matches.
+            SecretError: a secret cannot be used, or there is none.
+
+        """
+        signers = self._keyring[1] if self._provider is None else self._current(self._provider)
+        now = self._clock() if now is None else now
+        message_id, timestamp, prefix, signatures, _ = headers
+        parts = message_id, timestamp, prefix, signatures
+        delivery = _verified(signers, body, parts, self._tolerance, now)
         if delivery is None:
             raise unmatched()
         return delivery
