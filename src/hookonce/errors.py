@@ -14,8 +14,12 @@ This module imports nothing from the package.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
+from functools import wraps
+from numbers import Real
+from typing import TypeVar
 
 from standardwebhooks import WebhookVerificationError
 
@@ -29,7 +33,32 @@ __all__ = [
     "StoreError",
     "VerificationError",
     "WebhookError",
+    "shows_half_built",
 ]
+
+T = TypeVar("T")
+
+
+def shows_half_built(cls: type[T]) -> type[T]:
+    """Let a class render also what lacks parts, since its constructor has raised.
+
+    Error trackers ask every local of every frame for its repr, and the frame of ``__init__`` holds
+    such an object.
+    """
+    for name in {"__repr__", "__str__"} & vars(cls).keys():
+        setattr(cls, name, _rendering(vars(cls)[name]))
+    return cls
+
+
+def _rendering(render: Callable[[T], str]) -> Callable[[T], str]:
+    @wraps(render)
+    def rendered(self: T) -> str:
+        try:
+            return render(self)
+        except (AttributeError, IndexError):
+            return f"<{type(self).__name__}, half built>"
+
+    return rendered
 
 
 class WebhookError(Exception):
@@ -61,7 +90,7 @@ _REFUSAL_TEXT = {
     Refusal.MISSING_TIMESTAMP: "the webhook-timestamp header is missing or empty",
     Refusal.MISSING_SIGNATURE: "the webhook-signature header is missing or empty",
     Refusal.MALFORMED_ID: (
-        "webhook-id must be 1 to 256 characters of UTF-8 without control characters or full stops"
+        "webhook-id must be 1 to 512 characters of UTF-8 without control characters or full stops"
     ),
     Refusal.MALFORMED_TIMESTAMP: "webhook-timestamp must be Unix seconds in plain decimal digits",
     Refusal.MALFORMED_SIGNATURE: "webhook-signature is not text",
@@ -83,6 +112,7 @@ _UNAUTHENTIC = {
 }
 
 
+@shows_half_built
 class VerificationError(WebhookError, WebhookVerificationError):
     """A delivery that is not genuine, whatever bytes it was made of.
 
@@ -144,6 +174,7 @@ _FAULT_TEXT = {
 }
 
 
+@shows_half_built
 class PayloadError(WebhookError):
     """A verified body that cannot be read as an event: unreadable, which is not the same as forged.
 
@@ -182,6 +213,15 @@ class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the
         self.reason = reason
 
 
+_LONGEST_WAIT_SECONDS = 31 * 24 * 3600.0
+"""Longer than a sender tries, its log is kept, and a handled event is remembered."""
+
+
+def _is_wait(seconds: object) -> bool:
+    return isinstance(seconds, Real) and 0 <= float(seconds) <= _LONGEST_WAIT_SECONDS
+
+
+@shows_half_built
 class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
     """Raised by a handler to ask for a later attempt; not reported as an error.
 
@@ -189,13 +229,20 @@ class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the 
         after: seconds (or a ``timedelta``) to wait. Inline the sender keeps its own schedule, and
             the value is only told to it as Retry-After.
 
+    Raises:
+        ValueError: it is negative, no number, or more than 31 days, when nobody expects it any
+            more.
+
     """
 
     def __init__(self, after: float | timedelta | None = None) -> None:
         super().__init__(after)
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        if seconds is not None and not 0 <= seconds < float("inf"):
-            raise ValueError(f"Retry(after=…) takes a finite number of seconds >= 0, not {after!r}")
+        if seconds is not None and not _is_wait(seconds):
+            raise ValueError(
+                "Retry(after=…) takes a finite number of seconds >= 0, or a timedelta, and 31 days"
+                f" at the most, not {after!r}"
+            )
         self.after_seconds = seconds
 
     def __str__(self) -> str:

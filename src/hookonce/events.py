@@ -15,7 +15,7 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union, 
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
-from .errors import PayloadError, PayloadFault
+from .errors import PayloadError, PayloadFault, WebhookError
 from .resources import Channel, Instant, PostTarget, ReceivedComment, ReceivedMessage, Resource
 from .verification.headers import RawHeaders
 from .verification.secrets import SecretSource
@@ -276,5 +276,10 @@ def unwrap(
         SecretError: a secret cannot be used, or there is none.
 
     """
-    delivery = verify(body, headers, secrets, tolerance=tolerance, now=now)
+    try:
+        delivery = verify(body, headers, secrets, tolerance=tolerance, now=now)
+    except (WebhookError, TypeError, ValueError) as error:
+        del secrets  # error trackers send the locals of every frame away
+        raise error.with_traceback(None) from error.__cause__
+    del secrets
     return _parser(events).parse(delivery.body, delivery.id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import AsyncIterator, Collection, Container, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -46,6 +45,7 @@ from .stores import open_store
 from .stores.contract import DEFAULT_RETENTION, BatchingStore, InboxStore, Store
 from .stores.values import StoreStats
 from .verification.headers import RawHeaders
+from .verification.loggers import get_logger
 from .verification.secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
 from .verification.signature import DEFAULT_TOLERANCE, Verifier
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Receiver"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 # Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")

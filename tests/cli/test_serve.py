@@ -304,8 +304,8 @@ def test_a_module_that_misses_another_says_which(tmp_path: Path) -> None:
     ("secrets", "message"),
     [
         ([], "hooks cannot start: set the environment variable HOOKONCE_SECRETS"),
-        (["whsec_!"], "hooks cannot start: the secret is not standard base64"),
-        ([SECRET, SECRET[:-1]], "hooks cannot start: the secret is not standard base64"),
+        (["whsec_!"], "hooks cannot start: secret 1 in HOOKONCE_SECRETS cannot be used"),
+        ([SECRET, "null"], "hooks cannot start: secret 2 in HOOKONCE_SECRETS cannot be used"),
     ],
 )
 def test_without_usable_secrets_it_does_not_start(

@@ -262,7 +262,8 @@ class TestStoreGauges:
         async with TestSender(receiver, secrets=[SECRET, OLD_SECRET]) as sender:
             await observer.refresh()
             assert value(observer, "rotation_secret_missing") == 0
-            await sender.send(make_event(CommentReceived))
+            for _ in range(3):
+                await sender.send(make_event(CommentReceived))
             await observer.refresh()
             assert value(observer, "rotation_secret_missing") == 1
 

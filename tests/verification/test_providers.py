@@ -22,7 +22,7 @@ from hookonce import (
 
 OLD = "whsec_" + base64.b64encode(b"the old secret, of 24 B.").decode()
 NEW = "whsec_" + base64.b64encode(b"the new secret, of 24 B.").decode()
-THIRD = "whsec_" + base64.b64encode(b"a third secret").decode()
+THIRD = "whsec_" + base64.b64encode(b"a third secret of 24 B..").decode()
 NOW = 1_700_000_000
 BODY = b"{}"
 BY_OLD, BY_NEW = (sign(secret, "evt_1", BODY, timestamp=NOW) for secret in (OLD, NEW))

@@ -6,6 +6,8 @@ import pickle
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from hookonce import (
     EnvironmentSecrets,
+    FileSecrets,
     Receiver,
     SecretError,
     VerifiedDelivery,
@@ -23,6 +26,9 @@ from hookonce import (
     unwrap,
     verify,
 )
+from hookonce.emulator import EmulatedService
+from hookonce.events import CommentReceived
+from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import decode_secret, new_secret, secret_lines, split_secrets
 
 KEY = bytes(range(24))
@@ -44,12 +50,22 @@ def test_white_space_around_and_a_missing_prefix_are_forgiven(
 
 
 @settings(deadline=None)
-@given(st.binary(min_size=1, max_size=200))
-@example(b"\xff" * 3)  # encoded as "////", which no other alphabet has
-@example(b"\xfb\xef\xbe")  # "++++"
+@given(st.binary(min_size=16, max_size=200))
+@example(b"\xff" * 24)  # encoded as "////", which no other alphabet has
+@example(b"\xfb\xef\xbe" * 8)  # "++++"
 def test_the_key_is_the_standard_base64_after_the_prefix(key: bytes) -> None:
     encoded = base64.b64encode(key).decode()
-    assert decode_secret(f"whsec_{encoded}") == decode_secret(encoded) == key
+    assert decode_secret(f"whsec_{encoded}") == key
+    if len(key) >= 24:
+        assert decode_secret(encoded) == key
+
+
+class Provider:
+    def __init__(self, *secrets: str) -> None:
+        self.secrets = secrets
+
+    def current(self) -> Sequence[str]:
+        return self.secrets
 
 
 UNUSABLE = {
@@ -83,6 +99,15 @@ UNUSABLE = {
     "full-width digits": ("whsec_QUJ\uff11", "characters outside"),
     "lone surrogate": ("whsec_QUJ\ud800", "characters outside"),
     "NUL": ("whsec_QUJD\0", "characters outside"),
+    "one byte": ("whsec_QQ==", "its key has 1 bytes, and 16 is the least"),
+    "15 bytes": (f"whsec_{base64.b64encode(KEY[:15]).decode()}", "its key has 15 bytes"),
+    "23 bytes without the prefix": (base64.b64encode(KEY[:23]).decode(), "does not start with"),
+    "a setting that is None": ("None", "does not start with 'whsec_', and is too short"),
+    "a setting that is null": ("null", "does not start with 'whsec_', and is too short"),
+    "a setting that is true": ("true", "does not start with 'whsec_', and is too short"),
+    "a placeholder": ("test", "does not start with 'whsec_', and is too short"),
+    "a password": ("password", "does not start with 'whsec_', and is too short"),
+    "a word after the prefix": ("whsec_password", "its key has 6 bytes"),
     "template that was not filled in": ("${WEBHOOK_SECRET}", "prefix|characters outside"),
 }
 
@@ -93,6 +118,9 @@ WAYS: dict[str, Callable[[Any], object]] = {
     "unwrap": lambda secret: unwrap(b"{}", HEADERS, [SECRET, secret], now=NOW),
     "sign": lambda secret: sign([SECRET, secret], "evt_1", b""),
     "Receiver": lambda secret: Receiver(secrets=[SECRET, secret], store="memory://"),
+    "a provider": lambda secret: Verifier(Provider(SECRET, secret)),
+    "a sample delivery": lambda secret: signed_request(make_event(CommentReceived), secret),
+    "the emulated service": lambda secret: EmulatedService("http://127.0.0.1:1/", secret=secret),
 }
 
 
@@ -105,8 +133,43 @@ def test_a_secret_that_cannot_be_used_is_named_where_it_is_configured(
         use(secret)
 
 
+@pytest.mark.parametrize("word", ["None", "null", "true", "test", "password", "undefined", "x" * 8])
+def test_a_word_in_a_setting_for_secrets_is_no_secret(
+    word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Base64 of a few bytes is the key that everybody can guess."""
+    file = tmp_path / "secrets"
+    for text in (word, f"{SECRET}\n{word}", f"{word}\n{SECRET}"):
+        number = 2 if text.startswith(SECRET) else 1
+        monkeypatch.setenv("HOOKONCE_SECRETS", text)
+        with pytest.raises(SecretError, match=f"secret {number} in HOOKONCE_SECRETS cannot be"):
+            EnvironmentSecrets()
+        file.write_text(text)
+        with pytest.raises(SecretError, match=f"secret {number} in {file} cannot be"):
+            FileSecrets(file)
+    with pytest.raises(SecretError, match="whsec_"):
+        Verifier(word)
+
+
+def test_a_key_shorter_than_usual_is_said_once_and_not_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    short, usual = (base64.b64encode(token_bytes(n)).decode() for n in (23, 24))
+    with caplog.at_level("WARNING", logger="hookonce.secrets"):
+        Verifier(f"whsec_{usual}")
+        assert not caplog.records
+        for _ in range(3):
+            Verifier(f"whsec_{short}")
+            sign([f"whsec_{usual}", f"whsec_{short}"], "evt_1", b"")
+    (record,) = caplog.records
+    assert "23 bytes, and 24 to 64 are usual" in record.getMessage()
+    assert not [
+        piece for piece in windows(short) if piece in f"{record.getMessage()}{vars(record)}"
+    ]
+
+
 @pytest.mark.parametrize("secret", [None, b"whsec_QUJD", 5, ["whsec_QUJD"]])
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "Verifier"])
+@pytest.mark.parametrize("way", ["Verifier with a good one beside", "verify", "sign", "Receiver"])
 def test_a_secret_that_is_no_text_is_a_secret_error_that_names_its_type(
     way: str, secret: Any
 ) -> None:
@@ -118,14 +181,6 @@ def test_bytes_are_no_secret_either() -> None:
     secret: Any = SECRET.encode()
     with pytest.raises(SecretError, match="must be text"):
         Verifier(secret)
-
-
-class Provider:
-    def __init__(self, *secrets: str) -> None:
-        self.secrets = secrets
-
-    def current(self) -> Sequence[str]:
-        return self.secrets
 
 
 @pytest.mark.parametrize("nothing", [None, [], (), iter(()), Provider()])
@@ -201,12 +256,16 @@ def test_no_secret_error_shows_any_part_of_a_secret(key: bytes, good: bytes) -> 
 @given(
     st.text(st.characters(exclude_categories=()))
     | st.text("ABab09+/=_-\n", max_size=12)
-    | st.from_regex(r"\s?(whsec_)?[A-Za-z0-9+/]{0,9}={0,3}\s?", fullmatch=True)
+    | st.from_regex(r"\s?(whsec_)?[A-Za-z0-9+/]{0,40}={0,3}\s?", fullmatch=True)
 )
 @example("whsec_")
 @example("v1,whsec_")
 @example("QQ")
-def test_a_text_is_a_secret_exactly_when_it_is_standard_base64_and_else_a_secret_error(
+@example("whsec_" + "A" * 20)
+@example("whsec_" + "A" * 21 + "=")
+@example("A" * 31 + "=")
+@example("A" * 32)
+def test_a_text_is_a_secret_exactly_when_it_is_enough_standard_base64_and_else_a_secret_error(
     text: str,
 ) -> None:
     try:
@@ -216,7 +275,8 @@ def test_a_text_is_a_secret_exactly_when_it_is_standard_base64_and_else_a_secret
     encoded = text.strip().removeprefix("whsec_")
     digits = r"[A-Za-z0-9+/]"
     standard = re.fullmatch(rf"({digits}{{4}})*({digits}{{2}}==|{digits}{{3}}=)?", encoded)
-    assert accepted is bool(encoded and standard)
+    least = 22 if text.strip().startswith("whsec_") else 32  # 16 bytes, and 24
+    assert accepted is bool(standard and len(encoded.rstrip("=")) >= least)
 
 
 def test_the_repr_of_a_verifier_counts_its_secrets_and_shows_none() -> None:

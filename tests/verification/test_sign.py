@@ -11,7 +11,7 @@ from freezegun import freeze_time
 from hookonce import SecretError, sign
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
-OTHER = "whsec_" + base64.b64encode(b"another secret, as long").decode()
+OTHER = "whsec_" + base64.b64encode(b"another secret, as long.").decode()
 
 NOW = 1_700_000_000
 MESSAGE_ID = "evt_1"
@@ -41,7 +41,7 @@ def test_sign_takes_the_time_from_the_clock_of_the_call() -> None:
         assert sign(SECRET, MESSAGE_ID, BODY) == GENUINE
 
 
-@pytest.mark.parametrize("message_id", ["", "a.b", "a\nb", "\x7f", "a\x9f", "a" * 257, "\ud800"])
+@pytest.mark.parametrize("message_id", ["", "a.b", "a\nb", "\x7f", "a\x9f", "a" * 513, "\ud800"])
 def test_sign_refuses_an_id_that_no_receiver_accepts(message_id: str) -> None:
     with pytest.raises(ValueError, match=r"webhook-id|surrogates"):
         sign(SECRET, message_id, BODY)

@@ -11,8 +11,8 @@ import pytest
 from hookonce import Refusal, VerificationError, sign, verify
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
-OTHER = "whsec_" + base64.b64encode(b"another secret, as long").decode()
-THIRD = "whsec_" + base64.b64encode(b"a third one").decode()
+OTHER = "whsec_" + base64.b64encode(b"another secret, as long.").decode()
+THIRD = "whsec_" + base64.b64encode(b"a third one, as long too").decode()
 
 NOW = 1_700_000_000
 MESSAGE_ID = "evt_6"  # its signature has '+' and '/', which the URL-safe alphabet spells anew

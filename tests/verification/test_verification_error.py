@@ -18,12 +18,13 @@ from standardwebhooks import WebhookVerificationError
 from hookonce import Refusal, VerificationError, Verifier, WebhookError, sign, unwrap, verify
 
 NOW = 1_700_000_000
-STRANGER = "whsec_" + base64.b64encode(b"of somebody else").decode()
+OWN = "whsec_" + base64.b64encode(bytes(range(24))).decode()
+STRANGER = "whsec_" + base64.b64encode(b"of somebody else entirely").decode()
 
 
 def test_code_that_catches_the_reference_librarys_error_keeps_working() -> None:
     with pytest.raises(WebhookVerificationError):
-        verify(b"", {}, "whsec_AAAA")
+        verify(b"", {}, OWN)
     assert issubclass(VerificationError, WebhookError)
 
 
@@ -76,7 +77,7 @@ def test_the_fields_of_a_refusal_can_be_given_by_name() -> None:
 def test_a_forgery_is_refused_with_the_error_that_anybody_can_make() -> None:
     forged = sign(STRANGER, "evt_1", b"", timestamp=NOW)
     with pytest.raises(VerificationError) as caught:
-        verify(b"", forged, "whsec_AAAA", now=NOW)
+        verify(b"", forged, OWN, now=NOW)
     made = VerificationError(Refusal.NO_MATCHING_SIGNATURE)
     assert caught.value.args == made.args
     assert (str(caught.value), repr(caught.value)) == (str(made), repr(made))
@@ -84,7 +85,7 @@ def test_a_forgery_is_refused_with_the_error_that_anybody_can_make() -> None:
 
 def test_the_frames_of_a_refusal_do_not_hold_the_signature_that_was_expected() -> None:
     """Error trackers send the locals of every frame away."""
-    secret = "whsec_" + base64.b64encode(b"of our own").decode()
+    secret = "whsec_" + base64.b64encode(b"of our own, and 24 bytes long").decode()
     forged = sign(STRANGER, "evt_1", b"", timestamp=NOW)
     expected = sign(secret, "evt_1", b"", timestamp=NOW)["webhook-signature"].removeprefix("v1,")
     judges: list[Callable[[], object]] = [

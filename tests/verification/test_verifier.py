@@ -9,7 +9,7 @@ import pytest
 from hookonce import VerificationError, Verifier, sign, unwrap, verify
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
-OTHER = "whsec_" + base64.b64encode(b"another secret, as long").decode()
+OTHER = "whsec_" + base64.b64encode(b"another secret, as long..").decode()
 
 NOW = 1_700_000_000
 MESSAGE_ID = "evt_1"

@@ -222,8 +222,14 @@ def _size(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+# A million years: a time in a store may be any number.
+_LONGEST_SECONDS = 1e6 * 366 * 86_400
+
+
 def _duration(seconds: float) -> str:
-    """Return a duration in its two largest units."""
+    """Return a duration in its two largest units, or as it is where it is none."""
+    if not abs(seconds) < _LONGEST_SECONDS:  # nor a number, perhaps
+        return f"{seconds:g} s"
     left = int(seconds)
     parts: list[str] = []
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
+from hookonce.clock import utc_text
 from hookonce.stores.values import Delivery, FailedAttempt
 
 from .output import Output, one_line
@@ -15,8 +15,7 @@ __all__ = ["print_event", "time_text"]
 
 def time_text(seconds: float) -> str:
     """Return a Unix time as text, in UTC."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-    return text.replace("+00:00", "Z")
+    return utc_text(seconds, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def print_event(

@@ -8,6 +8,7 @@ import logging.config
 import click
 
 from hookonce import Receiver
+from hookonce.verification.loggers import get_logger
 
 from .collecting import collect_rarely
 from .ending import end_with_its_threads, ended_by_signals
@@ -17,7 +18,7 @@ from .stores import run
 
 __all__ = ["worker"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 
 @click.command()

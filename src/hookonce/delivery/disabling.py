@@ -6,11 +6,11 @@ do not count (interface, Events: Delivery behaviour). What counts there is what 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from ..clock import Clock
 from ..sender import DISABLING_FAILURES, DISABLING_SECONDS
+from ..verification.loggers import get_logger
 from .handler import TEST_TYPE
 from .outcome import Reason
 from .records import DeliveryAnswered, Observer
@@ -18,7 +18,7 @@ from .rotation import moment
 
 __all__ = ["DisableWatch", "FailureStreak"]
 
-_log = logging.getLogger("hookonce.disabling")
+_log = get_logger("hookonce.disabling")
 
 # Two days before the first of the two, and half of the second: a weekend is left to act.
 _WARNED_AFTER_SECONDS = 24 * 3600.0

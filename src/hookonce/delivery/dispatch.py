@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ..events import Event
 from ..stores.values import Delivery
+from ..verification.loggers import get_logger
 from .context import Context
 from .handler import ErrorHook, Handler
 from .records import HandlerFailed, HandlerFinished, HandlerStarted, Observers
@@ -27,7 +27,7 @@ from .verdict import Failure
 
 __all__ = ["THREAD_NAME_PREFIX", "Attempt", "Call", "Dispatcher"]
 
-_log = logging.getLogger("hookonce.dispatch")
+_log = get_logger("hookonce.dispatch")
 
 THREAD_NAME_PREFIX = "hookonce-handler"
 

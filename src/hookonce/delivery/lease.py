@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Sequence
 from math import inf
 from typing import Self, TypeVar
 
 from ..errors import StoreError
 from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership, Token
+from ..verification.loggers import get_logger
 from .dispatch import Call
 from .handler import Handler
 from .parts import Parts
@@ -17,7 +17,7 @@ from .time_limit import within
 
 __all__ = ["Lease"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 T = TypeVar("T")
 

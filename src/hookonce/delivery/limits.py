@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from ..errors import shows_half_built
 from ..sender import ANSWER_SECONDS
 
 __all__ = ["Limits"]
@@ -13,6 +14,7 @@ _MOST_ANSWER_SECONDS = 8.5
 _ON_THE_WAY_SECONDS = 0.1
 
 
+@shows_half_built
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How long and how large things may become.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from ..errors import VerificationError
-from ..verification.headers import DeliveryHeaders, RawHeaders
+from ..verification.loggers import get_logger, printable
 from .records import DeliveryAnswered, Observer
 
 __all__ = ["DeliveryLog"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 
 class DeliveryLog(Observer):
@@ -29,15 +28,18 @@ class DeliveryLog(Observer):
         outcome = record.outcome
         extra = {
             "endpoint": record.endpoint,
-            "event_id": record.event_id,
-            "event_type": record.event_type,
+            "event_id": record.event_id and printable(record.event_id),
+            "event_type": record.event_type and printable(record.event_type),
             "delivery_attempt": record.hints and record.hints.attempt,
             "status": int(outcome.status),
             "reason": str(outcome.reason),
             "milliseconds": round(record.seconds * 1000, 1),
         }
         if record.refusal is not None:
-            named = "nothing" if record.received is None else _claimed_id(record.received.headers)
+            # Quoted, since anybody wrote it.
+            named = (
+                "nothing readable" if record.headers is None else repr(record.headers.message_id)
+            )
             _log.warning(
                 "refused a delivery that calls itself %s: %s", named, record.refusal, extra=extra
             )
@@ -57,11 +59,3 @@ def _hinted(record: DeliveryAnswered) -> str:
     return (
         "a delivery" if record.hints is None else f"an event said to be {record.hints.event_type!r}"
     )
-
-
-def _claimed_id(headers: RawHeaders) -> str:
-    """Return the id of a delivery that was refused: quoted, since anybody wrote it."""
-    try:
-        return repr(DeliveryHeaders.parse(headers).message_id)
-    except VerificationError:
-        return "nothing readable"

@@ -10,6 +10,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from math import ceil
 
+from ..errors import shows_half_built
 from ..sender import RETRY_SECONDS
 
 __all__ = [
@@ -59,6 +60,7 @@ class Reason(StrEnum):
     NOT_FOUND = "not_found"
 
 
+@shows_half_built
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The answer to a delivery.

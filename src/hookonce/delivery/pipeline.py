@@ -8,7 +8,6 @@ ten seconds (interface, Events: Delivery behaviour), so every path ends within t
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
@@ -17,7 +16,8 @@ from typing import Any, Protocol, cast
 from ..errors import PayloadError, SecretError, StoreError, VerificationError
 from ..events import Event, UnknownEvent
 from ..stores.values import Dead, Delivery, Done, Full, PutResult, Stored, Waiting
-from ..verification.headers import DeliveryHints, RawHeaders, header_pairs
+from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
+from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
 from .handler import Handler
 from .outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
@@ -29,7 +29,7 @@ from .verdict import is_last_delivery
 
 __all__ = ["Intake", "Pipeline"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 _STORED = Outcome(HTTPStatus.ACCEPTED, Reason.STORED)
 _UNREADABLE = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.UNREADABLE)
@@ -93,9 +93,10 @@ class Pipeline:
         headers = _readable_twice(headers)
         received = DeliveryReceived(parts.endpoint, body, headers, parts.clock())
         observers.tell(received)
-        verified = event_type = hints = refusal = None
+        verified = event_type = hints = refusal = indexed = None
         try:
-            verified = self._verifier.verify(body, headers)
+            indexed = DeliveryHeaders.indexed(headers, self._service)
+            verified = self._verifier.verify_indexed(body, indexed)
         except VerificationError as error:
             # Its traceback leads back to this frame: a circle, with the body in it.
             refusal = error.with_traceback(None)
@@ -105,7 +106,7 @@ class Pipeline:
             _log.error("no delivery can be verified: %s", error)
             outcome = _NO_SECRETS
         else:
-            hints = DeliveryHints.parse(headers, self._service)
+            hints = indexed.hints
             if observers.wants(DeliveryVerified):
                 observers.tell(DeliveryVerified(received, verified, hints))
             deadline = started + parts.limits.answer_seconds
@@ -113,7 +114,15 @@ class Pipeline:
         seconds = now - started + time.perf_counter() - entered
         observers.tell(
             DeliveryAnswered(
-                parts.endpoint, outcome, seconds, received, verified, event_type, hints, refusal
+                parts.endpoint,
+                outcome,
+                seconds,
+                received,
+                verified,
+                event_type,
+                hints,
+                refusal,
+                indexed,
             )
         )
         return outcome

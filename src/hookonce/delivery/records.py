@@ -7,14 +7,14 @@ does or raises, a delivery goes its way.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..errors import VerificationError
 from ..stores.values import ClaimResult, DeadReason, Delivery, PutResult
-from ..verification.headers import DeliveryHints, RawHeaders
+from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders
+from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery
 from .outcome import Outcome
 
@@ -37,7 +37,7 @@ __all__ = [
     "Observers",
 ]
 
-_log = logging.getLogger("hookonce.observation")
+_log = get_logger("hookonce.observation")
 
 
 class DeliveryReceived(NamedTuple):
@@ -104,6 +104,7 @@ class DeliveryAnswered(NamedTuple):
         event_type: the type named in the signed body, where it could be read.
         hints: what the sender says beside a genuine delivery, unsigned.
         refusal: why it is not genuine, if it is not.
+        headers: what was read of its headers; None where they are malformed.
 
     """
 
@@ -115,6 +116,7 @@ class DeliveryAnswered(NamedTuple):
     event_type: str | None = None
     hints: DeliveryHints | None = None
     refusal: VerificationError | None = None
+    headers: DeliveryHeaders | None = None
 
     @property
     def event_id(self) -> str | None:

@@ -6,23 +6,26 @@ Events: secret rotation). Whoever has only the old secret by then refuses everyt
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from ..clock import Clock
-from ..verification.headers import DeliveryHeaders, RawHeaders
+from ..clock import Clock, utc_text
+from ..errors import SecretError
+from ..verification.headers import DeliveryHeaders
+from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, sign
 from .records import DeliveryAnswered, Observer
 
 __all__ = ["Rotation", "RotationWatch", "moment"]
 
-_log = logging.getLogger("hookonce.rotation")
+_log = get_logger("hookonce.rotation")
 
 _ROTATION_SECONDS = 24 * 3600.0
 # Time for clocks that differ, and for a delivery that is just on its way.
 _GRACE_SECONDS = 3600.0
+# Anybody on the way can put a second signature beside a genuine one. A rotation does so with every
+# event; what shows it is the other secret, or as many events as this.
+_SEVERAL = 3
 # A provider may look at a file, and signing for every secret takes time: not with every delivery.
 _LOOK_SECONDS = 10.0
 _LOG_AGAIN_SECONDS = 3600.0
@@ -34,7 +37,7 @@ class Rotation:
 
     Attributes:
         since: Unix seconds of the first delivery seen with two signatures; it may have begun
-            earlier.
+            earlier. Where only one of them is known, it takes three events to show a rotation.
         has_both: whether both secrets are configured here.
 
     """
@@ -66,6 +69,8 @@ class RotationWatch(Observer):
         self._matched_since_look: dict[int, float] = {}
         self._current: Rotation | None = None
         self._signed_twice_at = 0
+        # When events arrived with a second signature that is nobody's we know.
+        self._half_known: dict[str, float] = {}
         self._next_look = self._next_log = 0.0
 
     @property
@@ -82,26 +87,41 @@ class RotationWatch(Observer):
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Note which secret matched, and how many signatures there were."""
-        delivery, received = record.verified, record.received
-        if delivery is None or received is None:
+        delivery, received, headers = record.verified, record.received, record.headers
+        if delivery is None or received is None or headers is None:
             return
         at = received.at
         self._matched_since_look[delivery.secret_index] = at
-        if delivery.signature_count < 2:
-            if delivery.timestamp > self._signed_twice_at:
-                self._current = None
-        else:
-            self._signed_twice_at = max(self._signed_twice_at, delivery.timestamp)
         is_double = delivery.signature_count > 1
-        if at >= self._next_look or (is_double and self._current is None):
-            self._next_look = at + _LOOK_SECONDS
+        if is_double:
+            self._signed_twice_at = max(self._signed_twice_at, delivery.timestamp)
+        elif delivery.timestamp > self._signed_twice_at:
+            self._current = None
+            self._half_known.clear()
+        is_news = is_double and self._current is None and delivery.id not in self._half_known
+        if at < self._next_look and not is_news:
+            return
+        self._next_look = at + _LOOK_SECONDS
+        try:
             secrets = self._look()
-            if is_double:
-                since = at if self._current is None else self._current.since
-                self._current = Rotation(
-                    since, has_both=_matching(delivery, received.headers, secrets) > 1
-                )
-                self._complain(at)
+        except SecretError:  # the pipeline says so at the next delivery, and `warnings` when asked
+            return
+        if is_double:
+            has_both = _matching(delivery, headers, secrets) > 1
+            self._note_second(delivery.id, at, has_both=has_both)
+
+    def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
+        """Note an event with two signatures, and whether both are by secrets in force."""
+        since = self._current.since if self._current else min([at, *self._half_known.values()])
+        if has_both:
+            self._half_known.clear()
+            self._current = Rotation(since, has_both=True)
+            return
+        if len(self._half_known) < _SEVERAL:
+            self._half_known.setdefault(event_id, at)
+        if len(self._half_known) == _SEVERAL:
+            self._current = Rotation(since, has_both=False)
+            self._complain(at)
 
     def _look(self) -> tuple[str, ...]:
         """Return the secrets in force, and note which of them have matched since the last look."""
@@ -115,15 +135,14 @@ class RotationWatch(Observer):
         return secrets
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should do about secrets now."""
-        now, current = self._clock(), self._current
+        """Return what an operator should do about secrets now; SecretError without usable ones."""
+        now, current, matched = self._clock(), self._current, self.last_matched()
         if current is not None:
             return () if current.has_both else (_unprepared(current, now),)
-        return tuple(self._superfluous(now))
+        return tuple(self._superfluous(matched, now))
 
-    def _superfluous(self, now: float) -> list[str]:
+    def _superfluous(self, matched: tuple[float | None, ...], now: float) -> list[str]:
         """Return the old secrets that nobody has signed with for longer than a rotation."""
-        matched = self.last_matched()
         if not matched or matched[0] is None:
             return []  # the newest has not shown yet that it works
         return [
@@ -150,16 +169,17 @@ def _unprepared(rotation: Rotation, now: float) -> str:
     )
 
 
-def _matching(delivery: VerifiedDelivery, headers: RawHeaders, secrets: tuple[str, ...]) -> int:
+def _matching(
+    delivery: VerifiedDelivery, headers: DeliveryHeaders, secrets: tuple[str, ...]
+) -> int:
     """Return how many of the secrets have signed a delivery, which is genuine already."""
-    signatures = DeliveryHeaders.parse(headers).signatures
     own = (
         sign(secret, delivery.id, delivery.body, timestamp=delivery.timestamp)["webhook-signature"]
         for secret in secrets
     )
-    return sum(signature.removeprefix("v1,").encode() in signatures for signature in own)
+    return sum(signature.removeprefix("v1,").encode() in headers.signatures for signature in own)
 
 
 def moment(unix_seconds: float) -> str:
     """Return a time as a person reads it, in UTC."""
-    return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
+    return utc_text(unix_seconds, "%Y-%m-%d %H:%M UTC")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -24,6 +23,7 @@ from ..events import (
     WebhookTest,
     event_types_of,
 )
+from ..verification.loggers import get_logger
 from .context import Context
 from .handler import (
     TEST_TYPE,
@@ -40,7 +40,7 @@ from .handler import (
 
 __all__ = ["HandlerDecorator", "Router"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 E = TypeVar("E")
 E1 = TypeVar("E1", bound=Event[Any])

@@ -9,7 +9,6 @@ has put down, and cancels a wait that takes too long.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Sequence
 from http import HTTPStatus
 from math import inf
@@ -28,6 +27,7 @@ from ..stores.values import (
     Ownership,
     Token,
 )
+from ..verification.loggers import get_logger
 from .context import Context
 from .dispatch import Dispatcher
 from .handler import Handler
@@ -39,7 +39,7 @@ from .verdict import Bury, Complete, Release, Report, decide, is_last_chance, wa
 
 __all__ = ["Run"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 T = TypeVar("T")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio.tasks import _unregister_task
 from collections.abc import Sequence
 from math import inf
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..events import Event
 from ..stores.values import Delivery, DeliveryKey
+from ..verification.loggers import get_logger
 from .dispatch import Dispatcher
 from .handler import Handler
 from .outcome import Outcome, Reason, later
@@ -19,7 +19,7 @@ from .run import Run
 
 __all__ = ["Runs"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 # How often the watchman looks, and how finely that divides the shortest limit.
 _LONGEST_TICK_SECONDS, _SHORTEST_TICK_SECONDS = 0.05, 0.005

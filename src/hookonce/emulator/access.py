@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_hex
 
+from ..errors import shows_half_built
 from ..resources import ApiKey
 
 __all__ = ["ADMIN", "ROLES", "Allowance", "DailyQuota", "KeyRow", "Keys", "presented_key"]
@@ -37,6 +38,7 @@ class KeyRow:
     expires_at: float | None
 
 
+@shows_half_built
 class Keys:
     """The API keys of a workspace.
 

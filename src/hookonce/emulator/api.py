@@ -61,7 +61,6 @@ Errors:
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
@@ -76,6 +75,7 @@ from starlette.responses import JSONResponse, Response
 from ..http.app import Receive, Scope, Send, elsewhere, run_lifespan
 from ..http.guard import app_path
 from ..resources import ErrorResponse, Resource, WebhookDelivery
+from ..verification.loggers import get_logger
 from ..verification.secrets import new_secret
 from .access import ADMIN, Allowance, DailyQuota, KeyRow, Keys, presented_key
 from .addresses import check_url
@@ -100,7 +100,7 @@ from .workspace import Workspace
 
 __all__ = ["Api", "Service"]
 
-_log = logging.getLogger("hookonce.emulator.api")
+_log = get_logger("hookonce.emulator.api")
 
 
 class Service(Protocol):

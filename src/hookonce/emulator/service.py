@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from ..clock import system_clock
 from ..delivery.handler import TEST_TYPE
+from ..errors import shows_half_built
 from ..events import Event, EventClass
 from ..http.app import ASGIApp
 from ..receiver import Receiver
@@ -49,6 +50,7 @@ _SERVICE = "example"
 _ATTEMPTS_KEPT = 100_000
 
 
+@shows_half_built
 class EmulatedService:
     """The sending side of the service, as its interface documents it; an async context manager.
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ..clock import Clock, system_clock
+from ..errors import shows_half_built
 
 __all__ = ["FrozenTime", "ServiceTime", "TimeSource", "Timeline", "VirtualClock"]
 
@@ -21,6 +22,7 @@ __all__ = ["FrozenTime", "ServiceTime", "TimeSource", "Timeline", "VirtualClock"
 _MOST_AT_ONCE = 100
 
 
+@shows_half_built
 class VirtualClock:
     """Unix time in seconds that moves only when it is told to.
 

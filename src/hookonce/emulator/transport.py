@@ -6,7 +6,6 @@ Nothing here follows a redirect, and nothing here knows a time limit: both are t
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
@@ -17,10 +16,11 @@ from urllib.parse import urlsplit
 
 from ..http.app import ASGIApp
 from ..testing.inprocess import HttpAnswer, Lifespan, exchange
+from ..verification.loggers import get_logger
 
 __all__ = ["CALM", "Break", "InProcess", "Network", "Request", "Transport"]
 
-_log = logging.getLogger("hookonce.emulator")
+_log = get_logger("hookonce.emulator")
 
 _PIECES = 4
 

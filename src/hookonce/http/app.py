@@ -7,7 +7,6 @@ it is the only part of the core that builds responses or knows Starlette.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -21,6 +20,7 @@ from ..delivery.outcome import NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
 from ..delivery.time_limit import limited
 from ..errors import Refusal
 from ..verification.headers import RawHeaders
+from ..verification.loggers import get_logger
 from .body import GoneError, TooLargeError, announced_length, note_changed_body, read_body
 from .guard import StatusGuard, respond
 
@@ -39,7 +39,7 @@ __all__ = [
     "run_lifespan",
 ]
 
-_log = logging.getLogger("hookonce.http")
+_log = get_logger("hookonce.http")
 
 
 _NOTHING_CAME = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from starlette.types import Receive
 
 from ..delivery.outcome import Outcome
 from ..errors import Refusal
+from ..verification.loggers import get_logger
 
 __all__ = [
     "GoneError",
@@ -18,7 +18,7 @@ __all__ = [
     "read_body",
 ]
 
-_log = logging.getLogger("hookonce.http")
+_log = get_logger("hookonce.http")
 
 
 _MOST_LENGTH_DIGITS = 18

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..delivery.outcome import BROKEN, Outcome
+from ..verification.loggers import get_logger
 
 __all__ = [
     "StatusGuard",
@@ -16,7 +16,7 @@ __all__ = [
     "respond",
 ]
 
-_log = logging.getLogger("hookonce.http")
+_log = get_logger("hookonce.http")
 
 
 async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:

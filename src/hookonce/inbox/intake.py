@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from ..delivery.parts import Parts
 from ..delivery.records import EventPut
@@ -13,13 +12,14 @@ from ..errors import StoreError
 from ..stores.contract import InboxStore
 from ..stores.tokens import new_token
 from ..stores.values import Delivery, PutResult, Stored
+from ..verification.loggers import get_logger
 from .settings import Inbox
 from .waiting import WaitingEvents
 from .worker import Worker
 
 __all__ = ["Intake"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 # A worker that was started together with the first delivery has been seen by the second look.
 _LOOK_FOR_WORKERS_SECONDS = 30.0

@@ -7,7 +7,6 @@ for the end of a lease.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 from collections.abc import Awaitable, Coroutine, Sequence
@@ -22,11 +21,12 @@ from ..errors import PayloadError, StoreError
 from ..stores.contract import WORKER_SECONDS, InboxStore
 from ..stores.tokens import new_token
 from ..stores.values import INTERRUPTED, Batch, DeadReason, Ownership, Taken, Token
+from ..verification.loggers import get_logger
 from .settings import Inbox
 
 __all__ = ["Worker"]
 
-_log = logging.getLogger("hookonce.worker")
+_log = get_logger("hookonce.worker")
 
 # A worker says this often that it is there, also while all it can handle is under way.
 _BEAT_SECONDS = WORKER_SECONDS / 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from http import HTTPStatus
 from importlib.resources import files
@@ -15,6 +14,7 @@ from starlette.routing import Route, Router
 from ..errors import StoreError
 from ..http.app import ASGIApp, Message, Receive, Scope, Send
 from ..http.guard import app_path
+from ..verification.loggers import get_logger
 from .access import COOKIE, LOOPBACK_HOSTS, SECURITY_HEADERS, SESSION_SECONDS, Access, Visit
 from .bounds import Bounds
 from .redaction import Redaction
@@ -23,7 +23,7 @@ from .watched import Watched
 
 __all__ = ["Inspector"]
 
-_log = logging.getLogger("hookonce.inspector")
+_log = get_logger("hookonce.inspector")
 
 _STATIC = {
     "inspector.css": "text/css",

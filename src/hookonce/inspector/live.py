@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,13 +17,14 @@ from itertools import islice
 from ..clock import uptime
 from ..http.app import Receive, Send
 from ..stores.tokens import new_token
+from ..verification.loggers import get_logger
 from .bounds import Bounds
 from .filters import Filters
 from .journal import Journal, Seen
 
 __all__ = ["Live", "Watch"]
 
-_log = logging.getLogger("hookonce.inspector")
+_log = get_logger("hookonce.inspector")
 
 _LOOK_SECONDS = 0.5
 _OVERVIEW_SECONDS = 2.0

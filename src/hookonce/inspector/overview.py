@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from ..clock import uptime
 from ..errors import StoreError
 from ..stores.values import StoreStats
+from ..verification.loggers import get_logger
 from .charts import Chart, charts_of
 from .journal import Journal
 from .watched import Watched
 
 __all__ = ["Overview", "Overviews"]
 
-_log = logging.getLogger("hookonce.inspector")
+_log = get_logger("hookonce.inspector")
 
 # However many pages are open, the store is asked this often.
 _FRESH_SECONDS = 1.0

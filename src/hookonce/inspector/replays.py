@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from ..delivery.outcome import Reason
 from ..errors import PayloadError, StoreError
+from ..verification.loggers import get_logger
 from .watched import Watched
 
 __all__ = ["Replayed", "Replays"]
 
-_log = logging.getLogger("hookonce.inspector")
+_log = get_logger("hookonce.inspector")
 
 _SUCCESS = {Reason.HANDLED, Reason.DUPLICATE}
 

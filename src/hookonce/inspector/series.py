@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import isfinite
 
 from ..clock import Clock, uptime
 
@@ -71,7 +72,8 @@ class Series:
     def note_inbox(self, depth: int, age: float | None) -> None:
         """Note what the inbox holds now."""
         second = self._current()
-        second.depth, second.age = depth, age
+        second.depth = depth
+        second.age = age if age is not None and isfinite(age) else None  # else no chart has it
 
     def seconds(self) -> list[Second]:
         """Return the last seconds that are over, oldest first; those without anything are empty."""

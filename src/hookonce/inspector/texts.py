@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from math import isfinite
+
+from ..clock import utc_text
 
 __all__ = ["byte_count", "count", "day", "day_and_time", "duration", "time_of_day", "visible"]
 
@@ -15,6 +17,8 @@ _INVISIBLE = re.compile(
 )
 
 _KIB = 1024
+# A million years: a time in a store may be any number.
+_LONGEST_SECONDS = 1e6 * 366 * 86_400
 _NONE = "\u2013"
 
 
@@ -25,23 +29,26 @@ def visible(text: str) -> str:
 
 def time_of_day(at: float) -> str:
     """Return a Unix time as hours to milliseconds, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S.%f")[:-3]
+    text = utc_text(at, "%H:%M:%S.%f")
+    return text[:-3] if ":" in text else text
 
 
 def day(at: float) -> str:
     """Return the date of a Unix time, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+    return utc_text(at, "%Y-%m-%d")
 
 
 def day_and_time(at: float) -> str:
     """Return a Unix time as a date and a time, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return utc_text(at, "%Y-%m-%d %H:%M:%S")
 
 
 def count(value: float | None) -> str:
     """Return a number, with a dash for none."""
     if value is None:
         return _NONE
+    if not isfinite(value):
+        return f"{value:g}"
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
@@ -50,6 +57,8 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return _NONE
     size = abs(seconds)
+    if not size < _LONGEST_SECONDS:  # nor a number, perhaps
+        return f"{seconds:.3g} s"
     if size < 0.00095:
         return f"{seconds * 1e6:.0f} µs"
     if size < 0.95:

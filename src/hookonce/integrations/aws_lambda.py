@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +17,13 @@ from typing import Any, Protocol
 from ..delivery.outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome, Reason
 from ..http.body import note_changed_body
 from ..receiver import Receiver
+from ..verification.loggers import get_logger
 from .bodies import BodyTooLargeError, announced_length
 from .loop_thread import LoopThread
 
 __all__ = ["LambdaHandler"]
 
-_log = logging.getLogger("hookonce.http")
+_log = get_logger("hookonce.http")
 
 MALFORMED = Outcome(HTTPStatus.BAD_REQUEST, "malformed_event")
 

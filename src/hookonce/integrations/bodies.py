@@ -8,13 +8,14 @@ anew.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
+from ..verification.loggers import get_logger
+
 __all__ = ["CONSUMED", "BodyTooLargeError", "announced_length", "read_body", "was_consumed"]
 
-_log = logging.getLogger("hookonce.http")
+_log = get_logger("hookonce.http")
 
 CONSUMED = (
     "Something before the receiver (middleware, a hook, a dependency) has read it: let it leave the"

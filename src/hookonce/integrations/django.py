@@ -6,7 +6,6 @@ runs in an event loop of its own, which the first delivery starts and the end of
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -26,13 +25,14 @@ from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
 from ..delivery.outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome
 from ..http.body import note_changed_body
 from ..receiver import Receiver
+from ..verification.loggers import get_logger
 from .bodies import CONSUMED, BodyTooLargeError, announced_length, was_consumed
 from .loop_thread import LoopThread
 from .wsgi import headers_of, request_headers
 
 __all__ = ["WebhookView", "webhook_urls", "webhook_view"]
 
-_log = logging.getLogger("hookonce.http")
+_log = get_logger("hookonce.http")
 
 
 class WebhookView(Protocol):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-
 from flask import Blueprint, Flask, Response, request
 
 from ..delivery.outcome import BROKEN, Outcome
 from ..receiver import Receiver
+from ..verification.loggers import get_logger
 from .wsgi import WSGIReceiver, headers_of, is_punished
 
 __all__ = ["register"]
 
-_log = logging.getLogger("hookonce.http")
+_log = get_logger("hookonce.http")
 
 # Flask answers other methods by itself, with HTML.
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -20,10 +19,11 @@ from ..delivery.outcome import Outcome, Reason, later
 from ..errors import StoreError
 from ..receiver import Receiver
 from ..verification.headers import RawHeaders
+from ..verification.loggers import get_logger
 
 __all__ = ["LoopThread"]
 
-_log = logging.getLogger("hookonce")
+_log = get_logger("hookonce")
 
 T = TypeVar("T")
 P = ParamSpec("P")

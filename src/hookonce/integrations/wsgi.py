@@ -6,7 +6,6 @@ the first delivery starts (so a server may fork before), and that ends with the 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
 from ..http.body import note_changed_body
 from ..receiver import Receiver
+from ..verification.loggers import get_logger
 from .bodies import BodyTooLargeError, announced_length, read_body, was_consumed
 from .loop_thread import LoopThread
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StatusGuard", "WSGIReceiver"]
 
-_log = logging.getLogger("hookonce.http")
+_log = get_logger("hookonce.http")
 
 
 class WSGIReceiver:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..errors import shows_half_built
 from .faults import Fault
 
 __all__ = ["HandlerRun", "Ledger", "RunOutcome"]
@@ -49,6 +50,7 @@ class HandlerRun:
     failure_injected: bool
 
 
+@shows_half_built
 class Ledger:
     """Every run of every handler, in the order in which they ended."""
 

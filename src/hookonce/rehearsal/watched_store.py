@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ..errors import shows_half_built
 from ..stores.contract import InboxStore, Store
 from ..stores.values import (
     Batch,
@@ -48,6 +49,7 @@ def watched(store: Store, loop: VirtualLoop) -> WatchedStore:
     return WatchedStore(store, loop)
 
 
+@shows_half_built
 class WatchedStore:
     """Passes every call on, and lets no time be skipped until it has returned.
 

@@ -36,6 +36,14 @@ def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clo
         ImportError: the store needs a package that is not installed.
 
     """
+    try:
+        return _named(url, retention, clock)
+    except (ValueError, ImportError) as error:
+        del url  # error trackers send the locals of every frame away, and it may hold a password
+        raise error.with_traceback(None) from error.__cause__
+
+
+def _named(url: str, retention: timedelta, clock: Clock) -> Store:
     # Not split any further: the error for a URL that cannot be split may quote a password.
     scheme = url.partition(":")[0].lower()
     # Backends are imported when asked for: `import hookonce` loads none.

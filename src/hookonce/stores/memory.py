@@ -6,13 +6,13 @@ log. It keeps no bodies: an event that would need a dead letter with bytes is an
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ..clock import Clock, system_clock
 from ..errors import StoreError
+from ..verification.loggers import get_logger
 from .contract import DEFAULT_RETENTION, check_retention
 from .values import (
     INTERRUPTED,
@@ -33,7 +33,7 @@ from .values import (
 
 __all__ = ["MemoryStore"]
 
-_log = logging.getLogger("hookonce.store")
+_log = get_logger("hookonce.store")
 
 
 _NONE: frozenset[str] = frozenset()

@@ -14,7 +14,6 @@ not read ``unread``. No id, body, signature or secret is ever among them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,6 +39,7 @@ from ..errors import Reject, Retry, SecretError, StoreError
 from ..events import EVENT_CLASSES
 from ..http.app import Receive, Route, Scope, Send
 from ..receiver import Receiver
+from ..verification.loggers import get_logger
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Histogram, make_asgi_app
@@ -56,7 +56,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["PrometheusObserver", "metrics_routes"]
 
-_log = logging.getLogger("hookonce.telemetry")
+_log = get_logger("hookonce.telemetry")
 
 # A scrape is given up after ten seconds by default; what the store does not tell by then is left
 # out, and the counters are there all the same.

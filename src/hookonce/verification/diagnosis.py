@@ -259,7 +259,7 @@ def _key_guesses(secrets: Sequence[str]) -> Iterator[_Guess]:
             mended = "".join(spelling.split()).replace("-", "+").replace("_", "/").rstrip("=")
             mended += "=" * (-len(mended) % 4)
             if mended != bare:
-                yield from _decoded(mended, misspelt)
+                yield from _decoded(f"whsec_{mended}", misspelt)
 
 
 def _retired_guesses(retired: Sequence[str]) -> Iterator[_Guess]:

@@ -39,9 +39,9 @@ _FIELDS: dict[str | bytes, int] = {
 _NAME_LENGTHS = frozenset(len(spelling) for spelling in _FIELDS)
 
 # A full stop would make `{id}.{timestamp}.{body}` ambiguous; control characters have no place in a
-# header; 256 characters bound what a store must keep.
-_MESSAGE_ID = re.compile(r"[^\x00-\x1f\x7f-\x9f.]{1,256}")
-_MESSAGE_ID_MAX_LENGTH = 256
+# header. The standard sets no limit to the length; this one bounds what a store must keep.
+_MESSAGE_ID_MAX_LENGTH = 512
+_MESSAGE_ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f.]{{1,{_MESSAGE_ID_MAX_LENGTH}}}")
 
 # Eleven digits reach the year 5138; a timestamp in milliseconds has thirteen and is refused.
 _TIMESTAMP_MAX_DIGITS = 11
@@ -69,14 +69,42 @@ def header_pairs(headers: RawHeaders) -> _Pairs:
     return pairs  # type: ignore[no-any-return]  # a cast would be called, for nothing
 
 
+class DeliveryHints(NamedTuple):
+    """What the service says outside the signature: good for messages, never to be trusted.
+
+    Attributes:
+        event_type: ``<service>-event-type``, or None.
+        attempt: ``<service>-delivery-attempt``, 1 for the first, or None where unreadable.
+
+    """
+
+    event_type: str | None = None
+    attempt: int | None = None
+
+    @classmethod
+    def parse(cls, headers: RawHeaders, service: str | None = None) -> DeliveryHints:
+        """Return the hints among ``headers``; unusable ones are None, never an error.
+
+        The service's name is not known, so its headers are recognised by their endings unless
+        ``service`` names it.
+        """
+        pairs = list(header_pairs(headers))
+        try:
+            places = _places(tuple([name for name, _ in pairs]), service)
+        except TypeError:  # a name that is not even hashable
+            return cls()
+        return _hints(places, pairs)
+
+
 class DeliveryHeaders(NamedTuple):
-    """The three signed headers, checked for grammar and nothing else.
+    """The headers of a delivery: the signed ones checked for grammar, and what is said beside them.
 
     Attributes:
         message_id: the webhook-id as text.
         timestamp: when this attempt was signed, in Unix seconds.
         signed_prefix: ``{webhook-id}.{webhook-timestamp}.`` in the bytes that arrived.
         signatures: the base64 text of each well-formed ``v1`` entry.
+        hints: what the service says outside the signature.
 
     """
 
@@ -84,9 +112,43 @@ class DeliveryHeaders(NamedTuple):
     timestamp: int
     signed_prefix: bytes
     signatures: tuple[bytes, ...]
+    hints: DeliveryHints = DeliveryHints()
 
     def __repr__(self) -> str:
         return f"DeliveryHeaders({self.message_id!r}, {self.timestamp}, <signatures>)"
+
+    @classmethod
+    def indexed(cls, headers: RawHeaders, service: str | None = None) -> DeliveryHeaders:
+        """Return all that a receiver reads of ``headers``, which are looked through once.
+
+        Args:
+            headers: as for ``parse``.
+            service: the sender's name in its own two headers; without it their endings are enough.
+
+        Raises:
+            VerificationError: as ``parse`` does.
+
+        """
+        pairs: Any = headers if headers.__class__ is list else list(header_pairs(headers))
+        try:
+            places = _places(tuple([name for name, _ in pairs]), service)
+        except TypeError:  # a name that is not even hashable
+            return cls(*signed_parts(pairs), DeliveryHints.parse(pairs, service))
+        hints = _hints(places, pairs)
+        if places.signed is not None:
+            id_at, timestamp_at, signature_at = places.signed
+            message_id, timestamp = pairs[id_at][1], pairs[timestamp_at][1]
+            signature = pairs[signature_at][1]
+            is_usual = message_id.__class__ is timestamp.__class__ is signature.__class__ is bytes
+            if is_usual and message_id and timestamp and signature:
+                return cls(
+                    _id_text(message_id),
+                    _unix_seconds(timestamp),
+                    b".".join((message_id, timestamp, b"")),
+                    _v1_entries(signature),
+                    hints,
+                )
+        return cls(*signed_parts(pairs), hints)
 
     @classmethod
     def parse(cls, headers: RawHeaders) -> DeliveryHeaders:
@@ -286,41 +348,13 @@ def _v1_entries(signature: bytes) -> tuple[bytes, ...]:
     return tuple(texts)
 
 
-class DeliveryHints(NamedTuple):
-    """What the service says outside the signature: good for messages, never to be trusted.
+class _Places(NamedTuple):
+    """Where among the headers ours are; of the service's own two the last, where one is repeated.
 
-    Attributes:
-        event_type: ``<service>-event-type``, or None.
-        attempt: ``<service>-delivery-attempt``, 1 for the first, or None where unreadable.
-
+    Of the three signed ones None, where one is missing or repeated.
     """
 
-    event_type: str | None
-    attempt: int | None
-
-    @classmethod
-    def parse(cls, headers: RawHeaders, service: str | None = None) -> DeliveryHints:
-        """Return the hints among ``headers``; unusable ones are None, never an error.
-
-        The service's name is not known, so its headers are recognised by their endings unless
-        ``service`` names it.
-        """
-        pairs = list(header_pairs(headers))
-        try:
-            places = _places(tuple([name for name, _ in pairs]), service)
-        except TypeError:  # a name that is not even hashable
-            return cls(None, None)
-        event_type = _value_at(places.event_type, pairs)
-        attempt = _value_at(places.attempt, pairs)
-        return cls(
-            None if event_type is None else event_type[:256],
-            int(attempt) if attempt is not None and _is_attempt(attempt) else None,
-        )
-
-
-class _Places(NamedTuple):
-    """Where among the headers the service's own two are; the last, where one is repeated."""
-
+    signed: tuple[int, ...] | None
     event_type: int | None
     attempt: int | None
 
@@ -328,14 +362,32 @@ class _Places(NamedTuple):
 # Requests have the same names in the same order: 2 µs for twelve headers, instead of 6 one by one.
 @lru_cache(maxsize=32)
 def _places(names: tuple[object, ...], service: str | None) -> _Places:
-    found: dict[str, int] = {}
+    hints: dict[str, int] = {}
+    signed: list[tuple[int, int]] = []
     for place, name in enumerate(names):
         lowered = _text(name).lower()
+        if lowered in _FIELDS:
+            signed.append((_FIELDS[lowered], place))
         for ending in ("-event-type", "-delivery-attempt"):
             sender = lowered.removesuffix(ending)
             if sender != lowered and (service is None or sender == service.lower()):
-                found[ending] = place
-    return _Places(found.get("-event-type"), found.get("-delivery-attempt"))
+                hints[ending] = place
+    signed.sort()
+    is_usual = [field for field, _ in signed] == [_ID, _TIMESTAMP, _SIGNATURE]
+    return _Places(
+        tuple(place for _, place in signed) if is_usual else None,
+        hints.get("-event-type"),
+        hints.get("-delivery-attempt"),
+    )
+
+
+def _hints(places: _Places, pairs: Sequence[tuple[object, object]]) -> DeliveryHints:
+    event_type = _value_at(places.event_type, pairs)
+    attempt = _value_at(places.attempt, pairs)
+    return DeliveryHints(
+        None if event_type is None else event_type[:256],
+        int(attempt) if attempt is not None and _is_attempt(attempt) else None,
+    )
 
 
 def _value_at(place: int | None, pairs: Sequence[tuple[object, object]]) -> str | None:
@@ -349,4 +401,6 @@ def _is_attempt(text: str) -> bool:
 
 
 def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("latin-1")
+    return str(value)

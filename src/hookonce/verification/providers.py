@@ -5,18 +5,18 @@ The environment is read here and nowhere else in the library.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from pathlib import Path
 from typing import TypeAlias
 
 from ..errors import SecretError
-from .secrets import decode_secret, secret_lines, split_secrets
+from .loggers import get_logger
+from .secrets import fault_among, secret_lines, split_secrets
 
 __all__ = ["SECRETS_VARIABLE", "EnvironmentSecrets", "FileSecrets", "read_environment"]
 
-_log = logging.getLogger("hookonce.secrets")
+_log = get_logger("hookonce.secrets")
 
 SECRETS_VARIABLE = "HOOKONCE_SECRETS"
 
@@ -45,8 +45,9 @@ class EnvironmentSecrets:
                 f"set the environment variable {variable} to the endpoint's secret (whsec_…), or"
                 " to several, newest first, with a space between"
             )
-        for secret in self._secrets:
-            decode_secret(secret)
+        fault = fault_among(self._secrets, variable)
+        if fault is not None:
+            raise SecretError(fault)
 
     def current(self) -> tuple[str, ...]:
         """Return the secrets, newest first."""
@@ -102,29 +103,38 @@ class FileSecrets:
         return tuple(_file_version(path) for path in self._paths)
 
     def _read(self) -> tuple[str, ...]:
-        return tuple(secret for path in self._paths for secret in _read_secrets(path))
+        try:
+            return tuple(secret for path in self._paths for secret in _read_secrets(path))
+        except SecretError as error:
+            raise error.with_traceback(None) from None  # the frames it came through hold secrets
 
 
 def _file_version(path: Path) -> tuple[int, int, int] | None:
     try:
         status = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # no such file, or no path at all
         return None
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _read_secrets(path: Path) -> tuple[str, ...]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SecretError(f"cannot read the secrets in {path}: {reason}") from None
+    text, fault = _text_or_fault(path)
+    if fault is not None:
+        raise SecretError(f"cannot read the secrets in {path}: {fault}")
     secrets = secret_lines(text)
     if not secrets:
         raise SecretError(f"{path} holds no secret; it takes one whsec_… a line, newest first")
-    for number, secret in enumerate(secrets, start=1):
-        try:
-            decode_secret(secret)
-        except SecretError as error:
-            raise SecretError(f"secret {number} in {path} cannot be used: {error}") from None
+    fault = fault_among(secrets, str(path))
+    if fault is not None:
+        raise SecretError(fault)
     return secrets
+
+
+def _text_or_fault(path: Path) -> tuple[str, str | None]:
+    """Return what a file holds, or what is wrong; no error of others, which would hold its text."""
+    try:
+        return path.read_text(encoding="utf-8"), None
+    except UnicodeDecodeError:
+        return "", "it is not UTF-8 text"
+    except Exception as error:  # noqa: BLE001 - the last good secrets stay, whatever it is
+        return "", getattr(error, "strerror", None) or type(error).__name__

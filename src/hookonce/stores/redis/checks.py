@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
 from ...errors import StoreError
+from ...verification.loggers import get_logger
 from .codec import SCRIPT, decode
 from .connection import connected, exchange
 from .link import Safety, explained
 
 __all__ = ["inspect"]
 
-_log = logging.getLogger("hookonce.store")
+_log = get_logger("hookonce.store")
 
 _OLDEST_VERSION = (7, 0)
 

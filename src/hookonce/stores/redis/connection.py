@@ -29,6 +29,7 @@ __all__ = [
     "bounded",
     "connected",
     "exchange",
+    "without_frames",
 ]
 
 Settings: TypeAlias = Mapping[str, Any]
@@ -76,6 +77,15 @@ def bounded(given: Settings) -> dict[str, Any]:
         "socket_connect_timeout": min(connect, _CONNECT_SECONDS),
         "protocol": 2,
     }
+
+
+def without_frames(error: Exception) -> Exception:
+    """Return an error of redis-py without the frames it came through.
+
+    They hold the password, and error trackers send the locals of every frame away.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 class OneServer:

@@ -24,7 +24,7 @@ from redis.exceptions import (
 
 from ...errors import StoreError
 from .codec import SCRIPT, SCRIPT_SHA, Step, bulk, decode
-from .connection import Command, Servers, connected, exchange
+from .connection import Command, Servers, connected, exchange, without_frames
 
 __all__ = ["Durability", "Link", "Safety", "explained", "is_passing"]
 
@@ -91,7 +91,7 @@ class Safety:
     def check(self, reply: Any) -> None:
         """Raise StoreError unless it was reached."""
         if isinstance(reply, Exception):
-            raise StoreError(self._inability(reply)) from reply
+            raise StoreError(self._inability(reply)) from without_frames(reply)
         local, replicas = reply if self.durability == "fsync" else (1, reply)
         if int(local) < 1:
             raise StoreError("the Redis server has not written it to its disk in time")
@@ -157,7 +157,8 @@ class Link:
                     return await self._try(steps, now, seconds, heard)
             except (RedisError, OSError, TimeoutError) as error:
                 if not is_passing(error) or loop.time() + pause >= deadline:
-                    raise StoreError(f"the Redis store failed: {explained(error)}") from error
+                    text = f"the Redis store failed: {explained(error)}"
+                    raise StoreError(text) from without_frames(error)
             self._servers.suspect()
             await asyncio.sleep(pause)
             pause = min(max(_FIRST_PAUSE_SECONDS, 2 * pause), _LONGEST_PAUSE_SECONDS)

@@ -7,7 +7,6 @@ How safe a write is, is the server's configuration and ``durability`` and ``repl
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from datetime import timedelta
 from math import ceil
@@ -18,6 +17,7 @@ from redis.exceptions import RedisError
 
 from ...clock import Clock, system_clock
 from ...errors import StoreError
+from ...verification.loggers import get_logger
 from ..contract import DEFAULT_RETENTION, Flushes, check_retention
 from ..tokens import new_token
 from ..values import (
@@ -54,6 +54,7 @@ from .codec import (
     write_delivery,
     write_names,
 )
+from .connection import without_frames
 from .link import Durability, Safety, explained, is_passing
 from .session import Session, listed
 from .takes import Look, Looks, TakeNumbers
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisStore"]
 
-_log = logging.getLogger("hookonce.store")
+_log = get_logger("hookonce.store")
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_SHARDS = 1024
@@ -116,10 +117,13 @@ class RedisStore:
         retention: timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
-        if isinstance(client_or_url, str):
-            self._place = place_of(client_or_url)
-        else:
-            self._place = place_of_client(client_or_url)
+        try:
+            if isinstance(client_or_url, str):
+                self._place = place_of(client_or_url)
+            else:
+                self._place = place_of_client(client_or_url)
+        finally:
+            del client_or_url  # error trackers send the locals of every frame away
         options = self._place.options
         prefix = _either("prefix", prefix, options, "hookonce")
         shards = _either("shards", shards, options, self._place.shards)
@@ -181,7 +185,7 @@ class RedisStore:
                 if not is_passing(error) or loop.time() + _PAUSE_SECONDS >= deadline:
                     raise StoreError(
                         f"the Redis store cannot be opened: {explained(error)}"
-                    ) from error
+                    ) from without_frames(error)
             session.servers.suspect()
             await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -198,7 +202,7 @@ class RedisStore:
         except (RedisError, OSError, TimeoutError) as error:
             raise StoreError(
                 f"the Redis server's clock cannot be read: {explained(error)}"
-            ) from error
+            ) from without_frames(error)
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""

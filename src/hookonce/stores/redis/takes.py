@@ -7,20 +7,20 @@ numbers grow from one process to the next, for a worker that has the name of an 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from ...errors import StoreError
+from ...verification.loggers import get_logger
 from ..values import Token
 from .batches import Batches, Reply
 from .codec import step
 
 __all__ = ["Look", "Looks", "TakeNumbers"]
 
-_log = logging.getLogger("hookonce.store")
+_log = get_logger("hookonce.store")
 
 # A shard that has not answered by then is left out of this take.
 _PEEK_SECONDS = 1.0

@@ -71,6 +71,7 @@ def place_of(url: str) -> Place:
         reason = (
             "it cannot be read; write '@', ':', '/' and '#' in a password as %40, %3A, %2F, %23"
         )
+    del url  # error trackers send the locals of every frame away
     raise ValueError(f"the Redis URL cannot be used: {reason} (it is one of {_FORMS})")
 
 

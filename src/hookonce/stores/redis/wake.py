@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
@@ -16,12 +15,13 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 
 from ...errors import StoreError
+from ...verification.loggers import get_logger
 from .codec import decode
 from .connection import Servers
 
 __all__ = ["Listener"]
 
-_log = logging.getLogger("hookonce.store")
+_log = get_logger("hookonce.store")
 
 # Without a subscription, those who wait look this often.
 _DEAF_SECONDS = 0.5

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import queue
 import threading
@@ -23,12 +22,13 @@ from typing import TypeAlias, TypeVar
 import apsw
 
 from ...errors import StoreError
+from ...verification.loggers import get_logger
 from .batch import Bulk, CallT, Job, Step, answer, commit, fail
 from .schema import check_owner, migrate, transaction
 
 __all__ = ["Maintenance", "Writer"]
 
-_log = logging.getLogger("hookonce.store")
+_log = get_logger("hookonce.store")
 
 T = TypeVar("T")
 Maintenance: TypeAlias = Callable[[apsw.Connection], float]

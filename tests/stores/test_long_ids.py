@@ -1,0 +1,75 @@
+"""An id as long as there may be is handled once, listed and shown, whatever remembers it."""
+
+import logging
+
+import pytest
+
+from hookonce import Inbox, Receiver, Reject
+from hookonce.events import CommentReceived
+from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.values import delivery_key
+from hookonce.testing import SignedRequest, make_event, signed_request
+from hookonce.verification.secrets import new_secret
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+LONGEST = 512
+
+
+def request_named(event_id: str) -> SignedRequest:
+    return signed_request(make_event(CommentReceived, event_id=event_id), SECRET)
+
+
+@pytest.mark.parametrize("character", ["a", "\u00e9", "\U0001f600"])
+async def test_an_event_with_a_long_id_is_handled_once(
+    store: Store, character: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="hookonce")
+    handled: list[str] = []
+    receiver = Receiver(secrets=SECRET, store=store)
+    receiver.on(CommentReceived, name="handle")(lambda event: handled.append(event.id))
+    names = [character * LONGEST, character * (LONGEST - 1), character * (LONGEST - 1) + "b"]
+    for name in (*names, *names):
+        request = request_named(name)
+        assert (await receiver.handle(request.body, request.headers)).status == 200
+    assert handled == names
+    said = [record for record in caplog.records if hasattr(record, "event_id")]
+    assert [vars(record)["event_id"] for record in said] == [*names, *names]
+
+
+async def test_a_longer_id_is_refused_with_the_limit(store: Store) -> None:
+    receiver = Receiver(secrets=SECRET, store=store)
+    headers = dict(request_named("a" * LONGEST).headers)
+    headers["webhook-id"] += "a"
+    outcome = await receiver.handle(b"{}", headers)
+    assert (outcome.status, outcome.reason) == (400, "malformed_id")
+
+
+async def test_a_dead_letter_with_a_long_id_is_listed_shown_and_discarded(store: Store) -> None:
+    if not store.keeps_bodies:
+        pytest.skip("it keeps no dead letters of a handler")
+    receiver = Receiver(secrets=SECRET, store=store)
+
+    @receiver.on(CommentReceived, name="reject")
+    async def reject(_: CommentReceived) -> None:
+        raise Reject("never")
+
+    request = request_named("a" * LONGEST)
+    assert (await receiver.handle(request.body, request.headers)).status == 202
+    key = delivery_key("default", "a" * LONGEST)
+    (letter,) = await store.dead_letters(endpoint="default", limit=10)
+    assert letter.delivery.key == key
+    assert await store.dead_letter(key) is not None
+    assert await store.discard(key)
+
+
+async def test_an_event_with_a_long_id_waits_in_the_inbox_once(store: Store) -> None:
+    if not isinstance(store, InboxStore):
+        pytest.skip("it has no inbox")
+    receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(embedded=False))
+    receiver.on(CommentReceived, name="handle")(lambda _: None)
+    request = request_named("\u00e9" * LONGEST)
+    for reason in ("stored", "duplicate"):
+        assert (await receiver.handle(request.body, request.headers)).reason == reason
+    assert await store.entry(delivery_key("default", "\u00e9" * LONGEST)) is not None
