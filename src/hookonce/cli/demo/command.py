@@ -124,6 +124,8 @@ class _Stage:
 
     def _announce(self, base_url: str) -> None:
         secret_file = self._folder / "secret"
+        secret_file.touch()
+        secret_file.chmod(0o600)  # while there is nothing in it
         secret_file.write_text(self._secrets[0], encoding="utf-8")
         self._output.record(
             {"url": f"{base_url}{PATH}", "secrets_file": str(secret_file)},
