@@ -91,7 +91,8 @@ def load_receiver(name: str) -> Receiver:
 def import_named(name: str) -> object:
     """Return what ``MODULE:NAME`` names; what the module raises passes.
 
-    Modules are looked for in the current folder too, as ``python -m`` does.
+    Modules are looked for in the current folder too, as ``python -m`` does, and as there not where
+    ``PYTHONSAFEPATH`` is set: a folder that is written to is no place for them.
 
     Raises:
         LookupError: there is nothing of that name; the text says so.
@@ -102,8 +103,7 @@ def import_named(name: str) -> object:
         raise LookupError(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
-    folder = os.getcwd()
-    if folder not in sys.path:
+    if not sys.flags.safe_path and (folder := os.getcwd()) not in sys.path:
         sys.path.insert(0, folder)
     try:
         module = import_module(module_name)
