@@ -16,7 +16,7 @@ from hookonce.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
 from .ending import terminated_as_interrupted
 from .loading import load_receiver, stand_in_secrets
 from .output import Output, json_option
-from .stores import chosen_url, store_file_option
+from .stores import check_store, chosen_url, store_file_option
 
 __all__ = ["chaos"]
 
@@ -92,6 +92,8 @@ def chaos(
     For example: hookonce chaos app.hooks:receiver --events 2000 --seed 7
     """
     store_url = chosen_url(store_url, store_file)
+    if store_url is not None:
+        check_store(store_url)  # in virtual time a store that is away is waited for much longer
     with stand_in_secrets():
         target = load_receiver(receiver)
     output = Output(as_json=as_json)

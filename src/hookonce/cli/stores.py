@@ -15,7 +15,7 @@ import click
 from hookonce.clock import system_clock
 from hookonce.errors import StoreError
 from hookonce.stores import open_store, sqlite_path
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.values import DeadLetter, DeliveryKey, delivery_key
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "STORE_VARIABLE",
     "Page",
     "check_selection",
+    "check_store",
     "chosen_url",
     "endpoint_option",
     "for_each",
@@ -136,12 +137,29 @@ def _url_in(file: Path) -> str:
     return words[0]
 
 
-def named_store(url: str) -> InboxStore:
-    """Return the store a URL names if other processes can see it, or end with what is wrong."""
+def _store(url: str) -> Store:
     try:
-        store = open_store(url, clock=system_clock)
+        return open_store(url, clock=system_clock)
     except (ValueError, ImportError) as error:
         raise click.ClickException(str(error)) from None
+
+
+def check_store(url: str) -> None:
+    """End with what is wrong with a store, if it cannot be opened."""
+    store = _store(url)
+
+    async def open_it() -> None:
+        try:
+            await store.open()
+        finally:
+            await store.aclose()
+
+    run(open_it())
+
+
+def named_store(url: str) -> InboxStore:
+    """Return the store a URL names if other processes can see it, or end with what is wrong."""
+    store = _store(url)
     if not isinstance(store, InboxStore):
         raise click.ClickException(
             "only its own process can see what is in memory://; name a store that is a file or a"
