@@ -71,7 +71,8 @@ def cli() -> None:
     """Receive signed webhooks: every hook, once; none lost.
 
     Secrets come from the environment variable HOOKONCE_SECRETS (several with spaces between, newest
-    first) or from a file with one a line, never from the command line.
+    first) or from a file with one a line, never from the command line. The URL of a store, which
+    may have a password in it, can come from HOOKONCE_STORE or a file as well.
     """
 
 

@@ -33,10 +33,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # How late a death or a signal may be noticed.
 _TICK_SECONDS = 0.1
 
-# A process that has lived so long was well; whatever ended it, another is started at once.
+# A process that has worked so long was well; whatever ended it, another is started at once.
 _WELL_SECONDS = 10.0
 _MOST_SHORT_LIVES = 5
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+# After that, an end has nothing to do with those before: longer than a pause and a short life.
+_FORGOTTEN_SECONDS = 60.0
 
 # For one that has not said how long its end may take: it was still starting.
 _END_SECONDS = 60.0
@@ -92,12 +94,12 @@ class _Process:
     """A process, to the supervisor."""
 
     started: float = field(default_factory=time.monotonic)
-    is_at_work: bool = False
+    at_work_since: float = inf
     end_seconds: float = _END_SECONDS
 
     def is_well(self) -> bool:
         """Return whether it has worked for so long that its end would be no failed start."""
-        return self.is_at_work and time.monotonic() - self.started >= _WELL_SECONDS
+        return time.monotonic() - self.at_work_since >= _WELL_SECONDS
 
 
 class _Supervisor:
@@ -111,7 +113,7 @@ class _Supervisor:
         self._asked: list[int] = []
         self._has_worked = False
         self._short_lives = 0
-        self._next_start = 0.0
+        self._next_start = -inf
         self._status = 0
         self._deadline: float | None = None
 
@@ -173,7 +175,7 @@ class _Supervisor:
             process = self._processes.get(int(pid))
             if process is None:
                 continue
-            process.is_at_work, process.end_seconds = True, float(end_seconds)
+            process.at_work_since, process.end_seconds = time.monotonic(), float(end_seconds)
             _log.info("process %d is at work", int(pid))
             if not self._has_worked:
                 self._has_worked = True
@@ -203,7 +205,6 @@ class _Supervisor:
             self._end(max(1, status))
             return
         if process.is_well():
-            self._short_lives = 0
             _log.warning("process %d %s; another takes its place", pid, how)
             return
         how += f" {time.monotonic() - process.started:.1f} s after its start"
@@ -221,6 +222,8 @@ class _Supervisor:
 
     def _note_short_life(self) -> float:
         """Count a start in vain, and return the pause before the next: none after a single one."""
+        if time.monotonic() - self._next_start > _FORGOTTEN_SECONDS:
+            self._short_lives = 0
         self._short_lives += 1
         doubled = _FIRST_PAUSE_SECONDS * 2 ** min(self._short_lives - 2, 10)
         pause = 0.0 if self._short_lives == 1 else min(doubled, _LONGEST_PAUSE_SECONDS)
