@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hookonce.cli.commands import cli
-
 from .letters import APP, COMMENT, HOSTILE, bury
 from .running import COMMAND, SECRET, Result, invoke, run
 
@@ -115,9 +113,3 @@ def test_no_error_acts_on_the_terminal(here: Path) -> None:
         result = invoke(*words)
         assert result.status == 1
         assert all(char.isprintable() or char == "\n" for char in result.errors), result
-
-
-def test_an_unknown_command_is_shown_without_what_acts_on_the_terminal() -> None:
-    result = invoke("\x1b[2J")
-    assert "\x1b" not in result.errors
-    assert "\x1b[2J" not in cli.commands
