@@ -13,9 +13,11 @@ RUN useradd --system --uid 10001 hookonce \
     && install --directory --owner=hookonce /data
 ENV PATH=/opt/hookonce/bin:$PATH \
     PYTHONPATH=/app \
+    PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1 \
     PORT=8000
-# The SQLite store lies in the working folder; keep it on a volume.
+# The SQLite store lies in the working folder; keep it on a volume. What is put there is never imported
+# (PYTHONSAFEPATH): whoever can write a file must not be able to have it run.
 WORKDIR /data
 VOLUME /data
 USER 10001

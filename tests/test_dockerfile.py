@@ -88,6 +88,9 @@ def container(tmp_path: Path, webhook_secret: str) -> Iterator[Container]:
     app, data = tmp_path / "app", tmp_path / "data"
     app.mkdir()
     data.mkdir()
+    # Beside the database, named as what the command imports at once, and as what it imports later.
+    for name in ("receiver_app.py", "redis.py", "uvloop.py"):
+        (data / name).write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     for target, source in image.copied.items():
         shutil.copy(ROOT / source, app / target.removeprefix("/app/"))
     environment = {
@@ -122,3 +125,4 @@ async def test_the_image_serves_is_healthy_and_ends_in_order(
     assert container.process.wait(PATIENCE_SECONDS) in {0, -stop}
     assert not container.is_healthy()
     assert list(container.here.glob("*.db")), "the store lies on the volume"
+    assert not (container.here.parent / "imported").exists(), "the volume holds data, not modules"

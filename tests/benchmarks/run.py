@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import intake, memory, operation, scale, unwrap, verify, workers
+from . import intake, memory, operation, processes, scale, unwrap, verify, workers
 from .measuring import Part, as_json, machine, print_results
 from .plot import plot
 
@@ -17,6 +17,7 @@ PARTS: Sequence[Part] = (
     verify.PART,
     unwrap.PART,
     intake.PART,
+    processes.PART,
     operation.PART,
     memory.PART,
     workers.PART,

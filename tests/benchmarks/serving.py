@@ -33,10 +33,11 @@ _PATIENCE_SECONDS = 20.0
 
 
 class Server(NamedTuple):
-    """An application that is served."""
+    """An application that is served, by one process or by some that another has started."""
 
     pid: int
     port: int
+    children: tuple[int, ...] = ()
 
 
 class Load(NamedTuple):
@@ -46,7 +47,7 @@ class Load(NamedTuple):
         per_second: requests answered in a second.
         p50_ms: half the answers came within it.
         p99_ms: all but a hundredth of them did.
-        cpu_us: processor time of the server's process for one request, its threads and the
+        cpu_us: processor time of the server's processes for one request, their threads and the
             system's part included.
         busy: how much of its processor the server used.
         busy_beside: how much of theirs wrk and what was named beside it used.
@@ -158,7 +159,8 @@ def load(
         beside: a process whose work counts with wrk's, since it does it on the same processor.
 
     """
-    watched = [server.pid] if beside is None else [server.pid, beside]
+    servers = [server.pid, *server.children]
+    watched = servers if beside is None else [*servers, beside]
     before = [_cpu_seconds(pid) for pid in watched]
     process = subprocess.Popen(
         [
@@ -176,7 +178,8 @@ def load(
     finally:
         process.kill()
         process.wait()
-    own, *others = (_cpu_seconds(pid) - was for pid, was in zip(watched, before, strict=True))
+    used = [_cpu_seconds(pid) - was for pid, was in zip(watched, before, strict=True)]
+    own, others = sum(used[: len(servers)]), used[len(servers) :]
     if process.returncode or "Non-2xx" in output or "Socket errors" in output:
         raise RuntimeError(f"not every delivery was accepted: {output}{errors}")
     if errors and not may_repeat:  # else duplicates were counted

@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -229,6 +230,7 @@ def test_kept_with_json_it_names_url_and_secrets_in_a_record_and_goes_on_in_reco
     ) as demo:
         place = json.loads(demo.printed(r'\{"url".+\}\n')[0])
         arguments = ["--url", place["url"], "--secrets-file", place["secrets_file"]]
+        assert stat.S_IMODE(Path(place["secrets_file"]).stat().st_mode) == 0o600
         assert run("send", "webhook.test", *arguments, here=tmp_path).status == 0
         demo.printed(r'\{"log": "webhook\.test ')
         demo.signal(signal.SIGINT)

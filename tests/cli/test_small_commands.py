@@ -111,6 +111,7 @@ def test_the_help_names_every_command_and_where_secrets_come_from() -> None:
         assert f"\n  {name} " in result.output
     assert set(cli.commands) == COMMANDS
     assert "HOOKONCE_SECRETS" in result.output
+    assert "HOOKONCE_STORE" in result.output
 
 
 @pytest.mark.parametrize("command", [*cli.commands, "dead list", "dead replay"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from pathlib import Path
 
 import click
 
@@ -15,6 +16,7 @@ from hookonce.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
 from .ending import terminated_as_interrupted
 from .loading import load_receiver, stand_in_secrets
 from .output import Output, json_option
+from .stores import check_store, chosen_url, store_file_option
 
 __all__ = ["chaos"]
 
@@ -56,6 +58,7 @@ _COUNTED = {
     help="Use this store, and an endpoint of its own in it. By default SQLite in a temporary"
     " folder.",
 )
+@store_file_option
 @click.option(
     "--inbox/--inline",
     "with_inbox",
@@ -69,6 +72,7 @@ def chaos(
     rate: float,
     seed: int | None,
     store_url: str | None,
+    store_file: Path | None,
     *,
     with_inbox: bool | None,
     as_json: bool,
@@ -87,6 +91,9 @@ def chaos(
 
     For example: hookonce chaos app.hooks:receiver --events 2000 --seed 7
     """
+    store_url = chosen_url(store_url, store_file)
+    if store_url is not None:
+        check_store(store_url)  # in virtual time a store that is away is waited for much longer
     with stand_in_secrets():
         target = load_receiver(receiver)
     output = Output(as_json=as_json)

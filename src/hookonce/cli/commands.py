@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from http import HTTPStatus
 
 import click
@@ -17,7 +19,7 @@ from .demo import demo
 from .doctor import doctor
 from .emulate import emulate
 from .inbox import inbox
-from .output import Output
+from .output import Output, printable, system_fault
 from .send import send
 from .serve import DEFAULT_PORT, serve
 from .verify import explain, verify
@@ -26,13 +28,51 @@ from .worker import worker
 __all__ = ["cli"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Ends in one line where the system refuses something, and shows no text as it came."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            # Final, for it is not meant to change; but there is no other place for all of them.
+            error.message = printable(error.message)  # type: ignore[misc]
+            raise
+        except (OSError, ExceptionGroup) as error:
+            refused = _refused(error)
+            if refused is None:
+                raise
+            if refused.errno == errno.EPIPE:  # nobody reads any more, which click knows how to end
+                raise refused from None
+            _forget_output()
+            raise click.ClickException(printable(system_fault(refused))) from error
+
+
+def _refused(error: Exception) -> OSError | None:
+    """Return what the system has refused, where that is all there is; several tasks may print."""
+    if isinstance(error, ExceptionGroup):
+        refused = [_refused(one) for one in error.exceptions]
+        return refused[0] if all(refused) else None
+    return error if isinstance(error, OSError) else None
+
+
+def _forget_output() -> None:
+    """Let go what a full disk has not taken: the interpreter would try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hookonce")
 def cli() -> None:
     """Receive signed webhooks: every hook, once; none lost.
 
     Secrets come from the environment variable HOOKONCE_SECRETS (several with spaces between, newest
-    first) or from a file with one a line, never from the command line.
+    first) or from a file with one a line, never from the command line. The URL of a store, which
+    may have a password in it, can come from HOOKONCE_STORE or a file as well.
     """
 
 

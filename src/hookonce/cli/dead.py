@@ -26,6 +26,7 @@ from .stores import (
     check_selection,
     endpoint_option,
     for_each,
+    only,
     pages_of_letters,
     run,
     store_argument,
@@ -53,12 +54,14 @@ def dead() -> None:
     """Look at dead letters, run them again, or discard them.
 
     STORE_URL is what the receiver has as its store, for example sqlite:///hookonce.db or
-    redis://localhost:6379/0.
+    redis://localhost:6379/0. Where it has a password in it, put it into the environment variable
+    HOOKONCE_STORE, or into a file named by --store-file, and leave it out: every user of the
+    machine sees arguments.
     """
 
 
 @dead.command("list")
-@store_argument
+@store_argument()
 @click.option("--endpoint", help="Only those of this endpoint.")
 @click.option("--type", "event_type", help="Only those of this event type.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
@@ -79,16 +82,18 @@ def list_letters(
 
 
 @dead.command()
-@store_argument
-@click.argument("event_id", metavar="ID")
+@store_argument("ID")
 @endpoint_option
 @click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
 @json_option
-def show(store_url: str, event_id: str, endpoint: str, *, raw: bool, as_json: bool) -> None:
+def show(
+    store_url: str, event_ids: tuple[str, ...], endpoint: str, *, raw: bool, as_json: bool
+) -> None:
     """Show one dead letter with its attempts and its body.
 
     Bytes that are no text are shown as escapes; --raw gives them as they came.
     """
+    event_id = only(event_ids)
     key = delivery_key(endpoint, event_id)
     letter = with_store(store_url, lambda store: store.dead_letter(key))
     if letter is None:
@@ -101,8 +106,7 @@ def show(store_url: str, event_id: str, endpoint: str, *, raw: bool, as_json: bo
 
 
 @dead.command()
-@store_argument
-@click.argument("event_ids", metavar="[ID]...", nargs=-1)
+@store_argument("[ID]...")
 @click.option("--all", "every", is_flag=True, help="Discard every dead letter of the endpoint.")
 @click.option("--type", "event_type", help="Discard those of this event type.")
 @endpoint_option

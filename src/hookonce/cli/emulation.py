@@ -148,12 +148,7 @@ class Run:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(service)
             if port is not None:
-                try:
-                    base_url, _ = await stack.enter_async_context(serving(service.api, port))
-                except OSError as error:
-                    raise click.ClickException(
-                        f"cannot serve on port {port}: {error.strerror}"
-                    ) from error
+                base_url, _ = await stack.enter_async_context(serving(service.api, port))
                 key = service.new_key()
                 self._output.record({"api": base_url, "key": key}, f"API at {base_url}, key {key}")
             self._output.say()

@@ -13,26 +13,49 @@ from typing import NoReturn
 
 import click
 
+from hookonce import Limits
 from hookonce.delivery.dispatch import THREAD_NAME_PREFIX
 
-__all__ = ["end_with_its_threads", "ended_by_signals", "terminated_as_interrupted"]
+__all__ = [
+    "end_seconds_of",
+    "end_with_its_threads",
+    "ended_by_signals",
+    "terminated_as_interrupted",
+]
 
 _IDLE_THREAD_SECONDS = 0.2
 
 # What a shell reports for a process that a signal has ended.
 _ENDED_BY_SIGNAL = 128
 
+# How many calls one after the other may find the store hanging: those of handlers that end, of
+# those that are released, and of the workers.
+_LAST_CALLS = 10
+
+
+def end_seconds_of(limits: Limits) -> float:
+    """Return how long a receiver with these limits needs at most to end in order."""
+    return limits.drain_seconds + _LAST_CALLS * limits.store_seconds
+
 
 @contextmanager
-def ended_by_signals(end: Callable[[], object]) -> Iterator[None]:
+def ended_by_signals(end: Callable[[], object], *, at_once: bool = True) -> Iterator[None]:
     """Call ``end`` at the first SIGTERM or SIGINT; end the process at once at the second.
 
     The default disposition would not do for the second: a container's first process ignores it.
+
+    Args:
+        end: what to call.
+        at_once: take note of a second signal. A supervisor ends its processes itself, and the first
+            may reach them twice: from it, and from what has sent it to all of them.
+
     """
     asked = False
 
     def take(number: int, _: FrameType | None) -> None:
         nonlocal asked
+        if asked and not at_once:
+            return
         if asked:
             _end_now(_ENDED_BY_SIGNAL + number)
         asked = True

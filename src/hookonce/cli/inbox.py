@@ -13,7 +13,7 @@ from hookonce.stores.values import DeliveryKey, Entry, StoreStats, delivery_key
 
 from .output import Output, json_option
 from .records import print_event, time_text
-from .stores import check_selection, endpoint_option, for_each, store_argument, with_store
+from .stores import check_selection, endpoint_option, for_each, only, store_argument, with_store
 
 __all__ = ["inbox"]
 
@@ -36,12 +36,14 @@ def inbox() -> None:
     """Look at what waits for workers, and hurry it on.
 
     STORE_URL is what the receiver has as its store, for example sqlite:///hookonce.db or
-    redis://localhost:6379/0.
+    redis://localhost:6379/0. Where it has a password in it, put it into the environment variable
+    HOOKONCE_STORE, or into a file named by --store-file, and leave it out: every user of the
+    machine sees arguments.
     """
 
 
 @inbox.command()
-@store_argument
+@store_argument()
 @click.option("--endpoint", help="Only what belongs to this endpoint.")
 @json_option
 def stats(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
@@ -79,7 +81,7 @@ def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
 
 
 @inbox.command("list")
-@store_argument
+@store_argument()
 @click.option("--endpoint", help="Only events of this endpoint.")
 @click.option("--type", "event_type", help="Only events of this type.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
@@ -103,16 +105,18 @@ def list_entries(
 
 
 @inbox.command()
-@store_argument
-@click.argument("event_id", metavar="ID")
+@store_argument("ID")
 @endpoint_option
 @click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
 @json_option
-def show(store_url: str, event_id: str, endpoint: str, *, raw: bool, as_json: bool) -> None:
+def show(
+    store_url: str, event_ids: tuple[str, ...], endpoint: str, *, raw: bool, as_json: bool
+) -> None:
     """Show one event in the inbox with its failed attempts and its body.
 
     Bytes that are no text are shown as escapes; --raw gives them as they came.
     """
+    event_id = only(event_ids)
     key = delivery_key(endpoint, event_id)
     entry = with_store(store_url, lambda store: store.entry(key))
     if entry is None:
@@ -125,8 +129,7 @@ def show(store_url: str, event_id: str, endpoint: str, *, raw: bool, as_json: bo
 
 
 @inbox.command()
-@store_argument
-@click.argument("event_ids", metavar="[ID]...", nargs=-1)
+@store_argument("[ID]...")
 @click.option("--all", "every", is_flag=True, help="Retry everything that waits at the endpoint.")
 @click.option("--type", "event_type", help="Retry what waits and is of this event type.")
 @endpoint_option
@@ -181,7 +184,7 @@ async def _waiting(store: InboxStore, endpoint: str, event_type: str | None) -> 
 
 
 @inbox.command()
-@store_argument
+@store_argument()
 @json_option
 def prune(store_url: str, *, as_json: bool) -> None:
     """Remove records of handled events whose retention is over.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from hookonce.verification.providers import (
     read_environment,
 )
 from hookonce.verification.secrets import new_secret, secret_lines
+
+from .output import system_fault
 
 __all__ = [
     "import_named",
@@ -80,6 +82,12 @@ def load_receiver(name: str) -> Receiver:
         raise click.ClickException(str(error.args[0])) from None
     except SecretError as error:
         raise click.ClickException(f"{name.partition(':')[0]} cannot start: {error}") from None
+    except OSError as error:
+        module_name = name.partition(":")[0]
+        raise click.ClickException(
+            f"{module_name} cannot start: {system_fault(error)}; python -c 'import {module_name}'"
+            " shows where it comes from"
+        ) from error
     if isinstance(receiver, Receiver):
         return receiver
     module_name, _, attribute = name.partition(":")
@@ -91,7 +99,8 @@ def load_receiver(name: str) -> Receiver:
 def import_named(name: str) -> object:
     """Return what ``MODULE:NAME`` names; what the module raises passes.
 
-    Modules are looked for in the current folder too, as ``python -m`` does.
+    Modules are looked for in the current folder too, as ``python -m`` does, and as there not where
+    ``PYTHONSAFEPATH`` is set: a folder that is written to is no place for them.
 
     Raises:
         LookupError: there is nothing of that name; the text says so.
@@ -102,9 +111,9 @@ def import_named(name: str) -> object:
         raise LookupError(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    with suppress(FileNotFoundError):  # somebody has removed it
+        if not sys.flags.safe_path and (folder := os.getcwd()) not in sys.path:
+            sys.path.insert(0, folder)
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["Output", "cut", "json_option", "one_line"]
+__all__ = ["Output", "cut", "json_option", "one_line", "printable", "system_fault"]
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a line, for programs."
@@ -38,7 +38,7 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = _Console(highlight=False, soft_wrap=True)
 
     def record(self, record: Mapping[str, Any], line: str, style: str = "") -> None:
         """Print one record: as JSON, or as the line that says the same to a person."""
@@ -95,7 +95,13 @@ class Output:
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def _print(self, line: str, style: str) -> None:
-        self._console.print(Text(_printable(line), style=style))
+        self._console.print(Text(printable(line), style=style))
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the error pass: to end here, in the middle of a task, would leave things open."""
+        raise  # noqa: PLE0704 - it is called where the error is handled
 
 
 def one_line(value: object) -> str:
@@ -109,11 +115,17 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     r"""Return text with an escape (``\x1b``) for each character that a terminal may act on."""
     return "".join(
         char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text
     )
+
+
+def system_fault(error: OSError) -> str:
+    """Return what the system has refused, and of which file."""
+    what = error.strerror or type(error).__name__
+    return what if error.filename is None else f"{what}: {str(error.filename)!r}"
 
 
 def _print_json(record: Mapping[str, Any]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging.config
 import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -15,13 +17,16 @@ import uvicorn
 
 from hookonce import Receiver
 from hookonce.http.app import ASGIApp, Route, application, elsewhere
+from hookonce.stores.memory import MemoryStore
 
 from .collecting import collect_rarely
-from .ending import end_with_its_threads
+from .ending import end_seconds_of, end_with_its_threads
+from .listeners import bound, url_of
 from .loading import load_receiver
 from .logs import LOG_CONFIG
 from .metrics import metrics_of, metrics_option
 from .stores import run
+from .supervisor import supervised
 
 if TYPE_CHECKING:
     from hookonce.inspector import Inspector
@@ -79,6 +84,14 @@ def service_app(
     help="A name the inspector is reached by, beside those of this machine; may be repeated.",
 )
 @metrics_option
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many processes answer at the port; with more than one, another starts them again when"
+    " they die.",
+)
 def serve(
     receiver: str,
     host: str,
@@ -87,8 +100,14 @@ def serve(
     with_inspector: bool,
     inspector_hosts: tuple[str, ...],
     metrics: bool,
+    workers: int,
 ) -> None:
     """Serve MODULE:RECEIVER over HTTP, with /livez and /readyz beside it.
+
+    With --workers several processes share port and store, which SQLite and Redis can be, and each
+    works on an embedded inbox. Limits are those of one process; /readyz tells of the one that
+    answers. What cannot start, or dies again and again, ends the command with its message. The
+    first SIGTERM or Ctrl-C lets all of them end in order, the second ends them at once.
 
     For example: hookonce serve app.hooks:receiver --port 9000
     """
@@ -98,7 +117,18 @@ def serve(
         raise click.UsageError("--inspector-host is of no use without --inspector")
     if with_inspector and f"{path}/".startswith(f"{INSPECTOR_PATH}/"):
         raise click.BadParameter(f"{INSPECTOR_PATH} is where the inspector is")
+    listeners, member = None, None
+    if workers > 1:
+        _check_shared(with_inspector=with_inspector, with_metrics=metrics)
+        logging.config.dictConfig(LOG_CONFIG)
+        listeners = bound(host, port)
+        member = supervised(workers, f"{receiver} running on {url_of(listeners)}", listeners)
     target = load_receiver(receiver)
+    if member is not None and isinstance(target.store, MemoryStore):
+        raise click.ClickException(
+            f"{receiver} has its store in memory, where no other process sees what was handled; for"
+            " --workers give it sqlite:///file.db or redis://host"
+        )
     inspector = _inspector(target, inspector_hosts) if with_inspector else None
     run(_open_once(target))  # says in one line what the server would print a traceback for
     app = service_app(target, path, inspector, metrics_of(target, path) if metrics else ())
@@ -110,24 +140,55 @@ def serve(
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
     collect_rarely()
-    server = _Server(config, before_end=inspector.end if inspector else lambda: None)
+    end_seconds = _SHUTDOWN_SECONDS + end_seconds_of(target.limits)
+    server = _Server(
+        config,
+        before_end=inspector.end if inspector else lambda: None,
+        after_start=partial(member.is_at_work, end_seconds) if member else None,
+    )
     with suppress(KeyboardInterrupt):
-        server.run()
+        server.run(listeners)
     if not server.started:
         sys.exit(_START_FAILED)
     end_with_its_threads()
 
 
 class _Server(uvicorn.Server):
-    """Calls ``before_end`` before it waits for connections: a live page would never close its."""
+    """Calls ``before_end`` before it waits for connections: a live page would never close its.
 
-    def __init__(self, config: uvicorn.Config, *, before_end: Callable[[], object]) -> None:
+    It calls ``after_start`` when it answers.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        before_end: Callable[[], object],
+        after_start: Callable[[], object] | None = None,
+    ) -> None:
         super().__init__(config)
         self._before_end = before_end
+        self._after_start = after_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._after_start is not None:
+            self._after_start()
 
     async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
         self._before_end()
         await super().shutdown(None if sockets is None else list(sockets))
+
+
+def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
+    """End with the usage where a page would show what one process has done, whichever answers."""
+    if with_inspector:
+        raise click.UsageError("--inspector shows one process; leave out --workers to look at it")
+    if with_metrics and "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        raise click.UsageError(
+            "--metrics with --workers adds up in a folder; set PROMETHEUS_MULTIPROC_DIR to an empty"
+            " one"
+        )
 
 
 def _inspector(receiver: Receiver, hosts: Sequence[str]) -> Inspector:
@@ -157,7 +218,10 @@ async def serving(app: ASGIApp, port: int) -> AsyncIterator[tuple[str, asyncio.E
     # Named as TCP, or asyncio does not switch off Nagle's algorithm, which costs 40 ms an answer.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise click.ClickException(f"cannot serve on port {port}: {error.strerror}") from error
         config = uvicorn.Config(app, log_config=None, access_log=False)
         server = uvicorn.Server(config)
         stopped = asyncio.Event()

@@ -18,7 +18,7 @@ from hookonce.verification.secrets import new_secret
 from ..ending import terminated_as_interrupted
 from ..output import Output, json_option
 from ..serve import service_app, serving
-from ..stores import named_store, pages_of_letters, run
+from ..stores import chosen_url, named_store, pages_of_letters, run, store_file_option
 from .inbox import InboxDemo
 from .inline import InlineDemo
 from .log import HEADING, Log
@@ -36,6 +36,7 @@ __all__ = ["demo"]
     help="Use this store, such as redis://localhost:6379/0, and an endpoint of its own in it."
     " By default SQLite in a temporary folder.",
 )
+@store_file_option
 @click.option("--keep", is_flag=True, help="Keep serving afterwards, for deliveries of your own.")
 @click.option(
     "--port",
@@ -44,22 +45,28 @@ __all__ = ["demo"]
     help="The loopback port to serve on; a free one by default.",
 )
 @json_option
-def demo(store_url: str | None, port: int, *, with_inbox: bool, keep: bool, as_json: bool) -> None:
+def demo(
+    store_url: str | None,
+    store_file: Path | None,
+    port: int,
+    *,
+    with_inbox: bool,
+    keep: bool,
+    as_json: bool,
+) -> None:
     """Show the main job: real signed deliveries to a real server, and what became of each.
 
     With --inbox also what the worker's attempts lead to: retries, dead letters, and a replay.
 
     Exits 0 only if every outcome was the right one.
     """
+    store_url = chosen_url(store_url, store_file)
     output = Output(as_json=as_json)
     # The library's own log would tell the same story in between.
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
     with terminated_as_interrupted(), TemporaryDirectory(prefix="hookonce-demo-") as folder:
         stage = _Stage(Path(folder), store_url, output, with_inbox=with_inbox)
-        try:
-            right = run(stage.demonstrate(port, keep=keep))
-        except OSError as error:
-            raise click.ClickException(f"cannot serve on port {port}: {error.strerror}") from error
+        right = run(stage.demonstrate(port, keep=keep))
     if not right:
         raise SystemExit(1)
 
@@ -124,6 +131,8 @@ class _Stage:
 
     def _announce(self, base_url: str) -> None:
         secret_file = self._folder / "secret"
+        secret_file.touch()
+        secret_file.chmod(0o600)  # while there is nothing in it
         secret_file.write_text(self._secrets[0], encoding="utf-8")
         self._output.record(
             {"url": f"{base_url}{PATH}", "secrets_file": str(secret_file)},

@@ -6,14 +6,16 @@ that, so pruning walks the primary key instead.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import apsw
 
 from ...errors import StoreError
 
-__all__ = ["check_owner", "migrate", "transaction"]
+__all__ = ["check_owner", "create_private", "migrate", "transaction"]
 
 _APPLICATION_ID = 0x686F6F6B  # "hook": other programs' files are recognised as such
 
@@ -126,6 +128,20 @@ def _add_owed(connection: apsw.Connection) -> None:
 
 # The step at index n leads from version n to n + 1.
 _MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (_create, _add_inbox, _add_owed)
+
+
+def create_private(path: Path) -> None:
+    """Make the file for its owner alone under any umask, unless it is there; it holds bodies.
+
+    SQLite gives the files beside it the same permissions. What cannot be made it explains itself.
+    """
+    with suppress(OSError):
+        # Where a symbolic link leads to nothing yet, SQLite would make that.
+        descriptor = os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import apsw
 from ...errors import StoreError
 from ...verification.loggers import get_logger
 from .batch import Bulk, CallT, Job, Step, answer, commit, fail
-from .schema import check_owner, migrate, transaction
+from .schema import check_owner, create_private, migrate, transaction
 
 __all__ = ["Maintenance", "Writer"]
 
@@ -209,6 +209,7 @@ class Writer:
             self._close()
 
     def _open(self) -> apsw.Connection:
+        create_private(self._path)
         connection = apsw.Connection(str(self._path))
         try:
             connection.set_busy_timeout(_BUSY_MILLISECONDS)

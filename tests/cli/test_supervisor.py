@@ -1,0 +1,378 @@
+"""`serve --workers` and `worker --processes`: what dies is replaced, and all ends in order."""
+
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from .inboxes import APP, deliver, journal, url_of
+from .running import (
+    COMMAND,
+    PATIENCE_SECONDS,
+    SECRET,
+    Process,
+    eventually,
+    invoke,
+    run,
+    running,
+)
+
+# Where a file says so, the module cannot be imported, or ends the process as a fault in C does.
+FRAGILE = """
+if Path("is broken").exists():
+    raise SystemExit("this module is broken")
+if Path("falls").exists():
+    os._exit(7)
+"""
+
+IN_A_GROUP = [
+    *(sys.executable, "-c", "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"),
+    *COMMAND,
+]
+
+SERVE = ["serve", "hooks:inline", "--port", "0", "--workers", "2"]
+WORK = ["worker", "hooks:receiver", "--processes", "2"]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Return a folder with a module that has a receiver with an inbox, and one without."""
+    inline = (
+        "inline = Receiver(secrets=EnvironmentSecrets(), limits=limits,"
+        ' store=os.environ.get("INLINE_STORE", "sqlite:///inline.db"))'
+    )
+    app = re.sub("inline = .*", inline, APP).replace(
+        "@receiver.on", "@inline.on(CommentReceived)\n@receiver.on"
+    )
+    app = app.replace("started {event.id}", "started {event.id} in {os.getpid()}")
+    (tmp_path / "hooks.py").write_text(app + FRAGILE)
+    return tmp_path
+
+
+@pytest.fixture
+def server(here: Path) -> Iterator[Process]:
+    """Serve in two processes, which are at work."""
+    with running(*SERVE, here=here, secrets=[SECRET]) as process:
+        at_work(process, 2)
+        yield process
+
+
+def at_work(process: Process, count: int) -> list[int]:
+    """Return the ids of the processes that have got to work, once there are so many."""
+
+    def found() -> list[int]:
+        return [int(pid) for pid in re.findall(r"process (\d+) is at work\n", process.errors)]
+
+    eventually(lambda: len(found()) >= count or process.process.poll() is not None, what="at work")
+    assert len(found()) == count, process.errors
+    return found()
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process is there, and no zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def gone(*pids: int) -> None:
+    """Return once none of these processes is there."""
+    eventually(lambda: not any(lives(pid) for pid in pids), what=f"{pids} are gone")
+
+
+def handled_by(here: Path, url: str, event_id: str) -> int:
+    """Deliver an event, and return which process has handled it."""
+    status, reason = deliver(url, event_id)
+    assert (status, reason) == (200, "handled")
+    return runs_of(here, event_id)[0]
+
+
+def runs_of(here: Path, event_id: str) -> list[int]:
+    """Return which processes have begun to handle an event, in turn."""
+    lines = [re.fullmatch(rf"started {event_id} in (\d+) \d", line) for line in journal(here)]
+    return [int(found[1]) for found in lines if found]
+
+
+def test_both_processes_answer_at_one_port_and_a_copy_is_a_duplicate_in_either(
+    here: Path, server: Process
+) -> None:
+    url, pids = url_of(server), at_work(server, 2)
+    held = [here / f"hold evt_{n}" for n in range(8)]
+    for hold in held:
+        hold.touch()
+    with ThreadPoolExecutor(len(held)) as senders:
+        answers = [senders.submit(deliver, url, f"evt_{n}") for n in range(len(held))]
+        os.kill(pids[0], signal.SIGSTOP)
+        eventually(lambda: len(journal(here)) >= 1, what="one of them handles")
+        os.kill(pids[0], signal.SIGCONT)
+        for hold in held:
+            hold.unlink()
+        assert {answer.result(PATIENCE_SECONDS) for answer in answers} == {(200, "handled")}
+    for n in range(len(held)):
+        assert deliver(url, f"evt_{n}") == (200, "duplicate")
+        assert len(runs_of(here, f"evt_{n}")) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_killed_process_is_replaced_and_the_port_goes_on_being_answered(
+    which: int, here: Path, server: Process
+) -> None:
+    url, pids = url_of(server), at_work(server, 2)
+    os.kill(pids[which], signal.SIGKILL)
+    gone(pids[which])
+    assert handled_by(here, url, "evt_meanwhile") == pids[1 - which]
+    new = at_work(server, 3)[-1]
+    os.kill(pids[1 - which], signal.SIGSTOP)
+    assert handled_by(here, url, "evt_after") == new
+    os.kill(pids[1 - which], signal.SIGCONT)
+    server.printed(rf"hookonce: process {pids[which]} was ended by SIGKILL")
+
+
+@pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_handlers_finish_in_every_process(
+    way: signal.Signals, here: Path, server: Process
+) -> None:
+    url, pids = url_of(server), at_work(server, 2)
+    hold = here / "hold evt_slow"
+    hold.touch()
+    with ThreadPoolExecutor(1) as elsewhere:
+        waiting = elsewhere.submit(deliver, url, "evt_slow")
+        eventually(lambda: runs_of(here, "evt_slow"), what="the handler runs")
+        server.signal(way)
+        server.printed("ending: running handlers may finish in 2 processes")
+        eventually(lambda: is_refused(url), what="nobody listens any more")
+        hold.unlink()
+        assert waiting.result(PATIENCE_SECONDS) == (200, "handled")
+        ended = server.ended()
+    assert (ended.status, ended.output) == (0, "")
+    assert "Traceback" not in ended.errors
+    gone(*pids)
+
+
+def is_refused(url: str) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
+
+
+def test_ctrl_c_on_a_terminal_is_one_signal_for_each_process(here: Path) -> None:
+    """It goes to the whole group, and two would end a process at once."""
+    hold = here / "hold evt_slow"
+    hold.touch()
+    with (
+        running(*SERVE, here=here, secrets=[SECRET], command=IN_A_GROUP) as server,
+        ThreadPoolExecutor(1) as elsewhere,
+    ):
+        at_work(server, 2)
+        waiting = elsewhere.submit(deliver, url_of(server), "evt_slow")
+        eventually(lambda: runs_of(here, "evt_slow"), what="the handler runs")
+        os.killpg(server.process.pid, signal.SIGINT)
+        server.printed("ending: running handlers may finish")
+        hold.unlink()
+        assert waiting.result(PATIENCE_SECONDS) == (200, "handled")
+        assert server.ended().status == 0
+
+
+def test_a_second_signal_ends_all_at_once(here: Path, server: Process) -> None:
+    url, pids = url_of(server), at_work(server, 2)
+    (here / "hold evt_slow").touch()
+    with ThreadPoolExecutor(1) as elsewhere:
+        waiting = elsewhere.submit(deliver, url, "evt_slow")
+        eventually(lambda: runs_of(here, "evt_slow"), what="the handler runs")
+        server.signal(signal.SIGTERM)
+        server.printed("a second signal ends at once")
+        server.signal(signal.SIGTERM)
+        assert server.ended().status == 128 + signal.SIGTERM
+        with suppress(httpx2.TransportError):
+            waiting.result(PATIENCE_SECONDS)
+    gone(*pids)
+
+
+def test_processes_end_in_order_when_their_supervisor_is_killed(
+    here: Path, server: Process
+) -> None:
+    url, pids = url_of(server), at_work(server, 2)
+    hold = here / "hold evt_slow"
+    hold.touch()
+    with ThreadPoolExecutor(1) as elsewhere:
+        waiting = elsewhere.submit(deliver, url, "evt_slow")
+        eventually(lambda: runs_of(here, "evt_slow"), what="the handler runs")
+        server.signal(signal.SIGKILL)
+        eventually(lambda: server.errors.count("Shutting down") == 2, what="both end")
+        hold.unlink()
+        assert waiting.result(PATIENCE_SECONDS) == (200, "handled")
+    gone(*pids)
+    assert is_refused(url)
+
+
+def test_a_process_that_hangs_at_the_end_is_killed_in_bounded_time(here: Path) -> None:
+    module = here / "hooks.py"
+    module.write_text(
+        module.read_text().replace("limits = Limits(", "limits = Limits(store_seconds=0.1,")
+    )
+    with running(*WORK, here=here, secrets=[SECRET], environment={"DRAIN": "0.1"}) as worker:
+        hanging, other = at_work(worker, 2)
+        os.kill(hanging, signal.SIGSTOP)
+        worker.signal(signal.SIGTERM)
+        ended = worker.ended()
+    assert ended.status == 1
+    assert f"killing what has not ended in time: [{hanging}]" in ended.errors
+    gone(hanging, other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (SERVE, {"INLINE_STORE": "memory://"}, "hooks:inline has its store in memory"),
+        (SERVE, {"INLINE_STORE": "sqlite:///no/folder/a.db"}, "does its folder exist"),
+        (WORK, {"STORE": "sqlite:///no/folder/a.db"}, "does its folder exist"),
+        (["worker", "hooks:missing", "--processes", "3"], {}, "there is no 'missing' in hooks"),
+        (["worker", "hooks:inline", "--processes", "3"], {}, "hooks:inline has no inbox"),
+    ],
+)
+def test_what_cannot_start_is_said_once_and_not_tried_again(
+    arguments: list[str], environment: dict[str, str], message: str, here: Path
+) -> None:
+    result = run(*arguments, here=here, secrets=[SECRET], environment=environment)
+    result.says(message)
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(here: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = ["serve", "hooks:inline", "--workers", "2", "--port", str(port)]
+        run(*arguments, here=here, secrets=[SECRET]).says("cannot listen on", "already in use")
+
+
+@pytest.mark.parametrize("command", [SERVE, WORK])
+def test_one_that_dies_in_its_start_without_a_word_is_reported(
+    command: list[str], here: Path
+) -> None:
+    (here / "falls").touch()
+    result = run(*command, here=here, secrets=[SECRET])
+    assert (result.status, result.output) == (7, "")
+    assert re.search(r"process \d+ ended with 7 before it was at work\n\Z", result.errors)
+
+
+def test_processes_that_die_soon_after_their_start_again_and_again_end_the_command(
+    here: Path,
+) -> None:
+    killed: set[int] = set()
+
+    def killed_one_more() -> bool:
+        before = len(killed)
+        for found in re.findall(r"process (\d+) is at work\n", served.errors):
+            if int(found) not in killed and lives(int(found)):
+                os.kill(int(found), signal.SIGKILL)
+                killed.add(int(found))
+        return len(killed) > before or served.process.poll() is not None
+
+    with running(*SERVE, here=here, secrets=[SECRET]) as served:
+        while served.process.poll() is None:
+            eventually(killed_one_more, what="another is started, or it gives up")
+        ended = served.ended()
+    assert ended.status == 1
+    assert "the last of 5 that did not live long, and none is well; giving up" in ended.errors
+    pauses = [float(p) for p in re.findall(r"another is started in ([\d.]+) s", ended.errors)]
+    assert pauses == [0.0, 0.5, 1.0, 2.0], "they grow"
+    assert len(killed) <= 6, "no storm of starts"
+
+
+def test_a_process_whose_restart_fails_is_started_again_later(here: Path, server: Process) -> None:
+    pids = at_work(server, 2)
+    (here / "is broken").touch()
+    os.kill(pids[0], signal.SIGKILL)
+    server.printed("this module is broken")
+    assert handled_by(here, url_of(server), "evt_meanwhile") == pids[1]
+    (here / "is broken").unlink()
+    at_work(server, 3)
+
+
+def test_a_killed_worker_is_replaced_and_what_it_was_at_is_handled(here: Path) -> None:
+    hold = here / "hold evt_slow"
+    hold.touch()
+    arguments = ["serve", "hooks:receiver", "--port", "0"]
+    with (
+        running(*arguments, here=here, secrets=[SECRET]) as server,
+        running(*WORK, here=here, secrets=[SECRET], environment={"LEASE": "0.5"}) as worker,
+    ):
+        at_work(worker, 2)
+        assert deliver(url_of(server), "evt_slow") == (202, "stored")
+        eventually(lambda: runs_of(here, "evt_slow"), what="the handler runs")
+        os.kill(runs_of(here, "evt_slow")[0], signal.SIGKILL)
+        hold.unlink()
+        eventually(lambda: "finished evt_slow 2" in journal(here), what="another has handled it")
+        at_work(worker, 3)
+        shown = run("inbox", "stats", "sqlite:///hookonce.db", here=here).output
+        assert "depth: 0\n" in shown
+        worker.signal(signal.SIGTERM)
+        ended = worker.ended()
+    assert ended.status == 0
+    assert "Traceback" not in ended.errors
+
+
+def test_a_signal_that_reaches_a_worker_twice_still_lets_its_handler_finish(here: Path) -> None:
+    """A service manager sends it to every process, and the supervisor passes its own on."""
+    hold = here / "hold evt_slow"
+    hold.touch()
+    arguments = ["serve", "hooks:receiver", "--port", "0"]
+    with (
+        running(*arguments, here=here, secrets=[SECRET]) as server,
+        running(*WORK, here=here, secrets=[SECRET]) as worker,
+    ):
+        pids = at_work(worker, 2)
+        deliver(url_of(server), "evt_slow")
+        eventually(lambda: runs_of(here, "evt_slow"), what="the handler runs")
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        worker.signal(signal.SIGTERM)
+        worker.printed("ending: running handlers may finish")
+        hold.unlink()
+        assert worker.ended().status == 0
+    assert "finished evt_slow 1" in journal(here)
+
+
+def test_each_process_works_on_an_embedded_inbox(here: Path) -> None:
+    arguments = ["serve", "hooks:receiver", "--port", "0", "--workers", "2"]
+    environment = {"EMBEDDED": "1"}
+    with running(*arguments, here=here, secrets=[SECRET], environment=environment) as server:
+        at_work(server, 2)
+        assert deliver(url_of(server), "evt_1") == (202, "stored")
+        eventually(lambda: "finished evt_1 1" in journal(here), what="it is handled")
+        assert "workers: 2\n" in run("inbox", "stats", "sqlite:///hookonce.db", here=here).output
+        assert httpx2.get(f"{url_of(server)}/readyz", trust_env=False).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--inspector", "--inspector shows one process; leave out --workers"),
+        ("--metrics", "set PROMETHEUS_MULTIPROC_DIR to an empty one"),
+    ],
+)
+def test_what_would_show_one_process_alone_is_refused(option: str, message: str) -> None:
+    invoke(*SERVE, option).says(message, status=2)
+
+
+def test_metrics_of_several_processes_add_up(here: Path) -> None:
+    folder = here / "metrics"
+    folder.mkdir()
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    with running(
+        *SERVE, "--metrics", here=here, secrets=[SECRET], environment=environment
+    ) as server:
+        pids, url = at_work(server, 2), url_of(server)
+        for number, stopped in enumerate(pids):
+            os.kill(stopped, signal.SIGSTOP)
+            assert handled_by(here, url, f"evt_{number}") != stopped
+            os.kill(stopped, signal.SIGCONT)
+        shown = httpx2.get(f"{url}/metrics", trust_env=False).text
+    assert re.search(r'hookonce_deliveries_total\{.*reason="handled".*\} 2\.0', shown), shown

@@ -1,0 +1,64 @@
+"""The files that hold bodies are for their owner alone, whatever the umask of the process."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import Delivery, Token
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the test's process have a umask."""
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def modes_in(folder: Path) -> dict[str, int]:
+    return {one.name: stat.S_IMODE(one.stat().st_mode) for one in folder.iterdir()}
+
+
+async def modes_beside(path: Path, folder: Path) -> dict[str, int]:
+    """Return the permissions of every file in a folder while a store is open and holds a body."""
+    store = SQLiteStore(path)
+    await store.open()
+    try:
+        await store.put(Delivery("default", "evt_1", None, 0.0, b"{}"), Token("put"))
+        return modes_in(folder)
+    finally:
+        await store.aclose()
+
+
+PRIVATE = {f"hookonce.db{end}": 0o600 for end in ("", "-wal", "-shm")}
+
+
+@pytest.mark.usefixtures("umask")
+async def test_a_new_database_and_the_files_beside_it_are_for_their_owner_alone(
+    tmp_path: Path,
+) -> None:
+    assert await modes_beside(tmp_path / "hookonce.db", tmp_path) == PRIVATE
+
+
+@pytest.mark.usefixtures("umask")
+async def test_so_is_one_at_the_end_of_a_symbolic_link(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o700)
+    (tmp_path / "link.db").symlink_to(volume / "hookonce.db")
+    assert await modes_beside(tmp_path / "link.db", volume) == PRIVATE
+
+
+async def test_a_database_that_is_there_keeps_the_permissions_somebody_gave_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "hookonce.db"
+    await modes_beside(path, tmp_path)
+    path.chmod(0o660)
+    assert set((await modes_beside(path, tmp_path)).values()) == {0o660}
