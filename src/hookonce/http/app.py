@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,6 +26,7 @@ from .body import GoneError, TooLargeError, announced_length, note_changed_body,
 from .guard import StatusGuard, respond
 
 __all__ = [
+    "MORE_SLASHES",
     "ASGIApp",
     "DeliveryApp",
     "Message",
@@ -46,6 +48,24 @@ _NOTHING_CAME = (
     ", not even a part of it: the client is slow, or something before the receiver (middleware, a"
     " dependency) has consumed it; let that leave the receiver's path alone"
 )
+
+
+class _Slashes(Convertor[str]):
+    """Matches the slashes that are too many at the end of a path, of which nothing is needed."""
+
+    regex = "/+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("hookonce_slashes", _Slashes())
+# For a route behind the one with a trailing slash. Routers take all slashes away from the end of a
+# path they have no route for, and redirect if there is one for the rest.
+MORE_SLASHES = "{more:hookonce_slashes}"
 
 
 class Handle(Protocol):
@@ -114,7 +134,7 @@ class DeliveryApp:
 def delivery_routes(
     path: str, app: DeliveryApp, middleware: Iterable[Middleware] = ()
 ) -> list[Route]:
-    """Return routes that answer at ``path`` with and without a trailing slash.
+    """Return routes that answer at ``path`` with and without a trailing slash, and 404 with more.
 
     Starlette would redirect from one to the other, and a redirect is a failed delivery.
 
@@ -129,10 +149,13 @@ def delivery_routes(
         guarded = wrapper.cls(guarded, *wrapper.args, **wrapper.kwargs)
     guarded = StatusGuard(guarded)
     bare = path.rstrip("/")
-    return [
+    routes = [
         Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)
         for spelling in ((bare, f"{bare}/") if bare else ("/",))
     ]
+    wrong = StatusGuard(elsewhere)  # in a class: Starlette takes a function for a view
+    more = Route(f"{bare}/{MORE_SLASHES}", endpoint=wrong, name="hookonce", include_in_schema=False)
+    return [*routes, more]
 
 
 async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application

@@ -87,6 +87,7 @@ def webhook_view(receiver: Receiver) -> WebhookView:
     for alias in connections:
         view = transaction.non_atomic_requests(alias)(view)
     view.login_required = False  # what login_not_required sets, since Django 5.1
+    view.should_append_slash = False  # what no_append_slash sets, where it is included below one
     view.close = loop.close
     exempt: WebhookView = view
     return exempt

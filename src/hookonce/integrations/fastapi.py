@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from ..events import Event
-from ..http.app import ASGIApp, Message, Receive, Scope, Send
+from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
 from ..http.guard import StatusGuard
 from ..receiver import Receiver
 from .bodies import CONSUMED
@@ -99,6 +99,17 @@ def router_for(receiver: Receiver, path: str = "/webhooks", **options: Any) -> A
             response_model=None,
             include_in_schema=False,
         )
+
+    async def refuse_path(request: Request) -> Response:
+        return _Delivery(elsewhere, request)
+
+    router.add_api_route(
+        f"{bare}/{MORE_SLASHES}",
+        refuse_path,
+        methods=["POST", *_OTHER_METHODS],
+        response_model=None,
+        include_in_schema=False,
+    )
     return router
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
 from ..http.body import note_changed_body
+from ..http.guard import plain_path
 from ..receiver import Receiver
 from .bodies import BodyTooLargeError, announced_length, read_body, was_consumed
 from .loop_thread import LoopThread
@@ -140,17 +141,17 @@ class StatusGuard:
 
     Args:
         app: the application to guard.
-        paths: the paths to guard, with or without a trailing slash; every path by default.
+        paths: the paths to guard, however they are spelled; every path by default.
 
     """
 
     def __init__(self, app: WSGIApplication, paths: Collection[str] | None = None) -> None:
         self._app = app
-        self._paths = None if paths is None else {path.rstrip("/") for path in paths}
+        self._paths = None if paths is None else {plain_path(path) for path in paths}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a request on, and guard its answer."""
-        path = environ.get("PATH_INFO", "").rstrip("/")
+        path = plain_path(environ.get("PATH_INFO", ""))
         if self._paths is not None and path not in self._paths:
             return self._app(environ, start_response)
         punished = False
