@@ -238,6 +238,17 @@ class RawConnection:
         reason = json.loads(body).get("reason", "") if body.startswith(b"{") else ""
         return Answer(int(status_line.split()[1]), reason, headers, body)
 
+    async def end(self) -> None:
+        """Send no more, and go on reading."""
+        self._writer.write_eof()
+
+    async def answer_if_any(self) -> Answer | None:
+        """Return the next answer, or None where the server closes the connection without one."""
+        try:
+            return await self.answer()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
     async def is_closed(self) -> bool:
         """Return whether the server closes the connection without another byte."""
         async with asyncio.timeout(PATIENCE_SECONDS):

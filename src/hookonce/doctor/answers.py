@@ -51,6 +51,10 @@ _EXPLAINED: dict[str, tuple[str, str]] = {
         "a test of some hundred bytes is over the limit",
         "raise Limits(body_bytes=…)",
     ),
+    Reason.BODY_INCOMPLETE: (
+        "the body is consumed or cut short before the receiver",
+        f"{_LEAVE_ALONE}; the receiver's log says more",
+    ),
     Reason.STORE_UNAVAILABLE: (
         "the server cannot use its store",
         "make the store reachable from the server; its log says what is wrong",

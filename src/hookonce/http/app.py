@@ -18,11 +18,19 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..delivery.limits import Limits
-from ..delivery.outcome import NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
+from ..delivery.outcome import INCOMPLETE, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
 from ..delivery.time_limit import limited
 from ..errors import Refusal
 from ..verification.headers import RawHeaders
-from .body import GoneError, TooLargeError, announced_length, note_changed_body, read_body
+from .body import (
+    GoneError,
+    IncompleteError,
+    TooLargeError,
+    announced_length,
+    check_whole,
+    note_changed_body,
+    read_body,
+)
 from .guard import StatusGuard, respond
 
 __all__ = [
@@ -102,10 +110,13 @@ class DeliveryApp:
         headers = scope["headers"]
         pieces: list[bytes] = []
         try:
+            announced = announced_length(headers, self._limits.body_bytes)
             body = await limited(
-                self._limits.body_seconds,
-                read_body(headers, receive, self._limits.body_bytes, pieces),
+                self._limits.body_seconds, read_body(receive, self._limits.body_bytes, pieces)
             )
+            if len(body) < (announced or 1):
+                is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
+                check_whole(body, announced, is_chunked=is_chunked)
         except TooLargeError:
             _log.warning("refused a body of more than %d bytes", self._limits.body_bytes)
             await self._refuse(send, TOO_LARGE, started, closing=scope)
@@ -116,12 +127,14 @@ class DeliveryApp:
                 "" if any(pieces) else _NOTHING_CAME,
             )
             await self._refuse(send, TOO_SLOW, started, closing=scope)
+        except IncompleteError:
+            await self._refuse(send, INCOMPLETE, started, closing=scope)
         except GoneError:
             _log.info("a client went away before its body had arrived")
         else:
             outcome = await self._handle(body, headers, started=started)
             if outcome.reason == Refusal.NO_MATCHING_SIGNATURE:
-                note_changed_body(outcome, body, announced_length(headers))
+                note_changed_body(outcome, body, announced)
             await respond(send, outcome)
 
     async def _refuse(

@@ -11,9 +11,12 @@ from ..delivery.outcome import Outcome
 from ..errors import Refusal
 
 __all__ = [
+    "CONSUMED",
     "GoneError",
+    "IncompleteError",
     "TooLargeError",
     "announced_length",
+    "check_whole",
     "note_changed_body",
     "read_body",
 ]
@@ -22,6 +25,11 @@ _log = logging.getLogger("hookonce.http")
 
 
 _MOST_LENGTH_DIGITS = 18
+
+CONSUMED = (
+    "Something before the receiver (middleware, a hook, a dependency) has read it: let it leave the"
+    " receiver's path alone, or let it read by what the framework keeps for others"
+)
 
 
 class TooLargeError(Exception):
@@ -32,22 +40,18 @@ class GoneError(Exception):
     """The client is gone; nobody waits for an answer."""
 
 
-async def read_body(
-    headers: Iterable[tuple[bytes, bytes]], receive: Receive, most: int, chunks: list[bytes]
-) -> bytes:
-    """Return the whole body, collected in ``chunks`` until then.
+class IncompleteError(Exception):
+    """The body cannot be had whole, and the log says why."""
+
+
+async def read_body(receive: Receive, most: int, chunks: list[bytes]) -> bytes:
+    """Return the body, collected in ``chunks`` until then.
 
     Raises:
-        TooLargeError: it is, or is announced to be, over ``most`` bytes.
+        TooLargeError: it is over ``most`` bytes.
         GoneError: the client went away first.
 
     """
-    for name, value in headers:
-        # By its length first: int() refuses thousands of digits.
-        if name == b"content-length" and value.isdigit():
-            too_large = len(value) > _MOST_LENGTH_DIGITS or int(value) > most
-            if too_large:
-                raise TooLargeError
     size = 0
     while True:
         message = await receive()
@@ -64,12 +68,59 @@ async def read_body(
             return body
 
 
-def announced_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """Return the length a request announces for its body, if it does so in digits."""
+def announced_length(headers: Iterable[tuple[bytes, bytes]], most: int) -> int | None:
+    """Return the length a request announces for its body, if it does so in digits.
+
+    Raises:
+        TooLargeError: it is over ``most``.
+
+    """
     for name, value in headers:
-        if name == b"content-length" and value.isdigit() and len(value) <= _MOST_LENGTH_DIGITS:
+        if name == b"content-length" and value.isdigit():
+            # By its length first: int() refuses thousands of digits.
+            if len(value) > _MOST_LENGTH_DIGITS or int(value) > most:
+                raise TooLargeError
             return int(value)
     return None
+
+
+def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None:
+    """Check that no byte of a body is missing.
+
+    Of what is left no signature could match, and a bare 401 would send somebody to look for a wrong
+    secret. It happens where something has read the body before, where a connection breaks off, and
+    where a server cannot read a body: uvicorn drops that of a request to upgrade, and Django under
+    WSGI one in chunks. No delivery is empty, so chunks without a byte were lost as well.
+
+    Args:
+        body: as it arrived.
+        announced: the content-length of the request, if it had one.
+        is_chunked: whether it had a transfer-encoding, beside which a length does not count.
+
+    Raises:
+        IncompleteError: bytes are missing.
+
+    """
+    if is_chunked:
+        if body:
+            return
+        _log.error("the body of a delivery came in chunks, and nothing is left of it. %s", CONSUMED)
+    elif announced is None or len(body) >= announced:
+        return
+    elif body:
+        _log.warning(
+            "only %d of %d bytes of a body arrived: the connection broke off, or something before"
+            " the receiver has read or changed it",
+            len(body),
+            announced,
+        )
+    else:
+        _log.error(
+            "the body of a delivery is consumed: %d bytes were announced and none is left. %s",
+            announced,
+            CONSUMED,
+        )
+    raise IncompleteError
 
 
 def note_changed_body(outcome: Outcome, body: bytes, announced: int | None) -> None:

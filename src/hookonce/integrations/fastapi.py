@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -11,11 +12,13 @@ from starlette.requests import ClientDisconnect
 
 from ..events import Event
 from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
+from ..http.body import CONSUMED, IncompleteError
 from ..http.guard import StatusGuard
 from ..receiver import Receiver
-from .bodies import CONSUMED
 
 __all__ = ["DeliveryAnswer", "router_for"]
+
+_log = logging.getLogger("hookonce.http")
 
 
 class DeliveryAnswer(BaseModel):
@@ -149,9 +152,10 @@ def _pieces_of(request: Request) -> Receive:
         except ClientDisconnect:
             return {"type": "http.disconnect"}
         except RuntimeError as error:
-            raise RuntimeError(
-                f"the body of a delivery is consumed. {CONSUMED}, such as `await request.body()`"
-            ) from error
+            _log.error(
+                "the body of a delivery is consumed. %s, such as `await request.body()`", CONSUMED
+            )
+            raise IncompleteError from error
         return {"type": "http.request", "body": piece, "more_body": True}
 
     return receive
