@@ -24,7 +24,7 @@ from .delivery.records import BatchFlushed, DeliveryAnswered, Observer, Observer
 from .delivery.rotation import Rotation, RotationWatch
 from .delivery.router import Router
 from .delivery.runs import Runs
-from .errors import SecretError, StoreError
+from .errors import SecretError
 from .http.app import (
     DeliveryApp,
     Middleware,
@@ -37,7 +37,7 @@ from .http.app import (
     run_lifespan,
 )
 from .http.guard import StatusGuard, app_path
-from .http.health import Readiness, health_routes
+from .http.health import Readiness, ReadinessLook, health_routes
 from .inbox.intake import Intake
 from .inbox.letters import DeadLetters
 from .inbox.settings import Inbox
@@ -172,6 +172,15 @@ class Receiver(Router):
             limits=self._limits,
             clock=clock,
             observers=self._observers,
+        )
+        self._readiness = ReadinessLook(
+            store=store,
+            endpoint=endpoint,
+            limits=self._limits,
+            accepting=lambda: self._pipeline.accepting,
+            overdue=lambda: self._attempts.overdue,
+            watches=(self._disabling.warnings, self._rotation.warnings),
+            inbox=None if self._intake is None else self._intake.problem,
         )
         self._app = DeliveryApp(self.handle, self._limits, unread=self.note_unread)
         self._guarded = StatusGuard(self._app)
@@ -440,51 +449,32 @@ class Receiver(Router):
             self, token=token, hosts=hosts or LOOPBACK_HOSTS, redaction=redaction, bounds=bounds
         )
 
-    def health_routes(self) -> list[Route]:
-        """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application."""
-        return health_routes(self.check)
+    def health_routes(self, *, token: str | None = None) -> list[Route]:
+        """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application.
+
+        What is wrong is told to clients of this machine alone, and to those that show the token;
+        others learn whether the receiver is ready. It is looked at every few seconds at the most.
+
+        Args:
+            token: what ``Authorization: Bearer`` must show, at least 16 characters.
+
+        Raises:
+            ValueError: the token is too short.
+
+        """
+
+        async def recent() -> Readiness:  # of the parts that this receiver has then
+            return await self._readiness.recent()
+
+        return health_routes(recent, token=token)
 
     async def stats(self) -> StoreStats:
         """Return how much the store holds of this endpoint; raises StoreError."""
         return await within(self._limits.store_seconds, self._store.stats(endpoint=self._endpoint))
 
     async def check(self) -> Readiness:
-        """Return whether deliveries can be taken, and if not, why."""
-        if not self._pipeline.accepting:
-            return Readiness(("the receiver is shutting down",))
-        problems = []
-        warnings = self._disabling.warnings()
-        if self._attempts.overdue:
-            problems.append(
-                f"sync handlers beyond their time limit: {self._attempts.overdue}; each keeps one"
-                f" of {self._limits.threads} threads"
-            )
-        try:
-            warnings += self._rotation.warnings()
-            warnings += await within(self._limits.store_seconds, self._store.warnings())
-            if self._intake is None:
-                warnings += await self._stranded()
-            elif (problem := await self._intake.problem()) is not None:
-                problems.append(problem)
-        except StoreError as error:
-            _log.warning("not ready: %s", error)
-            problems.append("the store cannot be used; the log says why")
-        except SecretError as error:
-            problems.append(f"no delivery can be verified: {error}")
-        return Readiness(tuple(problems), warnings)
-
-    async def _stranded(self) -> tuple[str, ...]:
-        """Return a warning of events in an inbox that this receiver does not have any more."""
-        if not isinstance(self._store, InboxStore):
-            return ()
-        stats = await self.stats()
-        if not stats.depth or stats.workers:
-            return ()
-        warning = (
-            f"{stats.depth} events wait in the inbox of {self._endpoint}, nobody works on it, and"
-            " this receiver has none; give it inbox=Inbox() until they are handled"
-        )
-        return (warning,)
+        """Return whether deliveries can be taken at this moment, and if not, why."""
+        return await self._readiness.now()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks

@@ -31,6 +31,7 @@ __all__ = ["DEFAULT_PORT", "INSPECTOR_PATH", "TOKEN_VARIABLE", "serve", "service
 DEFAULT_PORT = 8000
 INSPECTOR_PATH = "/inspector"
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - where it is, not what it is
+_HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - the same
 
 # What uvicorn exits with when it could not start.
 _START_FAILED = 3
@@ -40,13 +41,23 @@ _SHUTDOWN_SECONDS = 30
 
 
 def service_app(
-    receiver: Receiver, path: str, inspector: Inspector | None = None, more: Iterable[Route] = ()
+    receiver: Receiver,
+    path: str,
+    inspector: Inspector | None = None,
+    more: Iterable[Route] = (),
+    *,
+    health_token: str | None = None,
 ) -> ASGIApp:
     """Return an application with the receiver's routes at ``path``, ``/livez`` and ``/readyz``.
 
     If an inspector is given, it is at ``INSPECTOR_PATH``; ``more`` are routes beside all of these.
+    Whoever shows the ``health_token`` is told from everywhere what is wrong.
+
+    Raises:
+        ValueError: the token is too short.
+
     """
-    routes = [*receiver.routes(path), *receiver.health_routes(), *more]
+    routes = [*receiver.routes(path), *receiver.health_routes(token=health_token), *more]
     otherwise = inspector.below(INSPECTOR_PATH, elsewhere) if inspector else elsewhere
     return application(routes, receiver.lifespan, otherwise)
 
@@ -90,6 +101,9 @@ def serve(
 ) -> None:
     """Serve MODULE:RECEIVER over HTTP, with /livez and /readyz beside it.
 
+    What makes it unready is told to this machine only, and to who shows $HOOKONCE_HEALTH_TOKEN as a
+    bearer token.
+
     For example: hookonce serve app.hooks:receiver --port 9000
     """
     if not path.startswith("/"):
@@ -101,7 +115,12 @@ def serve(
     target = load_receiver(receiver)
     inspector = _inspector(target, inspector_hosts) if with_inspector else None
     run(_open_once(target))  # says in one line what the server would print a traceback for
-    app = service_app(target, path, inspector, metrics_of(target, path) if metrics else ())
+    more = metrics_of(target, path) if metrics else ()
+    health_token = os.environ.get(_HEALTH_TOKEN_VARIABLE) or None
+    try:
+        app = service_app(target, path, inspector, more, health_token=health_token)
+    except ValueError as error:
+        raise click.ClickException(f"{_HEALTH_TOKEN_VARIABLE}: {error}") from None
     config = uvicorn.Config(
         app,
         host=host,
