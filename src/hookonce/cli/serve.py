@@ -8,15 +8,18 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from math import ceil
 from typing import TYPE_CHECKING
 
 import click
 import uvicorn
 
 from hookonce import Receiver
-from hookonce.http.app import ASGIApp, Route, application, elsewhere
+from hookonce.http.app import ASGIApp, Receive, Route, Scope, Send, application, elsewhere
+from hookonce.http.guard import respond
 
 from .collecting import collect_rarely
+from .connections import OVERLOADED, Connections, allow_files
 from .ending import end_with_its_threads
 from .loading import load_receiver
 from .logs import LOG_CONFIG
@@ -38,6 +41,8 @@ _START_FAILED = 3
 
 # Longer than any answer takes; handlers are then drained by the receiver's lifespan.
 _SHUTDOWN_SECONDS = 30
+
+_MOST_BACKLOG = 2048  # uvicorn's own
 
 
 def service_app(
@@ -89,6 +94,21 @@ def service_app(
     metavar="NAME[:PORT]",
     help="A name the inspector is reached by, beside those of this machine; may be repeated.",
 )
+@click.option(
+    "--max-connections",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Beyond these the one that keeps the server waiting longest is closed, and where none does"
+    " a new one is answered 503.",
+)
+@click.option(
+    "--idle-seconds",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="A connection that has not sent the whole head of a request is closed after these.",
+)
 @metrics_option
 def serve(
     receiver: str,
@@ -97,6 +117,8 @@ def serve(
     path: str,
     with_inspector: bool,
     inspector_hosts: tuple[str, ...],
+    max_connections: int,
+    idle_seconds: float,
     metrics: bool,
 ) -> None:
     """Serve MODULE:RECEIVER over HTTP, with /livez and /readyz beside it.
@@ -121,15 +143,21 @@ def serve(
         app = service_app(target, path, inspector, more, health_token=health_token)
     except ValueError as error:
         raise click.ClickException(f"{_HEALTH_TOKEN_VARIABLE}: {error}") from None
+    connections = Connections(max_connections, idle_seconds=idle_seconds, refuse=_refusing(target))
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
+        http=connections.protocol(),
+        ws="none",  # a WebSocket would be a connection that is not counted
+        backlog=min(max_connections, _MOST_BACKLOG),
         log_config=LOG_CONFIG,
+        timeout_keep_alive=ceil(idle_seconds),
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+    allow_files(2 * max_connections)  # those that are closed are open for a moment longer
     collect_rarely()
-    server = _Server(config, before_end=inspector.end if inspector else lambda: None)
+    server = _Server(config, connections, before_end=inspector.end if inspector else lambda: None)
     with suppress(KeyboardInterrupt):
         server.run()
     if not server.started:
@@ -138,11 +166,25 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Calls ``before_end`` before it waits for connections: a live page would never close its."""
+    """Closes connections that idle, and at the end calls ``before_end`` before it waits for others.
 
-    def __init__(self, config: uvicorn.Config, *, before_end: Callable[[], object]) -> None:
+    A live page would never close its own.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        connections: Connections,
+        *,
+        before_end: Callable[[], object],
+    ) -> None:
         super().__init__(config)
+        self._connections = connections
         self._before_end = before_end
+
+    async def on_tick(self, counter: int) -> bool:
+        self._connections.close_idle(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
         self._before_end()
@@ -163,6 +205,16 @@ def _inspector(receiver: Receiver, hosts: Sequence[str]) -> Inspector:
         return Inspector(receiver, token=token, hosts=[*LOOPBACK_HOSTS, *hosts])
     except ValueError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _refusing(receiver: Receiver) -> ASGIApp:
+    """Return what answers the connections that are too many."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
+        receiver.note_unread(OVERLOADED, 0.0)
+        await respond(send, OVERLOADED, closing=scope)
+
+    return refuse
 
 
 async def _open_once(receiver: Receiver) -> None:

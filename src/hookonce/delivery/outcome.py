@@ -49,6 +49,7 @@ class Reason(StrEnum):
     INBOX_FULL = "inbox_full"
     STORE_UNAVAILABLE = "store_unavailable"
     SECRETS_UNAVAILABLE = "secrets_unavailable"
+    OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"
     INTERNAL_ERROR = "internal_error"
     BODY_TOO_LARGE = "body_too_large"

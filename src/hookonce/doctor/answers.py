@@ -64,6 +64,10 @@ _EXPLAINED: dict[str, tuple[str, str]] = {
         "give it one; its log says what is wrong",
     ),
     Reason.INBOX_FULL: ("the inbox is full", "start more workers, or find out why events fail"),
+    Reason.OVERLOADED: (
+        "the server has more connections, or bodies under way, than it may",
+        "find out who holds them, or raise --max-connections or Limits(bodies_bytes=…)",
+    ),
     Reason.SHUTTING_DOWN: ("the server is shutting down", "look again when it has started"),
     Reason.INTERNAL_ERROR: (
         "something around the receiver raised, or answered with a redirect or 410",

@@ -18,14 +18,26 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..delivery.limits import Limits
-from ..delivery.outcome import INCOMPLETE, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
+from ..delivery.outcome import (
+    INCOMPLETE,
+    NOT_FOUND,
+    NOT_POST,
+    TOO_LARGE,
+    TOO_SLOW,
+    Outcome,
+    Reason,
+    later,
+)
 from ..delivery.time_limit import limited
 from ..errors import Refusal
 from ..verification.headers import RawHeaders
 from .body import (
+    BodyBudget,
     GoneError,
     IncompleteError,
+    PartialBody,
     TooLargeError,
+    TooManyError,
     announced_length,
     check_whole,
     note_changed_body,
@@ -100,6 +112,7 @@ class DeliveryApp:
         self._handle = handle
         self._limits = limits
         self._unread = unread
+        self._budget = BodyBudget(limits.bodies_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -108,23 +121,27 @@ class DeliveryApp:
             await self._refuse(send, NOT_POST, started)
             return
         headers = scope["headers"]
-        pieces: list[bytes] = []
+        most = self._limits.body_bytes
+        partial = PartialBody()
         try:
-            announced = announced_length(headers, self._limits.body_bytes)
+            announced = announced_length(headers, most)
             body = await limited(
-                self._limits.body_seconds, read_body(receive, self._limits.body_bytes, pieces)
+                self._limits.body_seconds, read_body(receive, most, partial, self._budget)
             )
             if len(body) < (announced or 1):
                 is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
                 check_whole(body, announced, is_chunked=is_chunked)
         except TooLargeError:
-            _log.warning("refused a body of more than %d bytes", self._limits.body_bytes)
+            _log.warning("refused a body of more than %d bytes", most)
             await self._refuse(send, TOO_LARGE, started, closing=scope)
+        except TooManyError:
+            _log.warning("bodies under way held over %d bytes", self._limits.bodies_bytes)
+            await self._refuse(send, later(Reason.OVERLOADED), started, closing=scope)
         except TimeoutError:
             _log.warning(
                 "a body had not arrived after %g s%s",
                 self._limits.body_seconds,
-                "" if any(pieces) else _NOTHING_CAME,
+                "" if partial.size else _NOTHING_CAME,
             )
             await self._refuse(send, TOO_SLOW, started, closing=scope)
         except IncompleteError:

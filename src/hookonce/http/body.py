@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
@@ -12,9 +13,12 @@ from ..errors import Refusal
 
 __all__ = [
     "CONSUMED",
+    "BodyBudget",
     "GoneError",
     "IncompleteError",
+    "PartialBody",
     "TooLargeError",
+    "TooManyError",
     "announced_length",
     "check_whole",
     "note_changed_body",
@@ -44,28 +48,93 @@ class IncompleteError(Exception):
     """The body cannot be had whole, and the log says why."""
 
 
-async def read_body(receive: Receive, most: int, chunks: list[bytes]) -> bytes:
-    """Return the body, collected in ``chunks`` until then.
+class TooManyError(Exception):
+    """Too much is held of bodies under way, and this one had to give way."""
+
+
+@dataclass(eq=False, slots=True)
+class PartialBody:
+    """What has arrived of one body.
+
+    Attributes:
+        pieces: its bytes.
+        size: how many there have been.
+        gave_way: whether they were let go for the sake of others.
+
+    """
+
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+    gave_way: bool = False
+
+
+class BodyBudget:
+    """The bytes of all bodies that have not arrived whole.
+
+    Where they are too many, the body under way longest gives way: a sender's is here in no time,
+    and one that never ends is no reason to turn away those that come after it.
+
+    Args:
+        most: how many bytes there may be.
+
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        self._bodies: dict[PartialBody, int] = {}
+
+    def hold(self, body: PartialBody) -> None:
+        """Count what has arrived of a body by now."""
+        self._bytes += body.size - self._bodies.get(body, 0)
+        self._bodies[body] = body.size
+        while self._bytes > self._most:
+            oldest = next(iter(self._bodies))
+            self.release(oldest)
+            oldest.pieces.clear()
+            oldest.gave_way = True
+
+    def release(self, body: PartialBody) -> None:
+        """Count a body no more."""
+        self._bytes -= self._bodies.pop(body, 0)
+
+
+async def read_body(receive: Receive, most: int, body: PartialBody, budget: BodyBudget) -> bytes:
+    """Return the body, collected in ``body`` until then.
 
     Raises:
         TooLargeError: it is over ``most`` bytes.
+        TooManyError: it had to give way to others.
         GoneError: the client went away first.
 
     """
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise GoneError
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > most:
-            raise TooLargeError
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            chunks.clear()  # or a slow handler would hold a large body twice
-            return body
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise GoneError
+            piece = message.get("body", b"")
+            body.size += len(piece)
+            if body.size > most:
+                raise TooLargeError
+            if not message.get("more_body", False):
+                return _joined(body, piece)
+            body.pieces.append(piece)
+            budget.hold(body)
+            if body.gave_way:
+                raise TooManyError
+    finally:
+        budget.release(body)
+
+
+def _joined(body: PartialBody, last: bytes) -> bytes:
+    if not body.pieces and not body.gave_way:
+        return last
+    if body.gave_way:
+        raise TooManyError
+    whole = b"".join([*body.pieces, last])
+    body.pieces.clear()  # or a slow handler would hold a large body twice
+    return whole
 
 
 def announced_length(headers: Iterable[tuple[bytes, bytes]], most: int) -> int | None:
