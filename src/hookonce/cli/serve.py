@@ -42,7 +42,8 @@ _START_FAILED = 3
 # Longer than any answer takes; handlers are then drained by the receiver's lifespan.
 _SHUTDOWN_SECONDS = 30
 
-_MOST_BACKLOG = 2048  # uvicorn's own
+# Connections that the system has accepted and the server has not: those that come at once.
+_BACKLOG = 2048
 
 
 def service_app(
@@ -150,12 +151,12 @@ def serve(
         port=port,
         http=connections.protocol(),
         ws="none",  # a WebSocket would be a connection that is not counted
-        backlog=min(max_connections, _MOST_BACKLOG),
+        backlog=_BACKLOG,
         log_config=LOG_CONFIG,
         timeout_keep_alive=ceil(idle_seconds),
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
-    allow_files(2 * max_connections)  # those that are closed are open for a moment longer
+    allow_files(max_connections + _BACKLOG)
     collect_rarely()
     server = _Server(config, connections, before_end=inspector.end if inspector else lambda: None)
     with suppress(KeyboardInterrupt):

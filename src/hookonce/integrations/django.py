@@ -141,6 +141,11 @@ def _body_of(request: HttpRequest, most: int) -> bytes:
     except RawPostDataException:
         _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
         raise IncompleteError from None
+    except (
+        ValueError
+    ) as error:  # Django reads a content-length only then, and takes it for a number
+        _log.warning("the content-length of a delivery is no number")
+        raise IncompleteError from error
     except UnreadablePostError as error:
         _log.warning("a client went away before its body had arrived: %s", error)
         raise IncompleteError from error

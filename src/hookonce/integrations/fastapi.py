@@ -10,10 +10,11 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
+from ..delivery.outcome import NOT_POST
 from ..events import Event
 from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
 from ..http.body import CONSUMED, IncompleteError
-from ..http.guard import StatusGuard
+from ..http.guard import StatusGuard, respond
 from ..receiver import Receiver
 
 __all__ = ["DeliveryAnswer", "router_for"]
@@ -120,7 +121,10 @@ class _GuardedRoute(APIRoute):
     """A route from which nothing goes out that the sender would punish, whoever answers it."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await StatusGuard(super().handle)(scope, receive, send)
+        if scope["method"] in (self.methods or ()):
+            await StatusGuard(super().handle)(scope, receive, send)
+        else:  # nobody has heard of it; FastAPI would raise what the guard takes for a fault
+            await respond(send, NOT_POST)
 
 
 class _Delivery(Response):
