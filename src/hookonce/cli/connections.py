@@ -8,6 +8,8 @@ those whose body is under way. Only where every connection is being answered a n
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import suppress
 from http import HTTPStatus
 from typing import ClassVar
 
@@ -18,10 +20,14 @@ from hookonce.http.app import ASGIApp
 
 __all__ = ["OVERLOADED", "Connections", "allow_files"]
 
+_log = logging.getLogger("hookonce")
+
 OVERLOADED = later(Reason.OVERLOADED)
 
 # As h11 has it; httptools takes any number of bytes.
 _MOST_HEAD_BYTES = 64 * 1024
+
+_WARNING_SECONDS = 60.0
 
 _FILES_BESIDE = 256  # the store's, the log's, the interpreter's
 
@@ -42,6 +48,7 @@ class Connections:
         self._idle_seconds = idle_seconds
         self._waiting: dict[Connection, float] = {}
         self._asking: dict[Connection, None] = {}
+        self._next_warning = 0.0
 
     def protocol(self) -> type[asyncio.Protocol]:
         """Return the class of these connections, for ``uvicorn.Config(http=…)``."""
@@ -49,7 +56,10 @@ class Connections:
 
     def enter(self, connection: Connection, now: float) -> bool:
         """Note a new connection; return whether there was room, or another could make some."""
-        has_room = len(self._waiting) + len(self._asking) < self._most or self._give_way()
+        has_room = len(self._waiting) + len(self._asking) < self._most
+        if not has_room:
+            self._warn(now)
+            has_room = self._give_way()
         self._waiting[connection] = now
         return has_room
 
@@ -78,6 +88,16 @@ class Connections:
                 return
             self.leave(connection)
             connection.transport.close()
+
+    def _warn(self, now: float) -> None:
+        """Say it, but not with every connection of a flood."""
+        if now >= self._next_warning:
+            self._next_warning = now + _WARNING_SECONDS
+            _log.warning(
+                "%d connections are open, which is all there may be: those that have kept the"
+                " server waiting longest are closed",
+                self._most,
+            )
 
     def _give_way(self) -> bool:
         sending = (connection for connection in self._asking if connection.sends_body)
@@ -156,7 +176,8 @@ def allow_files(connections: int) -> None:
     if most != resource.RLIM_INFINITY:
         wanted = min(wanted, most)
     if limit != resource.RLIM_INFINITY and limit < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        with suppress(OSError, ValueError):  # macOS has a lower limit than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _refusal(outcome: Outcome) -> bytes:
