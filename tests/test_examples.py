@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from cli.running import COMMAND, PATIENCE_SECONDS, SECRET, Process, Result, run, running
+from cli.running import COMMAND, PATIENCE_SECONDS, SECRET, Process, Result, eventually, run, running
 
 from hookonce.testing import SignedRequest, event_body, signed_request
 
@@ -158,7 +158,7 @@ def test_a_worker_handles_what_the_web_process_has_stored(tmp_path: Path) -> Non
             worker.printed("attempt 2: Do you have the walnut bread")
             assert reason(site.deliver("post.target.failed", "evt_2")) == "stored"
             worker.printed("instagram: media.rejected")
-            assert site.get("/readyz").status_code == 200
+            eventually(lambda: site.get("/readyz").status_code == 200, what="it is ready")
         assert "walnut" not in site.process.output
 
 

@@ -23,7 +23,7 @@ from .delivery.rotation import Rotation, RotationWatch
 from .delivery.router import Router
 from .delivery.runs import Runs
 from .delivery.time_limit import within
-from .errors import SecretError, StoreError
+from .errors import SecretError
 from .http.app import (
     DeliveryApp,
     Middleware,
@@ -36,7 +36,7 @@ from .http.app import (
     run_lifespan,
 )
 from .http.guard import StatusGuard, app_path
-from .http.health import Readiness, health_routes
+from .http.health import Readiness, ReadinessLook, health_routes
 from .inbox.intake import Intake
 from .inbox.letters import DeadLetters
 from .inbox.settings import Inbox
@@ -134,6 +134,12 @@ class _Machine:
             intake=self.intake,
         )
         self.dead = DeadLetters(parts, self.runs)
+        self.readiness = ReadinessLook(
+            parts,
+            self.runs,
+            watches=(self.disabling.warnings, self.rotation.warnings),
+            inbox=None if self.intake is None else self.intake.problem,
+        )
         self.users = 0
 
     def current_secrets(self) -> tuple[str, ...]:
@@ -485,9 +491,24 @@ class Receiver(Router):
             self, token=token, hosts=hosts or LOOPBACK_HOSTS, redaction=redaction, bounds=bounds
         )
 
-    def health_routes(self) -> list[Route]:
-        """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application."""
-        return health_routes(self.check)
+    def health_routes(self, *, token: str | None = None) -> list[Route]:
+        """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application.
+
+        What is wrong is told to clients of this machine alone, and to those that show the token;
+        others learn whether the receiver is ready. It is looked at every few seconds at the most.
+
+        Args:
+            token: what ``Authorization: Bearer`` must show, at least 16 characters.
+
+        Raises:
+            ValueError: the token is too short.
+
+        """
+
+        async def recent() -> Readiness:  # of the parts that this receiver has then
+            return await self._machine.readiness.recent()
+
+        return health_routes(recent, token=token)
 
     async def stats(self) -> StoreStats:
         """Return how much the store holds of this endpoint; raises StoreError."""
@@ -497,43 +518,8 @@ class Receiver(Router):
         )
 
     async def check(self) -> Readiness:
-        """Return whether deliveries can be taken, and if not, why."""
-        if not self._machine.runs.accepting:
-            return Readiness(("the receiver is shutting down",))
-        problems = []
-        warnings = self._machine.disabling.warnings()
-        if self._machine.runs.overdue:
-            overdue = self._machine.runs.overdue
-            problems.append(
-                f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
-                f" keep their events, and each sync one keeps one of {self.limits.threads} threads"
-            )
-        try:
-            warnings += self._machine.rotation.warnings()
-            warnings += await within(self.limits.store_seconds, self.store.warnings())
-            if self._machine.intake is None:
-                warnings += await self._stranded()
-            elif (problem := await self._machine.intake.problem()) is not None:
-                problems.append(problem)
-        except StoreError as error:
-            _log.warning("not ready: %s", error)
-            problems.append("the store cannot be used; the log says why")
-        except SecretError as error:
-            problems.append(f"no delivery can be verified: {error}")
-        return Readiness(tuple(problems), warnings)
-
-    async def _stranded(self) -> tuple[str, ...]:
-        """Return a warning of events in an inbox that this receiver does not have any more."""
-        if not isinstance(self.store, InboxStore):
-            return ()
-        stats = await self.stats()
-        if not stats.depth or stats.workers:
-            return ()
-        warning = (
-            f"{stats.depth} events wait in the inbox of {self.endpoint}, nobody works on it, and"
-            " this receiver has none; give it inbox=Inbox() until they are handled"
-        )
-        return (warning,)
+        """Return whether deliveries can be taken at this moment, and if not, why."""
+        return await self._machine.readiness.now()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks

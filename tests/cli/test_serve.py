@@ -197,6 +197,14 @@ def test_it_says_that_it_lives_and_is_ready(server: Server) -> None:
     assert run("health", f"{server.url}/readyz", here=server.here).status == 0
 
 
+def test_a_health_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "hooks.py").write_text(APP)
+    environment = {"HOOKONCE_HEALTH_TOKEN": "short"}
+    arguments = ["serve", "hooks:receiver", "--port", "0"]
+    refused = run(*arguments, here=tmp_path, secrets=[SECRET], environment=environment)
+    refused.says("HOOKONCE_HEALTH_TOKEN", "at least 16 characters")
+
+
 def test_other_paths_are_not_found(server: Server) -> None:
     assert server.deliver("evt_elsewhere", path="/").status == 404
 

@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 
 from hookonce import Receiver
+from hookonce.cli.connections import Connections
 from hookonce.cli.serve import _Server, service_app
 from hookonce.inspector import Bounds, Inspector
 from hookonce.testing import event_body, signed_request
@@ -148,7 +149,8 @@ async def test_live_pages_are_told_of_the_end_before_the_server_waits_for_them()
     inspector = Inspector(receiver, bounds=Bounds(stream_seconds=3600))
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(service_app(receiver, "/webhooks", inspector), log_config=None)
-    server = _Server(config, before_end=inspector.end)
+    connections = Connections(100, idle_seconds=3600, refuse=receiver)
+    server = _Server(config, connections, before_end=inspector.end)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     running_server = asyncio.create_task(server.serve(sockets=[listener]))
     async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as client:

@@ -72,7 +72,10 @@ def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: P
         assert journal(here) == []
         with working(here) as worker:
             noted(here, "finished evt_before 1")
-            assert httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200
+            eventually(
+                lambda: httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200,
+                what="it is ready",
+            )
             assert deliver(url, "evt_meanwhile") == (202, "stored")
             noted(here, "finished evt_meanwhile 1")
             worker.signal(signal.SIGTERM)

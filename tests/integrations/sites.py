@@ -46,7 +46,7 @@ class Served:
     port: int
 
     async def connection(self) -> RawConnection:
-        return RawConnection(*await asyncio.open_connection("127.0.0.1", self.port))
+        return await RawConnection.at(self.port)
 
 
 Serve: TypeAlias = Callable[[Receiver], AbstractAsyncContextManager[int]]

@@ -81,7 +81,7 @@ async def test_a_body_that_middleware_has_consumed_is_named_in_the_log(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with delivering(serve, MIDDLEWARE=middleware("consuming")) as sender:
-        (await sender.send(make_event(CommentReceived))).expect(500, "internal_error")
+        (await sender.send(make_event(CommentReceived))).expect(500, "body_incomplete")
     assert "the body of a delivery is consumed" in caplog.text
     assert "request.body" in caplog.text
 

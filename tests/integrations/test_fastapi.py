@@ -66,7 +66,7 @@ async def test_a_body_that_a_dependency_has_consumed_is_named_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with included(dependencies=[Depends(consumes)]) as sender:
-        (await sender.send(make_event(CommentReceived))).expect(500, "internal_error")
+        (await sender.send(make_event(CommentReceived))).expect(500, "body_incomplete")
     assert "the body of a delivery is consumed" in caplog.text
     assert "await request.body()" in caplog.text
 

@@ -68,7 +68,7 @@ async def test_a_body_that_a_hook_has_consumed_is_named_in_the_log(
         request.stream.read()
 
     async with delivering(app) as sender:
-        (await sender.send(make_event(CommentReceived))).expect(500, "internal_error")
+        (await sender.send(make_event(CommentReceived))).expect(500, "body_incomplete")
     assert "the body of a delivery is consumed" in caplog.text
 
 

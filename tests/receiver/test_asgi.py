@@ -912,6 +912,15 @@ async def with_health(receiver: Receiver) -> AsyncIterator[HttpSender]:
         yield sender
 
 
+async def is_ready(sender: HttpSender) -> None:
+    """Return once /readyz, whose look is kept for a moment, says that all is well."""
+
+    async def ready() -> bool:
+        return (await sender.client.get("/readyz")).status_code == 200
+
+    await until_async(ready, what="it is ready again")
+
+
 async def test_a_receiver_that_works_is_alive_and_ready(tmp_path: Path) -> None:
     async with with_health(on_file(tmp_path)) as sender:
         live = await sender.client.get("/livez")
@@ -942,7 +951,7 @@ async def test_a_locked_store_is_unready_and_alive(
         finally:
             blocker.execute("ROLLBACK")
             blocker.close()
-        assert (await sender.client.get("/readyz")).status_code == 200
+        await is_ready(sender)
 
 
 async def test_a_store_that_hangs_is_unready(tmp_path: Path) -> None:
@@ -954,7 +963,7 @@ async def test_a_store_that_hangs_is_unready(tmp_path: Path) -> None:
         assert ready.status_code == 503
         assert ready.json()["problems"] == ["the store cannot be used; the log says why"]
         gate.set()
-        assert (await sender.client.get("/readyz")).status_code == 200
+        await is_ready(sender)
 
 
 async def test_a_receiver_that_shuts_down_is_unready_and_alive(tmp_path: Path) -> None:

@@ -205,7 +205,11 @@ class RawConnection:
 
     @classmethod
     async def to(cls, site: Site) -> Self:
-        return cls(*await asyncio.open_connection("127.0.0.1", site.port))
+        return await cls.at(site.port)
+
+    @classmethod
+    async def at(cls, port: int) -> Self:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     async def __aenter__(self) -> Self:
         return self
@@ -231,8 +235,19 @@ class RawConnection:
                 for name, _, value in (line.partition(":") for line in lines)
             }
             body = await self._reader.readexactly(int(headers.get("content-length", "0")))
-        reason = json.loads(body)["reason"] if body.startswith(b"{") else ""
+        reason = json.loads(body).get("reason", "") if body.startswith(b"{") else ""
         return Answer(int(status_line.split()[1]), reason, headers, body)
+
+    async def end(self) -> None:
+        """Send no more, and go on reading."""
+        self._writer.write_eof()
+
+    async def answer_if_any(self) -> Answer | None:
+        """Return the next answer, or None where the server closes the connection without one."""
+        try:
+            return await self.answer()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
 
     async def is_closed(self) -> bool:
         """Return whether the server closes the connection without another byte."""

@@ -10,16 +10,19 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING
 
 import click
 import uvicorn
 
 from hookonce import Receiver
-from hookonce.http.app import ASGIApp, Route, application, elsewhere
+from hookonce.http.app import ASGIApp, Receive, Route, Scope, Send, application, elsewhere
+from hookonce.http.guard import respond
 from hookonce.stores.memory import MemoryStore
 
 from .collecting import collect_rarely
+from .connections import OVERLOADED, Connections, allow_files
 from .ending import end_seconds_of, end_with_its_threads
 from .listeners import bound, url_of
 from .loading import load_receiver
@@ -36,6 +39,7 @@ __all__ = ["DEFAULT_PORT", "INSPECTOR_PATH", "TOKEN_VARIABLE", "serve", "service
 DEFAULT_PORT = 8000
 INSPECTOR_PATH = "/inspector"
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - where it is, not what it is
+_HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - the same
 
 # What uvicorn exits with when it could not start.
 _START_FAILED = 3
@@ -43,15 +47,28 @@ _START_FAILED = 3
 # Longer than any answer takes; handlers are then drained by the receiver's lifespan.
 _SHUTDOWN_SECONDS = 30
 
+# Connections that the system has accepted and the server has not: those that come at once.
+_BACKLOG = 2048
+
 
 def service_app(
-    receiver: Receiver, path: str, inspector: Inspector | None = None, more: Iterable[Route] = ()
+    receiver: Receiver,
+    path: str,
+    inspector: Inspector | None = None,
+    more: Iterable[Route] = (),
+    *,
+    health_token: str | None = None,
 ) -> ASGIApp:
     """Return an application with the receiver's routes at ``path``, ``/livez`` and ``/readyz``.
 
     If an inspector is given, it is at ``INSPECTOR_PATH``; ``more`` are routes beside all of these.
+    Whoever shows the ``health_token`` is told from everywhere what is wrong.
+
+    Raises:
+        ValueError: the token is too short.
+
     """
-    routes = [*receiver.routes(path), *receiver.health_routes(), *more]
+    routes = [*receiver.routes(path), *receiver.health_routes(token=health_token), *more]
     otherwise = inspector.below(INSPECTOR_PATH, elsewhere) if inspector else elsewhere
     return application(routes, receiver.lifespan, otherwise)
 
@@ -83,6 +100,21 @@ def service_app(
     metavar="NAME[:PORT]",
     help="A name the inspector is reached by, beside those of this machine; may be repeated.",
 )
+@click.option(
+    "--max-connections",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Beyond these the one that keeps the server waiting longest is closed, and where none does"
+    " a new one is answered 503.",
+)
+@click.option(
+    "--idle-seconds",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="A connection that has not sent the whole head of a request is closed after these.",
+)
 @metrics_option
 @click.option(
     "--workers",
@@ -99,6 +131,8 @@ def serve(
     path: str,
     with_inspector: bool,
     inspector_hosts: tuple[str, ...],
+    max_connections: int,
+    idle_seconds: float,
     metrics: bool,
     workers: int,
 ) -> None:
@@ -108,6 +142,9 @@ def serve(
     works on an embedded inbox. Limits are those of one process; /readyz tells of the one that
     answers. What cannot start, or dies again and again, ends the command with its message. The
     first SIGTERM or Ctrl-C lets all of them end in order, the second ends them at once.
+
+    What makes it unready is told to this machine only, and to who shows $HOOKONCE_HEALTH_TOKEN as a
+    bearer token.
 
     For example: hookonce serve app.hooks:receiver --port 9000
     """
@@ -131,18 +168,30 @@ def serve(
         )
     inspector = _inspector(target, inspector_hosts) if with_inspector else None
     run(_open_once(target))  # says in one line what the server would print a traceback for
-    app = service_app(target, path, inspector, metrics_of(target, path) if metrics else ())
+    more = metrics_of(target, path) if metrics else ()
+    health_token = os.environ.get(_HEALTH_TOKEN_VARIABLE) or None
+    try:
+        app = service_app(target, path, inspector, more, health_token=health_token)
+    except ValueError as error:
+        raise click.ClickException(f"{_HEALTH_TOKEN_VARIABLE}: {error}") from None
+    connections = Connections(max_connections, idle_seconds=idle_seconds, refuse=_refusing(target))
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
+        http=connections.protocol(),
+        ws="none",  # a WebSocket would be a connection that is not counted
+        backlog=_BACKLOG,
         log_config=LOG_CONFIG,
+        timeout_keep_alive=ceil(idle_seconds),
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+    allow_files(max_connections + _BACKLOG)
     collect_rarely()
     end_seconds = _SHUTDOWN_SECONDS + end_seconds_of(target.limits)
     server = _Server(
         config,
+        connections,
         before_end=inspector.end if inspector else lambda: None,
         after_start=partial(member.is_at_work, end_seconds) if member else None,
     )
@@ -154,19 +203,21 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Calls ``before_end`` before it waits for connections: a live page would never close its.
+    """Closes connections that idle, and at the end calls ``before_end`` before it waits for others.
 
-    It calls ``after_start`` when it answers.
+    A live page would never close its own. It calls ``after_start`` when it answers.
     """
 
     def __init__(
         self,
         config: uvicorn.Config,
+        connections: Connections,
         *,
         before_end: Callable[[], object],
         after_start: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(config)
+        self._connections = connections
         self._before_end = before_end
         self._after_start = after_start
 
@@ -174,6 +225,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started and self._after_start is not None:
             self._after_start()
+
+    async def on_tick(self, counter: int) -> bool:
+        self._connections.close_idle(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
         self._before_end()
@@ -205,6 +260,16 @@ def _inspector(receiver: Receiver, hosts: Sequence[str]) -> Inspector:
         return Inspector(receiver, token=token, hosts=[*LOOPBACK_HOSTS, *hosts])
     except ValueError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _refusing(receiver: Receiver) -> ASGIApp:
+    """Return what answers the connections that are too many."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
+        receiver.note_unread(OVERLOADED, 0.0)
+        await respond(send, OVERLOADED, closing=scope)
+
+    return refuse
 
 
 async def _open_once(receiver: Receiver) -> None:

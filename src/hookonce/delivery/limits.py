@@ -30,6 +30,9 @@ class Limits:
         body_seconds: a request whose body has not arrived by then is answered 408.
         drain_seconds: how long a shutdown waits for running handlers.
         body_bytes: the largest body; a larger one is answered 413 and never held in memory.
+        bodies_bytes: how much is held of bodies that have not arrived whole, over all requests to
+            an ASGI application; beyond it the one under way longest is answered 503. At least
+            ``body_bytes``.
         threads: how many sync handlers run at once.
 
     """
@@ -41,6 +44,7 @@ class Limits:
     body_seconds: float = 5.0
     drain_seconds: float = 20.0
     body_bytes: int = 2 * 1024 * 1024
+    bodies_bytes: int = 128 * 1024 * 1024
     threads: int = 8
 
     @property
@@ -59,4 +63,9 @@ class Limits:
         if self.answer_seconds > _MOST_ANSWER_SECONDS:
             raise ValueError(
                 f"answer_seconds must be at most {_MOST_ANSWER_SECONDS}: the sender gives up at 10"
+            )
+        if self.bodies_bytes < self.body_bytes:
+            raise ValueError(
+                f"bodies_bytes must be at least body_bytes, {self.body_bytes}, or the largest body"
+                f" could never arrive; it is {self.bodies_bytes}"
             )

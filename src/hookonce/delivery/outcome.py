@@ -18,6 +18,7 @@ __all__ = [
     "BROKEN",
     "DUPLICATE",
     "HANDLED",
+    "INCOMPLETE",
     "NOT_FOUND",
     "NOT_POST",
     "TOO_LARGE",
@@ -52,10 +53,12 @@ class Reason(StrEnum):
     INBOX_FULL = "inbox_full"
     STORE_UNAVAILABLE = "store_unavailable"
     SECRETS_UNAVAILABLE = "secrets_unavailable"
+    OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"
     INTERNAL_ERROR = "internal_error"
     BODY_TOO_LARGE = "body_too_large"
     BODY_TIMEOUT = "body_timeout"
+    BODY_INCOMPLETE = "body_incomplete"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NOT_FOUND = "not_found"
 
@@ -99,6 +102,8 @@ HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
 DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
 TOO_LARGE = Outcome(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Reason.BODY_TOO_LARGE)
 TOO_SLOW = Outcome(HTTPStatus.REQUEST_TIMEOUT, Reason.BODY_TIMEOUT)
+# 500: what loses bytes is before the receiver, and when it is mended the next attempt is whole.
+INCOMPLETE = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.BODY_INCOMPLETE)
 NOT_POST = Outcome(HTTPStatus.METHOD_NOT_ALLOWED, Reason.METHOD_NOT_ALLOWED, {"allow": "POST"})
 NOT_FOUND = Outcome(HTTPStatus.NOT_FOUND, Reason.NOT_FOUND)
 BROKEN = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR)

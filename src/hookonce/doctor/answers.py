@@ -51,6 +51,10 @@ _EXPLAINED: dict[str, tuple[str, str]] = {
         "a test of some hundred bytes is over the limit",
         "raise Limits(body_bytes=…)",
     ),
+    Reason.BODY_INCOMPLETE: (
+        "the body is consumed or cut short before the receiver",
+        f"{_LEAVE_ALONE}; the receiver's log says more",
+    ),
     Reason.STORE_UNAVAILABLE: (
         "the server cannot use its store",
         "make the store reachable from the server; its log says what is wrong",
@@ -60,6 +64,10 @@ _EXPLAINED: dict[str, tuple[str, str]] = {
         "give it one; its log says what is wrong",
     ),
     Reason.INBOX_FULL: ("the inbox is full", "start more workers, or find out why events fail"),
+    Reason.OVERLOADED: (
+        "the server has more connections, or bodies under way, than it may",
+        "find out who holds them, or raise --max-connections or Limits(bodies_bytes=…)",
+    ),
     Reason.SHUTTING_DOWN: ("the server is shutting down", "look again when it has started"),
     Reason.INTERNAL_ERROR: (
         "something around the receiver raised, or answered with a redirect or 410",

@@ -6,6 +6,7 @@ import asyncio
 from urllib.parse import urlsplit
 
 from ..clock import system_clock
+from ..delivery.outcome import Reason
 from ..emulator.addresses import check_url
 from ..emulator.refusals import RefusedError
 from ..emulator.transport import Request, Transport
@@ -21,6 +22,7 @@ __all__ = ["examine_site"]
 
 _PLACE = "url"
 _LOOK_UP_SECONDS = 5.0
+_UNLIKE_WHAT_WAS_SENT = {Refusal.NO_MATCHING_SIGNATURE, Reason.BODY_INCOMPLETE}
 
 
 async def examine_site(subject: Subject, url: str, transport: Transport) -> list[Finding]:
@@ -50,9 +52,7 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
         findings.append(
             clock_finding("url.clock", "the server's clock", skew, subject.receiver.tolerance)
         )
-    if reply.reason == Refusal.NO_MATCHING_SIGNATURE and await _is_rewritten(
-        transport, url, delivery
-    ):
+    if reply.reason in _UNLIKE_WHAT_WAS_SENT and await _is_rewritten(transport, url, delivery):
         return [*findings, _rewritten_finding(path)]
     findings.append(answer_finding(_PLACE, path, reply))
     if not reply.is_success or reply.reason is None:

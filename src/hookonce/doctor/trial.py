@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from ..clock import system_clock
+from ..delivery.outcome import Reason
 from ..delivery.records import DeliveryReceived, Observer
 from ..delivery.time_limit import OutOfTimeError, limited
 from ..http.app import ASGIApp, Receive, Scope, Send
@@ -118,6 +119,8 @@ async def _deliver(
     changed = _changed(request, arrivals)
     if changed is not None:
         return [changed]
+    if reply.reason == Reason.BODY_INCOMPLETE:
+        return [_body_fault("bytes are missing")]
     findings = [answer_finding(_PLACE, path, reply)]
     if arrivals:
         findings.append(fine(f"{_PLACE}.body", "body and signed headers arrive as they were sent"))
@@ -166,7 +169,7 @@ def _changed(request: SignedRequest, arrivals: list[DeliveryReceived]) -> Findin
     """Return what was lost or changed on the way to the receiver."""
     if not arrivals:
         return None
-    check, arrival = f"{_PLACE}.body", arrivals[0]
+    arrival = arrivals[0]
     names = {
         (name if isinstance(name, str) else name.decode("latin-1")).lower()
         for name, _ in header_pairs(arrival.headers)
@@ -180,9 +183,12 @@ def _changed(request: SignedRequest, arrivals: list[DeliveryReceived]) -> Findin
         )
     if arrival.body == request.body:
         return None
-    became = f"{len(request.body)} bytes were sent, and {len(arrival.body)} arrived"
+    return _body_fault(f"{len(request.body)} bytes were sent, and {len(arrival.body)} arrived")
+
+
+def _body_fault(became: str) -> Finding:
     return fault(
-        check,
+        f"{_PLACE}.body",
         f"the body is consumed or written anew before the receiver ({became}), so that no signature"
         " can match",
         "let the middleware that reads it leave the receiver's path alone, or hand on the bytes as"

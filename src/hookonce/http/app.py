@@ -11,20 +11,42 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..delivery.limits import Limits
-from ..delivery.outcome import NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
+from ..delivery.outcome import (
+    INCOMPLETE,
+    NOT_FOUND,
+    NOT_POST,
+    TOO_LARGE,
+    TOO_SLOW,
+    Outcome,
+    Reason,
+    later,
+)
 from ..delivery.time_limit import limited
 from ..errors import Refusal
 from ..verification.headers import RawHeaders
 from ..verification.loggers import get_logger
-from .body import GoneError, TooLargeError, announced_length, note_changed_body, read_body
+from .body import (
+    BodyBudget,
+    GoneError,
+    IncompleteError,
+    PartialBody,
+    TooLargeError,
+    TooManyError,
+    announced_length,
+    check_whole,
+    note_changed_body,
+    read_body,
+)
 from .guard import StatusGuard, respond
 
 __all__ = [
+    "MORE_SLASHES",
     "ASGIApp",
     "DeliveryApp",
     "Message",
@@ -46,6 +68,24 @@ _NOTHING_CAME = (
     ", not even a part of it: the client is slow, or something before the receiver (middleware, a"
     " dependency) has consumed it; let that leave the receiver's path alone"
 )
+
+
+class _Slashes(Convertor[str]):
+    """Matches the slashes that are too many at the end of a path, of which nothing is needed."""
+
+    regex = "/+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("hookonce_slashes", _Slashes())
+# For a route behind the one with a trailing slash. Routers take all slashes away from the end of a
+# path they have no route for, and redirect if there is one for the rest.
+MORE_SLASHES = "{more:hookonce_slashes}"
 
 
 class Handle(Protocol):
@@ -72,6 +112,7 @@ class DeliveryApp:
         self._handle = handle
         self._limits = limits
         self._unread = unread
+        self._budget = BodyBudget(limits.bodies_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -80,28 +121,37 @@ class DeliveryApp:
             await self._refuse(send, NOT_POST, started)
             return
         headers = scope["headers"]
-        pieces: list[bytes] = []
+        most = self._limits.body_bytes
+        partial = PartialBody()
         try:
+            announced = announced_length(headers, most)
             body = await limited(
-                self._limits.body_seconds,
-                read_body(headers, receive, self._limits.body_bytes, pieces),
+                self._limits.body_seconds, read_body(receive, most, partial, self._budget)
             )
+            if len(body) < (announced or 1):
+                is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
+                check_whole(body, announced, is_chunked=is_chunked)
         except TooLargeError:
-            _log.warning("refused a body of more than %d bytes", self._limits.body_bytes)
+            _log.warning("refused a body of more than %d bytes", most)
             await self._refuse(send, TOO_LARGE, started, closing=scope)
+        except TooManyError:
+            _log.warning("bodies under way held over %d bytes", self._limits.bodies_bytes)
+            await self._refuse(send, later(Reason.OVERLOADED), started, closing=scope)
         except TimeoutError:
             _log.warning(
                 "a body had not arrived after %g s%s",
                 self._limits.body_seconds,
-                "" if any(pieces) else _NOTHING_CAME,
+                "" if partial.size else _NOTHING_CAME,
             )
             await self._refuse(send, TOO_SLOW, started, closing=scope)
+        except IncompleteError:
+            await self._refuse(send, INCOMPLETE, started, closing=scope)
         except GoneError:
             _log.info("a client went away before its body had arrived")
         else:
             outcome = await self._handle(body, headers, started=started)
             if outcome.reason == Refusal.NO_MATCHING_SIGNATURE:
-                note_changed_body(outcome, body, announced_length(headers))
+                note_changed_body(outcome, body, announced)
             await respond(send, outcome)
 
     async def _refuse(
@@ -114,7 +164,7 @@ class DeliveryApp:
 def delivery_routes(
     path: str, app: DeliveryApp, middleware: Iterable[Middleware] = ()
 ) -> list[Route]:
-    """Return routes that answer at ``path`` with and without a trailing slash.
+    """Return routes that answer at ``path`` with and without a trailing slash, and 404 with more.
 
     Starlette would redirect from one to the other, and a redirect is a failed delivery.
 
@@ -129,10 +179,13 @@ def delivery_routes(
         guarded = wrapper.cls(guarded, *wrapper.args, **wrapper.kwargs)
     guarded = StatusGuard(guarded)
     bare = path.rstrip("/")
-    return [
+    routes = [
         Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)
         for spelling in ((bare, f"{bare}/") if bare else ("/",))
     ]
+    wrong = StatusGuard(elsewhere)  # in a class: Starlette takes a function for a view
+    more = Route(f"{bare}/{MORE_SLASHES}", endpoint=wrong, name="hookonce", include_in_schema=False)
+    return [*routes, more]
 
 
 async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application

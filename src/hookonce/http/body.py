@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
@@ -11,9 +12,15 @@ from ..errors import Refusal
 from ..verification.loggers import get_logger
 
 __all__ = [
+    "CONSUMED",
+    "BodyBudget",
     "GoneError",
+    "IncompleteError",
+    "PartialBody",
     "TooLargeError",
+    "TooManyError",
     "announced_length",
+    "check_whole",
     "note_changed_body",
     "read_body",
 ]
@@ -22,6 +29,11 @@ _log = get_logger("hookonce.http")
 
 
 _MOST_LENGTH_DIGITS = 18
+
+CONSUMED = (
+    "Something before the receiver (middleware, a hook, a dependency) has read it: let it leave the"
+    " receiver's path alone, or let it read by what the framework keeps for others"
+)
 
 
 class TooLargeError(Exception):
@@ -32,44 +44,152 @@ class GoneError(Exception):
     """The client is gone; nobody waits for an answer."""
 
 
-async def read_body(
-    headers: Iterable[tuple[bytes, bytes]], receive: Receive, most: int, chunks: list[bytes]
-) -> bytes:
-    """Return the whole body, collected in ``chunks`` until then.
+class IncompleteError(Exception):
+    """The body cannot be had whole, and the log says why."""
+
+
+class TooManyError(Exception):
+    """Too much is held of bodies under way, and this one had to give way."""
+
+
+@dataclass(eq=False, slots=True)
+class PartialBody:
+    """What has arrived of one body.
+
+    Attributes:
+        pieces: its bytes.
+        size: how many there have been.
+        gave_way: whether they were let go for the sake of others.
+
+    """
+
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+    gave_way: bool = False
+
+
+class BodyBudget:
+    """The bytes of all bodies that have not arrived whole.
+
+    Where they are too many, the body under way longest gives way: a sender's is here in no time,
+    and one that never ends is no reason to turn away those that come after it.
+
+    Args:
+        most: how many bytes there may be.
+
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        self._bodies: dict[PartialBody, int] = {}
+
+    def hold(self, body: PartialBody) -> None:
+        """Count what has arrived of a body by now."""
+        self._bytes += body.size - self._bodies.get(body, 0)
+        self._bodies[body] = body.size
+        while self._bytes > self._most:
+            oldest = next(iter(self._bodies))
+            self.release(oldest)
+            oldest.pieces.clear()
+            oldest.gave_way = True
+
+    def release(self, body: PartialBody) -> None:
+        """Count a body no more."""
+        self._bytes -= self._bodies.pop(body, 0)
+
+
+async def read_body(receive: Receive, most: int, body: PartialBody, budget: BodyBudget) -> bytes:
+    """Return the body, collected in ``body`` until then.
 
     Raises:
-        TooLargeError: it is, or is announced to be, over ``most`` bytes.
+        TooLargeError: it is over ``most`` bytes.
+        TooManyError: it had to give way to others.
         GoneError: the client went away first.
 
     """
-    for name, value in headers:
-        # By its length first: int() refuses thousands of digits.
-        if name == b"content-length" and value.isdigit():
-            too_large = len(value) > _MOST_LENGTH_DIGITS or int(value) > most
-            if too_large:
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise GoneError
+            piece = message.get("body", b"")
+            body.size += len(piece)
+            if body.size > most:
                 raise TooLargeError
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise GoneError
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > most:
-            raise TooLargeError
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            chunks.clear()  # or a slow handler would hold a large body twice
-            return body
+            if not message.get("more_body", False):
+                return _joined(body, piece)
+            body.pieces.append(piece)
+            budget.hold(body)
+            if body.gave_way:
+                raise TooManyError
+    finally:
+        budget.release(body)
 
 
-def announced_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """Return the length a request announces for its body, if it does so in digits."""
+def _joined(body: PartialBody, last: bytes) -> bytes:
+    if not body.pieces and not body.gave_way:
+        return last
+    if body.gave_way:
+        raise TooManyError
+    whole = b"".join([*body.pieces, last])
+    body.pieces.clear()  # or a slow handler would hold a large body twice
+    return whole
+
+
+def announced_length(headers: Iterable[tuple[bytes, bytes]], most: int) -> int | None:
+    """Return the length a request announces for its body, if it does so in digits.
+
+    Raises:
+        TooLargeError: it is over ``most``.
+
+    """
     for name, value in headers:
-        if name == b"content-length" and value.isdigit() and len(value) <= _MOST_LENGTH_DIGITS:
+        if name == b"content-length" and value.isdigit():
+            # By its length first: int() refuses thousands of digits.
+            if len(value) > _MOST_LENGTH_DIGITS or int(value) > most:
+                raise TooLargeError
             return int(value)
     return None
+
+
+def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None:
+    """Check that no byte of a body is missing.
+
+    Of what is left no signature could match, and a bare 401 would send somebody to look for a wrong
+    secret. It happens where something has read the body before, where a connection breaks off, and
+    where a server cannot read a body: uvicorn drops that of a request to upgrade, and Django under
+    WSGI one in chunks. No delivery is empty, so chunks without a byte were lost as well.
+
+    Args:
+        body: as it arrived.
+        announced: the content-length of the request, if it had one.
+        is_chunked: whether it had a transfer-encoding, beside which a length does not count.
+
+    Raises:
+        IncompleteError: bytes are missing.
+
+    """
+    if is_chunked:
+        if body:
+            return
+        _log.error("the body of a delivery came in chunks, and nothing is left of it. %s", CONSUMED)
+    elif announced is None or len(body) >= announced:
+        return
+    elif body:
+        _log.warning(
+            "only %d of %d bytes of a body arrived: the connection broke off, or something before"
+            " the receiver has read or changed it",
+            len(body),
+            announced,
+        )
+    else:
+        _log.error(
+            "the body of a delivery is consumed: %d bytes were announced and none is left. %s",
+            announced,
+            CONSUMED,
+        )
+    raise IncompleteError
 
 
 def note_changed_body(outcome: Outcome, body: bytes, announced: int | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from posixpath import normpath
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,10 +15,13 @@ from ..verification.loggers import get_logger
 __all__ = [
     "StatusGuard",
     "app_path",
+    "plain_path",
     "respond",
 ]
 
 _log = get_logger("hookonce.http")
+
+_PARAMETERS = re.compile(";[^/]*")
 
 
 async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:
@@ -45,13 +50,13 @@ class StatusGuard:
 
     Args:
         app: the application to guard.
-        paths: the paths to guard, with or without a trailing slash; every path by default.
+        paths: the paths to guard, however they are spelled; every path by default.
 
     """
 
     def __init__(self, app: ASGIApp, paths: Collection[str] | None = None) -> None:
         self._app = app
-        self._paths = None if paths is None else {path.rstrip("/") for path in paths}
+        self._paths = None if paths is None else {plain_path(path) for path in paths}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and guard its answer."""
@@ -68,7 +73,7 @@ class StatusGuard:
             await respond(send, BROKEN)
 
     def _guards(self, scope: Scope) -> bool:
-        return self._paths is None or app_path(scope).rstrip("/") in self._paths
+        return self._paths is None or plain_path(app_path(scope)) in self._paths
 
 
 @dataclass(slots=True)
@@ -101,3 +106,11 @@ def app_path(scope: Scope) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(root) else path
+
+
+def plain_path(path: str) -> str:
+    """Return a path as all of its spellings mean it: those a framework or proxy may redirect from.
+
+    They differ in slashes (at the end, doubled), dots, and parameters behind a semicolon.
+    """
+    return normpath(f"/{_PARAMETERS.sub('', path).strip('/')}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -10,10 +12,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ..delivery.parts import Parts
+from ..delivery.runs import Runs
+from ..delivery.time_limit import within
+from ..errors import SecretError, StoreError
+from ..stores.contract import InboxStore
+from .peers import has_bearer, is_local
+
 __all__ = [
     "Readiness",
+    "ReadinessLook",
     "health_routes",
 ]
+
+_log = logging.getLogger("hookonce")
+
+_FRESH_SECONDS = 2.0
+_LEAST_TOKEN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +50,126 @@ class Readiness:
         return not self.problems
 
 
-def health_routes(check: Callable[[], Awaitable[Readiness]]) -> list[Route]:
-    """Return ``/livez`` (the process answers) and ``/readyz`` (it can take deliveries)."""
+_SHUTTING_DOWN = Readiness(("the receiver is shutting down",))
+
+
+class ReadinessLook:
+    """Looks whether a receiver can take deliveries.
+
+    Args:
+        parts: what a receiver's rooms share.
+        runs: the events under way.
+        watches: warnings of what is watched; may raise SecretError.
+        inbox: what is wrong with the inbox, if it has one; may raise StoreError.
+
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        runs: Runs,
+        *,
+        watches: Iterable[Callable[[], tuple[str, ...]]],
+        inbox: Callable[[], Awaitable[str | None]] | None,
+    ) -> None:
+        self._parts = parts
+        self._runs = runs
+        self._watches = tuple(watches)
+        self._inbox = inbox
+        self._last = Readiness()
+        self._fresh_until = 0.0
+        self._looking: asyncio.Task[None] | None = None
+
+    async def recent(self) -> Readiness:
+        """Return what the last look has found; one that is seconds old is made anew, for all."""
+        if not self._runs.accepting:
+            return _SHUTTING_DOWN
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._fresh_until:
+            if self._looking is None or self._looking.done():
+                self._looking = loop.create_task(self._refresh())
+            await asyncio.shield(self._looking)
+        return self._last
+
+    async def now(self) -> Readiness:
+        """Return what there is to see at this moment."""
+        if not self._runs.accepting:
+            return _SHUTTING_DOWN
+        problems: list[str] = []
+        warnings: tuple[str, ...] = ()
+        limits, store = self._parts.limits, self._parts.store
+        if overdue := self._runs.overdue:
+            problems.append(
+                f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
+                f" keep their events, and each sync one keeps one of {limits.threads} threads"
+            )
+        try:
+            for watch in self._watches:
+                warnings += watch()
+            warnings += await within(limits.store_seconds, store.warnings())
+            if self._inbox is None:
+                warnings += await self._stranded()
+            elif (problem := await self._inbox()) is not None:
+                problems.append(problem)
+        except StoreError as error:
+            _log.warning("not ready: %s", error)
+            problems.append("the store cannot be used; the log says why")
+        except SecretError as error:
+            problems.append(f"no delivery can be verified: {error}")
+        return Readiness(tuple(problems), warnings)
+
+    async def _refresh(self) -> None:
+        self._last = await self.now()
+        self._fresh_until = asyncio.get_running_loop().time() + _FRESH_SECONDS
+
+    async def _stranded(self) -> tuple[str, ...]:
+        """Return a warning of events in an inbox that this receiver does not have any more."""
+        store, endpoint = self._parts.store, self._parts.endpoint
+        if not isinstance(store, InboxStore):
+            return ()
+        stats = await within(self._parts.limits.store_seconds, store.stats(endpoint=endpoint))
+        if not stats.depth or stats.workers:
+            return ()
+        warning = (
+            f"{stats.depth} events wait in the inbox of {endpoint}, nobody works on it, and"
+            " this receiver has none; give it inbox=Inbox() until they are handled"
+        )
+        return (warning,)
+
+
+def health_routes(
+    recent: Callable[[], Awaitable[Readiness]], *, token: str | None = None
+) -> list[Route]:
+    """Return ``/livez`` (the process answers) and ``/readyz`` (it can take deliveries).
+
+    Anybody may ask. The problems, which name paths and counts, are told to clients of this machine,
+    and to those that show the token.
+
+    Args:
+        recent: what was found lately.
+        token: what ``Authorization: Bearer`` must show, at least 16 characters of ASCII.
+
+    Raises:
+        ValueError: the token is too short.
+
+    """
+    if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii()):
+        raise ValueError(
+            f"the token for /readyz must have at least {_LEAST_TOKEN} characters of ASCII; make one"
+            ' with: python -c "import secrets; print(secrets.token_urlsafe())"'
+        )
 
     async def livez(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
         return JSONResponse({"alive": True})
 
-    async def readyz(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
-        readiness = await check()
-        return JSONResponse(
-            {
-                "ready": readiness.ready,
-                "problems": list(readiness.problems),
-                "warnings": list(readiness.warnings),
-            },
-            HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE,
-        )
+    async def readyz(request: Request) -> Response:
+        readiness = await recent()
+        content: dict[str, object] = {"ready": readiness.ready}
+        scope = request.scope
+        if is_local(scope) or (token is not None and has_bearer(scope, token)):
+            content["problems"] = list(readiness.problems)
+            content["warnings"] = list(readiness.warnings)
+        status = HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return JSONResponse(content, status)
 
     return [Route("/livez", livez), Route("/readyz", readyz)]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from ..delivery.outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome, Reason
-from ..http.body import note_changed_body
+from ..delivery.outcome import BROKEN, INCOMPLETE, NOT_POST, TOO_LARGE, Outcome, Reason
+from ..http.body import IncompleteError, check_whole, note_changed_body
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
 from .bodies import BodyTooLargeError, announced_length
@@ -89,6 +89,8 @@ class LambdaHandler:
             outcome = NOT_POST
         except BodyTooLargeError:
             outcome = TOO_LARGE
+        except IncompleteError:
+            outcome = INCOMPLETE
         except _MalformedError as error:
             _log.error("cannot read an event of API Gateway or a load balancer: %s", error)
             outcome = MALFORMED
@@ -106,6 +108,8 @@ class LambdaHandler:
         if len(body) > most:
             _log.warning("refused a body of more than %d bytes", most)
             raise BodyTooLargeError
+        is_chunked = any(name.lower() == "transfer-encoding" for name, _ in headers)
+        check_whole(body, announced, is_chunked=is_chunked)
         outcome = self._loop.handle(body, headers, waited=time.monotonic() - arrived)
         note_changed_body(outcome, body, announced)
         return outcome

@@ -1,10 +1,4 @@
-"""Reads bodies within their limits, and notices when one is not what was sent.
-
-A signature covers bytes. Where middleware has read the body before the receiver no signature can
-match, and a bare 401 would send somebody to look for a wrong secret. So the number of bytes is
-compared with the one announced; ``hookonce.http.body.note_changed_body`` does so for a body written
-anew.
-"""
+"""Reads bodies within their limits from inputs that block."""
 
 from __future__ import annotations
 
@@ -13,14 +7,9 @@ from collections.abc import Callable
 
 from ..verification.loggers import get_logger
 
-__all__ = ["CONSUMED", "BodyTooLargeError", "announced_length", "read_body", "was_consumed"]
+__all__ = ["BodyTooLargeError", "announced_length", "read_body"]
 
 _log = get_logger("hookonce.http")
-
-CONSUMED = (
-    "Something before the receiver (middleware, a hook, a dependency) has read it: let it leave the"
-    " receiver's path alone, or let it read by what the framework keeps for others"
-)
 
 _PIECE_BYTES = 64 * 1024
 _MOST_LENGTH_DIGITS = 18  # int() refuses thousands of digits
@@ -77,18 +66,3 @@ def read_body(
         _log.warning("refused a body of more than %d bytes", most)
         raise BodyTooLargeError
     return body
-
-
-def was_consumed(body: bytes, announced: int | None) -> bool:
-    """Return whether bytes are missing that were announced; the log says so then."""
-    if announced is None or len(body) >= announced:
-        return False
-    if body:
-        _log.warning("only %d of %d bytes of a body arrived", len(body), announced)
-    else:
-        _log.error(
-            "the body of a delivery is consumed: %d bytes were announced and none is left. %s",
-            announced,
-            CONSUMED,
-        )
-    return True

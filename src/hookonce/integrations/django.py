@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 # Django ships no types, hence the ignores.
 from django.core.exceptions import RequestDataTooBig  # type: ignore[import-untyped]
+from django.core.handlers.wsgi import WSGIRequest  # type: ignore[import-untyped]
 from django.db import connections, transaction  # type: ignore[import-untyped]
 from django.http import (  # type: ignore[import-untyped]
     HttpRequest,
@@ -22,13 +23,14 @@ from django.http import (  # type: ignore[import-untyped]
 )
 from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
 
-from ..delivery.outcome import BROKEN, NOT_POST, TOO_LARGE, Outcome
-from ..http.body import note_changed_body
+from ..delivery.limits import Limits
+from ..delivery.outcome import BROKEN, INCOMPLETE, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
+from ..http.body import CONSUMED, IncompleteError, check_whole, note_changed_body
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import CONSUMED, BodyTooLargeError, announced_length, was_consumed
+from .bodies import BodyTooLargeError, announced_length
 from .loop_thread import LoopThread
-from .wsgi import headers_of, request_headers
+from .wsgi import headers_of, is_chunked, read_input, request_headers
 
 __all__ = ["WebhookView", "webhook_urls", "webhook_view"]
 
@@ -78,7 +80,7 @@ def webhook_view(receiver: Receiver) -> WebhookView:
     limits = receiver.limits
 
     async def webhook(request: HttpRequest) -> HttpResponse:
-        outcome = await _answer(loop, request, limits.body_bytes)
+        outcome = await _answer(loop, request, limits)
         headers = dict(headers_of(outcome))
         return HttpResponse(outcome.body, status=int(outcome.status), headers=headers)
 
@@ -87,30 +89,41 @@ def webhook_view(receiver: Receiver) -> WebhookView:
     for alias in connections:
         view = transaction.non_atomic_requests(alias)(view)
     view.login_required = False  # what login_not_required sets, since Django 5.1
+    view.should_append_slash = False  # what no_append_slash sets, where it is included below one
     view.close = loop.close
     exempt: WebhookView = view
     return exempt
 
 
-async def _answer(loop: LoopThread, request: HttpRequest, most: int) -> Outcome:
+async def _answer(loop: LoopThread, request: HttpRequest, limits: Limits) -> Outcome:
     arrived = time.monotonic()
     try:
         if request.method == "POST":
-            return await _deliver(loop, request, most, arrived)
+            return await _deliver(loop, request, limits, arrived)
         outcome = NOT_POST
     except BodyTooLargeError:
         outcome = TOO_LARGE
+    except TimeoutError:
+        outcome = TOO_SLOW
+    except IncompleteError:
+        outcome = INCOMPLETE
     except Exception:  # noqa: BLE001 - Django's own answer to it may be a page
         _log.exception("a delivery could not be handed to the receiver; answered 500")
         outcome = BROKEN
     return loop.note_unread(outcome, waited=time.monotonic() - arrived)
 
 
-async def _deliver(loop: LoopThread, request: HttpRequest, most: int, arrived: float) -> Outcome:
+async def _deliver(
+    loop: LoopThread, request: HttpRequest, limits: Limits, arrived: float
+) -> Outcome:
+    most = limits.body_bytes
     announced = announced_length(request.META.get("CONTENT_LENGTH"), most)
-    body = _body_of(request, most)
-    if body is None or was_consumed(body, announced):
-        return loop.note_unread(BROKEN, waited=time.monotonic() - arrived)
+    if isinstance(request, WSGIRequest) and is_chunked(request.environ):
+        # Django reads no further than a length that was announced, and chunks come without one.
+        body = read_input(request.environ, None, most, arrived + limits.body_seconds)
+    else:
+        body = _body_of(request, most)
+    check_whole(body, announced, is_chunked=is_chunked(request.META))
     outcome = await loop.handle_async(
         body, list(request_headers(request.META)), waited=time.monotonic() - arrived
     )
@@ -118,8 +131,8 @@ async def _deliver(loop: LoopThread, request: HttpRequest, most: int, arrived: f
     return outcome
 
 
-def _body_of(request: HttpRequest, most: int) -> bytes | None:
-    """Return the body as it came; None where it cannot be had any more, and the log says why."""
+def _body_of(request: HttpRequest, most: int) -> bytes:
+    """Return the body as it came; raises IncompleteError where it cannot be had any more."""
     try:
         body: bytes = request.body
     except RequestDataTooBig:
@@ -127,10 +140,15 @@ def _body_of(request: HttpRequest, most: int) -> bytes | None:
         raise BodyTooLargeError from None
     except RawPostDataException:
         _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
-        return None
+        raise IncompleteError from None
+    except (
+        ValueError
+    ) as error:  # Django reads a content-length only then, and takes it for a number
+        _log.warning("the content-length of a delivery is no number")
+        raise IncompleteError from error
     except UnreadablePostError as error:
         _log.warning("a client went away before its body had arrived: %s", error)
-        return None
+        raise IncompleteError from error
     if len(body) > most:
         _log.warning("refused a body of more than %d bytes", most)
         raise BodyTooLargeError

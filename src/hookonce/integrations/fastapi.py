@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -9,13 +10,16 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
+from ..delivery.outcome import NOT_POST
 from ..events import Event
-from ..http.app import ASGIApp, Message, Receive, Scope, Send
-from ..http.guard import StatusGuard
+from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
+from ..http.body import CONSUMED, IncompleteError
+from ..http.guard import StatusGuard, respond
 from ..receiver import Receiver
-from .bodies import CONSUMED
 
 __all__ = ["DeliveryAnswer", "router_for"]
+
+_log = logging.getLogger("hookonce.http")
 
 
 class DeliveryAnswer(BaseModel):
@@ -99,6 +103,17 @@ def router_for(receiver: Receiver, path: str = "/webhooks", **options: Any) -> A
             response_model=None,
             include_in_schema=False,
         )
+
+    async def refuse_path(request: Request) -> Response:
+        return _Delivery(elsewhere, request)
+
+    router.add_api_route(
+        f"{bare}/{MORE_SLASHES}",
+        refuse_path,
+        methods=["POST", *_OTHER_METHODS],
+        response_model=None,
+        include_in_schema=False,
+    )
     return router
 
 
@@ -106,7 +121,10 @@ class _GuardedRoute(APIRoute):
     """A route from which nothing goes out that the sender would punish, whoever answers it."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await StatusGuard(super().handle)(scope, receive, send)
+        if scope["method"] in (self.methods or ()):
+            await StatusGuard(super().handle)(scope, receive, send)
+        else:  # nobody has heard of it; FastAPI would raise what the guard takes for a fault
+            await respond(send, NOT_POST)
 
 
 class _Delivery(Response):
@@ -138,9 +156,10 @@ def _pieces_of(request: Request) -> Receive:
         except ClientDisconnect:
             return {"type": "http.disconnect"}
         except RuntimeError as error:
-            raise RuntimeError(
-                f"the body of a delivery is consumed. {CONSUMED}, such as `await request.body()`"
-            ) from error
+            _log.error(
+                "the body of a delivery is consumed. %s, such as `await request.body()`", CONSUMED
+            )
+            raise IncompleteError from error
         return {"type": "http.request", "body": piece, "more_body": True}
 
     return receive

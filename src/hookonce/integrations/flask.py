@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Flask, Response, request
+from flask import Blueprint, Flask, Response, current_app, request
+from werkzeug.exceptions import HTTPException
 
 from ..delivery.outcome import BROKEN, Outcome
+from ..http.guard import plain_path
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
 from .wsgi import WSGIReceiver, headers_of, is_punished
@@ -44,7 +46,7 @@ def register(
         return _response(wsgi.dispatch(request.environ, body=kept))
 
     def guard(response: Response) -> Response:
-        if _endpoint_name(request.endpoint) != name or not is_punished(response.status):
+        if not is_punished(response.status) or _endpoint_name(_endpoint_meant()) != name:
             return response
         _log.error(
             "the application answered a delivery with %d; sent 500 instead", response.status_code
@@ -58,9 +60,22 @@ def register(
         methods=_METHODS,
         provide_automatic_options=False,
         strict_slashes=False,
+        merge_slashes=False,  # or the router redirects from a path with two
     )
-    app.after_request(guard)
+    # A blueprint's own would not be asked about a path that no rule of it matches.
+    (app.after_app_request if isinstance(app, Blueprint) else app.after_request)(guard)
     return wsgi
+
+
+def _endpoint_meant() -> str | None:
+    """Return the endpoint of a request, or of the path that it spells in another way."""
+    if request.endpoint is not None:
+        return request.endpoint
+    paths = current_app.url_map.bind("")
+    try:
+        return str(paths.match(plain_path(request.path), method="POST")[0])
+    except HTTPException:
+        return None
 
 
 def _endpoint_name(endpoint: str | None) -> str:

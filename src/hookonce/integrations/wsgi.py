@@ -12,11 +12,20 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
-from ..http.body import note_changed_body
+from ..delivery.outcome import (
+    BROKEN,
+    INCOMPLETE,
+    NOT_FOUND,
+    NOT_POST,
+    TOO_LARGE,
+    TOO_SLOW,
+    Outcome,
+)
+from ..http.body import IncompleteError, check_whole, note_changed_body
+from ..http.guard import plain_path
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import BodyTooLargeError, announced_length, read_body, was_consumed
+from .bodies import BodyTooLargeError, announced_length, read_body
 from .loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -70,6 +79,8 @@ class WSGIReceiver:
             outcome = TOO_LARGE
         except TimeoutError:
             outcome = TOO_SLOW
+        except IncompleteError:
+            outcome = INCOMPLETE
         except Exception:  # noqa: BLE001 - what a server would answer instead says nothing
             _log.exception("a delivery could not be handed to the receiver; answered 500")
             outcome = BROKEN
@@ -80,32 +91,58 @@ class WSGIReceiver:
         self._loop.close()
 
     def _deliver(self, environ: WSGIEnvironment, body: bytes | None, arrived: float) -> Outcome:
-        announced = announced_length(environ.get("CONTENT_LENGTH"), self._limits.body_bytes)
+        most = self._limits.body_bytes
+        announced = announced_length(environ.get("CONTENT_LENGTH"), most)
         if body is None:
-            body = self._read(environ, announced, arrived + self._limits.body_seconds)
-        elif len(body) > self._limits.body_bytes:
+            body = read_input(environ, announced, most, arrived + self._limits.body_seconds)
+        elif len(body) > most:
             raise BodyTooLargeError
-        if was_consumed(body, announced):
-            return self._loop.note_unread(BROKEN, waited=time.monotonic() - arrived)
+        check_whole(body, announced, is_chunked=is_chunked(environ))
         headers = list(request_headers(environ))
         outcome = self._loop.handle(body, headers, waited=time.monotonic() - arrived)
         note_changed_body(outcome, body, announced)
         return outcome
 
-    def _read(self, environ: WSGIEnvironment, announced: int | None, deadline: float) -> bytes:
-        if announced is None:
-            if "HTTP_TRANSFER_ENCODING" not in environ:
-                return b""
-            if not environ.get("wsgi.input_terminated"):
-                raise RuntimeError(
-                    "a delivery came in chunks, and this server does not say where they end"
-                    " (wsgi.input_terminated): use one that does, such as gunicorn, or let a proxy"
-                    " buffer requests"
-                )
-        source = environ["wsgi.input"]
-        # read(n) of a buffered input waits for all of n bytes, read1(n) for the first of them.
-        read = getattr(source, "read1", source.read)
-        return read_body(read, announced, self._limits.body_bytes, deadline)
+
+def is_chunked(environ: WSGIEnvironment) -> bool:
+    """Return whether a body has its end in itself, and not by a length."""
+    return "HTTP_TRANSFER_ENCODING" in environ
+
+
+def read_input(
+    environ: WSGIEnvironment, announced: int | None, most: int, deadline: float
+) -> bytes:
+    """Return the body of a request, read from its input; the arguments are those of ``read_body``.
+
+    Raises:
+        IncompleteError: the input cannot be read to its end, and the log says why.
+        BodyTooLargeError: it has more bytes than it may have.
+        TimeoutError: the deadline has passed.
+
+    """
+    if is_chunked(environ):
+        announced = None
+        if not environ.get("wsgi.input_terminated"):
+            _log.error(
+                "a delivery came in chunks, and this server does not say where they end"
+                " (wsgi.input_terminated): use one that does, such as gunicorn, or let a proxy"
+                " buffer requests"
+            )
+            raise IncompleteError
+    elif announced is None:
+        return b""
+    source = environ["wsgi.input"]
+    # read(n) of a buffered input waits for all of n bytes, read1(n) for the first of them.
+    read = getattr(source, "read1", source.read)
+    try:
+        return read_body(read, announced, most, deadline)
+    except (BodyTooLargeError, TimeoutError):
+        raise
+    except Exception as error:
+        # What is no OSError may show bytes of the body.
+        why = error if isinstance(error, OSError) else type(error).__name__
+        _log.warning("the input of a request broke off: %s", why)
+        raise IncompleteError from error
 
 
 def request_headers(environ: WSGIEnvironment) -> Iterator[tuple[bytes, bytes]]:
@@ -140,17 +177,17 @@ class StatusGuard:
 
     Args:
         app: the application to guard.
-        paths: the paths to guard, with or without a trailing slash; every path by default.
+        paths: the paths to guard, however they are spelled; every path by default.
 
     """
 
     def __init__(self, app: WSGIApplication, paths: Collection[str] | None = None) -> None:
         self._app = app
-        self._paths = None if paths is None else {path.rstrip("/") for path in paths}
+        self._paths = None if paths is None else {plain_path(path) for path in paths}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a request on, and guard its answer."""
-        path = environ.get("PATH_INFO", "").rstrip("/")
+        path = plain_path(environ.get("PATH_INFO", ""))
         if self._paths is not None and path not in self._paths:
             return self._app(environ, start_response)
         punished = False

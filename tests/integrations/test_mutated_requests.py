@@ -1,0 +1,361 @@
+"""Whatever becomes of a delivery on its way, each adapter gives a documented answer, and no other.
+
+Set HOOKONCE_FULL=1 for ten times as many requests, 30,000 and more.
+"""
+
+import asyncio
+import base64
+import io
+import json
+import logging
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from urllib.parse import quote
+
+import pytest
+from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # ships no types
+from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]
+from fastapi import FastAPI
+from flask import Flask
+from litestar import Litestar
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Message
+
+from hookonce import Limits, Reason, Receiver, Refusal
+from hookonce.events import CommentReceived
+from hookonce.integrations.aws_lambda import MALFORMED, LambdaHandler
+from hookonce.integrations.django import webhook_urls
+from hookonce.integrations.fastapi import router_for
+from hookonce.integrations.flask import register
+from hookonce.integrations.litestar import handler_for
+from hookonce.integrations.wsgi import WSGIReceiver
+from hookonce.verification.secrets import new_secret
+from integrations.django_project import project
+from integrations.mutations import MOST_BODY_BYTES, Headers, Mutated, has_valid_signature, mutated
+from integrations.test_wsgi import call
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()  # and new ids and times: what is changed is the seed's, and not by what
+PATH = "/webhooks"
+SEED = 20_26
+REQUESTS = 3000 if os.environ.get("HOOKONCE_FULL") else 200
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an adapter was given, and what it answered; None where nobody waits for an answer."""
+
+    headers: Headers
+    body: bytes
+    answer: "tuple[int, dict[str, str], bytes] | None"
+
+
+Deliver: TypeAlias = Callable[[Mutated], Awaitable[Seen]]
+
+
+def make_receiver() -> Receiver:
+    limits = Limits(body_bytes=MOST_BODY_BYTES)
+    receiver = Receiver(secrets=SECRET, store="memory://", limits=limits)
+
+    @receiver.on(CommentReceived)
+    async def note(event: CommentReceived) -> None: ...
+
+    return receiver
+
+
+# by ASGI
+
+
+def by_asgi(app: ASGIApp) -> Deliver:
+    async def deliver(request: Mutated) -> Seen:
+        headers = tuple((name.lower(), value) for name, value in request.headers)
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": request.method,
+            "scheme": "http",
+            "path": request.path,
+            "raw_path": quote(request.path).encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": list(headers),
+            "client": ("127.0.0.1", 50000),
+            "server": ("localhost", 80),
+            "state": {},
+        }
+        middle = len(request.body) // 2
+        pieces = [
+            {"type": "http.request", "body": request.body[:middle], "more_body": True},
+            {"type": "http.request", "body": request.body[middle:], "more_body": False},
+        ]
+        if not request.ends:
+            pieces[1] = {"type": "http.disconnect"}
+        left = iter(pieces)
+        sent: list[Message] = []
+        is_answered = asyncio.Event()
+
+        async def receive() -> Message:
+            for message in left:
+                return message
+            await is_answered.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+            if not message.get("more_body", False) and message["type"] == "http.response.body":
+                is_answered.set()
+
+        await app(scope, receive, send)
+        if not sent:
+            return Seen(headers, request.body, None)
+        fields = {n.decode("latin-1").lower(): v.decode("latin-1") for n, v in sent[0]["headers"]}
+        body = b"".join(message.get("body", b"") for message in sent[1:])
+        return Seen(headers, request.body, (sent[0]["status"], fields, body))
+
+    return deliver
+
+
+# by WSGI
+
+
+def by_wsgi(app: "WSGIApplication") -> Deliver:
+    async def deliver(request: Mutated) -> Seen:
+        environ = environ_of(request)
+        status, headers, body = await asyncio.to_thread(call, app, environ)
+        given = tuple(
+            (name.removeprefix("HTTP_").replace("_", "-").encode(), value.encode("latin-1"))
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        )
+        read = request.body[: environ["wsgi.input"].tell()]
+        return Seen(given, read, (int(status[:3]), headers, body))
+
+    return deliver
+
+
+def environ_of(request: Mutated) -> dict[str, Any]:
+    """Return what a server makes of a request; one that knows where chunks end."""
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": request.path.encode().decode("latin-1"),
+        "QUERY_STRING": "",
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": "127.0.0.1",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(request.body) if request.ends else _Broken(request.body),
+        "wsgi.input_terminated": True,
+        "wsgi.errors": io.StringIO(),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for name, value in request.headers:
+        key = name.decode("latin-1").upper().replace("-", "_")
+        key = key if key in {"CONTENT_LENGTH", "CONTENT_TYPE"} else f"HTTP_{key}"
+        text = value.decode("latin-1")
+        environ[key] = f"{environ[key]},{text}" if key in environ else text
+    return environ
+
+
+class _Broken(io.BytesIO):
+    """An input that ends with an error."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body[: len(body) // 2])
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if data := super().read(size):
+            return data
+        raise ConnectionResetError("the client is gone")
+
+    read1 = read
+
+
+# by Lambda
+
+
+def by_lambda(function: LambdaHandler, shape: str) -> Deliver:
+    async def deliver(request: Mutated) -> Seen:
+        headers = {
+            name.decode("latin-1"): value.decode("utf-8", "replace")
+            for name, value in request.headers
+        }
+        is_text = shape == "text"
+        body = (
+            request.body.decode("utf-8", "replace")
+            if is_text
+            else base64.b64encode(request.body).decode()
+        )
+        event: dict[str, Any] = {
+            "path": request.path,
+            "headers": headers,
+            "body": body if request.ends else body[: len(body) // 2],
+            "isBase64Encoded": not is_text,
+        }
+        if shape == "http":
+            event["requestContext"] = {"http": {"method": request.method}}
+        else:
+            event["httpMethod"] = request.method
+        if shape == "text":
+            event["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
+        answer = await asyncio.to_thread(function, event, None)
+        fields = {name.lower(): value for name, value in answer["headers"].items()}
+        given = tuple(
+            (name.encode("latin-1", "replace"), value.encode()) for name, value in headers.items()
+        )
+        received = event["body"].encode() if is_text else request.body
+        return Seen(given, received, (answer["statusCode"], fields, answer["body"].encode()))
+
+    return deliver
+
+
+# the adapters
+
+
+@contextmanager
+def _wsgi() -> Iterator[Deliver]:
+    app = WSGIReceiver(make_receiver())
+    yield by_wsgi(app)
+    app.close()
+
+
+@contextmanager
+def _flask() -> Iterator[Deliver]:
+    app = Flask("app_of_a_test")
+    wsgi = register(app, make_receiver())
+    yield by_wsgi(app)
+    wsgi.close()
+
+
+@contextmanager
+def _django(*, is_async: bool) -> Iterator[Deliver]:
+    [pattern] = webhook_urls("webhooks", make_receiver())
+    with project([pattern]):
+        yield by_asgi(get_asgi_application()) if is_async else by_wsgi(get_wsgi_application())
+    pattern.callback.close()
+
+
+@contextmanager
+def _lambda(shape: str) -> Iterator[Deliver]:
+    function = LambdaHandler(make_receiver())
+    yield by_lambda(function, shape)
+    function.close()
+
+
+def _starlette(receiver: Receiver) -> ASGIApp:
+    return Starlette(routes=receiver.routes(PATH))
+
+
+def _fastapi(receiver: Receiver) -> ASGIApp:
+    app = FastAPI()
+    app.include_router(router_for(receiver, PATH))
+    return app
+
+
+def _litestar(receiver: Receiver) -> ASGIApp:
+    return cast("ASGIApp", Litestar([handler_for(receiver)], logging_config=None))
+
+
+@asynccontextmanager
+async def _within(make: Callable[[Receiver], ASGIApp]) -> AsyncIterator[Deliver]:
+    async with make_receiver() as receiver:
+        yield by_asgi(make(receiver))
+
+
+ASGI: dict[str, Callable[[Receiver], ASGIApp]] = {
+    "itself": lambda receiver: receiver,
+    "starlette": _starlette,
+    "fastapi": _fastapi,
+    "litestar": _litestar,
+}
+OTHERS: dict[str, Callable[[], Any]] = {
+    "wsgi": _wsgi,
+    "flask": _flask,
+    "django wsgi": lambda: _django(is_async=False),
+    "django asgi": lambda: _django(is_async=True),
+    "lambda rest": lambda: _lambda("rest"),
+    "lambda http": lambda: _lambda("http"),
+    "lambda text": lambda: _lambda("text"),
+}
+
+ACCEPTED = {
+    (200, Reason.HANDLED),
+    (200, Reason.DUPLICATE),
+    (200, Reason.NO_HANDLER),
+    (200, Reason.UNKNOWN_TYPE),
+}
+REFUSED = {
+    (401, Refusal.NO_MATCHING_SIGNATURE),
+    (401, Refusal.TIMESTAMP_TOO_OLD),
+    (401, Refusal.TIMESTAMP_TOO_NEW),
+    *((400, reason) for reason in Refusal if reason.startswith(("missing", "malf", "confl"))),
+    (400, MALFORMED.reason),
+    (404, Reason.NOT_FOUND),
+    (405, Reason.METHOD_NOT_ALLOWED),
+    (413, Reason.BODY_TOO_LARGE),
+    (500, Reason.BODY_INCOMPLETE),
+    (500, Reason.UNREADABLE),  # the store in memory keeps no bodies
+}
+# What a framework may say by itself, of a path or a method that no route is for, or of a header
+# that it cannot read.
+FOREIGN = {400, 404, 405, 413}
+
+
+@pytest.fixture(autouse=True)
+def no_exception_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.ERROR)
+    yield
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.timeout(900)  # for all of them
+@pytest.mark.parametrize("name", [*ASGI, *OTHERS])
+async def test_a_mutated_request_has_a_documented_answer(name: str) -> None:
+    answers: dict[object, int] = {}
+    async with AsyncExitStack() as stack:
+        if name in ASGI:
+            deliver = await stack.enter_async_context(_within(ASGI[name]))
+        else:
+            deliver = stack.enter_context(OTHERS[name]())
+        for number in range(REQUESTS):
+            request = mutated(random.Random(f"{SEED} {name} {number}"), SECRET, PATH)
+            seen = await deliver(request)
+            said = outcome(request, seen)
+            answers[said] = answers.get(said, 0) + 1
+    assert answers[200, Reason.HANDLED] > REQUESTS / 20, "the mutations leave nothing genuine"
+    assert len(answers) > 12, "the mutations are not many kinds"
+
+
+def outcome(request: Mutated, seen: Seen) -> object:
+    """Return status and reason of an answer that may be given to a request."""
+    if seen.answer is None:
+        assert not request.ends, request
+        return None
+    status, headers, body = seen.answer
+    shown = (request, status, body)
+    assert "location" not in headers, shown
+    assert b"Traceback" not in body, shown
+    try:
+        said = (status, json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        assert status in FOREIGN, shown
+        return status
+    assert said in ACCEPTED | REFUSED, shown
+    if said in ACCEPTED:
+        assert has_valid_signature(seen.headers, seen.body, SECRET), shown
+    if not request.changes and seen.body == request.body:
+        assert said in ACCEPTED | {(500, Reason.UNREADABLE)}, shown
+    return said

@@ -1,0 +1,162 @@
+"""A body that cannot be had whole is never taken for one with a wrong signature."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from cli.running import running
+from support.servers import RawConnection, request_bytes
+
+from hookonce import Receiver
+from hookonce.events import CommentReceived
+from hookonce.integrations.aws_lambda import LambdaHandler
+from hookonce.testing import make_event, signed_request
+from hookonce.verification.secrets import new_secret
+from integrations.sites import ADAPTERS, sending
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+LISTENING = [name for name, adapter in ADAPTERS.items() if adapter.listens]
+CHUNKED = {"transfer-encoding": "chunked"}
+
+# What is behind gunicorn, and answers at /webhooks.
+GUNICORN_APPS = {
+    "wsgi": "app = WSGIReceiver(receiver)",
+    "flask": """
+        from flask import Flask
+        from hookonce.integrations.flask import register
+        app = Flask("app")
+        register(app, receiver)
+        """,
+    "django": """
+        import django
+        from django.conf import settings
+        from django.core.wsgi import get_wsgi_application
+        settings.configure(
+            SECRET_KEY="of this test", ALLOWED_HOSTS=["*"], ROOT_URLCONF="app", LOGGING_CONFIG=None,
+            MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
+        )
+        django.setup()
+        from hookonce.integrations.django import webhook_urls
+        urlpatterns = webhook_urls("webhooks", receiver)
+        app = get_wsgi_application()
+        """,
+}
+PRELUDE = """
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.events import CommentReceived
+from hookonce.integrations.wsgi import WSGIReceiver
+
+receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
+
+@receiver.on(CommentReceived)
+def note(event): ...
+"""
+
+
+@asynccontextmanager
+async def connected(name: str, tmp_path: Path) -> AsyncIterator[tuple[str, RawConnection]]:
+    """Serve a receiver through an adapter; give its path, and a connection to it."""
+    url = f"sqlite:///{tmp_path / 'hooks.db'}"
+    receiver = Receiver(secrets=SECRET, store=url)
+
+    @receiver.on(CommentReceived)
+    async def note(event: CommentReceived) -> None: ...
+
+    async with (
+        sending(ADAPTERS[name], receiver, secret=SECRET, store=url) as served,
+        await served.connection() as connection,
+    ):
+        yield ADAPTERS[name].path, connection
+
+
+@pytest.mark.parametrize("app", GUNICORN_APPS)
+async def test_a_chunked_body_behind_gunicorn_is_handled(app: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(PRELUDE + dedent(GUNICORN_APPS[app]))
+    gunicorn = [str(Path(sys.executable).with_name("gunicorn"))]
+    arguments = ["--bind", "127.0.0.1:0", "--threads", "2", "app:app"]
+    with running(*arguments, here=tmp_path, secrets=[SECRET], command=gunicorn) as process:
+        port = int(process.printed(r"Listening at: http://127\.0\.0\.1:(\d+)")[1])
+        request = signed_request(make_event(CommentReceived), SECRET)
+        async with await RawConnection.at(port) as connection:
+            await connection.write(request_bytes(request, headers=CHUNKED))
+            await connection.write_chunk(request.body[:100])
+            await connection.write_chunk(request.body[100:])
+            await connection.write_chunk(b"")
+            (await connection.answer()).expect(200, "handled")
+        async with await RawConnection.at(port) as connection:
+            await connection.write(request_bytes(request, headers=CHUNKED))
+            await connection.write(b"7\r\nbroken\r\nnot a length\r\n")
+            (await connection.answer()).expect(500, "body_incomplete")
+
+
+@pytest.mark.parametrize("name", LISTENING)
+async def test_a_chunked_body_is_handled_or_said_to_be_incomplete(
+    name: str, tmp_path: Path
+) -> None:
+    request = signed_request(make_event(CommentReceived), SECRET)
+    async with connected(name, tmp_path) as (path, connection):
+        await connection.write(request_bytes(request, path=path, headers=CHUNKED))
+        await connection.write_chunk(request.body)
+        await connection.write_chunk(b"")
+        answer = await connection.answer()
+    # The standard library's server does not read chunks.
+    wanted = (500, "body_incomplete") if name == "wsgi" else (200, "handled")
+    assert (answer.status, answer.reason) == wanted
+
+
+@pytest.mark.parametrize("name", LISTENING)
+async def test_chunks_without_a_byte_are_no_body(name: str, tmp_path: Path) -> None:
+    request = signed_request(make_event(CommentReceived), SECRET)
+    async with connected(name, tmp_path) as (path, connection):
+        await connection.write(request_bytes(request, path=path, headers=CHUNKED))
+        await connection.write_chunk(b"")
+        (await connection.answer()).expect(500, "body_incomplete")
+
+
+@pytest.mark.parametrize("name", LISTENING)
+@pytest.mark.parametrize("upgrade", ["h2c", "TLS/1.0"])
+async def test_a_body_that_a_server_drops_is_said_to_be_incomplete(
+    name: str, upgrade: str, tmp_path: Path
+) -> None:
+    """As uvicorn drops that of a request which asks for another protocol."""
+    request = signed_request(make_event(CommentReceived), SECRET)
+    headers = {"connection": "upgrade", "upgrade": upgrade}
+    headers["content-length"] = str(len(request.body))
+    async with connected(name, tmp_path) as (path, connection):
+        head = request_bytes(request, path=path, headers=headers)
+        await connection.write(head + request.body)
+        answer = await connection.answer()
+    assert (answer.status, answer.reason) in {(200, "handled"), (500, "body_incomplete")}
+
+
+@pytest.mark.parametrize("name", LISTENING)
+async def test_a_connection_that_breaks_off_is_no_wrong_signature(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = signed_request(make_event(CommentReceived), SECRET)
+    headers = {"content-length": str(len(request.body) + 1)}
+    async with connected(name, tmp_path) as (path, connection):
+        head = request_bytes(request, path=path, headers=headers)
+        await connection.write(head + request.body)
+        await connection.end()
+        answer = await connection.answer_if_any()
+    assert answer is None or (answer.status, answer.reason) == (500, "body_incomplete")
+    assert "no_matching_signature" not in caplog.text
+
+
+@pytest.mark.parametrize("left", [0, 10])
+def test_what_a_gateway_leaves_out_is_said_to_be_missing(left: int) -> None:
+    request = signed_request(make_event(CommentReceived), SECRET)
+    event = {
+        "httpMethod": "POST",
+        "headers": {**request.headers, "content-length": str(len(request.body))},
+        "body": request.body[:left].decode(),
+    }
+    with closing(LambdaHandler(Receiver(secrets=SECRET, store="memory://"))) as function:
+        answer = function(event, None)
+    assert (answer["statusCode"], "body_incomplete" in answer["body"]) == (500, True)

@@ -1,0 +1,195 @@
+"""/readyz costs the store little however often it is asked, and tells strangers little."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+from support.redis_servers import RedisServer, redis_server
+from support.stores import FaultyStore
+from support.waiting import until_async
+
+from hookonce import Inbox, Receiver
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.verification.secrets import new_secret
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+TOKEN = "a token for those who may know"
+CALLERS = 200
+
+
+@asynccontextmanager
+async def asking(
+    receiver: Receiver, *, client: tuple[str, int] = ("127.0.0.1", 5), token: str | None = None
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """Give a client at an address to the health routes of an open receiver."""
+    app: ASGIApp = Starlette(routes=receiver.health_routes(token=token))
+    transport = httpx2.ASGITransport(app=app, client=client)
+    async with receiver, httpx2.AsyncClient(transport=transport, base_url="http://here") as asker:
+        yield asker
+
+
+async def test_callers_at_the_same_time_share_one_look(tmp_path: Path) -> None:
+    store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+    async with asking(Receiver(secrets=SECRET, store=store)) as asker:
+        gate = store.hang("warnings")
+        asked = [asyncio.create_task(asker.get("/readyz")) for _ in range(CALLERS)]
+        await until_async(_calls(store), what="somebody looks")
+        gate.set()
+        assert {(await answer).status_code for answer in asked} == {200}
+        assert store.calls["warnings"] == 1
+
+
+def _calls(store: FaultyStore) -> Any:
+    async def any_call() -> bool:
+        return store.calls["warnings"] > 0
+
+    return any_call
+
+
+async def test_a_caller_that_gives_up_takes_the_look_from_nobody(tmp_path: Path) -> None:
+    store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+    async with asking(Receiver(secrets=SECRET, store=store)) as asker:
+        gate = store.hang("warnings")
+        first = asyncio.create_task(asker.get("/readyz"))
+        await until_async(_calls(store), what="somebody looks")
+        second = asyncio.create_task(asker.get("/readyz"))
+        first.cancel()
+        await asyncio.wait({first})
+        gate.set()
+        assert (await second).status_code == 200
+
+
+async def test_what_has_changed_shows_within_seconds(tmp_path: Path) -> None:
+    store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+    async with asking(Receiver(secrets=SECRET, store=store)) as asker:
+        assert (await asker.get("/readyz")).status_code == 200
+        store.failures["warnings"] = -1
+
+        async def unready() -> bool:
+            return (await asker.get("/readyz")).status_code == 503
+
+        await until_async(unready, seconds=5)
+
+
+async def test_a_shutdown_shows_at_once(tmp_path: Path) -> None:
+    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
+    async with asking(receiver) as asker:
+        assert (await asker.get("/readyz")).status_code == 200
+        await receiver.__aexit__(None, None, None)
+        answer = await asker.get("/readyz")
+        assert (answer.status_code, answer.json()["ready"]) == (503, False)
+        await receiver.__aenter__()
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Any:
+    with redis_server() as server:
+        yield server
+
+
+async def test_many_callers_cost_redis_no_command_each(valkey: RedisServer) -> None:
+    receiver = Receiver(secrets=SECRET, store=valkey.url, inbox=Inbox(embedded=False))
+    async with asking(receiver) as asker:
+        before = await asyncio.to_thread(_commands, valkey)
+        for _ in range(CALLERS):
+            assert (await asker.get("/readyz")).status_code == 503  # nobody works on the inbox
+        assert await asyncio.to_thread(_commands, valkey) - before < CALLERS
+
+
+def _commands(server: RedisServer) -> int:
+    with server.client() as client:
+        info: Any = client.info("stats")
+    return int(info["total_commands_processed"])
+
+
+FAR = ("203.0.113.9", 5)
+NEAR = [("127.0.0.1", 5), ("127.3.2.1", 5), ("::1", 5), ("::ffff:127.0.0.1", 5)]
+PROXIED: list[Mapping[str, str]] = [
+    {"x-forwarded-for": "127.0.0.1"},
+    {"x-forwarded-proto": "https"},
+    {"x-real-ip": "127.0.0.1"},
+    {"forwarded": "for=127.0.0.1"},
+    {"via": "1.1 proxy"},
+]
+
+
+async def details(
+    client: tuple[str, int], headers: Mapping[str, str], token: str | None = None
+) -> bool:
+    """Return whether an unready receiver says why to such a caller; its status is the same."""
+    receiver = Receiver(secrets=SECRET, store="memory://")
+    async with asking(receiver, client=client, token=token) as asker:
+        await receiver.__aexit__(None, None, None)
+        answer = await asker.get("/readyz", headers=headers)
+        await receiver.__aenter__()
+    assert answer.status_code == 503
+    assert answer.json()["ready"] is False
+    return "shutting down" in answer.text
+
+
+@pytest.mark.parametrize("client", NEAR)
+async def test_a_client_of_this_machine_is_told_the_problems(client: tuple[str, int]) -> None:
+    assert await details(client, {})
+
+
+@pytest.mark.parametrize("client", [FAR, ("testclient", 5), ("", 0), ("10.0.0.1", 5)])
+async def test_a_client_from_elsewhere_learns_no_more_than_that_it_is_unready(
+    client: tuple[str, int],
+) -> None:
+    assert not await details(client, {})
+
+
+@pytest.mark.parametrize("headers", PROXIED)
+async def test_behind_a_proxy_nobody_is_of_this_machine(headers: Mapping[str, str]) -> None:
+    assert not await details(NEAR[0], headers)
+
+
+async def test_a_proxy_that_says_nothing_shows_by_its_old_http() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://")
+    app = Starlette(routes=receiver.health_routes())
+    scope = {"type": "http", "http_version": "1.0", "method": "GET", "path": "/readyz"}
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app({**scope, "headers": [], "client": NEAR[0]}, _nothing, send)
+    assert sent[-1]["body"] == b'{"ready":true}'
+
+
+async def _nothing() -> Any:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_told"),
+    [
+        (f"Bearer {TOKEN}", True),
+        (f"bearer {TOKEN} ", True),
+        (f"Basic {TOKEN}", False),
+        (f"Bearer {TOKEN}x", False),
+        (f"Bearer {TOKEN[:-1]}", False),
+        ("Bearer", False),
+        ("Bearer \xff", False),
+        (TOKEN, False),
+        ("", False),
+    ],
+)
+async def test_the_token_opens_the_problems_to_anybody(shown: str, is_told: bool) -> None:
+    headers = {"authorization": shown.encode("latin-1")}
+    assert await details(FAR, headers, TOKEN) is is_told  # type: ignore[arg-type]  # raw bytes
+    assert not await details(FAR, headers, None)  # type: ignore[arg-type]  # raw bytes
+
+
+@pytest.mark.parametrize("token", ["", "short", "fünfzehn und mehr Zeichen"])
+def test_a_token_that_can_be_guessed_is_refused(token: str) -> None:
+    with pytest.raises(ValueError, match=r"at least 16 characters of ASCII; make one with"):
+        Receiver(secrets=SECRET, store="memory://").health_routes(token=token)
