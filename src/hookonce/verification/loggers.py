@@ -53,7 +53,7 @@ class _Printable(logging.Filter):
             message = record.getMessage()
             error = record.exc_info[1] if record.exc_info else None
             text = None if error is None else _indented(error)
-        except Exception:  # noqa: BLE001 - errors of handlers are shown by code of theirs
+        except BaseException:  # noqa: BLE001 - errors of handlers are shown by code of theirs
             record.msg, record.args = f"{record.msg} (its parts cannot be shown)", None
             record.exc_info = None
             return True
@@ -76,7 +76,7 @@ def _has_lines(error: BaseException) -> bool:
     """Return whether what an error says would begin lines of its own."""
     try:
         return "\n" in str(error) or bool(getattr(error, "__notes__", None))
-    except Exception:  # noqa: BLE001 - as above; a traceback then says that there is no text
+    except BaseException:  # noqa: BLE001 - as above; a traceback then says that there is no text
         return False
 
 
