@@ -119,6 +119,10 @@ class History:
     version: int = 0
     is_cut: bool = False
 
+    def copy(self) -> History:
+        """Return the history as it is now, for another thread."""
+        return replace(self, steps=list(self.steps))
+
     def add(self, step: Step) -> int:
         """Add a step, and return by how many bytes the history has become larger."""
         steps = self.steps
@@ -153,6 +157,10 @@ class Seen:
     answered: DeliveryAnswered | None = None
     history: History | None = None
     version: int = 0
+
+    def copy(self) -> Seen:
+        """Return what is known of it now, for another thread."""
+        return replace(self, history=self.history and self.history.copy())
 
     @property
     def changed(self) -> int:

@@ -10,6 +10,7 @@ from ..errors import StoreError
 from ..stores.values import StoreStats
 from .charts import Chart, charts_of
 from .journal import Journal
+from .texts import one_line
 from .watched import Watched
 
 __all__ = ["Overview", "Overviews"]
@@ -72,7 +73,7 @@ class Overviews:
         try:
             stats = await self._receiver.stats()
         except StoreError as error:
-            _log.warning("the inspector cannot look into the store: %s", error)
+            _log.warning("the inspector cannot look into the store: %s", one_line(error))
         else:
             series.note_inbox(stats.depth, stats.oldest_age)
         readiness = await self._receiver.check()

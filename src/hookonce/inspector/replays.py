@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from ..delivery.outcome import Reason
 from ..errors import PayloadError, StoreError
+from .texts import one_line
 from .watched import Watched
 
 __all__ = ["Replayed", "Replays"]
@@ -66,8 +67,8 @@ class Replays:
             _log.info(
                 "replay of %r at %s, asked for by %s: %s",
                 event_id,
-                self._receiver.endpoint,
-                who,
+                one_line(self._receiver.endpoint),
+                one_line(who),
                 replayed.outcome,
             )
         return replayed
@@ -80,6 +81,6 @@ class Replays:
         except PayloadError as error:
             return Replayed(HTTPStatus.UNPROCESSABLE_ENTITY, f"still unreadable: {error.fault}")
         except StoreError as error:
-            _log.error("cannot replay %r: %s", event_id, error)
+            _log.error("cannot replay %r: %s", event_id, one_line(error))
             return Replayed(HTTPStatus.SERVICE_UNAVAILABLE, "the store failed; the log says why")
         return Replayed(HTTPStatus.OK, outcome.reason, outcome.reason in _SUCCESS)
