@@ -270,12 +270,14 @@ def shows_nothing_hidden(page: str) -> None:
 
 async def test_no_text_about_a_dead_letter_quotes_what_its_body_hides(receiver: Receiver) -> None:
     receiver.on(CommentReceived, name="shop")(quote_what_is_hidden)
-    hidden = {"userPassword": QUOTED, "cvc": "737"}
+    hidden = {"userPassword": QUOTED, "cvc": "737", "token": "hush-hush", "note": "hush-hush!"}
     async with inspected(receiver) as here:
         event = make_event(CommentReceived, data=hidden)
         await here.sender.send(event, attempt=9)
         for path in ("/dead", f"/dead/letter?id={event.id}", "/deliveries/1"):
-            shows_nothing_hidden(await here.page(path))
+            page = await here.page(path)
+            shows_nothing_hidden(page)
+            assert "hush" not in page
 
 
 async def test_no_text_about_the_inbox_quotes_what_a_body_hides(tmp_path: Path) -> None:

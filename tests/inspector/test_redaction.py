@@ -219,6 +219,15 @@ def test_what_a_cut_has_left_of_a_hidden_value_is_found(text: str, shown: str | 
     assert shown is None or scrubbed == shown
 
 
+def test_a_field_that_is_named_by_the_one_beside_it_is_hidden() -> None:
+    body = (
+        b'{"headers": [{"name": "X-Auth-Token", "value": "hush-hush"}, {"name": "a", "value": 1}]}'
+    )
+    shown = "".join(token.text for token in shown_body(body, Redaction()).tokens)
+    assert "hush-hush" not in shown
+    assert '"value": 1' in shown
+
+
 def test_words_that_tell_nothing_are_not_hidden_elsewhere() -> None:
     body = shown_body(b'{"password": null, "token": true, "secret": ""}', Redaction())
     assert body.hidden == frozenset()

@@ -108,7 +108,19 @@ async def test_a_few_run_at_once_and_no_more(receiver: Receiver) -> None:
         assert (await here.replay(second)).json()["ok"]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"id": 1}', b"{", b"[" * 5000, b"x" * 100_000])
+NO_EVENTS = [
+    b"",
+    b"[]",
+    b'{"id": 1}',
+    rb'{"id": "\ud800"}',
+    b"{",
+    b"[" * 5000,
+    b"9" * 5000,
+    b"x" * 100_000,
+]
+
+
+@pytest.mark.parametrize("body", NO_EVENTS)
 async def test_what_names_no_event_is_refused(receiver: Receiver, body: bytes) -> None:
     async with inspected(receiver) as here:
         answer = await here.visitor.post(

@@ -21,7 +21,7 @@ from .concealing import MOST_LEVELS, Concealed, Concealer, Deep, NumberText, Pai
 from .redaction import Redaction
 from .scrubbing import HIDDEN, Scrubber
 
-__all__ = ["Field", "Model", "ShownBody", "Token", "model_of", "shown_body"]
+__all__ = ["LEAST_SCRUBBED", "Field", "Model", "ShownBody", "Token", "model_of", "shown_body"]
 
 # What is larger is not taken apart: it would hold up the process for what nobody reads to its end.
 _MOST_READ = 256 * 1024
@@ -32,7 +32,7 @@ _MOST_FIELDS = 400
 _MOST_VALUE = 2000
 _MOST_NAME = 200
 # Shorter values stand in a body for something else as well.
-_LEAST_SCRUBBED = 4
+LEAST_SCRUBBED = 4
 
 
 class Token(NamedTuple):
@@ -127,7 +127,7 @@ def _bounded(tokens: Iterator[Token]) -> tuple[list[Token], bool]:
 def _scrubbed(tokens: Sequence[Token], hidden: Iterable[str]) -> tuple[Token, ...]:
     """Return tokens without the values that are hidden under another name."""
     scrubber = Scrubber(hidden)
-    texts = scrubber.scrub_all([token.text for token in tokens], least=_LEAST_SCRUBBED)
+    texts = scrubber.scrub_all([token.text for token in tokens], least=LEAST_SCRUBBED)
     return tuple(
         Token(token.kind, text if token.kind in {"name", "text", "number"} else token.text)
         for token, text in zip(tokens, texts, strict=True)

@@ -27,6 +27,8 @@ __all__ = [
 
 MOST_LEVELS = 100
 _MOST_NESTED = 4
+_NAME_NAMES = {"field", "header", "key", "name"}
+_VALUE_NAMES = {"content", "value", "values"}
 # No name, mark and value are shorter together, and bodies are full of such texts.
 _LEAST_TEXT = 5
 
@@ -131,8 +133,11 @@ class Concealer:
             self.has_hidden, self.values.is_complete = True, False
             return Deep("…")
         if isinstance(value, Pairs):
+            is_named = any(map(self._names_a_hidden_one, value))
             return Pairs(
-                (name, self._member(inner, (*path, name), depth, level + 1))
+                (name, self._conceal(inner))
+                if self._rules.hides((*path, name)) or (is_named and name in _VALUE_NAMES)
+                else (name, self.tree(inner, (*path, name), depth, level + 1))
                 for name, inner in value
             )
         if isinstance(value, list):
@@ -141,9 +146,12 @@ class Concealer:
             return self.text(value, depth)
         return value
 
-    def _member(self, value: Any, path: tuple[str, ...], depth: int, level: int) -> Any:
-        if not self._rules.hides(path):
-            return self.tree(value, path, depth, level)
+    def _names_a_hidden_one(self, pair: tuple[str, Any]) -> bool:
+        """Return whether a field says what the field beside it is, as lists of headers have it."""
+        name, value = pair
+        return name in _NAME_NAMES and isinstance(value, str) and self._rules.hides_name(value)
+
+    def _conceal(self, value: Any) -> Concealed:
         for leaf in _leaves(value):
             self.values.add(leaf)
         return self._concealed()

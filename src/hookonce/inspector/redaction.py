@@ -12,7 +12,7 @@ from .concealing import Concealer
 
 __all__ = ["DEFAULT_HEADERS", "DEFAULT_KEYS", "Redaction"]
 
-DEFAULT_HEADERS = frozenset({"x-api-key", "x-auth-token", "x-csrf-token"})
+DEFAULT_HEADERS = frozenset({"x-amzn-oidc-data", "x-api-key", "x-auth-token", "x-csrf-token"})
 DEFAULT_KEYS = frozenset(
     {
         "access_key",
@@ -27,6 +27,9 @@ DEFAULT_KEYS = frozenset(
         "cvv",
         "iban",
         "id_token",
+        "jwt",
+        "jwt_assertion",
+        "otp",
         "passcode",
         "passphrase",
         "passwd",

@@ -308,7 +308,8 @@ async def body_of(request: Request) -> bytes:
 def _id_in(body: bytes) -> str | None:
     try:
         content = json.loads(body)
-    except (ValueError, RecursionError):
+        event_id = content["id"]
+        event_id.encode()  # half of a surrogate pair is in no id, and in no answer
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None
-    event_id = content.get("id") if isinstance(content, dict) else None
     return event_id if isinstance(event_id, str) else None

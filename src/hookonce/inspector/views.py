@@ -23,7 +23,7 @@ from ..stores.values import (
     Waiting,
 )
 from ..verification.headers import RawHeaders
-from .bodies import Model, ShownBody, model_of, shown_body
+from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
 from .concealing import Concealer
 from .journal import History, Seen, Step, What
 from .reading import claimed_id, event_type_of, header_texts, hints_of
@@ -236,7 +236,7 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         dedup=tuple(_dedup(seen)),
         headers=headers,
         body=body,
-        model=_scrubbed_model(model, scrub) if model else None,
+        model=_scrubbed_model(model, body, scrub) if model and body else None,
         steps=_steps(history, scrub) if history else (),
         is_cut=history.is_cut if history else False,
     )
@@ -326,9 +326,15 @@ def _scrub_of(concealer: Concealer, body: ShownBody | None) -> Scrub:
     return scrub
 
 
-def _scrubbed_model(model: Model, scrub: Scrub) -> Model:
-    """Return a model whose problem quotes nothing that is hidden."""
-    return replace(model, problem=scrub([model.problem])[0]) if model.problem else model
+def _scrubbed_model(model: Model, body: ShownBody, scrub: Scrub) -> Model:
+    """Return a model without copies of what its body hides; `scrub` is for what it says itself."""
+    texts = [text for field in model.fields for text in (field.path, field.value)]
+    shown = Scrubber(body.hidden).scrub_all(texts, least=LEAST_SCRUBBED)
+    fields = (
+        field._replace(path=path, value=value)
+        for field, path, value in zip(model.fields, shown[::2], shown[1::2], strict=True)
+    )
+    return replace(model, problem=scrub([model.problem])[0], fields=tuple(fields))
 
 
 def _steps(history: History, scrub: Scrub) -> tuple[StepView, ...]:
@@ -451,7 +457,7 @@ def letter_view(
             replace(one, error=shown) for one, shown in zip(letter.history, errors, strict=True)
         ),
         body=body,
-        model=_scrubbed_model(model, scrub),
+        model=_scrubbed_model(model, body, scrub),
         steps=_steps(history, scrub) if history else (),
     )
 
