@@ -89,14 +89,14 @@ def json_of(text: str | bytes) -> Any:
 _NAME = r"[\w.$\[\]-]|%(?!3[AaDd])|\\u[0-9A-Fa-f]{4}"
 _PAIR = (
     rf"(?:(?<![\w.$%\[\]-])|(?=\\))(?:\\[bfnrt])*(?P<name>(?:{_NAME})++)"
-    r"""\\{0,8}["']?\s{0,8}(?:=>|->|[:!<>]?={1,3}|[:：＝]|%3[AaDd])\s{0,8}"""  # noqa: RUF001 - their wide spellings
+    r"""\\{0,8}["']?\s{0,8}(?:=>|->|[:!<>]?={1,3}|[:：＝]|%3[AaDd])[\s+]{0,8}"""  # noqa: RUF001 - their wide spellings
 )
 _ELEMENT = r"<(?P<element>[\w.:-]+)(?:\s[^<>]*)?(?<!/)>"
 _NAMED = re.compile(f"{_ELEMENT}|{_PAIR}")
 
 _QUOTED = re.compile(
-    r"""(?P<opening>[BbFRrUu]{0,2}(?P<escapes>\\{0,8})(?P<quote>["']))(?P<value>.*?)"""
-    r"(?:(?<!\\)(?P=escapes)(?P=quote)|\Z)",
+    r"""(?P<opening>[BbFRrUu]{0,2}(?P<escapes>\\{0,8})(?P<quote>["']|%2[27]))(?P<value>.*?)"""
+    r"(?:(?<!\\)(?<!%5[Cc])(?P=escapes)(?P=quote)|\Z)",
     re.DOTALL,
 )
 _UNQUOTED = re.compile(

@@ -1,7 +1,7 @@
 """Takes hidden values out of other texts about a delivery, such as a traceback that quotes them.
 
-A text rarely quotes a value as it is: it shows its `repr`, JSON, a URL, or a part of it before an
-ellipsis.
+A text rarely quotes a value as it is: it shows its `repr`, JSON, a URL, one within the other, or a
+part of it before an ellipsis.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
-from urllib.parse import quote, quote_plus
+from itertools import islice
+
+from .skeletons import Skeleton
 
 __all__ = ["HIDDEN", "WITHHELD", "HiddenValues", "Scrubber"]
 
@@ -18,11 +19,13 @@ HIDDEN = "[redacted]"
 WITHHELD = "[not shown: it may quote hidden values that are too many or too large to be looked for]"
 
 _MOST_VALUES = 200
-_MOST_CHARACTERS = 64 * 1024
+_MOST_CHARACTERS = 16 * 1024
 
 # Shorter ones, such as `1` or `no`, stand in every text as a part of something else.
 _LEAST_ANYWHERE = 4
 _LEAST_PART = 4
+
+_FRACTION = re.compile(r"[0-9]{1,30}\.[0-9]{1,30}")
 
 _ELLIPSIS = re.compile(r"\s?(?:\[…\]|…|\.\.\.)\s?")
 _MOST_ELLIPSES = 64
@@ -67,7 +70,8 @@ class Scrubber:
     """
 
     def __init__(self, values: Iterable[str], *, is_complete: bool = True) -> None:
-        self._forms = {form for value in values for form in _forms_of(value)} - {""}
+        stripped = {value.strip() for value in values} - {""}
+        self._values = sorted(stripped | _as_floats(stripped), key=len, reverse=True)
         self._is_complete = is_complete
 
     def scrub(self, text: str) -> str:
@@ -84,54 +88,34 @@ class Scrubber:
         """
         if not self._is_complete:
             return [WITHHELD if text else "" for text in texts]
+        values = [value for value in self._values if len(value) >= least]
+        skeletons = [Skeleton(text) for text in texts]
         # Most values are quoted nowhere: one look for each, however many texts there are.
-        everything = "\n".join(texts)
-        forms = [form for form in self._forms if len(form) >= least]
-        whole = [form for form in forms if form in everything]
+        letters, everything = "\n".join(one.letters for one in skeletons), "\n".join(texts)
+        wanted = {Skeleton(value).letters for value in values}
+        wanted = {one for one in wanted if len(one) >= _LEAST_ANYWHERE and one in letters}
+        forms = {form for value in values for form in _escaped(value)}
+        # Values of few letters are looked for as they are.
+        whole = sorted((form for form in forms if form in everything), key=len, reverse=True)
         starts = [form for form in forms if form[:_LEAST_PART] in everything]
         ends = [form for form in forms if form[-_LEAST_PART:] in everything]
-        if not (whole or starts or ends):
-            return list(texts)
-        pattern = re.compile("|".join(map(_anywhere, sorted(whole, key=len, reverse=True))))
-        return [
-            _without_parts(pattern.sub(HIDDEN, text) if whole else text, starts, ends)
-            for text in texts
-        ]
+        exactly = re.compile("|".join(map(_anywhere, whole))) if whole else None
+        shown = []
+        for text, skeleton in zip(texts, skeletons, strict=True):
+            places = [place for one in wanted for place in skeleton.places(one)]
+            places += [found.span() for found in exactly.finditer(text)] if exactly else []
+            places += _parts(text, starts, ends) if starts or ends else []
+            shown.append(_without(text, places))
+        return shown
 
 
-def _forms_of(value: str) -> Iterator[str]:
-    """Yield how a value is written in texts."""
-    raw = value.encode("utf-8", "surrogatepass")
-    forms = {
-        value,
-        " ".join(value.split()),
-        repr(value)[1:-1],
-        ascii(value)[1:-1],
-        repr(raw)[2:-1],
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
-        quote(raw, safe=""),
-        quote(raw),
-        quote_plus(raw),
-        escape(value),
-        escape(value, quote=False),
-    }
-    if value.isascii() and value.replace(".", "").isdigit():
-        forms.add(_as_float(value))
-    for form in forms:
-        yield form
-        if "\\" in form or "'" in form or '"' in form:
-            yield form.replace("'", "\\'")
-            yield form.replace('"', '\\"')
-            yield repr(form)[1:-1]  # an exception within another's message
-            yield json.dumps(form)[1:-1]
+def _as_floats(values: Iterable[str]) -> set[str]:
+    """Return how Python writes those of the values that are numbers with a fraction."""
+    return {repr(float(value)) for value in values if _FRACTION.fullmatch(value)}
 
 
-def _as_float(number: str) -> str:
-    try:
-        return repr(float(number))
-    except ValueError:
-        return ""
+def _escaped(value: str) -> tuple[str, ...]:
+    return value, repr(value)[1:-1], json.dumps(value)[1:-1]
 
 
 def _anywhere(form: str) -> str:
@@ -139,23 +123,27 @@ def _anywhere(form: str) -> str:
     return escaped if len(form) >= _LEAST_ANYWHERE else rf"(?<!\w){escaped}(?!\w)"
 
 
-def _without_parts(text: str, starts: Sequence[str], ends: Sequence[str]) -> str:
-    """Return a text without the part of a value that was left of it before or after a cut."""
-    if not starts and not ends:
-        return text
-    cuts = [match.span() for match, _ in zip(_ELLIPSIS.finditer(text), range(_MOST_ELLIPSES))]  # noqa: B905 - as many as there are
-    parts: list[tuple[int, int]] = []
+def _without(text: str, places: Iterable[tuple[int, int]]) -> str:
+    """Return a text with one mark in place of each of these, or of several that touch."""
+    pieces: list[str] = []
+    done = -1
+    for start, end in sorted(places):
+        if end <= start:
+            continue
+        if start > done:
+            pieces += [text[max(done, 0) : start], HIDDEN]
+        done = max(done, end)
+    return "".join([*pieces, text[max(done, 0) :]])
+
+
+def _parts(text: str, starts: Sequence[str], ends: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield where the part of a value stands that was left of it before or after a cut."""
+    cuts = [found.span() for found in islice(_ELLIPSIS.finditer(text), _MOST_ELLIPSES)]
     for before, after in [*cuts, (len(text), len(text))]:  # stores cut what is too long
         tail = text[max(0, before - _LONGEST_PART) : before]
         head = text[after : after + _LONGEST_PART]
-        parts.append(
-            (before - max((_start_at_end(form, tail) for form in starts), default=0), before)
-        )
-        parts.append((after, after + max((_end_at_start(form, head) for form in ends), default=0)))
-    for first, last in sorted(parts, reverse=True):
-        if last > first:
-            text = f"{text[:first]}{HIDDEN}{text[last:]}"
-    return text
+        yield before - max((_start_at_end(form, tail) for form in starts), default=0), before
+        yield after, after + max((_end_at_start(form, head) for form in ends), default=0)
 
 
 def _start_at_end(form: str, text: str) -> int:

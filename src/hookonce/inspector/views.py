@@ -315,13 +315,15 @@ Scrub: TypeAlias = Callable[[Iterable[str]], list[str]]
 
 def _scrub_of(concealer: Concealer, body: ShownBody | None) -> Scrub:
     """Return what scrubs the texts beside a body; it withholds them where that is not known."""
+    known = frozenset(body.hidden) if body else frozenset[str]()
 
     def scrub(texts: Iterable[str]) -> list[str]:
-        # Lines first: what one text names is hidden in all of them.
-        shown = [concealer.text(text) for text in texts]
-        values = {*concealer.values, *(body.hidden if body else ())}
-        is_complete = concealer.values.is_complete and body is not None and body.is_searched
-        return Scrubber(values, is_complete=is_complete).scrub_all(shown)
+        is_complete = body is not None and body.is_searched and concealer.values.is_complete
+        whole = Scrubber({*known, *concealer.values}, is_complete=is_complete)
+        # What one of them names is hidden in all.
+        shown = [concealer.text(text) for text in whole.scrub_all(list(texts))]
+        named = Scrubber(concealer.values, is_complete=concealer.values.is_complete)
+        return named.scrub_all(shown)
 
     return scrub
 
