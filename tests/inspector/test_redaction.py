@@ -2,6 +2,7 @@
 
 import json
 import re
+import string
 from collections.abc import Callable
 from html import escape
 from urllib.parse import quote, quote_plus
@@ -173,25 +174,25 @@ SECRETS = [
 ]
 
 
+QUOTINGS: list[Callable[[str], str]] = [
+    str,
+    repr,
+    ascii,
+    json.dumps,
+    lambda value: json.dumps({"x": value}, ensure_ascii=False),
+    lambda value: repr({"x": value}),
+    lambda value: repr([f"'{value}\""]),
+    lambda value: str(KeyError(value)),
+    lambda value: repr(value.encode()),
+    lambda value: " ".join(value.split()),
+    quote,
+    quote_plus,
+    escape,
+]
+
+
 @pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize(
-    "quoting",
-    [
-        str,
-        repr,
-        ascii,
-        json.dumps,
-        lambda value: repr({"x": value}),
-        lambda value: repr([f"'{value}\""]),
-        lambda value: str(KeyError(repr({"x": value}))),
-        lambda value: repr(value.encode()),
-        lambda value: json.dumps({"x": json.dumps(value)}),
-        lambda value: " ".join(value.split()),
-        quote,
-        quote_plus,
-        escape,
-    ],
-)
+@pytest.mark.parametrize("quoting", QUOTINGS, ids=range(len(QUOTINGS)))
 def test_a_hidden_value_is_found_however_it_is_written(
     secret: str, quoting: Callable[[str], str]
 ) -> None:
@@ -200,6 +201,21 @@ def test_a_hidden_value_is_found_however_it_is_written(
     assert shown.endswith(": no")
     for part in re.findall(r"\w{2,}", secret):
         assert part not in shown.removeprefix("it failed for ").removesuffix(": no")
+
+
+@given(
+    st.text(string.ascii_letters + "'\"\\ \n\t&<>;%+=#/{}\u00fc\u6f22\U0001f92b", max_size=12),
+    st.lists(st.sampled_from(QUOTINGS), max_size=3),
+)
+def test_a_hidden_value_is_found_in_a_text_within_a_text(
+    middle: str, quotings: list[Callable[[str], str]]
+) -> None:
+    secret = text = f"start{middle}end"
+    for quoting in quotings:
+        text = quoting(f"see {text}!")
+    shown = Scrubber([secret]).scrub(text)
+    assert "start" not in shown
+    assert "[redacted]" in shown
 
 
 @pytest.mark.parametrize(
