@@ -145,9 +145,23 @@ def test_a_string_in_json_may_itself_be_json_a_form_or_xml(text: str) -> None:
     assert "hush-hush" not in repr(shown.tokens)
     assert shown.raw is None
     assert shown.hidden == {"hush-hush"}
+    assert "[redacted]" in repr(shown.tokens)
     event = make_event("comment.received", data={"payload": text})
     model = model_of(event.model_dump_json().encode(), event.id, EventParser(), Redaction())
     assert "hush-hush" not in repr(model)
+
+
+def test_what_stands_beside_hidden_parts_of_a_string_is_as_it_came() -> None:
+    text = '{"token": "hush-hush", "x": [1, 1.50, null, "\u00fc"]}'
+    shown = "".join(
+        token.text for token in shown_body(json.dumps(text).encode(), Redaction()).tokens
+    )
+    assert json.loads(shown) == text.replace("hush-hush", "[redacted]")
+
+
+def test_what_is_hidden_already_stays_so() -> None:
+    text = "password=[redacted], 'token': '[redacted]'"
+    assert Redaction().hide_in_text(text).count("[redacted]") == 2
 
 
 def test_a_path_that_only_json_has_withholds_what_is_none() -> None:

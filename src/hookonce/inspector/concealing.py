@@ -177,7 +177,7 @@ class Concealer:
         had_hidden, self.has_hidden = self.has_hidden, False
         shown = self.tree(tree, depth=depth)
         if self.has_hidden:
-            return json.dumps(_plain(shown), ensure_ascii=False)
+            return _written(shown)
         self.has_hidden = had_hidden
         return text
 
@@ -209,7 +209,7 @@ class Concealer:
                 first = last = found.end("element")  # its attributes may be hidden
             value = text[first:last]
             pieces.append(text[done:first])
-            if value and value != HIDDEN:
+            if value:
                 self._note(value)
                 pieces.append(self._concealed())
             done = last
@@ -223,6 +223,8 @@ class Concealer:
 
     def _note(self, written: str) -> None:
         """Keep a value as it was written, and as it is."""
+        if written == HIDDEN:
+            return
         quoted = _QUOTED.fullmatch(written)
         value = quoted["value"] if quoted else written
         self.values.add(value)
@@ -263,11 +265,13 @@ def _leaves(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def _plain(tree: Any) -> Any:
-    """Return JSON of the module's own types as Python writes it."""
+def _written(tree: Any) -> str:
+    """Return a tree as JSON, its numbers as they came."""
     if isinstance(tree, Pairs):
-        return {name: _plain(inner) for name, inner in tree}
-    return [_plain(inner) for inner in tree] if isinstance(tree, list) else tree
+        return f"{{{', '.join(f'{_written(name)}: {_written(inner)}' for name, inner in tree)}}}"
+    if isinstance(tree, list):
+        return f"[{', '.join(map(_written, tree))}]"
+    return tree if isinstance(tree, NumberText | Deep) else json.dumps(tree, ensure_ascii=False)
 
 
 def _decoded(name: str) -> str:

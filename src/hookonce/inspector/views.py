@@ -236,7 +236,7 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         dedup=tuple(_dedup(seen)),
         headers=headers,
         body=body,
-        model=_scrubbed_model(model, body, scrub) if model and body else None,
+        model=_scrubbed_model(model, body) if model and body else None,
         steps=_steps(history, scrub) if history else (),
         is_cut=history.is_cut if history else False,
     )
@@ -328,15 +328,15 @@ def _scrub_of(concealer: Concealer, body: ShownBody | None) -> Scrub:
     return scrub
 
 
-def _scrubbed_model(model: Model, body: ShownBody, scrub: Scrub) -> Model:
-    """Return a model without copies of what its body hides; `scrub` is for what it says itself."""
-    texts = [text for field in model.fields for text in (field.path, field.value)]
-    shown = Scrubber(body.hidden).scrub_all(texts, least=LEAST_SCRUBBED)
+def _scrubbed_model(model: Model, body: ShownBody) -> Model:
+    """Return a model without copies of what its body hides."""
+    texts = [model.problem, *(text for field in model.fields for text in field[:2])]
+    problem, *shown = Scrubber(body.hidden).scrub_all(texts, least=LEAST_SCRUBBED)
     fields = (
         field._replace(path=path, value=value)
         for field, path, value in zip(model.fields, shown[::2], shown[1::2], strict=True)
     )
-    return replace(model, problem=scrub([model.problem])[0], fields=tuple(fields))
+    return replace(model, problem=problem, fields=tuple(fields))
 
 
 def _steps(history: History, scrub: Scrub) -> tuple[StepView, ...]:
@@ -366,7 +366,7 @@ def _step(step: Step, note: str) -> StepView:
             text = f"waits {duration(step.seconds)} for the next attempt"
             return StepView(step.at, "retry", text, step.attempt)
         case What.BURIED:
-            reason, _, _ = note.partition(":")
+            reason, _, _ = step.note.partition(":")
             return StepView(step.at, "dead", f"a dead letter now: {reason}", step.attempt)
 
 
@@ -459,7 +459,7 @@ def letter_view(
             replace(one, error=shown) for one, shown in zip(letter.history, errors, strict=True)
         ),
         body=body,
-        model=_scrubbed_model(model, body, scrub),
+        model=_scrubbed_model(model, body),
         steps=_steps(history, scrub) if history else (),
     )
 
