@@ -326,6 +326,7 @@ async def test_the_page_of_a_large_event_is_small_and_says_what_is_cut(
             page = await here.page(path)
             text = Markup(page).text
             assert len(page) < 1_000_000
+            assert "shop failed: Reject" in text
             assert "a dead letter now: rejected" in text
             assert "hush" not in text
             says = ("the rest is not shown", "more characters", "only its beginning is shown")

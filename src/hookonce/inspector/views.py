@@ -354,7 +354,7 @@ def _step(step: Step, note: str) -> StepView:
             text = f"{step.handler} succeeded"
             return StepView(step.at, "accepted", text, step.attempt, step.seconds)
         case What.FAILED:
-            text = f"{step.handler} failed"
+            text = f"{step.handler} failed: {step.error}"
             return StepView(step.at, "refused", text, step.attempt, step.seconds, note)
         case What.SETTLED:
             kind = "accepted" if _is_success(step) else "retry"
