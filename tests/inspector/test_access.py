@@ -1,11 +1,17 @@
 """Who gets in, over a real server: addresses, Hosts, tokens, sessions, Origins."""
 
+import asyncio
 import re
 from collections.abc import Mapping
+from html import unescape
+from typing import Any
 
+import httpx2
 import pytest
+from support.servers import serving
+from support.waiting import PATIENCE_SECONDS
 
-from hookonce.inspector import Inspector
+from hookonce.inspector import Bounds, Inspector
 from hookonce.inspector.access import Access, Visit
 
 from .inspecting import PATH, TOKEN, Inspected, a_receiver, acting, inspected
@@ -48,10 +54,50 @@ def test_a_server_that_names_no_client_gives_no_access() -> None:
     assert access.refusal(Visit("127.0.0.1", host)) is None
 
 
-@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip", "via"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "x-forwarded-for",
+        "X-Forwarded-Prefix",
+        "forwarded",
+        "x-real-ip",
+        "via",
+        "cf-connecting-ip",
+        "CF-Ray",
+        "true-client-ip",
+        "fastly-client-ip",
+        "x-amzn-trace-id",
+        "x-envoy-external-address",
+        "tailscale-user-login",
+    ],
+)
 async def test_without_a_token_nobody_gets_in_through_a_proxy_of_this_machine(header: str) -> None:
     async with inspected(a_receiver()) as here:
         assert (await here.visitor.get(f"{PATH}/", headers={header: "x"})).status_code == 403
+
+
+async def test_without_a_token_nobody_gets_in_by_http_1_0_as_proxies_speak_it() -> None:
+    async with inspected(a_receiver()) as here:
+        answers = {}
+        for version in ("1.0", "1.1"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", here.site.port)
+            lines = [f"GET {PATH}/ HTTP/{version}", "host: localhost", "connection: close", "", ""]
+            writer.write("\r\n".join(lines).encode())
+            answers[version] = (await reader.read()).split(b" ", 2)[1]
+            writer.close()
+    assert answers == {"1.0": b"403", "1.1": b"200"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_a_page_elsewhere_may_lead_here_and_use_nothing(site: str) -> None:
+    """It could take the places of live pages, though it can read nothing."""
+    async with inspected(a_receiver()) as here:
+        fetched = {"sec_fetch_site": site, "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
+        assert {await status(here, path, **fetched) for path in PAGES} == {403}
+        framed = {**fetched, "sec_fetch_mode": "navigate", "sec_fetch_dest": "iframe"}
+        assert await status(here, **framed) == 403
+        followed = {**framed, "sec_fetch_dest": "document"}
+        assert await status(here, **followed) == 200
 
 
 @pytest.mark.parametrize(
@@ -146,6 +192,66 @@ async def test_a_login_gives_a_session_that_is_not_the_token() -> None:
         assert await status(here) == 401
 
 
+async def test_after_the_logout_the_cookie_opens_nothing_to_whoever_has_it() -> None:
+    async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
+        await log_in(here)
+        cookie = "; ".join(f"{name}={value}" for name, value in here.visitor.cookies.items())
+        here.visitor.cookies.clear()
+        assert await status(here, cookie=cookie) == 200
+        other = (await log_in(here)).headers["set-cookie"].split(";")[0]
+        here.visitor.cookies.clear()
+        leaving = {"origin": here.site.url, "cookie": cookie}
+        assert (await here.visitor.post(f"{PATH}/logout", headers=leaving)).status_code == 303
+        assert await status(here, cookie=cookie) == 401
+        assert await status(here, cookie=other) == 200
+
+
+async def test_the_logout_ends_the_live_page_of_its_session() -> None:
+    """Streams last for an hour here: only the logout can be the reason."""
+    bounds = Bounds(stream_seconds=3600)
+    async with inspected(a_receiver(), token=TOKEN, bounds=bounds) as here:
+        await log_in(here)
+        async with here.visitor.stream("GET", f"{PATH}/stream") as live:
+            lines = live.aiter_lines()
+            assert await anext(lines)
+            await here.visitor.post(f"{PATH}/logout", headers={"origin": here.site.url})
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                async for _ in lines:
+                    pass
+
+
+async def test_another_applications_cookies_hide_no_session() -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        await log_in(here)
+        own = here.visitor.cookies["hookonce_inspector"]
+        here.visitor.cookies.clear()
+        cookie = f'a:b["=x; hookonce_inspector=made-up; hookonce_inspector={own}'
+        assert await status(here, cookie=cookie) == 200
+
+
+async def test_who_guesses_is_slowed_by_form_and_by_header_and_others_are_not() -> None:
+    async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
+        await log_in(here)
+        session = here.visitor.cookies["hookonce_inspector"]
+        here.visitor.cookies.clear()
+        answers = []
+        for guess in range(15):
+            if guess % 2:
+                answer = await log_in(here, token=f"a guess of sixteen or more, {guess}")
+            else:
+                headers = {"authorization": f"Bearer a guess of sixteen, {guess}"}
+                answer = await here.visitor.get(f"{PATH}/", headers=headers)
+            answers.append(answer)
+        assert answers[0].status_code == 401
+        late = answers[-1]
+        assert late.status_code == 429
+        assert 1 <= int(late.headers["retry-after"]) <= 2
+        # The right one is not looked at either, or it would be a way to guess on.
+        assert (await log_in(here)).status_code == 429
+        assert await status(here, authorization=f"Bearer {TOKEN}") == 429
+        assert await status(here, cookie=f"hookonce_inspector={session}") == 200
+
+
 async def test_a_wrong_token_gives_no_session(caplog: pytest.LogCaptureFixture) -> None:
     async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
         answer = await log_in(here, token="a guess of sixteen or more")
@@ -156,7 +262,7 @@ async def test_a_wrong_token_gives_no_session(caplog: pytest.LogCaptureFixture) 
     assert "a guess" not in caplog.text
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", ""])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "", "http://[", "//[::1"])
 async def test_another_site_cannot_log_anybody_in(origin: str) -> None:
     async with inspected(a_receiver(), token=TOKEN) as here:
         assert (await log_in(here, origin=origin)).status_code == 403
@@ -164,11 +270,68 @@ async def test_another_site_cannot_log_anybody_in(origin: str) -> None:
 
 @pytest.mark.parametrize(
     "to",
-    ["https://evil.example/", "//evil.example", f"{PATH}/\\evil", "javascript:alert(1)", "/other"],
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "///evil.example",
+        f"{PATH}//evil.example",
+        f"{PATH}/\\evil",
+        f"{PATH}/%2f%2fevil.example",
+        f"{PATH}/%5cevil.example",
+        f"{PATH}/../evil",
+        f"{PATH}/dead\r\nset-cookie: a=b",
+        f"{PATH}/\tdead",
+        "\\\\evil.example",
+        "javascript:alert(1)",
+        "/other",
+    ],
 )
 async def test_a_login_leads_to_a_page_of_the_inspector_and_nowhere_else(to: str) -> None:
     async with inspected(a_receiver(), token=TOKEN) as here:
         assert (await log_in(here, to=to)).headers["location"] == f"{PATH}/"
+
+
+HOSTS = ["///h.example", "//h.example", "/\\h.example", "\\\\h.example", "/\t/h.example"]
+HOSTS += ["/%2fh.example", "/%5ch.example", "/.//h.example", "/deliveries/1//h.example", " //h"]
+
+
+@pytest.mark.parametrize("to", HOSTS)
+async def test_at_the_root_too_a_login_leads_nowhere_else(to: str) -> None:
+    inspector = Inspector(a_receiver(), token=TOKEN)
+    async with serving(inspector) as site, httpx2.AsyncClient(base_url=site.url) as visitor:
+        data, headers = {"token": TOKEN, "to": to}, {"origin": site.url}
+        answer = await visitor.post("/login", data=data, headers=headers)
+    assert answer.headers["location"] == "/"
+
+
+async def test_a_login_leads_back_to_the_page_that_asked_for_it() -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        for page in ("/deliveries/7?kind=dead", "/dead/letter?id=evt_1%2F%C3%BC", "/inbox", "/"):
+            asked = (await here.visitor.get(f"{PATH}{page}")).text
+            to = unescape(asked.partition('name="to" value="')[2].partition('"')[0])
+            assert (await log_in(here, to=to)).headers["location"] == f"{PATH}{page}"
+            here.visitor.cookies.clear()
+
+
+@pytest.mark.parametrize("root", ["//evil.example", "/\\evil.example"])
+async def test_the_path_it_is_mounted_at_is_never_a_host(root: str) -> None:
+    sent = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": root,
+        "root_path": root,
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+    }
+    await Inspector(a_receiver())(scope, None, send)  # type: ignore[arg-type]  # nothing is read
+    location = dict(sent[0]["headers"])[b"location"]
+    assert location in {b"/evil.example/", b"/%5Cevil.example/"}
 
 
 @pytest.mark.parametrize(
@@ -184,17 +347,17 @@ async def test_a_session_cannot_be_made_up(change: tuple[str, str]) -> None:
 def test_a_session_ends_by_itself() -> None:
     now = 1_780_000_000.0
     access = Access(TOKEN, ["localhost"], clock=lambda: now)
-    visit = Visit("x", (("cookie", f"a=b; hookonce_inspector={access.new_session()}"),))
+    visit = Visit("x", (("cookie", f"a=b; hookonce_inspector={access.begin_session()}"),))
     now += 12 * 3600 - 1
-    assert access.is_known(visit)
+    assert access.may_go_on(visit)
     now += 2
-    assert not access.is_known(visit)
+    assert not access.may_go_on(visit)
 
 
 def test_a_session_of_another_token_is_none() -> None:
-    session = Access("another token, as long", ["localhost"]).new_session()
+    session = Access("another token, as long", ["localhost"]).begin_session()
     visit = Visit("x", (("cookie", f"hookonce_inspector={session}"),))
-    assert not Access(TOKEN, ["localhost"]).is_known(visit)
+    assert not Access(TOKEN, ["localhost"]).may_go_on(visit)
 
 
 @pytest.mark.parametrize(

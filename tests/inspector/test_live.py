@@ -130,6 +130,15 @@ async def test_a_page_of_an_earlier_process_is_told_to_load_again() -> None:
                 assert stream.named("restarted") == [{}]
 
 
+@pytest.mark.parametrize("version", ["9" * 5000, "", "-1", "1e3", "\u0661"])
+async def test_a_place_that_is_none_is_told_to_load_again(version: str) -> None:
+    async with inspected(a_receiver()) as here:
+        process = place_in(await here.page()).partition("-")[0]
+        async with streaming(here, place=f"{process}-{version}") as stream:
+            await until(lambda: stream.is_over)
+            assert stream.named("restarted") == [{}]
+
+
 async def test_without_a_place_it_begins_now() -> None:
     async with inspected(a_receiver()) as here:
         await here.sender.send(make_event(CommentReceived))

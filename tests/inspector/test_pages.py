@@ -1,23 +1,29 @@
 """What the pages show, and that nothing they show can act: checked in the markup itself."""
 
+import asyncio
+import json
+import re
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import httpx2
 import pytest
+from pydantic import AfterValidator, JsonValue
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from support.servers import serving
 from support.stores import FaultyStore
-from support.waiting import until
+from support.waiting import PATIENCE_SECONDS, until, until_async
 
 from hookonce import Inbox, Receiver, Reject
 from hookonce.clock import system_clock
 from hookonce.events import CommentReceived, Event
 from hookonce.inspector import Bounds, Inspector, Redaction
 from hookonce.stores.memory import MemoryStore
-from hookonce.testing import SignedRequest, make_event, signed_request
+from hookonce.testing import SignedRequest, event_body, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
 from .inspecting import PATH, SECRET, a_receiver, inspected
@@ -244,6 +250,158 @@ async def test_what_is_configured_is_hidden_on_every_page(receiver: Receiver) ->
     assert "closed for [redacted]" in pages[1]
     assert "closed for [redacted]" in pages[2]
     assert "Not shown as it came" in pages[1]
+
+
+QUOTED = "a'b \u00fc\n42"
+
+
+async def quote_what_is_hidden(event: CommentReceived) -> None:
+    data = event.data.model_dump()
+    raise ValueError(f"no {data['userPassword']}, {data['cvc']}; {data!r}")
+
+
+def shows_nothing_hidden(page: str) -> None:
+    text = " ".join(Markup(page).text.split())
+    assert "ValueError: no [redacted], [redacted]; {" in text
+    assert "'userPassword': [redacted]" in text
+    for part in ("a'b", "a\\'b", "42", "737"):
+        assert part not in text.partition("ValueError")[2].partition("}")[0]
+
+
+async def test_no_text_about_a_dead_letter_quotes_what_its_body_hides(receiver: Receiver) -> None:
+    receiver.on(CommentReceived, name="shop")(quote_what_is_hidden)
+    hidden = {"userPassword": QUOTED, "cvc": "737", "token": "hush-hush", "note": "hush-hush!"}
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived, data=hidden)
+        await here.sender.send(event, attempt=9)
+        for path in ("/dead", f"/dead/letter?id={event.id}", "/deliveries/1"):
+            page = await here.page(path)
+            shows_nothing_hidden(page)
+            assert "hush" not in page
+
+
+async def test_no_text_about_the_inbox_quotes_what_a_body_hides(tmp_path: Path) -> None:
+    receiver = a_receiver(store=f"sqlite:///{tmp_path}/inbox.db", inbox=Inbox(backoff=3600))
+    receiver.on(CommentReceived, name="shop")(quote_what_is_hidden)
+    async with inspected(receiver) as here:
+        hidden = {"userPassword": QUOTED, "cvc": "737"}
+        await here.sender.send(make_event(CommentReceived, data=hidden))
+
+        async def is_listed() -> bool:
+            return "ValueError" in await here.page("/inbox")
+
+        await until_async(is_listed, what="the failure in the list")
+        shows_nothing_hidden(await here.page("/inbox"))
+
+
+async def test_a_list_says_so_where_a_body_is_too_large_to_be_looked_through(
+    receiver: Receiver,
+) -> None:
+    closed(receiver)
+    async with inspected(receiver) as here:
+        await here.sender.send(make_event(CommentReceived, data={"text": "a" * 100_000}))
+        assert "not shown: it may quote hidden values" in Markup(await here.page("/dead")).text
+
+
+LARGE: list[dict[str, JsonValue]] = [
+    {"text": "a" * 2_000_000},
+    {"ones": [1] * 600_000},
+    {"k" * 1_900_000: {f"a{n}": 1 for n in range(400)}},
+    {"k" * 200_000: {f"a{n}": 1 for n in range(400)}},
+    {"text": "a" * 200_000},
+    {"all": [{"token": f"hush-{n:08}"} for n in range(60_000)]},
+    {"all": [{"token": f"hush-{n:08}"} for n in range(6_000)]},
+]
+
+
+@pytest.mark.parametrize("data", LARGE, ids=range(len(LARGE)))
+async def test_the_page_of_a_large_event_is_small_and_says_what_is_cut(
+    receiver: Receiver, data: dict[str, JsonValue]
+) -> None:
+    closed(receiver)
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived, data=data)
+        assert (await here.sender.send(event)).status == 202
+        for path in ("/deliveries/1", f"/dead/letter?id={event.id}"):
+            page = await here.page(path)
+            text = Markup(page).text
+            assert len(page) < 1_000_000
+            assert "shop failed: Reject" in text
+            assert "a dead letter now: rejected" in text
+            assert "hush" not in text
+            says = ("the rest is not shown", "more characters", "only its beginning is shown")
+            assert any(part in text for part in says)
+
+
+class Waits:
+    """Holds up whoever reads an event of its type, once it is told to."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.is_waiting = threading.Event()
+        self.gate = threading.Event()
+
+    def __call__(self, data: dict[str, object]) -> dict[str, object]:
+        if self.is_closed:
+            self.is_waiting.set()
+            assert self.gate.wait(PATIENCE_SECONDS), "nobody else was answered meanwhile"
+        return data
+
+
+async def test_while_a_page_is_made_others_are_answered() -> None:
+    waits = Waits()
+
+    class Slow(Event[Annotated[dict[str, object], AfterValidator(waits)]]):
+        type: Literal["slow.event"]
+
+    receiver = a_receiver()
+    receiver.on(Slow, name="slow")(lambda _: None)
+    async with inspected(receiver) as here:
+        body = event_body("comment.received").replace(b"comment.received", b"slow.event")
+        event_id = json.loads(body)["id"]
+        assert (await here.sender.send(body, message_id=event_id)).status == 200
+        waits.is_closed = True
+        page = asyncio.create_task(here.page("/deliveries/1"))
+        await until(waits.is_waiting.is_set, what="the page is being made")
+        assert (await here.sender.send(make_event(CommentReceived))).status == 200
+        assert "2" in Markup(await here.page("/")).text
+        others = [asyncio.create_task(here.page("/deliveries/1")) for _ in range(7)]
+        await until(lambda: here.inspector._site._waiting_pages == 8, what="others wait their turn")
+        assert "too many pages" in await here.page("/deliveries/1", status=503)
+        waits.gate.set()
+        for made in [page, *others]:
+            assert "slow.event" in await made
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("path", [f"/deliveries/{LONG}", "/deliveries/-1", "/deliveries/1e3"])
+async def test_a_number_that_is_none_of_a_delivery_is_not_found(path: str) -> None:
+    async with inspected(a_receiver()) as here:
+        Markup(await here.page(path, status=404))
+        Markup(await here.page(f"{path}?kind={LONG}&type={LONG}&id={LONG}", status=404))
+        Markup(await here.page(f"/?kind={LONG}&type={LONG}&id={LONG}"))
+        Markup(await here.page(f"/dead/letter?id={LONG}", status=404))
+
+
+async def test_control_characters_are_spelt_out_wherever_they_stand(receiver: Receiver) -> None:
+    hostile = "a\x1b[31mb\rc\x00d\x85e\u202ef\xadg\U000e0041h"
+
+    @receiver.on(CommentReceived, name="closed")
+    async def reject(event: CommentReceived) -> None:
+        raise Reject(event.data.text)
+
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived, data={"text": hostile, hostile: 1})
+        await here.sender.send(event)
+        pages = [
+            await here.page(path)
+            for path in ("/", "/deliveries/1", "/dead", f"/dead/letter?id={event.id}")
+        ]
+    for page in pages:
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u202e\U000e0041]", page)
+    assert r"a\u001b[31mb\u000dc\u0000d\u0085e\u202ef\u00adg\U000e0041h" in Markup(pages[1]).text
 
 
 async def test_the_inbox_is_listed_where_there_is_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hookonce.events import CommentReceived
 from hookonce.inspector import Bounds
 from hookonce.testing import make_event
 
-from .inspecting import PATH, Inspected, a_receiver, acting, inspected
+from .inspecting import PATH, TOKEN, Inspected, a_receiver, acting, inspected
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +108,19 @@ async def test_a_few_run_at_once_and_no_more(receiver: Receiver) -> None:
         assert (await here.replay(second)).json()["ok"]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"id": 1}', b"{", b"[" * 5000, b"x" * 100_000])
+NO_EVENTS = [
+    b"",
+    b"[]",
+    b'{"id": 1}',
+    rb'{"id": "\ud800"}',
+    b"{",
+    b"[" * 5000,
+    b"9" * 5000,
+    b"x" * 100_000,
+]
+
+
+@pytest.mark.parametrize("body", NO_EVENTS)
 async def test_what_names_no_event_is_refused(receiver: Receiver, body: bytes) -> None:
     async with inspected(receiver) as here:
         answer = await here.visitor.post(
@@ -122,3 +134,18 @@ async def test_a_get_replays_nothing(receiver: Receiver) -> None:
     async with inspected(receiver) as here:
         answer = await here.visitor.get(f"{PATH}/dead/replay", headers=acting(here.site))
         assert answer.status_code == 405
+
+
+async def test_no_text_from_outside_begins_a_line_of_its_own_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "hookonce.inspector")
+    hostile = "10.0.0.1\n2026-11-22 ERROR forged \x1b[2J\u2028\x9b"
+    async with inspected(a_receiver(), token=TOKEN, client=hostile) as here:
+        headers = {"authorization": f"Bearer {TOKEN}", "x-hookonce-inspector": "1"}
+        content = {"id": hostile}
+        await here.visitor.post(f"{PATH}/dead/replay", json=content, headers=headers)
+        await here.visitor.get(f"{PATH}/", headers={"authorization": "Bearer wrong"})
+    lines = [record.getMessage() for record in caplog.records if "10.0.0.1" in record.getMessage()]
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)

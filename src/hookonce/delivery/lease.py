@@ -17,7 +17,7 @@ from .time_limit import within
 
 __all__ = ["Lease"]
 
-_log = get_logger("hookonce")
+_log = get_logger("hookonce.lease")
 
 T = TypeVar("T")
 

@@ -3,27 +3,80 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address
 
 from starlette.types import Scope
 
-__all__ = ["has_bearer", "is_local"]
+__all__ = ["has_bearer", "is_forwarded", "is_local", "is_loopback"]
 
 # What proxies add. Behind one on this machine every client has an address of this machine.
-_FORWARDING = frozenset({b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip"})
+_FORWARDING = frozenset(
+    {
+        "cdn-loop",
+        "client-ip",
+        "forwarded",
+        "forwarded-for",
+        "proxy-connection",
+        "true-client-ip",
+        "via",
+        "x-arr-log-id",
+        "x-arr-ssl",
+        "x-client-ip",
+        "x-cloud-trace-context",
+        "x-cluster-client-ip",
+        "x-host",
+        "x-original-forwarded-for",
+        "x-original-host",
+        "x-original-uri",
+        "x-original-url",
+        "x-proxyuser-ip",
+        "x-real-ip",
+        "x-remote-addr",
+        "x-remote-ip",
+        "x-request-start",
+        "x-rewrite-url",
+        "x-scheme",
+        "x-url-scheme",
+    }
+)
+_FORWARDING_STARTS = (
+    "cf-",
+    "cloudfront-",
+    "fastly-",
+    "fly-",
+    "ngrok-",
+    "tailscale-",
+    "x-amz-cf-",
+    "x-amzn-",
+    "x-appengine-",
+    "x-azure-",
+    "x-envoy-",
+    "x-forwarded",
+    "x-goog-",
+    "x-vercel-",
+)
 
 
 def is_local(scope: Scope) -> bool:
-    """Return whether a request comes from this machine, and by no proxy that it shows.
-
-    A proxy shows by its headers, or by HTTP/1.0, which nginx speaks unless it is told otherwise.
-    """
+    """Return whether a request comes from this machine, and by no proxy that it shows."""
     client = scope.get("client")
     return (
         client is not None
-        and _is_loopback(client[0])
-        and scope.get("http_version") != "1.0"
-        and not any(n in _FORWARDING or n.startswith(b"x-forwarded") for n, _ in scope["headers"])
+        and is_loopback(client[0])
+        and not is_forwarded(
+            scope.get("http_version", "1.1"), (n.decode("latin-1") for n, _ in scope["headers"])
+        )
+    )
+
+
+def is_forwarded(http_version: str, names: Iterable[str]) -> bool:
+    """Return whether the HTTP version or a header, named in lower case, hints at a proxy.
+
+    Browsers have not spoken HTTP/1.0 for long, while nginx does unless it is told otherwise.
+    """
+    return http_version in {"0.9", "1.0"} or any(
+        name in _FORWARDING or name.startswith(_FORWARDING_STARTS) for name in names
     )
 
 
@@ -35,9 +88,10 @@ def has_bearer(scope: Scope, token: str) -> bool:
     return scheme.lower() == b"bearer" and is_same
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str | None) -> bool:
+    """Return whether an address is this machine's own."""
     try:
-        address = ip_address(host)
+        address = ip_address(host or "")
     except ValueError:
         return False
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:

@@ -8,16 +8,16 @@ and a header that no form and no link can send.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
-from ipaddress import IPv6Address, ip_address
-from urllib.parse import urlsplit
+from enum import Enum, auto
 
-from ..clock import Clock, system_clock
+from ..clock import Clock, system_clock, uptime
 from ..http.app import Scope
+from ..http.peers import is_forwarded, is_loopback
+from .guesses import Guesses
+from .sessions import SESSION_SECONDS, Sessions
 
 __all__ = [
     "COOKIE",
@@ -26,6 +26,7 @@ __all__ = [
     "SESSION_SECONDS",
     "WRITE_HEADER",
     "Access",
+    "Standing",
     "Visit",
 ]
 
@@ -33,15 +34,8 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 COOKIE = "hookonce_inspector"
 WRITE_HEADER = "x-hookonce-inspector"
-SESSION_SECONDS = 12 * 3600
 
 _LEAST_TOKEN = 16
-_MOST_DIGITS = 12
-
-# What proxies add. Behind one on this machine every client has an address of this machine.
-_FORWARDING = frozenset(
-    {"forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via"}
-)
 
 SECURITY_HEADERS = (
     (
@@ -76,11 +70,13 @@ class Visit:
     Attributes:
         client: the address of the client, or None where the server gives none.
         headers: every header, names in lower case.
+        http_version: as the client speaks it.
 
     """
 
     client: str | None
     headers: tuple[tuple[str, str], ...]
+    http_version: str = "1.1"
 
     @classmethod
     def of(cls, scope: Scope) -> Visit:
@@ -89,6 +85,7 @@ class Visit:
         return cls(
             client[0] if client else None,
             tuple((n.decode("latin-1").lower(), v.decode("latin-1")) for n, v in scope["headers"]),
+            scope.get("http_version", "1.1"),
         )
 
     def only(self, name: str) -> str | None:
@@ -96,9 +93,31 @@ class Visit:
         values = [value for key, value in self.headers if key == name]
         return values[0] if len(values) == 1 else None
 
+    def is_forwarded(self) -> bool:
+        """Return whether anything hints at a proxy; browsers have not spoken HTTP/1.0 for long."""
+        return is_forwarded(self.http_version, (name for name, _ in self.headers))
+
+    def cookies(self, wanted: str) -> Iterator[str]:
+        """Yield the values of the cookies of a name, whatever other cookies look like."""
+        for name, value in self.headers:
+            if name == "cookie":
+                for pair in value.split(";"):
+                    key, _, content = pair.partition("=")
+                    if key.strip() == wanted:
+                        yield content.strip()
+
     def has_any(self, names: Collection[str]) -> bool:
         """Return whether one of these headers is given."""
         return any(name in names for name, _ in self.headers)
+
+
+class Standing(Enum):
+    """What a visitor has shown of the token."""
+
+    KNOWN = auto()
+    UNKNOWN = auto()
+    WRONG = auto()
+    TOO_SOON = auto()
 
 
 class Access:
@@ -108,6 +127,7 @@ class Access:
         token: what a visitor must know; without one only visitors of this machine may look.
         hosts: which ``Host`` is accepted, exactly; one without a port goes with every port.
         clock: Unix time in seconds.
+        guess_clock: seconds by which wrong tokens are slowed.
 
     Raises:
         ValueError: the token is too short, or a host is none; the message says what to do.
@@ -115,7 +135,12 @@ class Access:
     """
 
     def __init__(
-        self, token: str | None, hosts: Iterable[str], *, clock: Clock = system_clock
+        self,
+        token: str | None,
+        hosts: Iterable[str],
+        *,
+        clock: Clock = system_clock,
+        guess_clock: Clock = uptime,
     ) -> None:
         if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii()):
             raise ValueError(
@@ -129,8 +154,8 @@ class Access:
             if not host or any(character in host for character in "/@* \t"):
                 raise ValueError(f"a host is a name, with a port or without, unlike {host!r}")
         self._token = token
-        self._key = None if token is None else hashlib.sha256(token.encode()).digest()
-        self._clock = clock
+        self._sessions = Sessions(clock=clock)
+        self._guesses = Guesses(clock=guess_clock)
 
     @property
     def needs_token(self) -> bool:
@@ -142,21 +167,40 @@ class Access:
         host = (visit.only("host") or "").lower()
         if host not in self._hosts and _without_port(host) not in self._hosts:
             return "this Host is not one of the inspector's; name it in its hosts"
+        if _is_of_another_site(visit):
+            return "a page of another site may lead here, and use nothing of it"
         if self._token is not None:
             return None
-        if not _is_loopback(visit.client):
+        if not is_loopback(visit.client):
             return "without a token the inspector answers clients of its own machine only"
-        if visit.has_any(_FORWARDING):
+        if visit.is_forwarded():
             return "without a token the inspector answers nobody through a proxy"
         return None
 
-    def is_known(self, visit: Visit) -> bool:
-        """Return whether a visitor has shown the token, where there is one."""
-        return self._token is None or self._has_bearer(visit) or self._has_session(visit)
+    def standing(self, visit: Visit) -> Standing:
+        """Return whether a visitor may look, as its session or its own token says."""
+        if self.may_go_on(visit):
+            return Standing.KNOWN
+        token = _bearer_of(visit)
+        return Standing.UNKNOWN if token is None else self.judge(token, visit)
 
-    def accepts(self, token: str) -> bool:
-        """Return whether this is the token."""
-        return self._token is not None and _equal(token, self._token)
+    def may_go_on(self, visit: Visit) -> bool:
+        """Return whether a visitor that was let in has not been sent away since."""
+        return self._token is None or any(map(self._sessions.goes_on, visit.cookies(COOKIE)))
+
+    def judge(self, token: str, visit: Visit) -> Standing:
+        """Return what a token is that a visitor shows: never looked at while it has to wait."""
+        if self.seconds_to_wait(visit):
+            return Standing.TOO_SOON
+        if self._token is None or not _equal(token, self._token):
+            self._guesses.note_wrong(visit.client)
+            return Standing.WRONG
+        self._guesses.note_right(visit.client)
+        return Standing.KNOWN
+
+    def seconds_to_wait(self, visit: Visit) -> float:
+        """Return for how long no token of a visitor is looked at."""
+        return self._guesses.seconds_to_wait(visit.client)
 
     def write_refusal(self, visit: Visit) -> str | None:
         """Return why a visitor may look and not act, or None."""
@@ -168,37 +212,38 @@ class Access:
         """Return why a request is not one of a page of the inspector's own, or None."""
         if not visit.has_any({"origin"}) and self._has_bearer(visit):
             return None  # a program, not a page
-        origin, host = visit.only("origin"), visit.only("host")
-        parts = urlsplit(origin or "")
-        if parts.scheme not in {"http", "https"} or parts.netloc.lower() != (host or "").lower():
+        origin, host = (visit.only("origin") or "").lower(), (visit.only("host") or "").lower()
+        if origin not in {f"http://{host}", f"https://{host}"}:
             return "the Origin is not this page's own"
         return None
 
-    def new_session(self) -> str:
-        """Return what a session's cookie holds: signed by the token, and never the token."""
-        ends = int(self._clock()) + SESSION_SECONDS
-        return f"{ends}.{self._signature(ends)}"
+    def begin_session(self) -> str:
+        """Return what a session's cookie holds; never the token, nor anything made of it."""
+        return self._sessions.begin()
+
+    def end_sessions(self, visit: Visit) -> None:
+        """End the session of a visitor: its cookie is of no use to anybody after this."""
+        for name in visit.cookies(COOKIE):
+            self._sessions.end(name)
 
     def _has_bearer(self, visit: Visit) -> bool:
-        scheme, _, token = (visit.only("authorization") or "").partition(" ")
-        return scheme.lower() == "bearer" and self.accepts(token.strip())
+        token = _bearer_of(visit)
+        return token is not None and self._token is not None and _equal(token, self._token)
 
-    def _has_session(self, visit: Visit) -> bool:
-        try:
-            cookies = SimpleCookie("; ".join(v for n, v in visit.headers if n == "cookie"))
-        except CookieError:
-            return False
-        if COOKIE not in cookies:
-            return False
-        ends, _, signature = cookies[COOKIE].value.partition(".")
-        if not (ends.isascii() and ends.isdigit() and len(ends) <= _MOST_DIGITS):
-            return False
-        is_signed = _equal(signature, self._signature(int(ends)))
-        return is_signed and self._clock() < int(ends)
 
-    def _signature(self, ends: int) -> str:
-        text = f"hookonce inspector session {ends}".encode()
-        return hmac.new(self._key or b"", text, hashlib.sha256).hexdigest()
+def _bearer_of(visit: Visit) -> str | None:
+    scheme, _, token = (visit.only("authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _is_of_another_site(visit: Visit) -> bool:
+    """Return whether a page elsewhere asks, as browsers say, and not a person who follows a link.
+
+    It could read nothing, but take the places of live pages and let others be made.
+    """
+    if visit.only("sec-fetch-site") not in {"cross-site", "same-site"}:
+        return False
+    return (visit.only("sec-fetch-mode"), visit.only("sec-fetch-dest")) != ("navigate", "document")
 
 
 def _equal(one: str, other: str) -> bool:
@@ -208,13 +253,3 @@ def _equal(one: str, other: str) -> bool:
 def _without_port(host: str) -> str:
     name, colon, port = host.rpartition(":")
     return name if colon and port.isascii() and port.isdigit() else host
-
-
-def _is_loopback(client: str | None) -> bool:
-    try:
-        address = ip_address(client or "")
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback

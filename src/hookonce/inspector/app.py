@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from http import HTTPStatus
 from importlib.resources import files
-from urllib.parse import parse_qs, urlsplit
+from math import ceil
+from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -15,13 +17,25 @@ from ..errors import StoreError
 from ..http.app import ASGIApp, Message, Receive, Scope, Send
 from ..http.guard import app_path
 from ..verification.loggers import get_logger
-from .access import COOKIE, LOOPBACK_HOSTS, SECURITY_HEADERS, SESSION_SECONDS, Access, Visit
+from .access import (
+    COOKIE,
+    LOOPBACK_HOSTS,
+    SECURITY_HEADERS,
+    SESSION_SECONDS,
+    Access,
+    Standing,
+    Visit,
+)
 from .bounds import Bounds
 from .redaction import Redaction
-from .site import Site, body_of
+from .site import BusyError, Site, body_of, root_of
 from .watched import Watched
 
 __all__ = ["Inspector"]
+
+_PAGE = re.compile(
+    r"/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
+)
 
 _log = get_logger("hookonce.inspector")
 
@@ -118,6 +132,9 @@ class Inspector:
             if not answer.has_begun:
                 text = "the store cannot be read; the log says why\n"
                 await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, answer)
+        except BusyError:
+            text = "too many pages are asked for at once; load this one again\n"
+            await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, answer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit, path = Visit.of(scope), app_path(scope)
@@ -125,20 +142,42 @@ class Inspector:
         if refusal is not None:
             await _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)(scope, receive, send)
         elif path == "":
-            await RedirectResponse(f"{scope.get('root_path', '')}/")(scope, receive, send)
-        elif self._access.is_known(visit) or path == "/login" or path.startswith("/static/"):
+            await RedirectResponse(f"{root_of(scope)}/")(scope, receive, send)
+        elif path == "/login" or path.startswith("/static/"):
             await self._router(scope, receive, send)
-        elif scope["method"] == "GET" and path != "/stream":
-            await self._ask_for_token(scope)(scope, receive, send)
         else:
-            answer = _plain("log in first\n", HTTPStatus.UNAUTHORIZED)
-            await answer(scope, receive, send)
+            await self._behind_the_door(visit, path)(scope, receive, send)
 
-    def _ask_for_token(self, scope: Scope, *, is_wrong: bool = False, to: str = "") -> Response:
-        if not to:
+    def _behind_the_door(self, visit: Visit, path: str) -> ASGIApp:
+        """Return what answers a visitor, by what it has shown of the token."""
+        standing = self._access.standing(visit)
+        if standing is Standing.KNOWN:
+            return self._router
+        if standing is Standing.TOO_SOON:
+            return self._too_soon(visit)
+        if standing is Standing.WRONG:
+            _log_wrong(visit)
+        return _plain("log in first\n", HTTPStatus.UNAUTHORIZED) if path == "/stream" else self._ask
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ask whoever wants to see a page for the token."""
+        if scope["method"] != "GET":
+            answer: Response = _plain("log in first\n", HTTPStatus.UNAUTHORIZED)
+        else:
             query = scope["query_string"].decode("latin-1")
-            to = f"{scope['path']}?{query}" if query else scope["path"]
+            path = root_of(scope) + app_path(scope)
+            answer = self._login_page(scope, to=f"{path}?{query}" if query else path)
+        await answer(scope, receive, send)
+
+    def _too_soon(self, visit: Visit) -> Response:
+        seconds = ceil(self._access.seconds_to_wait(visit)) or 1
+        text = f"there were too many wrong tokens; try again in {seconds} s\n"
+        headers = {"retry-after": str(seconds)}
+        return PlainTextResponse(text, HTTPStatus.TOO_MANY_REQUESTS, headers)
+
+    def _login_page(self, scope: Scope, *, is_wrong: bool = False, to: str) -> Response:
         frame = self._site.frame(scope)
+        to = _own_page(to, frame.root)
         text = self._site.pages.render("login.html", frame, is_wrong=is_wrong, to=to)
         return HTMLResponse(text, HTTPStatus.UNAUTHORIZED)
 
@@ -147,16 +186,20 @@ class Inspector:
         if (refusal := self._access.origin_refusal(visit)) is not None:
             return _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)
         form = parse_qs((await body_of(request)).decode("latin-1"))
-        to = _own_page(form.get("to", [""])[0], request.scope.get("root_path", ""))
-        if not self._access.accepts(form.get("token", [""])[0]):
-            _log.warning("a wrong token for the inspector, from %s", visit.client)
-            return self._ask_for_token(request.scope, is_wrong=True, to=to)
-        answer = RedirectResponse(to, HTTPStatus.SEE_OTHER)
+        to = form.get("to", [""])[0]
+        standing = self._access.judge(form.get("token", [""])[0], visit)
+        if standing is Standing.TOO_SOON:
+            return self._too_soon(visit)
+        if standing is not Standing.KNOWN:
+            _log_wrong(visit)
+            return self._login_page(request.scope, is_wrong=True, to=to)
+        root = root_of(request.scope)
+        answer = RedirectResponse(_own_page(to, root), HTTPStatus.SEE_OTHER)
         answer.set_cookie(
             COOKIE,
-            self._access.new_session(),
+            self._access.begin_session(),
             max_age=SESSION_SECONDS,
-            path=request.scope.get("root_path", "") or "/",
+            path=root or "/",
             secure=request.url.scheme == "https",
             httponly=True,
             samesite="strict",
@@ -164,9 +207,11 @@ class Inspector:
         return answer
 
     async def _logout(self, request: Request) -> Response:
-        if (refusal := self._access.origin_refusal(Visit.of(request.scope))) is not None:
+        visit = Visit.of(request.scope)
+        if (refusal := self._access.origin_refusal(visit)) is not None:
             return _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)
-        root = request.scope.get("root_path", "")
+        self._access.end_sessions(visit)
+        root = root_of(request.scope)
         answer = RedirectResponse(f"{root}/", HTTPStatus.SEE_OTHER)
         answer.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
         return answer
@@ -193,12 +238,17 @@ class _Guarded:
 
 
 def _own_page(path: str, root: str) -> str:
-    """Return the page of the inspector that a form names, or its first: no other site's."""
-    parts = urlsplit(path)
-    is_own = (
-        path.isprintable() and path.startswith(f"{root}/") and not (parts.netloc or parts.scheme)
-    )
-    return path if is_own and "\\" not in path else f"{root}/"
+    """Return the page of the inspector that a form names, or its first.
+
+    Only what is known to be one goes into a redirect: there are too many ways to write another
+    site's name for a list of them.
+    """
+    is_own = path.startswith(root) and _PAGE.fullmatch(path.removeprefix(root)) is not None
+    return path if is_own else f"{root}/"
+
+
+def _log_wrong(visit: Visit) -> None:
+    _log.warning("a wrong token for the inspector, from %s", visit.client)
 
 
 def _plain(text: str, status: int) -> Response:

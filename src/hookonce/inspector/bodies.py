@@ -7,8 +7,9 @@ given twice, nor numbers too long to be one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -16,15 +17,22 @@ from pydantic import BaseModel
 
 from ..errors import PayloadError
 from ..events import EventParser, UnknownEvent
-from .redaction import HIDDEN, Redaction
+from .concealing import MOST_LEVELS, Concealed, Concealer, Deep, NumberText, Pairs, json_of
+from .redaction import Redaction
+from .scrubbing import HIDDEN, Scrubber
 
-__all__ = ["Field", "Model", "ShownBody", "Token", "model_of", "shown_body"]
+__all__ = ["LEAST_SCRUBBED", "Field", "Model", "ShownBody", "Token", "model_of", "shown_body"]
 
+# What is larger is not taken apart: it would hold up the process for what nobody reads to its end.
+_MOST_READ = 256 * 1024
 _MOST_TOKENS = 6000
+_MOST_SHOWN = 256 * 1024
 _MOST_RAW = 64 * 1024
 _MOST_FIELDS = 400
 _MOST_VALUE = 2000
-_MOST_DEPTH = 100
+_MOST_NAME = 200
+# Shorter values stand in a body for something else as well.
+LEAST_SCRUBBED = 4
 
 
 class Token(NamedTuple):
@@ -42,9 +50,12 @@ class ShownBody:
         size: how many bytes it has.
         tokens: the JSON, indented; empty where it is none.
         is_cut: whether it goes on after the tokens.
-        raw: its text as it came; None where parts of it are hidden that cannot be cut out of it.
+        raw: its text as it came, or without what is hidden where it is no JSON; None where parts of
+            it are hidden that cannot be cut out of it.
         raw_is_cut: whether it goes on after ``raw``.
         hidden: the values that are hidden.
+        is_searched: whether those are all.
+        is_too_large: whether it is too large to be read as JSON.
 
     """
 
@@ -54,104 +65,112 @@ class ShownBody:
     raw: str | None = None
     raw_is_cut: bool = False
     hidden: frozenset[str] = frozenset()
-
-
-class _NumberText(str):
-    """A number as it was written: neither rounded nor too long."""
-
-    __slots__ = ()
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object as it was written: in order, with names that are given twice."""
-
-    __slots__ = ()
+    is_searched: bool = True
+    is_too_large: bool = False
 
 
 def shown_body(body: bytes, redaction: Redaction) -> ShownBody:
     """Return what may be shown of a body."""
-    text = body.decode("utf-8", "backslashreplace")
-    try:
-        tree = json.loads(
-            body,
-            object_pairs_hook=_Pairs,
-            parse_int=_NumberText,
-            parse_float=_NumberText,
-            parse_constant=_NumberText,
+    if len(body) > _MOST_READ:
+        clipped = _text_in(body[:_MOST_RAW], redaction, Concealer(redaction))
+        return ShownBody(
+            len(body), raw=clipped, raw_is_cut=True, is_searched=False, is_too_large=True
         )
-        hidden = frozenset(_hidden(tree, (), redaction))
+    concealer = Concealer(redaction)
+    try:
+        tree = concealer.tree(json_of(body))
     except (ValueError, RecursionError):
-        clipped = redaction.hide_in_text(text[:_MOST_RAW])
-        return ShownBody(len(body), raw=clipped, raw_is_cut=len(text) > _MOST_RAW)
-    tokens = list(islice(_tokens(tree, (), redaction), _MOST_TOKENS + 1))
+        text = _text_in(body, redaction, concealer)
+        return ShownBody(
+            len(body),
+            raw=None if text is None else text[:_MOST_RAW],
+            raw_is_cut=text is not None and len(text) > _MOST_RAW,
+            hidden=frozenset(concealer.values),
+            is_searched=concealer.values.is_complete,
+        )
+    hidden = frozenset(concealer.values)
+    tokens, is_cut = _bounded(_tokens(tree))
+    raw = None if concealer.has_hidden else _decoded(body)
     return ShownBody(
         len(body),
-        tuple(tokens[:_MOST_TOKENS]),
-        is_cut=len(tokens) > _MOST_TOKENS,
-        raw=None if hidden else text[:_MOST_RAW],
-        raw_is_cut=len(text) > _MOST_RAW,
+        _scrubbed(tokens, hidden),
+        is_cut=is_cut,
+        raw=None if raw is None else raw[:_MOST_RAW],
+        raw_is_cut=raw is not None and len(raw) > _MOST_RAW,
         hidden=hidden,
+        is_searched=concealer.values.is_complete,
     )
 
 
-def _hidden(value: Any, path: tuple[str, ...], redaction: Redaction) -> Iterator[str]:
-    """Yield every value that is hidden, and those within it."""
-    if isinstance(value, _Pairs):
-        for name, inner in value:
-            if redaction.hides((*path, name)):
-                yield from _leaves(inner)
-            else:
-                yield from _hidden(inner, (*path, name), redaction)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _hidden(inner, path, redaction)
+def _decoded(body: bytes) -> str:
+    """Return a body as text, in the encoding its first bytes tell."""
+    return body.decode(json.detect_encoding(body), "backslashreplace")
 
 
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, _Pairs):
-        for _, inner in value:
-            yield from _leaves(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _leaves(inner)
-    else:
-        yield str(value)
+def _text_in(body: bytes, redaction: Redaction, concealer: Concealer) -> str | None:
+    """Return what may be shown of a body that is no JSON."""
+    return None if redaction.needs_paths else concealer.text(_decoded(body))
 
 
-def _tokens(
-    value: Any, path: tuple[str, ...], redaction: Redaction, indent: str = ""
-) -> Iterator[Token]:
-    if isinstance(value, list) and len(indent) >= 2 * _MOST_DEPTH:
-        yield Token("mark", "…")
-    elif isinstance(value, _Pairs):
-        yield from _members(value, path, redaction, indent)
+def _bounded(tokens: Iterator[Token]) -> tuple[list[Token], bool]:
+    """Return the first tokens, and whether there are more."""
+    shown: list[Token] = []
+    room = _MOST_SHOWN
+    for token in tokens:
+        room -= len(token.text)
+        if room < 0 or len(shown) == _MOST_TOKENS:
+            return shown, True
+        shown.append(token)
+    return shown, False
+
+
+def _scrubbed(tokens: Sequence[Token], hidden: Iterable[str]) -> tuple[Token, ...]:
+    """Return tokens without the values that are hidden under another name."""
+    scrubber = Scrubber(hidden)
+    texts = scrubber.scrub_all([token.text for token in tokens], least=LEAST_SCRUBBED)
+    return tuple(
+        Token(token.kind, text if token.kind in {"name", "text", "number"} else token.text)
+        for token, text in zip(tokens, texts, strict=True)
+    )
+
+
+def _tokens(value: Any, indent: str = "") -> Iterator[Token]:
+    if isinstance(value, Deep):
+        yield Token("mark", value)
+    elif isinstance(value, Pairs):
+        yield from _members(value, indent)
     elif isinstance(value, list):
         yield Token("mark", "[")
         for index, inner in enumerate(value):
             yield Token("mark", f"{',' if index else ''}\n{indent}  ")
-            yield from _tokens(inner, path, redaction, f"{indent}  ")
+            yield from _tokens(inner, f"{indent}  ")
         yield Token("mark", f"\n{indent}]" if value else "]")
-    elif isinstance(value, _NumberText):
-        yield Token("number", value)
+    elif isinstance(value, NumberText):
+        yield from _value("number", value)
+    elif isinstance(value, Concealed):
+        yield Token("hidden", value)
     elif isinstance(value, str):
-        yield Token("text", json.dumps(value, ensure_ascii=False))
+        yield from _value("text", value)
     else:
         yield Token("word", json.dumps(value))
 
 
-def _members(
-    pairs: _Pairs, path: tuple[str, ...], redaction: Redaction, indent: str
-) -> Iterator[Token]:
+def _members(pairs: Pairs, indent: str) -> Iterator[Token]:
     yield Token("mark", "{")
     for index, (name, inner) in enumerate(pairs):
         yield Token("mark", f"{',' if index else ''}\n{indent}  ")
-        yield Token("name", json.dumps(name, ensure_ascii=False))
+        yield from _value("name", name)
         yield Token("mark", ": ")
-        if redaction.hides((*path, name)):
-            yield Token("hidden", HIDDEN)
-        else:
-            yield from _tokens(inner, (*path, name), redaction, f"{indent}  ")
+        yield from _tokens(inner, f"{indent}  ")
     yield Token("mark", f"\n{indent}}}" if pairs else "}")
+
+
+def _value(kind: str, value: str) -> Iterator[Token]:
+    """Yield a name, text or number, cut where it is long."""
+    text = value[:_MOST_VALUE]
+    yield Token(kind, text if kind == "number" else json.dumps(text, ensure_ascii=False))
+    if len(value) > _MOST_VALUE:
+        yield Token("mark", f"… {len(value) - _MOST_VALUE:,} more characters")
 
 
 class Field(NamedTuple):
@@ -193,9 +212,12 @@ class Model:
 
 def model_of(body: bytes, event_id: str | None, parser: EventParser, redaction: Redaction) -> Model:
     """Return the event in a body, field by field."""
+    if len(body) > _MOST_READ:
+        return Model(problem="it is too large to be shown field by field")
+    concealer = Concealer(redaction)
     try:
         event = parser.parse(body, event_id)
-        below = _within(event, "", (), is_unknown=False, redaction=redaction)
+        below = _within(event, "", (), is_unknown=False, redaction=redaction, texts=concealer)
         fields = list(islice(below, _MOST_FIELDS + 1))
     except PayloadError as error:
         return Model(problem=str(error))
@@ -210,32 +232,34 @@ def model_of(body: bytes, event_id: str | None, parser: EventParser, redaction: 
 
 
 def _within(
-    value: Any, shown: str, path: tuple[str, ...], *, is_unknown: bool, redaction: Redaction
+    value: Any,
+    shown: str,
+    path: tuple[str, ...],
+    *,
+    is_unknown: bool,
+    redaction: Redaction,
+    texts: Concealer,
 ) -> Iterator[Field]:
     """Yield the fields below a value; names are those of Python, rules have those of the wire."""
+    deeper = partial(_within, redaction=redaction, texts=texts)
     if path and redaction.hides(path):
         yield Field(shown, HIDDEN, is_unknown, is_hidden=True)
-        return
-    deep = len(path) >= _MOST_DEPTH
-    if isinstance(value, BaseModel) and not deep:
+    elif isinstance(value, BaseModel | Mapping | list | tuple) and len(path) >= MOST_LEVELS:
+        yield Field(shown, "…", is_unknown, is_hidden=False)
+    elif isinstance(value, BaseModel):
         for name, wire, inner, is_extra in _members_of(value):
-            below = f"{shown}.{name}" if shown else name
-            yield from _within(
-                inner, below, (*path, wire), is_unknown=is_unknown or is_extra, redaction=redaction
-            )
-    elif isinstance(value, Mapping) and value and not deep:
+            below = _cut(f"{shown}.{name}" if shown else name)
+            yield from deeper(inner, below, (*path, wire), is_unknown=is_unknown or is_extra)
+    elif isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            below = f"{shown}.{name}"
-            yield from _within(
-                inner, below, (*path, str(name)), is_unknown=is_unknown, redaction=redaction
-            )
-    elif isinstance(value, Sequence) and value and not isinstance(value, str | bytes) and not deep:
+            below = _cut(f"{shown}.{name}")
+            yield from deeper(inner, below, (*path, str(name)), is_unknown=is_unknown)
+    elif isinstance(value, Sequence) and value and not isinstance(value, str | bytes):
         for index, inner in enumerate(value):
-            yield from _within(
-                inner, f"{shown}[{index}]", path, is_unknown=is_unknown, redaction=redaction
-            )
+            yield from deeper(inner, _cut(f"{shown}[{index}]"), path, is_unknown=is_unknown)
     else:
-        yield Field(shown, _text_of(value), is_unknown, is_hidden=False)
+        text = texts.text(value if isinstance(value, str) else str(value))
+        yield Field(shown, _cut(text, _MOST_VALUE), is_unknown, is_hidden=False)
 
 
 def _members_of(model: BaseModel) -> Iterator[tuple[str, str, Any, bool]]:
@@ -247,6 +271,5 @@ def _members_of(model: BaseModel) -> Iterator[tuple[str, str, Any, bool]]:
         yield name, name, value, True
 
 
-def _text_of(value: Any) -> str:
-    text = value if isinstance(value, str) else str(value)
-    return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}…"
+def _cut(text: str, most: int = _MOST_NAME) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

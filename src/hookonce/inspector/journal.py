@@ -91,6 +91,7 @@ class Step(NamedTuple):
         note: what failed, as text.
         result: what the store said, or what the attempt came to.
         received_at: of a claim or a put, when its delivery had arrived.
+        error: the class of what failed.
 
     """
 
@@ -102,6 +103,7 @@ class Step(NamedTuple):
     note: str = ""
     result: ClaimResult | PutResult | Outcome | None = None
     received_at: float | None = None
+    error: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +120,10 @@ class History:
     steps: list[Step] = field(default_factory=list)
     version: int = 0
     is_cut: bool = False
+
+    def copy(self) -> History:
+        """Return the history as it is now, for another thread."""
+        return replace(self, steps=list(self.steps))
 
     def add(self, step: Step) -> int:
         """Add a step, and return by how many bytes the history has become larger."""
@@ -153,6 +159,10 @@ class Seen:
     answered: DeliveryAnswered | None = None
     history: History | None = None
     version: int = 0
+
+    def copy(self) -> Seen:
+        """Return what is known of it now, for another thread."""
+        return replace(self, history=self.history and self.history.copy())
 
     @property
     def changed(self) -> int:
@@ -287,7 +297,13 @@ class Journal(Observer):
         if len(text) > _MOST_TRACEBACK:
             text = f"{text[: _MOST_TRACEBACK // 2]}\n[…]\n{text[-_MOST_TRACEBACK // 2 :]}"
         step = Step(
-            self._clock(), What.FAILED, record.attempt, record.handler, record.seconds, text
+            self._clock(),
+            What.FAILED,
+            record.attempt,
+            record.handler,
+            record.seconds,
+            text,
+            error=type(record.error).__name__,
         )
         self.follow(record.delivery.event_id)
         self._note(_Failure(record.delivery.event_id, step))

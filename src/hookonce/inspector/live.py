@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _HEARTBEAT_SECONDS = 5.0
 _SEND_SECONDS = 5.0
 _RETRY_MILLISECONDS = 500
 _MOST_ROWS = 30
+_VERSION = re.compile("[0-9]{1,15}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +45,14 @@ class Watch:
         filters: which rows.
         row: renders a row.
         overview: renders what stands above the rows, part by part.
+        may_go_on: says whether the visitor has not been sent away.
 
     """
 
     filters: Filters
     row: Callable[[Seen], str]
     overview: Callable[[], Awaitable[Mapping[str, str]]]
+    may_go_on: Callable[[], bool]
 
 
 class Live:
@@ -108,13 +112,14 @@ class Live:
         self, watch: Watch, place: str, gone: asyncio.Future[None], send: Send
     ) -> None:
         process, _, version = place.partition("-")
-        if process != self._process:
+        # Not of this process: another's, or made up. And int() refuses thousands of digits.
+        if process != self._process or _VERSION.fullmatch(version) is None:
             await _write(send, _event("restarted", {}))
             return
-        seen = int(version) if version.isascii() and version.isdigit() else 0
+        seen = int(version)
         ends = uptime() + self._bounds.stream_seconds
         overview_at = beat_at = 0.0
-        while not (self._is_ended or gone.done()) and uptime() < ends:
+        while not (self._is_ended or gone.done()) and uptime() < ends and watch.may_go_on():
             parts = []
             if self._journal.version != seen:
                 parts, seen = [self._news(watch, seen)], self._journal.version

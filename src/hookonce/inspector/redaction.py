@@ -1,23 +1,21 @@
-"""What the inspector hides: headers by name, parts of bodies by key or path.
-
-What was hidden once is also taken out of every other text about the same delivery, such as the
-message of an exception that quotes it.
-"""
+"""What the inspector hides: headers by name, parts of bodies by key or path."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from functools import lru_cache
 
-__all__ = ["DEFAULT_HEADERS", "DEFAULT_KEYS", "HIDDEN", "Redaction", "scrubbed"]
+from .concealing import Concealer
 
-HIDDEN = "[redacted]"
+__all__ = ["DEFAULT_HEADERS", "DEFAULT_KEYS", "Redaction"]
 
-DEFAULT_HEADERS = frozenset({"x-api-key", "x-auth-token", "x-csrf-token"})
+DEFAULT_HEADERS = frozenset({"x-amzn-oidc-data", "x-api-key", "x-auth-token", "x-csrf-token"})
 DEFAULT_KEYS = frozenset(
     {
+        "access_key",
         "access_token",
         "api_key",
         "authorization",
@@ -29,12 +27,20 @@ DEFAULT_KEYS = frozenset(
         "cvv",
         "iban",
         "id_token",
+        "jwt",
+        "jwt_assertion",
+        "otp",
+        "passcode",
         "passphrase",
         "passwd",
         "password",
+        "password_confirmation",
+        "password_hash",
         "private_key",
+        "pwd",
         "refresh_token",
         "secret",
+        "secret_key",
         "session_id",
         "signature",
         "ssn",
@@ -46,8 +52,13 @@ DEFAULT_KEYS = frozenset(
 _ALWAYS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 _SIGNATURE = "signature"
 
-# Shorter ones, such as `1` or `no`, stand in every text for something else.
-_LEAST_SCRUBBED = 4
+# A longer key ends no other word by chance, so `authtoken` needs no mark between its words.
+_LEAST_ENDING = 5
+# What hides a name stands at its end.
+_MOST_NAME = 256
+
+_NEW_WORD = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NO_WORD = re.compile(r"[\W_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +70,9 @@ class Redaction:
 
     Attributes:
         headers: names of headers, in any case.
-        keys: names of JSON fields, at any depth. Case, ``_`` and ``-`` make no difference.
+        keys: names of fields, at any depth, in JSON, forms, XML and other text; headers too. Case,
+            ``_``, ``-``, the width of letters and a number at the end make no difference, and words
+            may stand before them: ``password`` is also ``userPassword``.
         paths: JSON fields by their path, with full stops between: ``data.author.name``. ``*`` is
             any one field; the places of a list are not counted.
 
@@ -68,6 +81,8 @@ class Redaction:
     headers: Collection[str] = DEFAULT_HEADERS
     keys: Collection[str] = DEFAULT_KEYS
     paths: Collection[str] = ()
+    _endings: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _last_names: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("headers", "keys", "paths"):
@@ -77,50 +92,60 @@ class Redaction:
         # Compared in one spelling each; the frozen object cannot be changed after this.
         _set = object.__setattr__
         _set(self, "headers", frozenset(name.lower() for name in self.headers))
-        _set(self, "keys", frozenset(map(_spelling, self.keys)))
+        keys = frozenset("".join(_words(name)) or name for name in self.keys)
+        _set(self, "keys", keys)
         _set(self, "paths", tuple(self.paths))
+        _set(self, "_endings", tuple(key for key in keys if len(key) >= _LEAST_ENDING))
+        lasts = {"".join(_words(path.rpartition(".")[2])) for path in self.paths}
+        _set(self, "_last_names", frozenset(lasts - {""}))
+
+    @property
+    def needs_paths(self) -> bool:
+        """Whether what it hides can be told by the whole path only, never by a name."""
+        return any(path.endswith("*") for path in self.paths)
 
     def hides_header(self, name: str) -> bool:
         """Return whether the value of a header is hidden."""
         lowered = name.lower()
-        return lowered in _ALWAYS or lowered in self.headers or _SIGNATURE in lowered
+        return (
+            lowered in _ALWAYS
+            or lowered in self.headers
+            or _SIGNATURE in lowered
+            or self._hides_key(name)
+        )
 
     def hides(self, path: tuple[str, ...]) -> bool:
         """Return whether a field of a body is hidden, given the names that lead to it."""
-        return _spelling(path[-1]) in self.keys or any(
+        return self._hides_key(path[-1]) or any(
             len(parts) == len(path)
             and all(part in {"*", name} for part, name in zip(parts, path, strict=True))
             for parts in (pattern.split(".") for pattern in self.paths)
         )
 
+    def hides_name(self, name: str) -> bool:
+        """Return whether a field is hidden of which nothing but the name is known."""
+        return self._hides_key(name) or "".join(_words(name)) in self._last_names
+
     def hide_in_text(self, text: str) -> str:
-        """Return text that is no JSON, without what stands behind the names of hidden fields."""
-        last = {_spelling(path.rpartition(".")[2]) for path in self.paths}
-        names = frozenset({*self.keys, *last} - {"*", ""})
-        return _fields_named(names).sub(rf"\1{HIDDEN}", text) if names else text
+        """Return text of any kind without what is hidden in it."""
+        return Concealer(self).text(text)
+
+    def _hides_key(self, name: str) -> bool:
+        words = _words(name)
+        return (
+            "".join(words).endswith(self._endings)
+            or any("".join(words[first:]) in self.keys for first in range(len(words)))
+            or name in self.keys
+        )
 
 
-@lru_cache(maxsize=32)
-def _fields_named(names: frozenset[str]) -> re.Pattern[str]:
-    """Return what finds these fields in any text, and what stands behind them."""
-    spellings = (
-        "[_-]?".join(map(re.escape, name)) for name in sorted(names, key=len, reverse=True)
-    )
-    return re.compile(
-        rf"""(?<![\w-])(["']?(?:{"|".join(spellings)})["']?\s{{0,8}}[:=]\s{{0,8}})"""
-        r"""(?:"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?"""
-        r"""|(?:(?:bearer|basic)\s{1,8})?[^\s,;&}\]]+)""",
-        re.DOTALL | re.IGNORECASE,
-    )
+def _words(name: str) -> tuple[str, ...]:
+    """Return the words of a name, in one spelling, without a number at its end."""
+    return _words_of(name[-_MOST_NAME:])
 
 
-def _spelling(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")
-
-
-def scrubbed(text: str, hidden: Iterable[str]) -> str:
-    """Return a text without the values that are hidden elsewhere in the same delivery."""
-    for value in sorted(set(hidden), key=len, reverse=True):
-        if len(value) >= _LEAST_SCRUBBED:
-            text = text.replace(value, HIDDEN)
-    return text
+@lru_cache(maxsize=1024)
+def _words_of(name: str) -> tuple[str, ...]:
+    spelt = _NEW_WORD.sub("_", unicodedata.normalize("NFKC", name)).casefold()
+    words = [word for word in _NO_WORD.split(spelt.rstrip("_0123456789")) if word]
+    return tuple(words)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
+from urllib.parse import quote
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ..delivery.time_limit import within
 from ..http.app import Receive, Scope, Send
 from ..inbox.waiting import WaitingEvents
-from .access import Access, Visit
+from ..stores.values import DeadLetter, Entry
+from .access import COOKIE, Access, Visit
 from .bounds import Bounds
 from .filters import Filters
 from .journal import Journal
@@ -27,13 +32,26 @@ from .replays import Replays
 from .views import delivery_view, entry_row, letter_row, letter_view, row_of
 from .watched import Watched
 
-__all__ = ["Site", "body_of"]
+__all__ = ["BusyError", "Site", "body_of", "root_of"]
 
 _MOST_FORM_BYTES = 8192
+_FORM_SECONDS = 10.0
+_SAFE_IN_PATHS = "/!$&'()*+,:;=@~"
 
 _MOST_ROWS = 100
 _MOST_LETTERS = 200
 _STORE_SECONDS = 5.0
+_MOST_WAITING_PAGES = 8
+
+# The bodies that are read for a list, since what failed may quote them.
+_MOST_LISTED_BYTES = 4 * 1024**2
+_AT_ONCE = 8
+
+_NUMBER = re.compile("[0-9]{1,15}")  # int() refuses thousands of digits
+
+
+class BusyError(Exception):
+    """Too many pages are being made at once."""
 
 
 class Site:
@@ -62,6 +80,8 @@ class Site:
         self._inbox: WaitingEvents | None = getattr(receiver, "inbox", None)
         has_inbox = self._inbox is not None
         self._overviews = Overviews(receiver, self._journal, has_inbox=has_inbox)
+        self._turn = asyncio.Lock()
+        self._waiting_pages = 0
         self.pages = Pages()
         self.live = Live(self._journal, bounds)
         receiver.observe(self._journal, of=self._journal.followed)
@@ -70,7 +90,7 @@ class Site:
         """Return the routes, below wherever the inspector is mounted."""
         return [
             Route("/", self._deliveries),
-            Route("/deliveries/{number:int}", self._delivery),
+            Route("/deliveries/{number}", self._delivery),
             Route("/dead", self._dead),
             Route("/dead/letter", self._letter),
             Route("/dead/replay", self._replay, methods=["POST"]),
@@ -81,65 +101,120 @@ class Site:
     def frame(self, scope: Scope) -> Frame:
         """Return what stands around the pages of a request."""
         return Frame(
-            root=scope.get("root_path", ""),
+            root=root_of(scope),
             endpoint=self._receiver.endpoint,
             has_inbox=self._inbox is not None,
             can_leave=self._access.needs_token,
         )
 
     async def _page(
-        self, template: str, request: Request, status: int = HTTPStatus.OK, **content: object
+        self,
+        template: str,
+        request: Request,
+        status: int = HTTPStatus.OK,
+        content: Callable[[], Mapping[str, object]] = dict,
     ) -> Response:
-        """Return a page with what stands above every page."""
+        """Return a page with what stands above every page.
+
+        Its content is made beside the loop: what an event holds may take long to be laid out.
+        """
         frame, overview = self.frame(request.scope), await self._overviews.now()
-        text = self.pages.render(template, frame, overview=overview, **content)
-        return HTMLResponse(text, status)
+
+        def make() -> str:
+            return self.pages.render(template, frame, overview=overview, **content())
+
+        return HTMLResponse(await asyncio.to_thread(make), status)
+
+    @asynccontextmanager
+    async def _at_its_turn(self) -> AsyncIterator[None]:
+        """Let one page be made at a time of those that show events: each may take much memory."""
+        if self._waiting_pages >= _MOST_WAITING_PAGES:
+            raise BusyError
+        self._waiting_pages += 1
+        try:
+            async with self._turn:
+                yield
+        finally:
+            self._waiting_pages -= 1
 
     async def _deliveries(self, request: Request) -> Response:
         filters = Filters.parse(request.query_params)
         place = self.live.place  # before the rows: what comes between is sent again, not lost
         matching = filter(filters.match, self._journal.newest_first())
         rows = [row_of(seen) for seen in islice(matching, _MOST_ROWS)]
-        return await self._page(
-            "deliveries.html", request, rows=rows, filters=filters, place=place, most=_MOST_ROWS
-        )
+        content = {"rows": rows, "filters": filters, "place": place, "most": _MOST_ROWS}
+        return await self._page("deliveries.html", request, content=lambda: content)
 
     async def _delivery(self, request: Request) -> Response:
-        seen = self._journal.find(request.path_params["number"])
+        number = request.path_params["number"]
+        seen = self._journal.find(int(number)) if _NUMBER.fullmatch(number) else None
         filters = Filters.parse(request.query_params)
         if seen is None:
             return await self._missing(request, "this delivery has been forgotten, or never was")
-        view = delivery_view(seen, self._receiver.parser, self._redaction)
-        return await self._page("delivery.html", request, view=view, filters=filters)
+        parser, copy = self._receiver.parser, seen.copy()
+
+        def content() -> Mapping[str, object]:
+            return {"view": delivery_view(copy, parser, self._redaction), "filters": filters}
+
+        async with self._at_its_turn():
+            return await self._page("delivery.html", request, content=content)
 
     async def _dead(self, request: Request) -> Response:
         event_type = request.query_params.get("type", "").strip()
-        call = self._receiver.dead.list(event_type=event_type or None, limit=_MOST_LETTERS)
-        found = await within(_STORE_SECONDS, call)
-        letters = [letter_row(letter, self._redaction) for letter in found]
-        return await self._page(
-            "dead.html", request, letters=letters, event_type=event_type, most=_MOST_LETTERS
-        )
+        async with self._at_its_turn():
+            dead = self._receiver.dead
+            call = dead.list(event_type=event_type or None, limit=_MOST_LETTERS)
+            letters = await within(_STORE_SECONDS, call)
+            failed = [letter.delivery.event_id for letter in letters if letter.error]
+            bodies = await within(_STORE_SECONDS, _bodies(failed, dead.show))
+
+            def content() -> Mapping[str, object]:
+                rows = [
+                    letter_row(letter, bodies.get(letter.delivery.event_id), self._redaction)
+                    for letter in letters
+                ]
+                return {"letters": rows, "event_type": event_type, "most": _MOST_LETTERS}
+
+            return await self._page("dead.html", request, content=content)
 
     async def _letter(self, request: Request) -> Response:
         event_id = request.query_params.get("id", "")
-        letter = await within(_STORE_SECONDS, self._receiver.dead.show(event_id))
-        if letter is None:
-            return await self._missing(request, "there is no such dead letter any more")
-        history = self._journal.history_of(event_id)
-        view = letter_view(letter, history, self._receiver.parser, self._redaction)
-        return await self._page("letter.html", request, view=view)
+        async with self._at_its_turn():
+            letter = await within(_STORE_SECONDS, self._receiver.dead.show(event_id))
+            if letter is None:
+                return await self._missing(request, "there is no such dead letter any more")
+            history = self._journal.history_of(event_id)
+            copy, parser = history and history.copy(), self._receiver.parser
+
+            def content() -> Mapping[str, object]:
+                return {"view": letter_view(letter, copy, parser, self._redaction)}
+
+            return await self._page("letter.html", request, content=content)
 
     async def _waiting(self, request: Request) -> Response:
-        if self._inbox is None:
+        inbox = self._inbox
+        if inbox is None:
             return await self._missing(request, "this receiver has no inbox")
-        found = await within(_STORE_SECONDS, self._inbox.list(limit=_MOST_LETTERS))
-        entries = [entry_row(entry, self._redaction) for entry in found]
-        return await self._page("inbox.html", request, entries=entries, most=_MOST_LETTERS)
+        async with self._at_its_turn():
+            found = await within(_STORE_SECONDS, inbox.list(limit=_MOST_LETTERS))
+            failed = [entry.delivery.event_id for entry in found if entry.history]
+            bodies = await within(_STORE_SECONDS, _bodies(failed, inbox.show))
+
+            def content() -> Mapping[str, object]:
+                rows = [
+                    entry_row(entry, bodies.get(entry.delivery.event_id), self._redaction)
+                    for entry in found
+                ]
+                return {"entries": rows, "most": _MOST_LETTERS}
+
+            return await self._page("inbox.html", request, content=content)
 
     async def _missing(self, request: Request, problem: str) -> Response:
         """Return a page that says what is not there."""
-        return await self._page("problem.html", request, HTTPStatus.NOT_FOUND, problem=problem)
+        content = {"problem": problem}
+        return await self._page(
+            "problem.html", request, HTTPStatus.NOT_FOUND, content=lambda: content
+        )
 
     async def _replay(self, request: Request) -> Response:
         visit = Visit.of(request.scope)
@@ -164,11 +239,14 @@ class Site:
             await Response(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, send)
             return
         filters, frame = Filters.parse(request.query_params), self.frame(scope)
+        visit = Visit.of(scope)
+        is_program = not any(visit.cookies(COOKIE))  # its token is no session that could end
         render = partial(self.pages.render, "_row.html", frame, filters=filters)
         watch = Watch(
             filters=filters,
             row=lambda seen: render(row=row_of(seen)),
             overview=partial(self._overview, frame),
+            may_go_on=lambda: is_program or self._access.may_go_on(visit),
         )
         last_id = request.headers.get("last-event-id")
         place = last_id or request.query_params.get("place") or self.live.place
@@ -192,20 +270,46 @@ class _Stream:
         await self._site.stream(scope, receive, send)
 
 
+def root_of(scope: Scope) -> str:
+    """Return the path the inspector is mounted at, as a URL has it: never the name of a host."""
+    root = scope.get("root_path", "").strip("/")
+    return f"/{quote(root, safe=_SAFE_IN_PATHS)}" if root else ""
+
+
+async def _bodies(
+    event_ids: Iterable[str], show: Callable[[str], Awaitable[DeadLetter | Entry | None]]
+) -> Mapping[str, bytes]:
+    """Return bodies of events, a few at a time, until they are too many bytes to be looked at."""
+    bodies: dict[str, bytes] = {}
+    waiting = iter(event_ids)
+    size = 0
+    while size < _MOST_LISTED_BYTES and (some := list(islice(waiting, _AT_ONCE))):
+        for found in await asyncio.gather(*map(show, some)):
+            if found is not None:
+                size += len(found.delivery.body)
+                bodies[found.delivery.event_id] = found.delivery.body
+    return bodies
+
+
 async def body_of(request: Request) -> bytes:
-    """Return the body of a small request; an empty one instead of one too large."""
+    """Return the body of a small request; an empty one of one that is large, slow or cut off."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MOST_FORM_BYTES:
-            return b""
+    try:
+        async with asyncio.timeout(_FORM_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _MOST_FORM_BYTES:
+                    return b""
+    except (TimeoutError, ClientDisconnect):
+        return b""
     return body
 
 
 def _id_in(body: bytes) -> str | None:
     try:
         content = json.loads(body)
-    except (ValueError, RecursionError):
+        event_id = content["id"]
+        event_id.encode()  # half of a surrogate pair is in no id, and in no answer
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None
-    event_id = content.get("id") if isinstance(content, dict) else None
     return event_id if isinstance(event_id, str) else None

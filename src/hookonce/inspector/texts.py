@@ -7,15 +7,25 @@ from math import isfinite
 
 from ..clock import utc_text
 
-__all__ = ["byte_count", "count", "day", "day_and_time", "duration", "time_of_day", "visible"]
+__all__ = [
+    "byte_count",
+    "count",
+    "day",
+    "day_and_time",
+    "duration",
+    "time_of_day",
+    "visible",
+]
 
 # Control characters, line separators, marks that turn the direction of text, halves of surrogate
 # pairs (which no UTF-8 can hold), and what has no width; not the joiner that emoji are made with.
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ud800-\udfff]"
+_UNSEEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
 )
+_INVISIBLE = re.compile(f"[{_UNSEEN}]")
 
+_PLANE = 0x10000
 _KIB = 1024
 # A million years: a time in a store may be any number.
 _LONGEST_SECONDS = 1e6 * 366 * 86_400
@@ -24,7 +34,12 @@ _NONE = "\u2013"
 
 def visible(text: str) -> str:
     """Return a text with an escape for each character that no eye can see."""
-    return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _INVISIBLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code < _PLANE else f"\\U{code:08x}"
 
 
 def time_of_day(at: float) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeAlias
 
 from ..delivery.outcome import Outcome
 from ..events import EventParser
@@ -20,10 +23,12 @@ from ..stores.values import (
     Waiting,
 )
 from ..verification.headers import RawHeaders
-from .bodies import Model, ShownBody, model_of, shown_body
+from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
+from .concealing import Concealer
 from .journal import History, Seen, Step, What
 from .reading import claimed_id, event_type_of, header_texts, hints_of
-from .redaction import HIDDEN, Redaction, scrubbed
+from .redaction import Redaction
+from .scrubbing import HIDDEN, WITHHELD, Scrubber
 from .texts import duration
 
 __all__ = [
@@ -42,6 +47,17 @@ __all__ = [
 ]
 
 _RUNNING = "running"
+
+# A server bounds the headers of a request, but not each in the same way.
+_MOST_HEADERS = 200
+_MOST_VALUE = 2000
+_MOST_ID = 512
+_MOST_LISTED = 500
+# Cookies and lists of signatures hold several values; a scheme stands before one.
+_HEADER_PARTS = re.compile(r"[\s,;]+")
+_SCHEMES = {"basic", "bearer", "digest", "token", "v1", "v1a"}
+# What is larger is not read for the sake of a line in a list.
+_MOST_READ_FOR_A_LINE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,7 @@ def row_of(seen: Seen) -> Row:
         kind=seen.kind or _RUNNING,
         answer=f"{int(answered.outcome.status)} {answered.outcome.reason}" if answered else "",
         type=event_type_of(seen) or "",
-        id=claimed_id(seen) or "",
+        id=_cut(claimed_id(seen) or "", _MOST_ID),
         is_genuine=seen.history is not None,
         attempt=hints_of(seen).attempt,
         succeeded=sum(step.what is What.FINISHED for step in steps),
@@ -99,6 +115,10 @@ def row_of(seen: Seen) -> Row:
         seconds=answered.seconds if answered else None,
         size=len(seen.received.body) if seen.received else None,
     )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _state(steps: Iterable[Step]) -> str:
@@ -191,15 +211,15 @@ class DeliveryView:
 def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> DeliveryView:
     """Return what may be shown of a delivery."""
     received, verified, history = seen.received, seen.verified, seen.history
+    concealer = Concealer(redaction)
     headers: tuple[Header, ...] = ()
-    hidden: set[str] = set()
     body = model = None
     if received is not None:
-        headers = tuple(_headers(received.headers, redaction, hidden))
+        headers = tuple(_headers(received.headers, redaction, concealer))
         body = shown_body(received.body, redaction)
-        hidden |= body.hidden
         if history is not None:
             model = model_of(received.body, claimed_id(seen), parser, redaction)
+    scrub = _scrub_of(concealer, body)
     refusal = seen.answered.refusal if seen.answered else None
     if verified is not None:
         skew: float | None = verified.skew
@@ -216,8 +236,8 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         dedup=tuple(_dedup(seen)),
         headers=headers,
         body=body,
-        model=model,
-        steps=_steps(history, redaction, hidden) if history else (),
+        model=_scrubbed_model(model, body) if model and body else None,
+        steps=_steps(history, scrub) if history else (),
         is_cut=history.is_cut if history else False,
     )
 
@@ -269,17 +289,59 @@ def _dedup(seen: Seen) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def _headers(headers: RawHeaders, redaction: Redaction, hidden: set[str]) -> Iterable[Header]:
-    for name, value in header_texts(headers):
+def _headers(headers: RawHeaders, redaction: Redaction, concealer: Concealer) -> Iterable[Header]:
+    for name, value in islice(header_texts(headers), _MOST_HEADERS):
         if redaction.hides_header(name):
-            hidden.update((value, *value.replace(",", " ").split()))
-            yield Header(name, HIDDEN, is_hidden=True)
+            for part in _values_in(value):
+                concealer.values.add(part)
+            yield Header(_cut(name, _MOST_VALUE), HIDDEN, is_hidden=True)
         else:
-            yield Header(name, value, is_hidden=False)
+            shown = _cut(concealer.text(value), _MOST_VALUE)
+            yield Header(_cut(name, _MOST_VALUE), shown, is_hidden=False)
 
 
-def _steps(history: History, redaction: Redaction, hidden: Iterable[str]) -> tuple[StepView, ...]:
-    return tuple(_step(s, scrubbed(redaction.hide_in_text(s.note), hidden)) for s in history.steps)
+def _values_in(header: str) -> Iterator[str]:
+    """Yield the value of a header that is hidden, and those within it."""
+    yield header
+    for part in _HEADER_PARTS.split(header):
+        if part.lower() not in _SCHEMES:
+            yield part
+            yield part.partition("=")[2].strip('"')
+
+
+Scrub: TypeAlias = Callable[[Iterable[str]], list[str]]
+"""Takes what is hidden out of texts about a delivery."""
+
+
+def _scrub_of(concealer: Concealer, body: ShownBody | None) -> Scrub:
+    """Return what scrubs the texts beside a body; it withholds them where that is not known."""
+    known = frozenset(body.hidden) if body else frozenset[str]()
+
+    def scrub(texts: Iterable[str]) -> list[str]:
+        is_complete = body is not None and body.is_searched and concealer.values.is_complete
+        whole = Scrubber({*known, *concealer.values}, is_complete=is_complete)
+        # What one of them names is hidden in all.
+        shown = [concealer.text(text) for text in whole.scrub_all(list(texts))]
+        named = Scrubber(concealer.values, is_complete=concealer.values.is_complete)
+        return named.scrub_all(shown)
+
+    return scrub
+
+
+def _scrubbed_model(model: Model, body: ShownBody) -> Model:
+    """Return a model without copies of what its body hides."""
+    texts = [model.problem, *(text for field in model.fields for text in field[:2])]
+    problem, *shown = Scrubber(body.hidden).scrub_all(texts, least=LEAST_SCRUBBED)
+    fields = (
+        field._replace(path=path, value=value)
+        for field, path, value in zip(model.fields, shown[::2], shown[1::2], strict=True)
+    )
+    return replace(model, problem=problem, fields=tuple(fields))
+
+
+def _steps(history: History, scrub: Scrub) -> tuple[StepView, ...]:
+    notes = scrub(step.note for step in history.steps)
+    return tuple(_step(step, note) for step, note in zip(history.steps, notes, strict=True))
 
 
 def _step(step: Step, note: str) -> StepView:
@@ -292,7 +354,7 @@ def _step(step: Step, note: str) -> StepView:
             text = f"{step.handler} succeeded"
             return StepView(step.at, "accepted", text, step.attempt, step.seconds)
         case What.FAILED:
-            text = f"{step.handler} failed"
+            text = f"{step.handler} failed: {step.error}"
             return StepView(step.at, "refused", text, step.attempt, step.seconds, note)
         case What.SETTLED:
             kind = "accepted" if _is_success(step) else "retry"
@@ -304,7 +366,7 @@ def _step(step: Step, note: str) -> StepView:
             text = f"waits {duration(step.seconds)} for the next attempt"
             return StepView(step.at, "retry", text, step.attempt)
         case What.BURIED:
-            reason, _, _ = note.partition(":")
+            reason, _, _ = step.note.partition(":")
             return StepView(step.at, "dead", f"a dead letter now: {reason}", step.attempt)
 
 
@@ -334,18 +396,32 @@ class LetterRow:
     finished: tuple[str, ...]
 
 
-def letter_row(letter: DeadLetter, redaction: Redaction, hidden: Iterable[str] = ()) -> LetterRow:
+def letter_row(letter: DeadLetter, body: bytes | None, redaction: Redaction) -> LetterRow:
     """Return a dead letter as the list shows it, without values that are hidden in its body."""
+    return _letter_row(letter, _line(letter.error, body, redaction))
+
+
+def _letter_row(letter: DeadLetter, error: str) -> LetterRow:
     return LetterRow(
         id=letter.delivery.event_id,
         type=letter.delivery.event_type,
         reason=letter.reason,
-        error=scrubbed(redaction.hide_in_text(letter.error), hidden),
+        error=error,
         attempts=letter.attempts,
         received_at=letter.delivery.received_at,
         buried_at=letter.buried_at,
         finished=tuple(sorted(letter.finished)),
     )
+
+
+def _line(error: str, body: bytes | None, redaction: Redaction) -> str:
+    """Return what failed for a line in a list, given the body it may quote."""
+    if not error:
+        return ""
+    if body is None or len(body) > _MOST_READ_FOR_A_LINE:
+        return WITHHELD
+    scrub = _scrub_of(Concealer(redaction), shown_body(body, redaction))
+    return _cut(scrub([error])[0], _MOST_LISTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,15 +450,17 @@ def letter_view(
     """Return what may be shown of a dead letter."""
     delivery = letter.delivery
     body = shown_body(delivery.body, redaction)
+    scrub = _scrub_of(Concealer(redaction), body)
+    error, *errors = scrub([letter.error, *(one.error for one in letter.history)])
+    model = model_of(delivery.body, delivery.event_id, parser, redaction)
     return LetterView(
-        row=letter_row(letter, redaction, body.hidden),
+        row=_letter_row(letter, error),
         history=tuple(
-            replace(one, error=scrubbed(redaction.hide_in_text(one.error), body.hidden))
-            for one in letter.history
+            replace(one, error=shown) for one, shown in zip(letter.history, errors, strict=True)
         ),
         body=body,
-        model=model_of(delivery.body, delivery.event_id, parser, redaction),
-        steps=_steps(history, redaction, body.hidden) if history else (),
+        model=_scrubbed_model(model, body),
+        steps=_steps(history, scrub) if history else (),
     )
 
 
@@ -410,8 +488,8 @@ class EntryRow:
     error: str
 
 
-def entry_row(entry: Entry, redaction: Redaction) -> EntryRow:
-    """Return an event of the inbox as the list shows it."""
+def entry_row(entry: Entry, body: bytes | None, redaction: Redaction) -> EntryRow:
+    """Return an event of the inbox as the list shows it, without what is hidden in its body."""
     return EntryRow(
         id=entry.delivery.event_id,
         type=entry.delivery.event_type,
@@ -419,5 +497,5 @@ def entry_row(entry: Entry, redaction: Redaction) -> EntryRow:
         due_at=entry.due_at,
         is_running=entry.in_flight,
         attempts=entry.attempts,
-        error=redaction.hide_in_text(entry.history[-1].error) if entry.history else "",
+        error=_line(entry.history[-1].error, body, redaction) if entry.history else "",
     )
