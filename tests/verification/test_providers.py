@@ -285,6 +285,29 @@ def test_a_file_that_cannot_be_used_at_the_start_is_an_error_that_names_it(
     assert not leaked(str(caught.value))
 
 
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_a_provider_says_what_is_wrong_while_the_last_good_secrets_are_in_force(
+    file: Path, spoil: Callable[[Path], None]
+) -> None:
+    provider = FileSecrets(file)
+    assert provider.fault is None
+    spoil(file)
+    assert str(file) in (provider.fault or "")
+    assert not leaked(provider.fault or "")
+    assert provider.current() == (OLD,)
+    clear(file)
+    file.write_text(NEW)
+    assert provider.fault is None
+
+
+def test_a_file_that_was_away_for_a_moment_has_no_fault_afterwards(file: Path) -> None:
+    provider = FileSecrets(file)
+    aside = file.rename(file.with_name("aside"))
+    assert provider.fault
+    aside.rename(file)
+    assert provider.fault is None
+
+
 def test_a_bad_change_of_one_file_leaves_the_secrets_of_all(file: Path, tmp_path: Path) -> None:
     newer = tmp_path / "newer"
     newer.write_text(NEW)

@@ -84,6 +84,12 @@ class FileSecrets:
                     self._reload(version)
         return self._secrets
 
+    @property
+    def fault(self) -> str | None:
+        """Why the files as they are now cannot be used; None where their secrets are in force."""
+        self.current()
+        return self._fault[1] if self._fault and self._look() != self._version else None
+
     def _reload(self, version: _Version) -> None:
         try:
             self._secrets = self._read()
