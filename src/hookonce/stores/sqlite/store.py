@@ -73,17 +73,15 @@ class SQLiteStore:
         retention: timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
-        # SQLite puts the log beside the file that a link leads to, and the folder may be changed.
-        path = Path(path).resolve()
+        path = Path(path).absolute()  # the folder may be changed, and so may a link
         self._clock = clock
         self._claims = Claims(retention, clock)
         self._inbox = InboxTable(self._claims)
         self._bulk_claims = BulkClaims(self._claims)
         self._bulk_completions = BulkCompletions(self._claims)
         self._bulk_puts = BulkPuts(self._claims, self._inbox)
-        self._log_file = Path(f"{path}-wal")
         self._looked: dict[str, tuple[int, int] | None] = {}
-        self.path = path
+        self.path = path.resolve()
         self.retention_seconds = retention.total_seconds()
         self.flushes = Flushes()
         self._writer = Writer(path, self._maintain, self.flushes.tell)
@@ -279,7 +277,7 @@ class SQLiteStore:
 
     def _log_state(self) -> tuple[int, int] | None:
         try:
-            status = self._log_file.stat()
+            status = self._writer.log.stat()
         except OSError:  # not there yet, or not any more
             return None
         return status.st_mtime_ns, status.st_size
