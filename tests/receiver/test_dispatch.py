@@ -140,9 +140,11 @@ class Recording(FaultyStore):
         super().__init__(inner)
         self.checkpoints: list[frozenset[str]] = []
 
-    async def extend(self, claim: Any, finished: frozenset[str] = frozenset()) -> Any:
+    async def extend(
+        self, claim: Any, finished: frozenset[str] = frozenset(), owed: frozenset[str] = frozenset()
+    ) -> Any:
         self.checkpoints.append(finished)
-        return await super().extend(claim, finished)
+        return await super().extend(claim, finished, owed)
 
 
 async def test_a_success_is_recorded_while_another_handler_still_runs(

@@ -52,6 +52,7 @@ NONE: frozenset[str] = frozenset()
 keys = st.sampled_from(sorted(DELIVERIES))
 leases = st.sampled_from([10.0, 60.0])
 handlers = st.frozensets(st.sampled_from("abc"), max_size=2)
+begun = st.sampled_from([True, True, False])
 # Which claim of an event a step is taken with: mostly the last one, sometimes a stale one.
 ages = st.sampled_from([1, 1, 1, 2, 3])
 
@@ -69,6 +70,7 @@ class Letter:
     error: str
     attempts: int
     finished: frozenset[str]
+    owed: frozenset[str]
     body: bytes
     is_kept: bool = False
 
@@ -95,19 +97,28 @@ class Event:
     lease: float = 0.0
     attempts: int = 0
     finished: frozenset[str] = NONE
+    owed: frozenset[str] = NONE
     forgettable_at: float = math.inf
     letter: Letter | None = None
     place: Place | None = None
 
-    def forgotten(self) -> tuple[int, frozenset[str]]:
+    def forgotten(self) -> tuple[int, frozenset[str], frozenset[str]]:
         """Return attempts and handlers that are left when the attempts are forgotten."""
-        return (self.letter.attempts, self.letter.finished) if self.letter else (0, NONE)
+        if self.letter is None:
+            return (0, NONE, NONE)
+        return (self.letter.attempts, self.letter.finished, self.letter.owed)
 
-    def finish(self, handlers: frozenset[str]) -> None:
-        """Add checkpoints of the owner, which the letter it keeps has as well."""
-        self.finished |= handlers
-        if self.letter is not None and self.letter.is_kept:
-            self.letter.finished |= handlers
+    def note(self, finished: frozenset[str], owed: frozenset[str] = NONE) -> None:
+        """Add what has finished and what is owed, which the event's letter has as well."""
+        self.finished |= finished
+        self.owed = (self.owed | owed) - self.finished
+        if self.letter is not None:
+            self.letter.finished, self.letter.owed = self.finished, self.owed
+
+    def kept(self, body: bytes) -> Letter:
+        """Return a letter for the case that the claim ends unsettled."""
+        known = (self.attempts, self.finished, self.owed)
+        return Letter(DeadReason.INTERRUPTED, "", *known, body, is_kept=True)
 
     def dead_letter(self, now: float) -> Letter | None:
         """Return the letter, unless it is only kept for the case that the live claim fails."""
@@ -209,7 +220,8 @@ class StoreMachine(RuleBasedStateMachine):
         elif self.now < event.until:
             event.until = min(event.until, self.now + event.lease)
             if event.owner == token:
-                assert result == Claimed(key, token, event.attempts, event.finished, event.lease)
+                known = (event.attempts, event.finished, event.lease, event.owed)
+                assert result == Claimed(key, token, *known)
             else:
                 assert result == InFlight(event.until)
         elif event.letter is not None and not is_replay:
@@ -224,56 +236,80 @@ class StoreMachine(RuleBasedStateMachine):
     def granted(self, key: DeliveryKey, token: Token, lease: float, result: Claimed) -> None:
         """Check a new claim, and take note of it."""
         event = self.events[key]
-        known = [(event.attempts, event.finished)]
+        known = [(event.attempts, event.finished, event.owed)]
         if event.forgettable_at <= self.now:
             known.append(event.forgotten())
-        assert (result.attempt - 1, result.finished) in known
+        assert (result.attempt - 1, result.finished, result.owed) in known
         assert (result.key, result.token, result.lease) == (key, token, lease)
         event.owner, event.until, event.lease = token, self.now + lease, lease
-        event.attempts, event.finished = result.attempt, result.finished
+        event.attempts, event.finished, event.owed = result.attempt, result.finished, result.owed
         event.forgettable_at = self.now + RETENTION.total_seconds()
         older = [claim for claim in self.claims[key] if claim.token != token]
         self.claims[key] = [*older, result]
 
-    def holds(self, claim: Claimed, ownership: Ownership) -> bool:
+    def holds(self, claim: Claimed, ownership: Ownership, finished: frozenset[str] = NONE) -> bool:
         """Check an answer to a step that only the owner may take; return whether it was taken."""
         event = self.events[claim.key]
         if event.owner != claim.token:
             assert ownership is Ownership.LOST
+            if event.attempts:  # what has succeeded is a fact
+                event.note(finished)
         elif ownership is Ownership.LOST:
             # Only a store that has forgotten the attempts may say so.
             assert event.forgettable_at <= self.now
             assert event.until <= self.now
             event.owner = None
-            event.attempts, event.finished = event.forgotten()
+            event.attempts, event.finished, event.owed = event.forgotten()
+            if event.attempts:
+                event.note(finished)
         return ownership is Ownership.HELD
 
-    @rule(key=keys, age=ages, finished=handlers)
-    def extend(self, key: DeliveryKey, age: int, finished: frozenset[str]) -> None:
+    @rule(key=keys, age=ages, finished=handlers, owed=handlers)
+    def extend(
+        self, key: DeliveryKey, age: int, finished: frozenset[str], owed: frozenset[str]
+    ) -> None:
         claim = self.past_claim(key, age)
-        if self.holds(claim, self.run(self.store.extend(claim, finished))):
+        if self.holds(claim, self.run(self.store.extend(claim, finished, owed)), finished):
             event = self.events[key]
             event.until = self.now + claim.lease
-            event.finish(finished)
+            event.note(finished, owed)
             if event.place is not None:
                 event.place.schedule(self.now, claim.lease)
 
-    @rule(key=keys, age=ages, finished=handlers)
-    def release(self, key: DeliveryKey, age: int, finished: frozenset[str]) -> None:
+    @rule(key=keys, age=ages, finished=handlers, owed=handlers, began=begun)
+    def release(
+        self,
+        key: DeliveryKey,
+        age: int,
+        finished: frozenset[str],
+        owed: frozenset[str],
+        *,
+        began: bool,
+    ) -> None:
         claim = self.past_claim(key, age)
-        if self.holds(claim, self.run(self.store.release(claim, finished, "it failed"))):
-            self.given_back(key, finished, 0.0)
+        step = self.store.release(claim, finished, "it failed", owed=owed, began=began)
+        if self.holds(claim, self.run(step), finished):
+            self.given_back(key, finished, owed, 0.0, began=began)
 
-    def given_back(self, key: DeliveryKey, finished: frozenset[str], after: float) -> None:
+    def given_back(
+        self,
+        key: DeliveryKey,
+        finished: frozenset[str],
+        owed: frozenset[str],
+        after: float,
+        *,
+        began: bool,
+    ) -> None:
         """Take note that the owner has given an event back."""
         event = self.events[key]
-        event.finish(finished)
+        event.note(finished, owed)
+        event.attempts -= not began
         event.owner, event.until = None, -math.inf
         if event.place is not None:
             event.place.schedule(self.now, after)
         if event.letter is not None and event.letter.is_kept:
             event.letter.reason, event.letter.error = DeadReason.EXHAUSTED, "it failed"
-            event.letter.is_kept = False
+            event.letter.is_kept, event.letter.attempts = False, event.attempts
 
     @rule(key=keys, age=ages)
     def complete(self, key: DeliveryKey, age: int) -> None:
@@ -289,14 +325,7 @@ class StoreMachine(RuleBasedStateMachine):
             return  # the letter is there already
         delivery, event = DELIVERIES[key], self.events[key]
         if self.holds(claim, self.run(self.store.keep(claim, delivery))) and event.place is None:
-            event.letter = Letter(
-                DeadReason.INTERRUPTED,
-                "",
-                event.attempts,
-                event.finished,
-                delivery.body,
-                is_kept=True,
-            )
+            event.letter = event.kept(delivery.body)
 
     @precondition(lambda self: self.store.keeps_bodies)
     @rule(key=keys)
@@ -306,20 +335,14 @@ class StoreMachine(RuleBasedStateMachine):
             return  # how many attempts it had is not certain
         self.run(self.store.keep_in_flight(delivery))
         if event.letter is None and event.place is None and event.done_until <= self.now:
-            event.letter = Letter(
-                DeadReason.INTERRUPTED,
-                "",
-                event.attempts,
-                event.finished,
-                delivery.body,
-                is_kept=True,
-            )
+            event.letter = event.kept(delivery.body)
 
     @rule(
         key=keys,
         age=ages,
         reason=st.sampled_from(DeadReason),
         finished=handlers,
+        owed=handlers,
         delivery=st.booleans(),
     )
     def bury(
@@ -328,6 +351,7 @@ class StoreMachine(RuleBasedStateMachine):
         age: int,
         reason: DeadReason,
         finished: frozenset[str],
+        owed: frozenset[str],
         *,
         delivery: bool,
     ) -> None:
@@ -336,7 +360,9 @@ class StoreMachine(RuleBasedStateMachine):
         error = f"{reason} in attempt {claim.attempt}"
         try:
             ownership = self.run(
-                self.store.bury(claim, reason, error=error, finished=finished, delivery=given)
+                self.store.bury(
+                    claim, reason, error=error, finished=finished, owed=owed, delivery=given
+                )
             )
         except StoreError:
             assert self.store.keeps_bodies
@@ -345,13 +371,13 @@ class StoreMachine(RuleBasedStateMachine):
             assert event.place is None
             assert event.owner == claim.token
             return
-        if self.holds(claim, ownership):
+        if self.holds(claim, ownership, finished):
             assert given or event.letter or event.place or not self.store.keeps_bodies
             event.place = None
             event.owner, event.until = None, -math.inf
-            event.finished |= finished
+            event.note(finished, owed)
             body = DELIVERIES[key].body if self.store.keeps_bodies else b""
-            event.letter = Letter(reason, error, event.attempts, event.finished, body)
+            event.letter = Letter(reason, error, event.attempts, event.finished, event.owed, body)
 
     @rule(key=keys)
     def discard(self, key: DeliveryKey) -> None:
@@ -418,12 +444,29 @@ class StoreMachine(RuleBasedStateMachine):
             place.schedule(self.now, lease)
 
     @precondition(lambda self: self.inbox)
-    @rule(key=keys, age=ages, finished=handlers, after=st.sampled_from([0.0, 15.0, 3600.0]))
-    def retry(self, key: DeliveryKey, age: int, finished: frozenset[str], after: float) -> None:
+    @rule(
+        key=keys,
+        age=ages,
+        finished=handlers,
+        owed=handlers,
+        after=st.sampled_from([0.0, 15.0, 3600.0]),
+        began=begun,
+    )
+    def retry(
+        self,
+        key: DeliveryKey,
+        age: int,
+        finished: frozenset[str],
+        owed: frozenset[str],
+        after: float,
+        *,
+        began: bool,
+    ) -> None:
         assert self.inbox is not None
         claim = self.past_claim(key, age)
-        if self.holds(claim, self.run(self.inbox.retry(claim, after, finished, "it failed"))):
-            self.given_back(key, finished, after)
+        step = self.inbox.retry(claim, after, finished, "it failed", owed=owed, began=began)
+        if self.holds(claim, self.run(step), finished):
+            self.given_back(key, finished, owed, after, began=began)
 
     @precondition(lambda self: self.inbox)
     @rule(key=keys)
@@ -508,4 +551,4 @@ class StoreMachine(RuleBasedStateMachine):
             # A replay that is under way may show already, or only when it is settled.
             event = self.events[key]
             assert letter.attempts <= found.attempts <= max(letter.attempts, event.attempts)
-            assert letter.finished <= found.finished <= letter.finished | event.finished
+            assert (found.finished, found.owed) == (letter.finished, letter.owed)

@@ -97,7 +97,10 @@ class Dice:
         claim = Claimed(key, token, 1, NONE, LEASE)
         body = random.choice([b"", b"body", b"\0\xff" * 40])
         delivery = Delivery(*event, "comment.received", 1_700_000_000.25, body)
-        finished = frozenset(random.sample(["a", "é\n"], random.choice([0, 0, 1, 2])))
+        finished, owed = (
+            frozenset(random.sample(["a", "é\n"], random.choice([0, 0, 1, 2]))) for _ in range(2)
+        )
+        how = {"owed": owed, "began": random.random() < 0.8}
         error = random.choice(["", "it failed\n"])
         match method:
             case "claim" | "replay":
@@ -115,11 +118,12 @@ class Dice:
                     {"endpoint": event[0], "worker": worker, "token": once},
                 )
             case "extend":
-                return Call(method, (claim, finished))
+                return Call(method, (claim, finished, owed))
             case "release":
-                return Call(method, (claim, finished, error))
+                return Call(method, (claim, finished, error), how)
             case "retry":
-                return Call(method, (claim, random.choice([0.0, 15.0]), finished, error))
+                after = random.choice([0.0, 15.0])
+                return Call(method, (claim, after, finished, error), how)
             case "keep":
                 return Call(method, (claim, delivery))
             case "keep_in_flight":
@@ -129,7 +133,7 @@ class Dice:
                 return Call(
                     method,
                     (claim, DeadReason.REJECTED),
-                    {"error": error, "finished": finished, "delivery": given},
+                    {"error": error, "finished": finished, "owed": owed, "delivery": given},
                 )
             case "stats":
                 return Call(method)

@@ -428,16 +428,18 @@ class TestSettling:
         stale = (await take_one(inbox)).claim
         pass_time(LEASE + 1)
         owner = (await take_one(inbox)).claim
+        owed = frozenset({"late"})
         calls = {
-            "extend": lambda: inbox.extend(stale, frozenset({"a"})),
-            "retry": lambda: inbox.retry(stale, 0, frozenset({"a"}), "late"),
-            "release": lambda: inbox.release(stale, frozenset({"a"}), "late"),
-            "bury": lambda: inbox.bury(stale, DeadReason.EXHAUSTED, error="late"),
+            "extend": lambda: inbox.extend(stale, NONE, owed),
+            "retry": lambda: inbox.retry(stale, 0, NONE, "late", owed=owed, began=False),
+            "release": lambda: inbox.release(stale, NONE, "late", owed=owed, began=False),
+            "bury": lambda: inbox.bury(stale, DeadReason.EXHAUSTED, error="late", owed=owed),
         }
         assert await calls[step]() is Ownership.LOST
         assert (await take(inbox)).taken == ()
         assert await inbox.retry(owner, 0) is Ownership.HELD
-        assert (await take_one(inbox)).claim.finished == NONE
+        later = (await take_one(inbox)).claim
+        assert (later.attempt, later.owed) == (3, NONE)
 
     async def test_a_late_completion_is_a_fact(
         self, inbox: InboxStore, pass_time: PassTime

@@ -115,7 +115,7 @@ def test_without_redis_py_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['redis'] = None\n"
         "from hookonce.stores import open_store\n"
-        "from hookonce.types import system_clock\n"
+        "from hookonce.clock import system_clock\n"
         "try: open_store('redis://localhost', clock=system_clock)\n"
         "except ImportError as error: print(error)"
     )

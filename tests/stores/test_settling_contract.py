@@ -36,6 +36,8 @@ RETENTION = DEFAULT_RETENTION.total_seconds()
 DELIVERY = Delivery("default", "evt_1", "post.target.failed", 1_700_000_000.0, b'{"id": "evt_1"}')
 KEY = DELIVERY.key
 
+NONE: frozenset[str] = frozenset()
+
 PassTime = Callable[[float], None]
 
 
@@ -73,17 +75,18 @@ class TestFencing:
             case _:
                 stale = Claimed(KEY, Token("nobody's"), 1, frozenset(), LEASE)
         before = await store.stats(), await store.dead_letter(KEY)
+        owed = frozenset({"stale"})
 
         match step:
             case "extend":
-                ownership = await store.extend(stale, frozenset({"stale"}))
+                ownership = await store.extend(stale, NONE, owed)
             case "release":
-                ownership = await store.release(stale, frozenset({"stale"}), "stale")
+                ownership = await store.release(stale, NONE, "stale", owed=owed, began=False)
             case "keep":
                 ownership = await store.keep(stale, DELIVERY)
             case _:
                 ownership = await store.bury(
-                    stale, DeadReason.EXHAUSTED, error="stale", delivery=DELIVERY
+                    stale, DeadReason.EXHAUSTED, error="stale", owed=owed, delivery=DELIVERY
                 )
 
         assert ownership is Ownership.LOST
@@ -92,7 +95,8 @@ class TestFencing:
             assert await store.claim(KEY, owner.token, LEASE) == owner
             pass_time(LEASE)
         if after in {"takeover", "release"}:
-            assert "stale" not in (await claim(store)).finished
+            later = await claim(store)
+            assert (later.attempt, later.owed) == (3 if after == "takeover" else 2, NONE)
 
     async def test_the_owner_who_took_over_holds_every_step(
         self, store: Store, pass_time: PassTime

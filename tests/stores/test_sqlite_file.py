@@ -70,6 +70,60 @@ PRAGMA application_id = 1752133483;
 PRAGMA user_version = 1;
 """
 
+# The same with an inbox, in which one event waits and another is being handled.
+VERSION_2_FILE = f"""
+PRAGMA journal_mode = WAL;
+CREATE TABLE done (key BLOB PRIMARY KEY, expires INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE attempts (
+    key BLOB PRIMARY KEY, token TEXT, until REAL NOT NULL, lease REAL NOT NULL,
+    attempt INTEGER NOT NULL, finished TEXT NOT NULL, expires INTEGER NOT NULL,
+    endpoint TEXT NOT NULL DEFAULT '', history TEXT NOT NULL DEFAULT ''
+) STRICT, WITHOUT ROWID;
+CREATE TABLE dead (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, endpoint TEXT NOT NULL,
+    event_id TEXT NOT NULL, event_type TEXT, received_at REAL NOT NULL, reason TEXT NOT NULL,
+    error TEXT NOT NULL, attempts INTEGER NOT NULL, finished TEXT NOT NULL,
+    buried_at REAL NOT NULL, kept INTEGER NOT NULL, body BLOB NOT NULL,
+    history TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, key);
+CREATE TABLE inbox (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, endpoint TEXT NOT NULL,
+    event_id TEXT NOT NULL, event_type TEXT, received_at REAL NOT NULL, size INTEGER NOT NULL,
+    token TEXT NOT NULL, due REAL NOT NULL, delay REAL NOT NULL
+) STRICT;
+CREATE INDEX inbox_by_due ON inbox (endpoint, due, id);
+CREATE TABLE inbox_bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE inbox_sizes (
+    endpoint TEXT PRIMARY KEY, depth INTEGER NOT NULL, bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER inbox_grows AFTER INSERT ON inbox BEGIN
+    INSERT INTO inbox_sizes VALUES (new.endpoint, 1, new.size)
+    ON CONFLICT (endpoint) DO UPDATE SET depth = depth + 1, bytes = bytes + new.size;
+END;
+CREATE TRIGGER inbox_shrinks AFTER DELETE ON inbox BEGIN
+    UPDATE inbox_sizes SET depth = depth - 1, bytes = bytes - old.size
+    WHERE endpoint = old.endpoint;
+    DELETE FROM inbox_bodies WHERE id = old.id;
+END;
+CREATE TABLE workers (
+    worker TEXT PRIMARY KEY, endpoint TEXT NOT NULL, seen REAL NOT NULL, token TEXT NOT NULL,
+    taken TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO done VALUES ({digest("evt_done")}, 1700000100);
+INSERT INTO attempts VALUES
+    ({digest("evt_live")}, 'owner', 1700000020.0, 30.0, 1, '["a"]', 1701000000, 'default', '');
+INSERT INTO dead VALUES
+    (1, {digest("evt_dead")}, 'default', 'evt_dead', NULL, 1.0, 'exhausted', 'b: ValueError', 8,
+     '["a"]', 2.0, 0, CAST('body' AS BLOB), '[[8, 2.0, "b: ValueError"]]');
+INSERT INTO inbox VALUES
+    (1, {digest("evt_waits")}, 'default', 'evt_waits', NULL, 1.0, 4, 'put', 1.0, 0.0),
+    (2, {digest("evt_live")}, 'default', 'evt_live', NULL, 1.0, 4, 'put', 1700000020.0, 30.0);
+INSERT INTO inbox_bodies VALUES (1, CAST('body' AS BLOB)), (2, CAST('live' AS BLOB));
+PRAGMA application_id = 1752133483;
+PRAGMA user_version = 2;
+"""
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -168,11 +222,11 @@ class TestSharedOpening:
 
 
 class TestSchema:
-    async def test_a_new_file_has_version_2_and_strict_tables(
+    async def test_a_new_file_has_version_3_and_strict_tables(
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
-        assert rows(path, "PRAGMA user_version") == [(2,)]
+        assert rows(path, "PRAGMA user_version") == [(3,)]
         assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
         tables = {
             name: (wr, strict)
@@ -202,7 +256,27 @@ class TestSchema:
         result = await store.claim(delivery_key("default", "evt_failed"), Token("t"), LEASE)
         assert isinstance(result, Claimed)
         assert (result.attempt, result.finished) == (4, frozenset({"a"}))
-        assert rows(path, "PRAGMA user_version") == [(2,)]
+        assert rows(path, "PRAGMA user_version") == [(3,)]
+
+    async def test_a_file_of_version_2_keeps_all_it_held_and_owes_nothing(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute(VERSION_2_FILE).fetchall()
+        assert await look(store, delivery_key("default", "evt_done")) is Done
+        live = await store.claim(delivery_key("default", "evt_live"), Token("owner"), LEASE)
+        assert isinstance(live, Claimed)
+        assert (live.finished, live.owed) == (frozenset({"a"}), frozenset())
+        letter = await store.dead_letter(delivery_key("default", "evt_dead"))
+        assert letter is not None
+        assert (letter.finished, letter.owed) == (frozenset({"a"}), frozenset())
+        batch = await store.take(9, LEASE, endpoint="default", worker="w", token=Token("take"))
+        assert [taken.delivery.event_id for taken in batch.taken] == ["evt_waits"]
+        assert [entry.owed for entry in await store.entries()] == [frozenset()] * 2
+        assert await store.extend(live, owed=frozenset({"b"})) is Ownership.HELD
+        entry = await store.entry(delivery_key("default", "evt_live"))
+        assert entry is not None
+        assert entry.owed == {"b"}
 
     async def test_a_done_event_costs_a_few_dozen_bytes(
         self, path: Path, store: SQLiteStore
@@ -278,7 +352,7 @@ class TestRefusedFiles:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 2)" in message
+        assert "later version (schema 99, here 3)" in message
         assert "upgrade hookonce" in message
         assert path.read_bytes() == before
 
@@ -404,7 +478,7 @@ class TestUptime:
                 f"INSERT INTO done VALUES ({digest('evt_done')}, 4000000000);"
                 "INSERT INTO dead VALUES"
                 f" (9, {digest('evt_dead')}, 'default', 'evt_dead', NULL, 1.0, 'rejected', '', 1,"
-                " '', 2.0, 0, CAST('body' AS BLOB), '')"
+                " '', 2.0, 0, CAST('body' AS BLOB), '', '')"
             ).fetchall()
         batch = await store.take(10, LEASE, endpoint="default", worker="w", token=new_token())
         assert batch.taken == ()

@@ -74,19 +74,27 @@ class FaultyStore:
         await self._enter("claim")
         return await self.inner.claim(key, token, lease)
 
-    async def extend(self, claim: Claimed, finished: frozenset[str] = _NONE) -> Ownership:
+    async def extend(
+        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
+    ) -> Ownership:
         await self._enter("extend")
-        return await self.inner.extend(claim, finished)
+        return await self.inner.extend(claim, finished, owed)
 
     async def complete(self, claim: Claimed) -> None:
         await self._enter("complete")
         await self.inner.complete(claim)
 
     async def release(
-        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+        self,
+        claim: Claimed,
+        finished: frozenset[str],
+        error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         await self._enter("release")
-        return await self.inner.release(claim, finished, error)
+        return await self.inner.release(claim, finished, error, owed=owed, began=began)
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         await self._enter("keep")
@@ -103,11 +111,12 @@ class FaultyStore:
         *,
         error: str = "",
         finished: frozenset[str] = _NONE,
+        owed: frozenset[str] = _NONE,
         delivery: Delivery | None = None,
     ) -> Ownership:
         await self._enter("bury")
         return await self.inner.bury(
-            claim, reason, error=error, finished=finished, delivery=delivery
+            claim, reason, error=error, finished=finished, owed=owed, delivery=delivery
         )
 
     async def dead_letters(
@@ -165,9 +174,12 @@ class FaultyInboxStore(FaultyStore):
         after: float,
         finished: frozenset[str] = _NONE,
         error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         await self._enter("retry")
-        return await self.inner.retry(claim, after, finished, error)
+        return await self.inner.retry(claim, after, finished, error, owed=owed, began=began)
 
     async def wait(self, endpoint: str, seconds: float) -> None:
         await self._enter("wait")

@@ -89,19 +89,28 @@ class WatchedStore:
         """Claim an event; see ``Store.claim``."""
         return await self._outside(self._store.claim(key, token, lease))
 
-    async def extend(self, claim: Claimed, finished: frozenset[str] = _NONE) -> Ownership:
+    async def extend(
+        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
+    ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
-        return await self._outside(self._store.extend(claim, finished))
+        return await self._outside(self._store.extend(claim, finished, owed))
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
         await self._outside(self._store.complete(claim))
 
     async def release(
-        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+        self,
+        claim: Claimed,
+        finished: frozenset[str],
+        error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         """Give the event back; see ``Store.release``."""
-        return await self._outside(self._store.release(claim, finished, error))
+        call = self._store.release(claim, finished, error, owed=owed, began=began)
+        return await self._outside(call)
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
@@ -118,10 +127,13 @@ class WatchedStore:
         *,
         error: str = "",
         finished: frozenset[str] = _NONE,
+        owed: frozenset[str] = _NONE,
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter; see ``Store.bury``."""
-        call = self._store.bury(claim, reason, error=error, finished=finished, delivery=delivery)
+        call = self._store.bury(
+            claim, reason, error=error, finished=finished, owed=owed, delivery=delivery
+        )
         return await self._outside(call)
 
     async def dead_letters(
@@ -201,11 +213,17 @@ class WatchedInboxStore(WatchedStore):
         self._changes += 1
 
     async def release(
-        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+        self,
+        claim: Claimed,
+        finished: frozenset[str],
+        error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         """Give the event back; see ``Store.release``."""
         with self._changing():
-            return await super().release(claim, finished, error)
+            return await super().release(claim, finished, error, owed=owed, began=began)
 
     async def put(
         self,
@@ -246,10 +264,14 @@ class WatchedInboxStore(WatchedStore):
         after: float,
         finished: frozenset[str] = _NONE,
         error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox; see ``InboxStore.retry``."""
+        call = self._inbox.retry(claim, after, finished, error, owed=owed, began=began)
         with self._changing():
-            return await self._outside(self._inbox.retry(claim, after, finished, error))
+            return await self._outside(call)
 
     async def wait(self, endpoint: str, seconds: float) -> None:  # noqa: ARG002 - the contract's
         """Return after ``seconds``: only this process puts, and that wakes its worker directly."""

@@ -2,7 +2,13 @@
 
 Each step is atomic. A claim is a lease with an owner (its token); only the owner may extend,
 release or bury it (fencing), while ``complete`` is a fact that anybody who has seen it may record.
-A claim that expires counts as an attempt, so a crash loop shows in ``attempt``.
+A claim that expires counts as an attempt, so a crash loop shows in ``attempt``; one that is given
+back and began no handler does not.
+
+What has succeeded is a fact as well: ``finished`` is remembered also where the claim is lost, in
+the event's record and its dead letter, unless the event is done. ``owed`` are the handlers known to
+have failed or not run. A store remembers them until they have finished or the event is done, so
+that a process which does not know one of them cannot take the event for done.
 
 A lease ends by a clock that nobody sets, where there is one: on one machine that of its uptime,
 with a server the server's own. A clock given by the caller, in a test, serves for everything.
@@ -133,8 +139,13 @@ class Store(Protocol):
         """Claim an event for ``lease`` seconds; with the token of the live claim, get it again."""
         ...
 
-    async def extend(self, claim: Claimed, finished: frozenset[str] = frozenset()) -> Ownership:
-        """Start the lease anew, and remember handlers that have succeeded so far."""
+    async def extend(
+        self,
+        claim: Claimed,
+        finished: frozenset[str] = frozenset(),
+        owed: frozenset[str] = frozenset(),
+    ) -> Ownership:
+        """Start the lease anew, and remember what has succeeded so far and what has not."""
         ...
 
     async def complete(self, claim: Claimed) -> None:
@@ -142,11 +153,18 @@ class Store(Protocol):
         ...
 
     async def release(
-        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+        self,
+        claim: Claimed,
+        finished: frozenset[str],
+        error: str | None = None,
+        *,
+        owed: frozenset[str] = frozenset(),
+        began: bool = True,
     ) -> Ownership:
         """Give the event back for another attempt, with what has succeeded and what went wrong.
 
         If its delivery was kept, nobody will bring it again: it is a dead letter (``EXHAUSTED``).
+        Unless a handler ``began``, the attempt does not count: the next one has its number.
         """
         ...
 
@@ -171,6 +189,7 @@ class Store(Protocol):
         *,
         error: str = "",
         finished: frozenset[str] = frozenset(),
+        owed: frozenset[str] = frozenset(),
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter, with the delivery given now or kept before."""
@@ -258,10 +277,13 @@ class InboxStore(Store, Protocol):
         after: float,
         finished: frozenset[str] = frozenset(),
         error: str | None = None,
+        *,
+        owed: frozenset[str] = frozenset(),
+        began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox, due after so many seconds; only as the owner.
 
-        ``error`` goes into the event's history, with what has succeeded beside it.
+        ``error`` goes into the event's history; the rest is as in ``Store.release``.
         """
         ...
 

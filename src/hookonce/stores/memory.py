@@ -51,6 +51,11 @@ class _Attempt:
     finished: frozenset[str]
     expires: float
     history: tuple[FailedAttempt, ...] = ()
+    owed: frozenset[str] = _NONE
+
+    def note(self, finished: frozenset[str], owed: frozenset[str] = _NONE) -> None:
+        self.finished |= finished
+        self.owed = (self.owed | owed) - self.finished
 
     def fail(self, ended_at: float, error: str | None) -> None:
         if error:
@@ -111,30 +116,35 @@ class MemoryStore:
             # A lease cannot end later than it lasts, unless the clock was set back.
             attempt.until = min(attempt.until, now + attempt.lease)
             if attempt.token == token:
-                return Claimed(key, token, attempt.attempt, attempt.finished, attempt.lease)
+                return Claimed(
+                    key, token, attempt.attempt, attempt.finished, attempt.lease, attempt.owed
+                )
             return InFlight(attempt.until)
         if key in self._dead:
             return Dead()
         if attempt is None:
             self._make_room(now)
-            count, finished = 1, _NONE
+            count, finished, owed = 1, _NONE, _NONE
         else:
             del self._attempts[key]
             if attempt.token is not None:
                 attempt.fail(attempt.until, INTERRUPTED)
             count, finished, history = attempt.attempt + 1, attempt.finished, attempt.history
+            owed = attempt.owed
         self._attempts[key] = _Attempt(
-            token, now + lease, lease, count, finished, now + self.retention_seconds, history
+            token, now + lease, lease, count, finished, now + self.retention_seconds, history, owed
         )
-        return Claimed(key, token, count, finished, lease)
+        return Claimed(key, token, count, finished, lease, owed)
 
-    async def extend(self, claim: Claimed, finished: frozenset[str] = _NONE) -> Ownership:
+    async def extend(
+        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
+    ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
-        attempt = self._owned(claim)
+        attempt = self._owned(claim, finished)
         if attempt is None:
             return Ownership.LOST
         attempt.until = self._clock() + claim.lease
-        attempt.finished |= finished
+        attempt.note(finished, owed)
         return Ownership.HELD
 
     async def complete(self, claim: Claimed) -> None:
@@ -142,15 +152,22 @@ class MemoryStore:
         self._finish(claim.key)
 
     async def release(
-        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+        self,
+        claim: Claimed,
+        finished: frozenset[str],
+        error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         """Give the event back; see ``Store.release``."""
-        attempt = self._owned(claim)
+        attempt = self._owned(claim, finished)
         if attempt is None:
             return Ownership.LOST
         attempt.token, attempt.until = None, 0.0
-        attempt.finished |= finished
+        attempt.note(finished, owed)
         attempt.fail(self._clock(), error)
+        attempt.attempt -= not began
         return Ownership.HELD
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
@@ -168,25 +185,28 @@ class MemoryStore:
         *,
         error: str = "",
         finished: frozenset[str] = _NONE,
+        owed: frozenset[str] = _NONE,
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter without a body; see ``Store.bury``."""
-        attempt = self._owned(claim)
+        attempt = self._owned(claim, finished)
         if attempt is None:
             return Ownership.LOST
         if delivery is None:
             endpoint, _, event_id = claim.key.partition(":")
             delivery = Delivery(endpoint, event_id, None, self._clock(), b"")
         del self._attempts[claim.key]
+        attempt.note(finished, owed)
         attempt.fail(self._clock(), error)
         self._dead[claim.key] = DeadLetter(
             delivery=replace(delivery, body=b""),
             reason=reason,
             error=error,
             attempts=attempt.attempt,
-            finished=attempt.finished | finished,
+            finished=attempt.finished,
             buried_at=self._clock(),
             history=attempt.history,
+            owed=attempt.owed,
         )
         return Ownership.HELD
 
@@ -232,9 +252,19 @@ class MemoryStore:
             dead=sum(1 for key in self._dead if _belongs(key, endpoint)),
         )
 
-    def _owned(self, claim: Claimed) -> _Attempt | None:
+    def _owned(self, claim: Claimed, finished: frozenset[str]) -> _Attempt | None:
+        """Return the attempt that is the caller's, or remember what has finished without it."""
         attempt = self._attempts.get(claim.key)
-        return attempt if attempt is not None and attempt.token == claim.token else None
+        if attempt is not None and attempt.token == claim.token:
+            return attempt
+        if attempt is not None and attempt.attempt:
+            attempt.note(finished)
+        letter = self._dead.get(claim.key)
+        if letter is not None:
+            self._dead[claim.key] = replace(
+                letter, finished=letter.finished | finished, owed=letter.owed - finished
+            )
+        return None
 
     def _finish(self, key: DeliveryKey) -> None:
         self._attempts.pop(key, None)

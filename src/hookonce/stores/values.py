@@ -61,6 +61,7 @@ class Claimed:
         attempt: how often it has been claimed, from 1; crashed attempts count.
         finished: the handlers that have succeeded in earlier attempts.
         lease: seconds a claim or an extension lasts.
+        owed: the handlers that an earlier attempt has recorded as failed or not run.
 
     """
 
@@ -69,6 +70,7 @@ class Claimed:
     attempt: int
     finished: frozenset[str]
     lease: float
+    owed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ class DeadLetter:
         finished: the handlers that have succeeded; a replay leaves them out.
         buried_at: Unix seconds.
         history: its last failed attempts, oldest first; a bounded number of them.
+        owed: the handlers recorded as failed or not run.
 
     """
 
@@ -171,6 +174,7 @@ class DeadLetter:
     finished: frozenset[str]
     buried_at: float
     history: tuple[FailedAttempt, ...] = ()
+    owed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +251,7 @@ class Entry:
         attempts: how often it was tried, the running attempt included.
         finished: the handlers that have succeeded.
         history: its last failed attempts, oldest first; a bounded number of them.
+        owed: the handlers recorded as failed or not run.
 
     """
 
@@ -256,3 +261,4 @@ class Entry:
     attempts: int
     finished: frozenset[str]
     history: tuple[FailedAttempt, ...]
+    owed: frozenset[str] = frozenset()

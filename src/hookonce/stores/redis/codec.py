@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+from math import isfinite
 from typing import Any
 
 from ...errors import StoreError
@@ -41,6 +42,7 @@ __all__ = [
     "encode",
     "error_arguments",
     "read_claim",
+    "read_count",
     "read_entry",
     "read_letter",
     "read_ownership",
@@ -139,6 +141,12 @@ def _read_names(stored: bytes) -> frozenset[str]:
     return frozenset(json.loads(line) for line in stored.split(b"\n"))
 
 
+def read_count(stored: bytes) -> int:
+    """Return a count; where none can be, as in a record that was damaged, 0."""
+    number = float(stored)
+    return int(number) if isfinite(number) else 0
+
+
 def error_arguments(error: str | None) -> tuple[bytes, bytes]:
     """Return an error's text as a line of a history, and as a letter holds it; bounded."""
     text = (error or "")[:_MAX_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()
@@ -149,7 +157,8 @@ def error_arguments(error: str | None) -> tuple[bytes, bytes]:
 def _read_history(stored: bytes) -> tuple[FailedAttempt, ...]:
     failures = (line.split(b" ", 2) for line in stored.split(b"\n") if line)
     return tuple(
-        FailedAttempt(int(number), float(at), json.loads(error)) for number, at, error in failures
+        FailedAttempt(read_count(number), float(at), json.loads(error))
+        for number, at, error in failures
     )
 
 
@@ -192,8 +201,11 @@ def read_claim(
         return Claimed(key, token, 1, _NONE, lease)
     match reply[0]:
         case b"C":
-            _, attempt, finished, its_lease = reply
-            return Claimed(key, token, int(attempt), _read_names(finished), float(its_lease))
+            _, attempt, finished, its_lease, owed = reply
+            names = _read_names(finished)
+            return Claimed(
+                key, token, read_count(attempt), names, float(its_lease), _read_names(owed)
+            )
         case b"F":
             return InFlight(float(reply[1]) + clock_offset)
         case b"D":
@@ -218,9 +230,9 @@ def read_put(reply: Any) -> PutResult:
 
 def read_taken(reply: Any, token: Token, lease: float) -> Taken:
     """Return one event of a take."""
-    key, attempt, finished, *delivery = reply
-    names = _read_names(finished)
-    claim = Claimed(DeliveryKey(decode(key)), token, int(attempt), names, lease)
+    key, attempt, finished, owed, *delivery = reply
+    names, count = _read_names(finished), read_count(attempt)
+    claim = Claimed(DeliveryKey(decode(key)), token, count, names, lease, _read_names(owed))
     return Taken(claim, _read_delivery(*delivery))
 
 
@@ -232,10 +244,11 @@ def read_letter(reply: Any) -> DeadLetter:
         delivery=_read_delivery(endpoint, event_id, event_type, received_at, body),
         reason=DeadReason(decode(reason)),
         error=decode(error),
-        attempts=int(attempts),
+        attempts=read_count(attempts),
         finished=_read_names(finished),
         buried_at=float(buried_at),
         history=_read_history(history),
+        owed=_read_names(reply[12]),
     )
 
 
@@ -246,7 +259,8 @@ def read_entry(reply: Any, clock_offset: float) -> Entry:
         delivery=_read_delivery(*reply[:5]),
         due_at=float(due_at) + clock_offset,
         in_flight=in_flight == b"1",
-        attempts=int(attempts),
+        attempts=read_count(attempts),
         finished=_read_names(finished),
         history=_read_history(history),
+        owed=_read_names(reply[12]),
     )

@@ -44,6 +44,7 @@ from .codec import (
     encode,
     error_arguments,
     read_claim,
+    read_count,
     read_entry,
     read_letter,
     read_ownership,
@@ -70,6 +71,8 @@ _MOST_SHARDS = 1024
 _PAUSE_SECONDS = 0.1
 # More at once would keep the server from everybody else; a worker that can do more asks again.
 _MOST_TAKEN = 256
+
+_NONE: frozenset[str] = frozenset()
 
 
 class RedisStore:
@@ -209,10 +212,12 @@ class RedisStore:
             return None
         return read_claim(reply.value, key, token, lease, self._clock_offset(reply))
 
-    async def extend(self, claim: Claimed, finished: frozenset[str] = frozenset()) -> Ownership:
+    async def extend(
+        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
+    ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
-        names = write_names(finished)
-        reply = await self._do(claim.key, "extend", claim.token, claim.lease, names)
+        names = write_names(finished), write_names(owed)
+        reply = await self._do(claim.key, "extend", claim.token, claim.lease, *names)
         return read_ownership(reply.value)
 
     async def complete(self, claim: Claimed) -> None:
@@ -220,17 +225,26 @@ class RedisStore:
         await self._do(claim.key, "complete")
 
     async def release(
-        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+        self,
+        claim: Claimed,
+        finished: frozenset[str],
+        error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         """Give the event back; see ``Store.release``."""
-        return await self.retry(claim, 0.0, finished, error)
+        return await self.retry(claim, 0.0, finished, error, owed=owed, began=began)
 
     async def retry(
         self,
         claim: Claimed,
         after: float,
-        finished: frozenset[str] = frozenset(),
+        finished: frozenset[str] = _NONE,
         error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox for later; see ``InboxStore.retry``."""
         reply = await self._do(
@@ -241,6 +255,8 @@ class RedisStore:
             write_names(finished),
             *error_arguments(error),
             max(0.0, after),
+            write_names(owed),
+            "1" if began else "0",
         )
         return read_ownership(reply.value)
 
@@ -260,7 +276,8 @@ class RedisStore:
         reason: DeadReason,
         *,
         error: str = "",
-        finished: frozenset[str] = frozenset(),
+        finished: frozenset[str] = _NONE,
+        owed: frozenset[str] = _NONE,
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter; see ``Store.bury``."""
@@ -272,6 +289,7 @@ class RedisStore:
             write_names(finished),
             *error_arguments(error),
             str(reason),
+            write_names(owed),
             *(() if delivery is None else write_delivery(delivery)),
         )
         return read_ownership(reply.value)
@@ -423,7 +441,7 @@ class RedisStore:
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         """Return how much the store holds, of one endpoint or of all."""
         replies = await self._of_all(step("stats", endpoint or ""))
-        numbers = [[int(float(number)) for number in reply.value[:4]] for reply in replies]
+        numbers = [[read_count(number) for number in reply.value[:4]] for reply in replies]
         in_flight, dead, depth, size = (sum(column) for column in zip(*numbers, strict=True))
         received = [float(reply.value[4]) for reply in replies if reply.value[4]]
         return StoreStats(

@@ -40,21 +40,25 @@ _LOOK_UP = """
 SELECT (SELECT expires FROM done WHERE key = ?1),
        (SELECT kept FROM dead WHERE key = ?1),
        (SELECT due FROM inbox WHERE key = ?1),
-       a.token, a.until, a.lease, a.attempt, a.finished, a.history
+       a.token, a.until, a.lease, a.attempt, a.finished, a.history, a.owed
 FROM (SELECT 1) LEFT JOIN attempts AS a ON a.key = ?1
 """
 _GRANT = """
 INSERT OR REPLACE INTO attempts
-    (key, endpoint, token, until, lease, attempt, finished, history, expires)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (key, endpoint, token, until, lease, attempt, finished, history, owed, expires)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_OWNED = "SELECT attempt, finished, history FROM attempts WHERE key = ? AND token = ?"
-_EXTEND = "UPDATE attempts SET until = ?, finished = ? WHERE key = ?"
+_OWNED = "SELECT attempt, finished, history, owed FROM attempts WHERE key = ? AND token = ?"
+_SHORTEN = "UPDATE attempts SET until = ? WHERE key = ?"
+_EXTEND = "UPDATE attempts SET until = ?, finished = ?, owed = ? WHERE key = ?"
 _RENEW = "UPDATE attempts SET until = ?, lease = ? WHERE key = ?"
-_RELEASE = "UPDATE attempts SET token = NULL, until = 0, finished = ?, history = ? WHERE key = ?"
+_RELEASE = """
+UPDATE attempts SET token = NULL, until = 0, attempt = ?, finished = ?, history = ?, owed = ?
+WHERE key = ?
+"""
 _RESTORE_ATTEMPT = """
-INSERT INTO attempts (key, endpoint, until, lease, attempt, finished, history, expires)
-SELECT key, endpoint, 0, 0, attempts, finished, history, ?2 FROM dead WHERE key = ?1
+INSERT INTO attempts (key, endpoint, until, lease, attempt, finished, history, owed, expires)
+SELECT key, endpoint, 0, 0, attempts, finished, history, owed, ?2 FROM dead WHERE key = ?1
 ON CONFLICT (key) DO NOTHING
 """
 _FINISH = "INSERT OR REPLACE INTO done VALUES (?, ?)"
@@ -68,27 +72,32 @@ FROM inbox JOIN inbox_bodies USING (id) WHERE key = ?
 _FORGET_WAITING = "DELETE FROM inbox WHERE key = ?"
 _WRITE_LETTER = """
 INSERT INTO dead (key, endpoint, event_id, event_type, received_at, body,
-                  reason, error, attempts, finished, buried_at, history, kept)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                  reason, error, attempts, finished, buried_at, history, owed, kept)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
     reason = excluded.reason, error = excluded.error, attempts = excluded.attempts,
     finished = excluded.finished, buried_at = excluded.buried_at, history = excluded.history,
-    kept = excluded.kept
+    owed = excluded.owed, kept = excluded.kept
 """
 _BURY_KEPT = """
 UPDATE dead SET reason = ?, error = ?, attempts = ?, finished = ?, buried_at = ?, history = ?,
-                kept = 0
+                owed = ?, kept = 0
 WHERE key = ? RETURNING 1
 """
 _GIVE_UP_KEPT = """
-UPDATE dead SET reason = 'exhausted', error = ?, finished = ?, buried_at = ?, history = ?, kept = 0
+UPDATE dead SET reason = 'exhausted', error = ?, attempts = ?, buried_at = ?, history = ?, kept = 0
 WHERE key = ? AND kept
 """
-_NOTE_KEPT = "UPDATE dead SET finished = ? WHERE key = ? AND kept"
+_NOTED = """
+SELECT finished, owed FROM attempts WHERE key = ?1 AND attempt > 0
+UNION ALL SELECT finished, owed FROM dead WHERE key = ?1 AND attempts > 0
+"""
+_NOTE_ATTEMPT = "UPDATE attempts SET finished = ?, owed = ? WHERE key = ?"
+_NOTE_LETTER = "UPDATE dead SET finished = ?, owed = ? WHERE key = ?"
 _REPLAYED = "UPDATE dead SET kept = 0 WHERE key = ?"
 _LETTER = """
 SELECT endpoint, event_id, event_type, received_at, {body},
-       reason, error, attempts, finished, buried_at, history
+       reason, error, attempts, finished, buried_at, history, owed
 FROM dead
 """
 # A lease that ends later than it lasts was granted before uptime began anew.
@@ -111,6 +120,7 @@ class Known(NamedTuple):
     attempt: int | None
     finished: str | None
     history: str | None
+    owed: str | None
 
 
 class Owned(NamedTuple):
@@ -121,6 +131,7 @@ class Owned(NamedTuple):
         attempt: which attempt the claim is for.
         finished: the handlers known to have succeeded.
         history: its failed attempts, as the column's text.
+        owed: the handlers known to have failed or not run.
 
     """
 
@@ -128,7 +139,15 @@ class Owned(NamedTuple):
     attempt: int
     finished: frozenset[str]
     history: str
+    owed: frozenset[str]
 
+    def noting(self, finished: frozenset[str], owed: frozenset[str]) -> Owned:
+        """Return it with more handlers that have finished, or are owed."""
+        finished |= self.finished
+        return self._replace(finished=finished, owed=(self.owed | owed) - finished)
+
+
+_NONE: frozenset[str] = frozenset()
 
 OwnedStep: TypeAlias = Callable[[apsw.Connection, Owned], None]
 
@@ -153,7 +172,7 @@ class Claims:
         now = self.uptime()
         if known.until is not None and known.lease is not None and known.until > now + known.lease:
             known = known._replace(until=now + known.lease)
-            connection.execute(_EXTEND, (known.until, known.finished, digest))
+            connection.execute(_SHORTEN, (known.until, digest))
         return known
 
     def is_done(self, known: Known) -> bool:
@@ -205,8 +224,8 @@ class Claims:
             return Done()
         if self.is_live(known):
             if known.owner == token:
-                names = load_names(known.finished)
-                return Claimed(key, token, known.attempt or 1, names, known.lease or lease)
+                names, owed = load_names(known.finished), load_names(known.owed)
+                return Claimed(key, token, known.attempt or 1, names, known.lease or lease, owed)
             return InFlight(self.unix_time(known.until or 0.0))
         if known.kept is not None:
             return Dead()
@@ -240,10 +259,12 @@ class Claims:
                 attempt,
                 known.finished or "",
                 history,
+                known.owed or "",
                 self.expires(),
             ),
         )
-        return Claimed(key, token, attempt, load_names(known.finished), lease)
+        names, owed = load_names(known.finished), load_names(known.owed)
+        return Claimed(key, token, attempt, names, lease, owed)
 
     def renew(
         self,
@@ -256,28 +277,56 @@ class Claims:
     ) -> Claimed:
         """Return the caller's own claim again, with its lease begun anew."""
         connection.execute(_RENEW, (self.uptime() + lease, lease, digest))
-        return Claimed(key, token, known.attempt or 1, load_names(known.finished), lease)
+        names, owed = load_names(known.finished), load_names(known.owed)
+        return Claimed(key, token, known.attempt or 1, names, lease, owed)
 
-    def as_owner(self, connection: apsw.Connection, claim: Claimed, step: OwnedStep) -> Ownership:
-        """Run ``step`` if the claim is still the caller's."""
+    def as_owner(
+        self,
+        connection: apsw.Connection,
+        claim: Claimed,
+        step: OwnedStep,
+        finished: frozenset[str] = _NONE,
+    ) -> Ownership:
+        """Run ``step`` if the claim is still the caller's, else only note what has finished."""
         digest = digest_of(claim.key)
         row: Any = connection.execute(_OWNED, (digest, claim.token)).fetchone()
         if row is None:
+            if finished:
+                self._note_without_claim(connection, digest, finished)
             return Ownership.LOST
-        attempt, finished, history = row
-        step(connection, Owned(digest, attempt, load_names(finished), history))
+        attempt, names, history, owed = row
+        step(connection, Owned(digest, attempt, load_names(names), history, load_names(owed)))
         return Ownership.HELD
 
+    def _note_without_claim(
+        self, connection: apsw.Connection, digest: bytes, finished: frozenset[str]
+    ) -> None:
+        """Remember what has succeeded of an event that is not done."""
+        owed = _NONE
+        rows = cast("list[tuple[str, str]]", connection.execute(_NOTED, (digest,)).fetchall())
+        if not rows:  # without an attempt there is nothing that can have succeeded
+            return
+        for names, owed_names in rows:
+            finished |= load_names(names)
+            owed |= load_names(owed_names)
+        for note in (_NOTE_ATTEMPT, _NOTE_LETTER):
+            connection.execute(note, (dump_names(finished), dump_names(owed - finished), digest))
+
     def extend(
-        self, connection: apsw.Connection, owned: Owned, lease: float, finished: frozenset[str]
+        self,
+        connection: apsw.Connection,
+        owned: Owned,
+        lease: float,
+        finished: frozenset[str],
+        owed: frozenset[str],
     ) -> None:
         """Start the lease anew; see ``Store.extend``."""
-        until = self.uptime() + lease
-        names = dump_names(owned.finished | finished)
-        connection.execute(_EXTEND, (until, names, owned.digest))
+        until, noted = self.uptime() + lease, owned.noting(finished, owed)
+        names = dump_names(noted.finished), dump_names(noted.owed)
+        connection.execute(_EXTEND, (until, *names, owned.digest))
         connection.execute(_SCHEDULE, (until, lease, owned.digest))
-        if finished - owned.finished:
-            connection.execute(_NOTE_KEPT, (names, owned.digest))
+        if noted != owned:
+            connection.execute(_NOTE_LETTER, (*names, owned.digest))
 
     def release(
         self,
@@ -285,14 +334,21 @@ class Claims:
         owned: Owned,
         finished: frozenset[str],
         error: str | None,
-        after: float = 0.0,
+        after: float,
+        owed: frozenset[str],
+        *,
+        began: bool,
     ) -> None:
         """Give the event back; see ``Store.release`` and ``InboxStore.retry``."""
-        text, names = error_text(error or ""), dump_names(owned.finished | finished)
+        text, noted, after = error_text(error or ""), owned.noting(finished, owed), max(0.0, after)
+        names = dump_names(noted.finished), dump_names(noted.owed)
         history = self._with_failure(owned, text)
-        connection.execute(_RELEASE, (names, history, owned.digest))
+        attempt = owned.attempt - (not began)
+        connection.execute(_RELEASE, (attempt, names[0], history, names[1], owned.digest))
         connection.execute(_SCHEDULE, (self.uptime() + after, after, owned.digest))
-        connection.execute(_GIVE_UP_KEPT, (text, names, self.clock(), history, owned.digest))
+        if noted != owned:
+            connection.execute(_NOTE_LETTER, (*names, owned.digest))
+        connection.execute(_GIVE_UP_KEPT, (text, attempt, self.clock(), history, owned.digest))
 
     def finish(self, connection: apsw.Connection, key: DeliveryKey) -> None:
         """Record that the event is handled; see ``Store.complete``."""
@@ -313,8 +369,8 @@ class Claims:
         known = self.look_up(connection, digest)
         if self.is_done(known) or known.kept is not None or known.waiting_until is not None:
             return
-        names = load_names(known.finished)
-        owned = Owned(digest, known.attempt or 0, names, known.history or "")
+        names, owed = load_names(known.finished), load_names(known.owed)
+        owned = Owned(digest, known.attempt or 0, names, known.history or "", owed)
         self._keep(connection, owned, delivery)
 
     def bury(
@@ -324,12 +380,13 @@ class Claims:
         reason: DeadReason,
         error: str,
         finished: frozenset[str],
+        owed: frozenset[str],
         delivery: Delivery | None,
     ) -> None:
         """Make the event a dead letter; see ``Store.bury``."""
         error = error_text(error)
         history = self._with_failure(owned, error)
-        owned = owned._replace(finished=owned.finished | finished, history=history)
+        owned = owned.noting(finished, owed)._replace(history=history)
         delivery = delivery or self._waiting(connection, owned.digest)
         if delivery is not None:
             self._write_letter(connection, owned, delivery, reason, error)
@@ -342,6 +399,7 @@ class Claims:
                 dump_names(owned.finished),
                 self.clock(),
                 history,
+                dump_names(owned.owed),
                 owned.digest,
             ),
         ).get:
@@ -428,6 +486,7 @@ class Claims:
                 dump_names(owned.finished),
                 self.clock(),
                 owned.history,
+                dump_names(owned.owed),
                 kept,
             ),
         )

@@ -104,7 +104,8 @@ SELECT received_at FROM inbox WHERE ?1 IS NULL OR endpoint = ?1 ORDER BY id LIMI
 """
 _ENTRY = f"""
 SELECT i.endpoint, event_id, event_type, received_at, {{body}},
-       due, coalesce({LIVE}, 0), coalesce(attempt, 0), finished, coalesce(history, '')
+       due, coalesce({LIVE}, 0), coalesce(attempt, 0), finished, coalesce(history, ''),
+       coalesce(owed, '')
 FROM inbox AS i LEFT JOIN attempts USING (key)
 """
 _HASTEN = f"""
@@ -341,7 +342,7 @@ class InboxTable:
         return cast("tuple[float, str, str]", row or (float("-inf"), "", "[]"))
 
     def _entry(self, row: Any) -> Entry:
-        delivery, (due, in_flight, attempts, finished, history) = row[:5], row[5:]
+        delivery, (due, in_flight, attempts, finished, history, owed) = row[:5], row[5:]
         return Entry(
             delivery=Delivery(*delivery),
             due_at=self._claims.unix_time(due),
@@ -349,6 +350,7 @@ class InboxTable:
             attempts=attempts,
             finished=load_names(finished),
             history=load_history(history),
+            owed=load_names(owed),
         )
 
 

@@ -59,7 +59,7 @@ def load_history(text: str) -> tuple[FailedAttempt, ...]:
 
 def read_letter(row: Any) -> DeadLetter:
     """Return the dead letter in a row: the delivery's columns, then the letter's."""
-    delivery, (reason, error, attempts, finished, buried_at, history) = row[:5], row[5:]
+    delivery, (reason, error, attempts, finished, buried_at, history, owed) = row[:5], row[5:]
     return DeadLetter(
         delivery=Delivery(*delivery),
         reason=DeadReason(reason),
@@ -68,4 +68,5 @@ def read_letter(row: Any) -> DeadLetter:
         finished=load_names(finished),
         buried_at=buried_at,
         history=load_history(history),
+        owed=load_names(owed),
     )

@@ -105,6 +105,11 @@ CREATE TABLE workers (
 ) STRICT, WITHOUT ROWID;
 """
 
+_VERSION_3 = """
+ALTER TABLE attempts ADD COLUMN owed TEXT NOT NULL DEFAULT '';
+ALTER TABLE dead ADD COLUMN owed TEXT NOT NULL DEFAULT '';
+"""
+
 
 def _create(connection: apsw.Connection) -> None:
     connection.execute(_VERSION_1)
@@ -115,8 +120,12 @@ def _add_inbox(connection: apsw.Connection) -> None:
     connection.execute(_VERSION_2)
 
 
+def _add_owed(connection: apsw.Connection) -> None:
+    connection.execute(_VERSION_3)
+
+
 # The step at index n leads from version n to n + 1.
-_MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (_create, _add_inbox)
+_MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (_create, _add_inbox, _add_owed)
 
 
 @contextmanager

@@ -117,19 +117,27 @@ class SQLiteStore:
             may_be_dropped=True,
         )
 
-    async def extend(self, claim: Claimed, finished: frozenset[str] = _NONE) -> Ownership:
+    async def extend(
+        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
+    ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
 
         def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.extend(connection, owned, claim.lease, finished)
+            self._claims.extend(connection, owned, claim.lease, finished, owed)
 
-        return await self._as_owner(claim, step)
+        return await self._as_owner(claim, step, finished)
 
     async def release(
-        self, claim: Claimed, finished: frozenset[str], error: str | None = None
+        self,
+        claim: Claimed,
+        finished: frozenset[str],
+        error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         """Give the event back; see ``Store.release``."""
-        return await self.retry(claim, 0.0, finished, error)
+        return await self.retry(claim, 0.0, finished, error, owed=owed, began=began)
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
@@ -154,14 +162,15 @@ class SQLiteStore:
         *,
         error: str = "",
         finished: frozenset[str] = _NONE,
+        owed: frozenset[str] = _NONE,
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter; see ``Store.bury``."""
 
         def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.bury(connection, owned, reason, error, finished, delivery)
+            self._claims.bury(connection, owned, reason, error, finished, owed, delivery)
 
-        return await self._as_owner(claim, step)
+        return await self._as_owner(claim, step, finished)
 
     async def dead_letters(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
@@ -230,13 +239,16 @@ class SQLiteStore:
         after: float,
         finished: frozenset[str] = _NONE,
         error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox; see ``InboxStore.retry``."""
 
         def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.release(connection, owned, finished, error, after)
+            self._claims.release(connection, owned, finished, error, after, owed, began=began)
 
-        return await self._as_owner(claim, step)
+        return await self._as_owner(claim, step, finished)
 
     async def wait(self, endpoint: str, seconds: float) -> None:
         """Return when there may be something to take; see ``InboxStore.wait``.
@@ -270,9 +282,11 @@ class SQLiteStore:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
         return await self._writer.run(lambda connection: self._inbox.hasten(connection, key))
 
-    async def _as_owner(self, claim: Claimed, step: OwnedStep) -> Ownership:
+    async def _as_owner(
+        self, claim: Claimed, step: OwnedStep, finished: frozenset[str] = _NONE
+    ) -> Ownership:
         return await self._writer.run(
-            lambda connection: self._claims.as_owner(connection, claim, step)
+            lambda connection: self._claims.as_owner(connection, claim, step, finished)
         )
 
     def _log_state(self) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@ local function claim(key, record, token, lease)
   if is_live(record) then
     cap(key, record)
     if record.token == token then
-      return {'C', tostring(record.attempt), record.finished, text(record.lease)}
+      return {'C', tostring(record.attempt), record.finished, text(record.lease), record.owed}
     end
     return {'F', text(record.ends)}
   end
@@ -12,7 +12,7 @@ local function claim(key, record, token, lease)
   grant(key, record, token, lease)
   write_record(key, record)
   set_live(key, record.ends)
-  return {'C', tostring(record.attempt), record.finished, text(lease)}
+  return {'C', tostring(record.attempt), record.finished, text(lease), record.owed}
 end
 
 -- key, token, lease; 'C' for the first claim of an event
@@ -42,39 +42,41 @@ function ops.replay(arg)
   return claim(key, record, arg[2], tonumber(arg[3]))
 end
 
--- key, token, lease, finished
+-- key, token, lease, finished, owed
 function ops.extend(arg)
   local key, lease = arg[1], tonumber(arg[3])
   local record = owned(key, arg[2])
-  if not record then return LOST end
+  if not record then return lose(key, arg[4]) end
   pass_when_full()
-  record.ends, record.finished = now + lease, union(record.finished, arg[4])
+  record.ends = now + lease
+  note(key, record, arg[4], arg[5])
   set_live(key, record.ends)
   if record.endpoint then
     set_due(key, record, lease)
   elseif record.letter == 'kept' then
-    redis.call('HSET', base .. ':l:' .. key, 'finished', record.finished, 'until', text(record.ends))
+    redis.call('HSET', base .. ':l:' .. key, 'until', text(record.ends))
   end
   write_record(key, record)
   return HELD
 end
 
--- key, token, nonce, finished, error as JSON or '', error, seconds
+-- key, token, nonce, finished, error as JSON or '', error, seconds, owed, '1' if a handler began
 function ops.give_back(arg)
   local key, nonce, failure = arg[1], arg[3], arg[5]
   local record = owned(key, arg[2])
-  if not record then return repeated(key, nonce) end
+  if not record then return repeated(key, nonce, arg[4]) end
   pass_when_full()
-  record.finished = union(record.finished, arg[4])
+  note(key, record, arg[4], arg[8])
   if failure ~= '' then
     record.history = with_failure(record.history, record.attempt, now, failure)
   end
+  if arg[9] ~= '1' then record.attempt = record.attempt - 1 end
   end_claim(key, record, nonce)
   if record.endpoint then
     set_due(key, record, tonumber(arg[7]))
   elseif record.letter == 'kept' then
     write_letter(key, record, 'dead', nil, {'reason', 'exhausted', 'error', arg[6],
-      'finished', record.finished, 'history', record.history})
+      'attempts', record.attempt, 'history', record.history})
   end
   write_record(key, record)
   return HELD
@@ -106,14 +108,14 @@ function ops.discard(arg)
   return '1'
 end
 
--- key, token, nonce, finished, error as JSON or '', error, reason, delivery[6] if given
+-- key, token, nonce, finished, error as JSON or '', error, reason, owed, delivery[6] if given
 function ops.bury(arg)
   local key, nonce = arg[1], arg[3]
   local record = owned(key, arg[2])
-  if not record then return repeated(key, nonce) end
+  if not record then return repeated(key, nonce, arg[4]) end
   local delivery
-  if #arg > 7 then
-    delivery = {unpack(arg, 8, 13)}
+  if #arg > 8 then
+    delivery = {unpack(arg, 9, 14)}
   elseif record.endpoint then
     delivery = {record.endpoint, record.event_id, record.type and '1' or '0', record.type,
       record.received, body_of(key)}
@@ -124,10 +126,11 @@ function ops.bury(arg)
     record.history = with_failure(record.history, record.attempt, now, arg[5])
   end
   pass_when_full()
-  record.finished = union(record.finished, arg[4])
+  note(key, record, arg[4], arg[8])
   if record.endpoint then forget_entry(key, record) end
   write_letter(key, record, 'dead', delivery, {'reason', arg[7], 'error', arg[6],
-    'attempts', record.attempt, 'finished', record.finished, 'history', record.history})
+    'attempts', record.attempt, 'finished', record.finished, 'owed', record.owed,
+    'history', record.history})
   end_claim(key, record, nonce)
   write_record(key, record)
   return HELD

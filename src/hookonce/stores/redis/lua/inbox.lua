@@ -145,7 +145,7 @@ local function next_due(endpoint)
 end
 
 local function taken(key, record, body)
-  return {key, record.attempt, record.finished, record.endpoint, record.event_id, record.type,
+  return {key, tostring(record.attempt), record.finished, record.owed, record.endpoint, record.event_id, record.type,
     record.received, body}
 end
 
@@ -258,6 +258,7 @@ local function entry_reply(key, entry, body)
     entry.endpoint, entry.event_id, entry.type, entry.received, body, text(due_of(entry)),
     is_live(entry) and '1' or '0', tostring(entry.attempt), entry.finished, entry.history,
     read_index('ZSCORE', base .. ':o:' .. entry.endpoint, member_of(key, entry)), entry.seq,
+    entry.owed,
   }
 end
 

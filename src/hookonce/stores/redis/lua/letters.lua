@@ -1,7 +1,7 @@
 -- Dead letters, and deliveries kept for the case that a claim ends unsettled.
 
 local LETTER = {'endpoint', 'event_id', 'type', 'received', 'reason', 'error', 'attempts',
-  'finished', 'at', 'history', 'until', 'seq'}
+  'finished', 'at', 'history', 'until', 'seq', 'owed'}
 
 -- A delivery that was kept is no dead letter while an attempt at its event still runs.
 local function is_hidden(record)
@@ -34,8 +34,8 @@ end
 local function forget_letter(key)
   local name = base .. ':l:' .. key
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
-  if not known[1] then return end
   redis.call('DEL', name)
+  if not known[1] then return end
   place(base .. ':x', known[2] .. ':' .. key, nil)
   place(base .. ':x:' .. known[1], known[2] .. ':' .. key, nil)
 end
@@ -43,7 +43,8 @@ end
 local function keep(key, delivery, record)
   local ends = record.token and text(record.ends) or ''
   write_letter(key, record, 'kept', delivery, {'reason', 'interrupted', 'error', '',
-    'attempts', record.attempt, 'finished', record.finished, 'history', record.history, 'until', ends})
+    'attempts', record.attempt, 'finished', record.finished, 'owed', record.owed,
+    'history', record.history, 'until', ends})
   write_record(key, record)
 end
 
@@ -52,8 +53,9 @@ local function letter_reply(key, with_body)
   if not is_visible(record) then return nil end
   local name = base .. ':l:' .. key
   local found = redis.call('HMGET', name, unpack(LETTER))
+  if not found[1] then return nil end -- somebody has deleted it, or a full server evicted it
   if record.letter == 'kept' and found[11] ~= '' then
-    found[10] = with_failure(found[10], tonumber(found[7]), tonumber(found[11]), INTERRUPTED)
+    found[10] = with_failure(found[10], tonumber(found[7]) or 0, tonumber(found[11]) or 0, INTERRUPTED)
   end
   found[11] = with_body and redis.call('HGET', name, 'body') or ''
   return found

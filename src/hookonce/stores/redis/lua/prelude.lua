@@ -47,6 +47,7 @@ local texts = {}
 local function text(number)
   local known = texts[number]
   if not known then
+    if number ~= number then return 'nan' end -- which is no place in a table
     known = string.format('%.17g', number)
     texts[number] = known
   end
@@ -57,7 +58,9 @@ local expiries = {}
 local function milliseconds(seconds)
   local known = expiries[seconds]
   if not known then
-    known = string.format('%.0f', math.max(1, math.ceil(seconds * 1000)))
+    if seconds ~= seconds then return '1' end
+    -- A server refuses what does not fit into its numbers.
+    known = string.format('%.0f', math.max(1, math.min(math.ceil(seconds * 1000), 1e15)))
     expiries[seconds] = known
   end
   return known
@@ -74,6 +77,7 @@ end
 -- Names of handlers are one JSON string a line.
 local function union(known, added)
   if added == '' or known == added then return known end
+  if known == '' then return added end
   local names, seen = {}, {}
   for _, text_of_names in ipairs({known, added}) do
     for _, name in ipairs(lines(text_of_names)) do
@@ -84,6 +88,18 @@ local function union(known, added)
     end
   end
   return table.concat(names, '\n')
+end
+
+local function without(names, removed)
+  if names == '' or removed == '' then return names end
+  local rest, is_removed = {}, {}
+  for _, name in ipairs(lines(removed)) do
+    is_removed[name] = true
+  end
+  for _, name in ipairs(lines(names)) do
+    if not is_removed[name] then rest[#rest + 1] = name end
+  end
+  return table.concat(rest, '\n')
 end
 
 -- A history is a line for each failure: number, time, error as JSON.

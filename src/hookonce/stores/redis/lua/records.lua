@@ -6,7 +6,7 @@ local function name_of(key)
 end
 
 -- token: of the claim; false if it was settled     ends, lease: of the claim     attempt: the number
--- expires: when the record may be forgotten        finished, history: handlers' names, failures
+-- expires: when the record may be forgotten        finished, owed: handlers' names     history: failures
 -- settled: the nonce of the call that settled the last claim
 -- letter: 'dead', 'kept' for the case that the claim ends unsettled, or false
 -- endpoint: of the inbox it is in, or false; then also event_id, type or false, received, seq, size,
@@ -14,10 +14,10 @@ end
 local function packed(record)
   if not record.endpoint then
     return cmsgpack.pack(record.token, record.ends, record.lease, record.attempt, record.expires,
-      record.finished, record.history, record.settled, record.letter)
+      record.finished, record.history, record.settled, record.letter, record.owed)
   end
   return cmsgpack.pack(record.token, record.ends, record.lease, record.attempt, record.expires,
-    record.finished, record.history, record.settled, record.letter,
+    record.finished, record.history, record.settled, record.letter, record.owed,
     record.endpoint, record.event_id, record.type, record.received, record.seq, record.size,
     record.put, record.due, record.delay)
 end
@@ -25,12 +25,12 @@ end
 -- A done event has a time instead: until when it is done; and the nonce of the call that discarded it.
 local function unpacked(string_or_false)
   if not string_or_false then return nil end
-  local first, second, lease, attempt, expires, finished, history, settled, letter,
+  local first, second, lease, attempt, expires, finished, history, settled, letter, owed,
     endpoint, event_id, event_type, received, seq, size, put, due, delay = cmsgpack.unpack(string_or_false)
   if type(first) == 'number' then return {done_until = first, discarded = second} end
   return {
     token = first, ends = second, lease = lease, attempt = attempt, expires = expires,
-    finished = finished, history = history, settled = settled, letter = letter,
+    finished = finished, history = history, settled = settled, letter = letter, owed = owed,
     endpoint = endpoint, event_id = event_id, type = event_type, received = received, seq = seq,
     size = size, put = put, due = due, delay = delay,
   }
@@ -38,7 +38,7 @@ end
 
 local function new_record()
   return {token = false, ends = 0, lease = 0, attempt = 0, expires = now + retention,
-    finished = '', history = '', settled = '', letter = false, endpoint = false}
+    finished = '', history = '', settled = '', letter = false, owed = '', endpoint = false}
 end
 
 -- What is done has no attempts any more; what was done long enough ago is new.
@@ -92,10 +92,33 @@ local function owned(key, token)
   return record and record.token == token and record or nil
 end
 
+-- What has finished is owed no more. Leaves the record to be written.
+local function note(key, record, finished, owed)
+  local known_finished, known_owed = record.finished, record.owed
+  record.finished = union(known_finished, finished)
+  record.owed = without(union(known_owed, owed), record.finished)
+  if record.letter and (record.finished ~= known_finished or record.owed ~= known_owed) then
+    redis.call('HSET', base .. ':l:' .. key, 'finished', record.finished, 'owed', record.owed)
+  end
+end
+
+-- Of a claim that was lost, what has finished is a fact all the same. Without an attempt there is
+-- nothing that can have succeeded.
+local function lose(key, finished)
+  local record = finished ~= '' and unfinished(key)
+  if record and record.attempt > 0 then
+    pass_when_full()
+    note(key, record, finished, '')
+    write_record(key, record)
+  end
+  return LOST
+end
+
 -- A settling call whose reply was lost is repeated with the same nonce: it was this call that did it.
-local function repeated(key, nonce)
+local function repeated(key, nonce, finished)
   local record = unfinished(key)
-  return record and record.settled == nonce and HELD or LOST
+  if record and record.settled == nonce then return HELD end
+  return lose(key, finished)
 end
 
 -- Leaves the record to be written.

@@ -23,8 +23,9 @@ function ops.stats(arg)
     depth, bytes = depth + counts.depth, bytes + counts.bytes
     local first = redis.call('ZRANGE', base .. ':o:' .. endpoint, 0, 0)[1]
     if first then
-      local received = tonumber(record_of(key_of(first)).received)
-      oldest = math.min(oldest or received, received)
+      local entry = entry_of(key_of(first))
+      local received = entry and tonumber(entry.received)
+      if received then oldest = math.min(oldest or received, received) end
     end
   end
   local workers = {}
