@@ -21,6 +21,7 @@ from .delivery.log import DeliveryLog
 from .delivery.outcome import Outcome
 from .delivery.pipeline import Pipeline
 from .delivery.records import BatchFlushed, DeliveryAnswered, Observer, Observers
+from .delivery.registration import Registration, application_of
 from .delivery.rotation import Rotation, RotationWatch
 from .delivery.router import Router
 from .delivery.runs import Runs
@@ -43,6 +44,7 @@ from .inbox.letters import DeadLetters
 from .inbox.settings import Inbox
 from .inbox.waiting import WaitingEvents
 from .stores import open_store
+from .stores.applications import Application
 from .stores.contract import DEFAULT_RETENTION, BatchingStore, InboxStore, Store
 from .stores.values import StoreStats
 from .verification.headers import RawHeaders
@@ -149,6 +151,7 @@ class Receiver(Router):
             observers=self._observers,
         )
         self._runs = Runs(self._attempts, self._limits)
+        self._registration = Registration(store, endpoint, self._application)
         self._users = 0
         self._intake: Intake | None = None
         if inbox is not None and inbox_store is not None:
@@ -462,6 +465,7 @@ class Receiver(Router):
         try:
             warnings += self._rotation.warnings()
             warnings += await within(self._limits.store_seconds, self._store.warnings())
+            warnings += await within(self._limits.store_seconds, self._registration.warnings())
             if self._intake is None:
                 warnings += await self._stranded()
             elif (problem := await self._intake.problem()) is not None:
@@ -512,6 +516,7 @@ class Receiver(Router):
         if self._intake is None:
             raise LookupError("there is nothing to work on: this receiver has no inbox")
         async with self.opened():
+            await self._registration.enter()
             self._intake.start()
             try:
                 yield
@@ -533,12 +538,13 @@ class Receiver(Router):
 
     async def __aenter__(self) -> Self:
         await self._enter()
-        if self._intake is not None and self._intake.embedded:
-            try:
+        try:
+            await self._registration.enter()
+            if self._intake is not None and self._intake.embedded:
                 self._intake.start()
-            except RuntimeError:
-                await self._leave()
-                raise
+        except BaseException:
+            await self._leave()
+            raise
         self._pipeline.open()
         return self
 
@@ -568,10 +574,17 @@ class Receiver(Router):
             await self._leave()
             raise
 
+    def _application(self) -> Application | None:
+        try:
+            return application_of(self.handlers, self.current_secrets(), self._endpoint)
+        except Exception:  # noqa: BLE001 - whoever verifies with these secrets says what is wrong
+            return None
+
     async def _leave(self) -> None:
         """Close what is open when nobody uses it any more."""
         self._users -= 1
         if self._users == 0:
+            self._registration.leave()
             if self._intake is not None:
                 await self._intake.stop()
             await self._runs.drain()

@@ -16,6 +16,7 @@ from typing import cast
 import apsw
 
 from ...clock import Clock, system_clock
+from ..applications import Application
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..values import (
     Batch,
@@ -34,6 +35,7 @@ from ..values import (
 from .bulk import BulkClaims, BulkCompletions, Claim, Completion
 from .claims import Claims, Owned, OwnedStep
 from .inbox import BulkPuts, InboxTable, Put
+from .register import register
 from .writer import Writer
 
 __all__ = ["SQLiteStore"]
@@ -281,6 +283,19 @@ class SQLiteStore:
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
         return await self._writer.run(lambda connection: self._inbox.hasten(connection, key))
+
+    @property
+    def place(self) -> Path:
+        """What is equal for two stores on one file; see ``RegisteringStore.place``."""
+        return self.path
+
+    async def register(
+        self, endpoint: str, application: Application | None
+    ) -> tuple[Application, ...]:
+        """Note an application of an endpoint; see ``RegisteringStore.register``."""
+        return await self._writer.run(
+            lambda connection: register(connection, self._clock(), endpoint, application)
+        )
 
     async def _as_owner(
         self, claim: Claimed, step: OwnedStep, finished: frozenset[str] = _NONE
