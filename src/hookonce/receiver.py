@@ -19,6 +19,7 @@ from .delivery.outcome import Outcome
 from .delivery.parts import Parts
 from .delivery.pipeline import Pipeline
 from .delivery.records import BatchFlushed, DeliveryAnswered, Observer, Observers
+from .delivery.registration import Registration, application_of
 from .delivery.rotation import Rotation, RotationWatch
 from .delivery.router import Router
 from .delivery.runs import Runs
@@ -42,6 +43,7 @@ from .inbox.letters import DeadLetters
 from .inbox.settings import Inbox
 from .inbox.waiting import WaitingEvents
 from .stores import open_store
+from .stores.applications import Application
 from .stores.contract import DEFAULT_RETENTION, BatchingStore, InboxStore, Store
 from .stores.values import StoreStats
 from .verification.headers import RawHeaders
@@ -107,6 +109,7 @@ class _Machine:
         store, limits, clock = settings.store, settings.limits, settings.clock
         verifier = Verifier(settings.secrets, tolerance=settings.tolerance, clock=clock)
         self.settings = settings
+        self._router = router
         self.rotation = RotationWatch(self.current_secrets, clock)
         self.disabling = DisableWatch(clock)
         self.observers = Observers([DeliveryLog(), self.rotation, self.disabling, *observers])
@@ -134,10 +137,12 @@ class _Machine:
             intake=self.intake,
         )
         self.dead = DeadLetters(parts, self.runs)
+        self.registration = Registration(store, settings.endpoint, self._application)
         self.readiness = ReadinessLook(
             parts,
             self.runs,
             watches=(self.disabling.warnings, self.rotation.warnings),
+            registration=self.registration,
             inbox=None if self.intake is None else self.intake.problem,
         )
         self.users = 0
@@ -150,6 +155,13 @@ class _Machine:
         for secret in secrets:
             decode_secret(secret)
         return secrets
+
+    def _application(self) -> Application | None:
+        handlers, endpoint = self._router.handlers, self.settings.endpoint
+        try:
+            return application_of(handlers, self.current_secrets(), endpoint)
+        except Exception:  # noqa: BLE001 - whoever verifies with these secrets says what is wrong
+            return None
 
     def _note_flush(self, calls: int, seconds: float) -> None:
         if self.observers.wants(BatchFlushed):
@@ -169,6 +181,7 @@ class _Machine:
         """Close what is open when nobody uses it any more."""
         self.users -= 1
         if self.users == 0:
+            self.registration.leave()
             if self.intake is not None:
                 await self.intake.stop()
             await self.runs.drain()
@@ -547,6 +560,7 @@ class Receiver(Router):
         if self._machine.intake is None:
             raise LookupError("there is nothing to work on: this receiver has no inbox")
         async with self.opened():
+            await self._machine.registration.enter()
             self._machine.intake.start()
             try:
                 yield
@@ -567,14 +581,16 @@ class Receiver(Router):
             await self._machine.leave()
 
     async def __aenter__(self) -> Self:
-        await self._machine.enter()
-        if self._machine.intake is not None and self._machine.intake.embedded:
-            try:
-                self._machine.intake.start()
-            except RuntimeError:
-                await self._machine.leave()
-                raise
-        self._machine.runs.accepting = True
+        machine = self._machine
+        await machine.enter()
+        try:
+            await machine.registration.enter()
+            if machine.intake is not None and machine.intake.embedded:
+                machine.intake.start()
+        except BaseException:
+            await machine.leave()
+            raise
+        machine.runs.accepting = True
         return self
 
     async def __aexit__(

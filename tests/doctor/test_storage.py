@@ -1,5 +1,7 @@
 """The store is looked at where it really is: files, and servers of its own."""
 
+import subprocess
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hookonce.doctor.storage import store_findings
 from hookonce.events import CommentReceived
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Delivery
+from hookonce.stores.values import DeadReason, Delivery
 from hookonce.testing import TestSender, make_event
 from hookonce.testing.samples import event_body
 from hookonce.verification.secrets import new_secret
@@ -193,6 +195,69 @@ async def test_dead_letters_wait_for_a_person(tmp_path: Path, mounts: Path) -> N
     found = only(await examined(url, mounts), "dead letters")
     assert found.level is Level.WARNING
     assert "hookonce dead list" in found.fix
+
+
+class TestOtherProcesses:
+    async def test_one_that_goes_on_with_a_deleted_file_is_named_with_where_that_is(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        file = tmp_path / "hooks.db"
+        url = await on_file(file)
+        with file.open("rb") as held:
+            holder = subprocess.Popen(["sleep", "60"], stdin=held)  # noqa: ASYNC220 - only begun
+        try:
+            assert above_note(await examined(url, mounts)) == []
+            (tmp_path / "backup.db").write_bytes(file.read_bytes())
+            (tmp_path / "backup.db").replace(file)
+            found = only(await examined(url, mounts), "store.file")
+        finally:
+            holder.kill()
+            holder.wait()
+        assert found.level is Level.FAULT
+        assert f"process {holder.pid} " in found.found
+        assert f"/proc/{holder.pid}/fd/0" in found.fix
+        assert above_note(await examined(url, mounts)) == []
+
+    @pytest.mark.parametrize("scheme", ["sqlite", "redis"])
+    async def test_another_application_under_the_endpoint_is_a_warning_that_leaves_no_trace(
+        self, scheme: str, tmp_path: Path, mounts: Path
+    ) -> None:
+        with redis_server(append_only=True) as server:
+            url = server.url if scheme == "redis" else await on_file(tmp_path / "hooks.db")
+            other = Receiver(secrets=new_secret(), store=url)
+            other.on("*", name="club.note")(ignore)
+            subject = subject_of(url)
+            subject.receiver.on("*", name="shop.greet")(ignore)
+            async with other:
+                pass
+            for _ in range(2):
+                found = only(await store_findings(subject, mounts=mounts), "applications")
+                assert found.level is Level.WARNING
+                assert "club.note" in found.found
+                assert "endpoint=" in found.fix
+            async with other:
+                assert not (await other.check()).warnings
+
+
+class TestOwed:
+    async def test_events_that_owe_a_handler_which_is_not_there_are_a_warning_for_each_name(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        url = await on_file(tmp_path / "hooks.db", waiting=3)
+        async with aclosing(SQLiteStore(tmp_path / "hooks.db")) as store:
+            owed = frozenset({"shop.greet", "shop.removed"})
+            batch = await store.take(3, 60.0, endpoint="default", worker="w", token=new_token())
+            for taken in batch.taken[:2]:
+                await store.retry(taken.claim, 3600.0, error="it failed", owed=owed)
+            await store.bury(batch.taken[2].claim, DeadReason.EXHAUSTED, owed=owed)
+        subject = subject_of(url, Inbox())
+        subject.receiver.on("*", name="shop.greet")(ignore)
+        found = only(await store_findings(subject, mounts=mounts), "handlers.owed")
+        assert found.level is Level.WARNING
+        assert "3 events of default still owe the handler shop.removed" in found.found
+
+
+async def ignore(event: object) -> None: ...
 
 
 @pytest.mark.parametrize("scheme", ["memory", "sqlite", "redis"])

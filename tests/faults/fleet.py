@@ -18,7 +18,7 @@ from pathlib import Path
 from support.waiting import PATIENCE_SECONDS
 
 from .journal import Span, now_ns
-from .program import Settings
+from .program import BLOCKED_SECONDS, Settings
 
 __all__ = ["Fleet", "Member", "fleet"]
 
@@ -144,6 +144,13 @@ class Fleet:
         """Let a process that stands still go on."""
         member.process.send_signal(signal.SIGCONT)
         self.stalls[member.pid].append((self._stopped.pop(member.pid), now_ns()))
+
+    async def block(self, member: Member) -> None:
+        """Block the event loop of a process; return once it goes on."""
+        begun = now_ns()
+        member.process.send_signal(signal.SIGUSR1)
+        await asyncio.sleep(BLOCKED_SECONDS)
+        self.stalls[member.pid].append((begun, now_ns()))
 
     async def end(self) -> None:
         """Ask every process to end, as an orchestrator does, and check that it does."""

@@ -187,7 +187,14 @@ def _reason(
         return "failed"
     if _lies_between(kills.get(earlier.pid, ()), earlier, later):
         return "killed"
+    if earlier.pid == later.pid:
+        return None  # a process that goes on knows what it was doing
     if _lies_between(stalls.get(earlier.pid, ()), earlier, later):
+        return "stalled"
+    # It had its claim first, and stood still before it could begin.
+    if later.attempt < earlier.attempt and any(
+        begin <= later.began for begin, _ in stalls.get(later.pid, ())
+    ):
         return "stalled"
     return None
 

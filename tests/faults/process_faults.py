@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,9 +13,17 @@ from support.waiting import until
 from .bench import Bench, Figures, bench
 from .fleet import Member
 from .journal import Line, runs_of
-from .program import set_clock
+from .program import BLOCKED_SECONDS, set_clock
 
-__all__ = ["clock_jumps", "deployments", "kills", "race", "stalls"]
+__all__ = [
+    "clock_jumps",
+    "deployments",
+    "handler_sets",
+    "inline_stalls",
+    "kills",
+    "race",
+    "stalls",
+]
 
 _HOUR = 3600.0
 _BACKOFF_SECONDS = 0.3
@@ -122,6 +131,92 @@ async def _stall(on: Bench, member: Member) -> None:
     finally:
         sending.cancel()
         await asyncio.wait([sending])
+
+
+async def inline_stalls(
+    figures: Figures, here: Path, store: str, *, seed: int, count: int, webs: int
+) -> None:
+    """Let web processes stand still past their leases while handlers run and copies arrive.
+
+    In turn the event loop is blocked and the whole process is stopped. In one process no event may
+    run beside itself; another may have it meanwhile.
+    """
+    async with bench(
+        figures,
+        here,
+        store,
+        seed,
+        webs=webs,
+        workers=0,
+        inbox=False,
+        pause_seconds=3.0,
+        lease_seconds=1.0,
+    ) as on:
+        on.sender.roams, on.sender.duplicates = True, 1.0
+        async with on.load(lanes=24, pause=0.05):
+            for round_ in range(count):
+                member = on.fleet.members[round_ % webs]
+                await until(
+                    lambda pid=member.pid: _open_runs(on.journal(), pid),  # type: ignore[misc] # mypy cannot infer a default's type
+                    what="handlers run",
+                )
+                if on.chance.random() < 0.5:
+                    await on.fleet.block(member)
+                else:
+                    on.fleet.stop(member)
+                    await asyncio.sleep(BLOCKED_SECONDS)
+                    on.fleet.go_on(member)
+                figures.faults += 1
+                await asyncio.sleep(on.chance.uniform(0.2, 1.0))
+
+
+async def handler_sets(
+    figures: Figures, here: Path, store: str, *, seed: int, count: int, inbox: bool = True
+) -> None:
+    """Deploy a version with one handler more, and the old one again, while that handler fails.
+
+    An event that the old version has handled alone is done. But what the new one has begun is not
+    done before the handler has succeeded, whoever has the event in between.
+    """
+    async with bench(
+        figures,
+        here,
+        store,
+        seed,
+        webs=2,
+        workers=2 if inbox else 0,
+        failing=0.7,
+        inbox=inbox,
+        is_old=True,
+        lease_seconds=30.0,
+        backoff_seconds=_BACKOFF_SECONDS,
+    ) as on:
+        on.statuses.update({0, 500})
+        on.sender.roams = True
+        handling = on.fleet.of_role("worker" if inbox else "web")
+        async with on.load():
+            for number in range(count):
+                member = handling[number % len(handling)]
+                await _deploy(on, member, is_old=not member.settings.is_old)
+                await asyncio.sleep(on.chance.uniform(0.3, 1.0))
+            for member in handling:
+                if member.settings.is_old:
+                    await _deploy(on, member, is_old=False)
+    runs = runs_of(on.journal())
+    unfinished = [
+        f"{handler} of {event_id} failed, and never succeeded"
+        for (event_id, handler), of_handler in runs.items()
+        if event_id in on.sender.acknowledged and all(run.ended is None for run in of_handler)
+    ]
+    figures.lost += len(unfinished)
+    figures.violations += unfinished
+    on.check(figures.again["failed"], "nothing failed")
+
+
+async def _deploy(on: Bench, member: Member, *, is_old: bool) -> None:
+    member.settings = replace(member.settings, is_old=is_old)
+    await on.fleet.replace(member)
+    on.figures.faults += 1
 
 
 def _open_runs(lines: list[Line], pid: int) -> set[str]:

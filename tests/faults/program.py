@@ -29,9 +29,11 @@ from hookonce.stores.values import Claimed
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults.journal import Writer
 
-__all__ = ["Settings", "set_clock", "shifted_clock"]
+__all__ = ["BLOCKED_SECONDS", "Settings", "set_clock", "shifted_clock"]
 
 FAILS_ONCE = "fail once"
+BLOCKED_SECONDS = 2.0
+"""How long a process does nothing when it is sent SIGUSR1, as if a handler blocked its loop."""
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _NOBODY = 65534
 
@@ -55,6 +57,7 @@ class Settings:
         clock: a file that says how far the wall clock is off.
         is_mounted: serve without a lifespan, so that the store opens at the first delivery.
         is_nobody: give up the rights of root before the store is opened.
+        is_old: be an earlier version, which does not know the handler "slow".
 
     """
 
@@ -72,6 +75,7 @@ class Settings:
     clock: str = ""
     is_mounted: bool = False
     is_nobody: bool = False
+    is_old: bool = False
 
     def to_json(self) -> str:
         """Return it as the argument of the program."""
@@ -80,7 +84,7 @@ class Settings:
     @property
     def handler_names(self) -> list[str]:
         """The names of the handlers."""
-        return ["slow", "quick"][: self.handlers]
+        return ["slow", "quick"][self.is_old : self.handlers]
 
 
 class _Clock:
@@ -137,9 +141,9 @@ def _receiver(settings: Settings, journal: Writer) -> Receiver:
         journal.write("begin", event.id, "quick", context.attempt)
         journal.write("end", event.id, "quick", context.attempt)
 
-    receiver.on(CommentReceived, name="slow")(slow)
-    if settings.handlers > 1:
-        receiver.on(CommentReceived, name="quick")(quick)
+    for handler in (slow, quick):
+        if handler.__name__ in settings.handler_names:
+            receiver.on(CommentReceived, name=handler.__name__)(handler)
     return receiver
 
 
@@ -195,6 +199,7 @@ async def _work(receiver: Receiver) -> None:
 
 def _main() -> None:
     ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
+    signal.signal(signal.SIGUSR1, lambda *_: time.sleep(BLOCKED_SECONDS))
     settings = Settings(**json.loads(sys.argv[1]))
     if settings.clock:
         time.time = _Clock(settings.clock)

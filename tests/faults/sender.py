@@ -41,6 +41,7 @@ class Sender:
         clock: Unix time in seconds.
         failing: which part of the events fails at the first attempt.
         duplicates: how many more deliveries there are than events; a quarter is a fifth of all.
+        roams: take a new connection for each delivery, so that any web process may have it.
         acknowledged: the ids of the events that were answered 2xx.
         deliveries: how many requests were sent.
         answers: how often which status came; 0 is none at all.
@@ -54,6 +55,7 @@ class Sender:
     clock: Callable[[], float] = time.time
     failing: float = 0.0
     duplicates: float = 0.25
+    roams: bool = False
     acknowledged: set[str] = field(default_factory=set)
     deliveries: int = 0
     answers: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -153,6 +155,8 @@ class Sender:
             started = time.monotonic()
             status, reason = await lane.post(headers, body)
             self.answers[status, reason] += 1
+            if self.roams:
+                lane.close()
             if status:
                 self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - started)
             if 200 <= status < 300:

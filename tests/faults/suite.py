@@ -12,7 +12,15 @@ from support.redis_servers import REDIS_SERVER, VALKEY_SERVER, redis_server
 
 from .bench import Figures, folder
 from .disk_faults import full_disk, locked_file, read_only_file
-from .process_faults import clock_jumps, deployments, kills, race, stalls
+from .process_faults import (
+    clock_jumps,
+    deployments,
+    handler_sets,
+    inline_stalls,
+    kills,
+    race,
+    stalls,
+)
 from .server_faults import failover, network_faults, power_cuts, server_kills, storm
 
 __all__ = ["SCENARIOS", "Scenario", "UnavailableError"]
@@ -112,6 +120,10 @@ SCENARIOS = [
     Scenario("deployments, SQLite, inline", 4, 30, _sqlite(partial(deployments, inbox=False))),
     Scenario("deployments, SQLite, inbox", 4, 30, _sqlite(deployments)),
     Scenario("deployments, Valkey, inbox", 4, 30, _valkey(deployments)),
+    Scenario("handler sets, SQLite, inline", 3, 30, _sqlite(partial(handler_sets, inbox=False))),
+    Scenario("handler sets, SQLite, inbox", 3, 30, _sqlite(handler_sets)),
+    Scenario("handler sets, Valkey, inline", 3, 30, _valkey(partial(handler_sets, inbox=False))),
+    Scenario("handler sets, Valkey, inbox", 3, 30, _valkey(handler_sets)),
     Scenario("server kills, Valkey, fsync each", 3, 30, _valkey_kills(fsync="always")),
     Scenario("server kills, Valkey, fsync a second", 1, 15, _valkey_kills(fsync="everysec")),
     Scenario("server kills, Valkey, inline", 2, 20, _valkey_kills(fsync="always", inbox=False)),
@@ -124,6 +136,10 @@ SCENARIOS = [
     Scenario("storm: all of these at once", 4, 60, _own(storm)),
     Scenario("stalled worker, SQLite", 1, 12, _sqlite(stalls)),
     Scenario("stalled worker, Valkey", 1, 12, _valkey(stalls)),
+    Scenario("stalls inline, SQLite, alone", 2, 12, _sqlite(partial(inline_stalls, webs=1))),
+    Scenario("stalls inline, SQLite", 2, 12, _sqlite(partial(inline_stalls, webs=2))),
+    Scenario("stalls inline, Valkey, alone", 2, 12, _valkey(partial(inline_stalls, webs=1))),
+    Scenario("stalls inline, Valkey", 2, 12, _valkey(partial(inline_stalls, webs=2))),
     Scenario("full disk, inline", 1, 12, _own(partial(full_disk, inbox=False))),
     Scenario("full disk, inbox", 1, 12, _own(partial(full_disk, inbox=True))),
     Scenario("locked file, inline", 1, 5, _own(partial(locked_file, inbox=False))),

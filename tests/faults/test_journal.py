@@ -62,6 +62,18 @@ def test_a_second_run_is_explained_by_a_stall_or_a_failure_before_it() -> None:
     assert verdict_on(BEGUN, line(20, ONE, "fail"), *AGAIN).again == {"failed": 1}
 
 
+def test_a_stall_explains_no_second_run_in_the_same_process() -> None:
+    again = [line(50, ONE, "begin", 2), line(60, ONE, "end", 2)]
+    assert len(verdict_on(BEGUN, *again, stalled=(30, 45)).unexplained) == 1
+
+
+def test_a_stall_between_claim_and_run_explains_the_run_that_came_before() -> None:
+    late = [line(45, ONE, "begin", 1), line(60, ONE, "end", 1)]
+    earlier = [line(40, OTHER, "begin", 2), line(70, OTHER, "end", 2)]
+    assert verdict_on(*earlier, *late, stalled=(10, 44)).again == {"stalled": 1}
+    assert len(verdict_on(*earlier, *late, stalled=(46, 50)).unexplained) == 1
+
+
 @pytest.mark.parametrize(
     "killed", [pytest.param((55, 56), id="killed too late"), pytest.param((5, 6), id="too early")]
 )

@@ -98,6 +98,22 @@ async def write(path: str, name: str) -> None:
     await asyncio.gather(*(work() for _ in range(16)))
 
 
+async def insist(path: str, name: str) -> None:
+    """Put events at every word it hears; say which it has, and which were refused."""
+    store = SQLiteStore(path)
+    await store.open()
+    say("ready")
+    while word := await hear():
+        event_id = f"{name}_{word}"
+        try:
+            await store.put(Delivery("default", event_id, None, 1.0, b"body"), new_token())
+        except StoreError:
+            say(f"refused {event_id}")
+        else:
+            say(f"stored {event_id}")
+    await store.aclose()
+
+
 async def hold(path: str, name: str) -> None:
     """Claim an event, say so, and never settle it."""
     store = SQLiteStore(path)
@@ -256,6 +272,7 @@ COROUTINES = {
     "meet": meet,
     "write": write,
     "hold": hold,
+    "insist": insist,
     "fill": fill,
     "trespass": trespass,
 }

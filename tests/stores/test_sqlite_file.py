@@ -222,11 +222,11 @@ class TestSharedOpening:
 
 
 class TestSchema:
-    async def test_a_new_file_has_version_3_and_strict_tables(
+    async def test_a_new_file_has_version_4_and_strict_tables(
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
-        assert rows(path, "PRAGMA user_version") == [(3,)]
+        assert rows(path, "PRAGMA user_version") == [(4,)]
         assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
         tables = {
             name: (wr, strict)
@@ -241,6 +241,7 @@ class TestSchema:
             "inbox_bodies": (0, 1),
             "inbox_sizes": (1, 1),
             "workers": (1, 1),
+            "applications": (1, 1),
         }
 
     async def test_a_file_of_version_1_keeps_all_it_held(
@@ -256,7 +257,7 @@ class TestSchema:
         result = await store.claim(delivery_key("default", "evt_failed"), Token("t"), LEASE)
         assert isinstance(result, Claimed)
         assert (result.attempt, result.finished) == (4, frozenset({"a"}))
-        assert rows(path, "PRAGMA user_version") == [(3,)]
+        assert rows(path, "PRAGMA user_version") == [(4,)]
 
     async def test_a_file_of_version_2_keeps_all_it_held_and_owes_nothing(
         self, path: Path, store: SQLiteStore
@@ -352,7 +353,7 @@ class TestRefusedFiles:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 3)" in message
+        assert "later version (schema 99, here 4)" in message
         assert "upgrade hookonce" in message
         assert path.read_bytes() == before
 

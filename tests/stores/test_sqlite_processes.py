@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import apsw
 import pytest
+from support.sqlite_processes import PATIENCE_SECONDS, child, is_sound
 
 from hookonce.clock import uptime
 from hookonce.stores.contract import Store
@@ -25,57 +21,7 @@ from hookonce.stores.values import Claimed, Dead, Delivery, Done, InFlight, Toke
 
 pytestmark = pytest.mark.anyio
 
-PROGRAM = Path(__file__).with_name("sqlite_child.py")
-PATIENCE_SECONDS = 30.0
 LEASE = 600.0
-
-
-class Child:
-    """A running ``sqlite_child.py``."""
-
-    def __init__(self, process: Process) -> None:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        self._process, self._out, self._in = process, process.stdout, process.stdin
-
-    async def line(self) -> str:
-        """Return the next line it says; empty at its end."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            return (await self._out.readline()).decode().strip()
-
-    async def lines(self) -> list[str]:
-        """Return all further lines, until it ends."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            lines = (await self._out.read()).decode().splitlines()
-            await self._process.wait()
-            return lines
-
-    def tell(self, line: str) -> None:
-        self._in.write(f"{line}\n".encode())
-
-    def kill(self) -> None:
-        self._process.kill()
-
-
-@asynccontextmanager
-async def child(command: str, path: Path, name: str = "") -> AsyncIterator[Child]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        PROGRAM,
-        command,
-        path,
-        name,
-        stdin=PIPE,
-        stdout=PIPE,
-        start_new_session=True,
-    )
-    running = Child(process)
-    try:
-        yield running
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its forks as well
-        await running.lines()
 
 
 @pytest.fixture
@@ -105,14 +51,6 @@ async def look(store: Store, event_id: str) -> type[object]:
 
 async def all_are(store: Store, result: type[object], event_ids: list[str]) -> bool:
     return set(await asyncio.gather(*(look(store, name) for name in event_ids))) == {result}
-
-
-def is_sound(path: Path) -> bool:
-    connection = apsw.Connection(str(path))
-    try:
-        return bool(connection.pragma("integrity_check") == "ok")
-    finally:
-        connection.close()
 
 
 async def test_three_processes_that_race_for_300_events_win_each_once(path: Path) -> None:

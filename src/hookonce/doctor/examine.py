@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..clock import system_clock
 from ..errors import SecretError
+from .cancellation import cancellation_findings
 from .clocks import clock_finding
 from .failures import told
 from .findings import Finding, fault
@@ -41,6 +42,7 @@ async def examine(
     retention_seconds = getattr(receiver.store, "retention_seconds", None)
     findings.append(retention_finding(retention_seconds))
     findings += handler_findings(receiver.handlers, classes)
+    findings += cancellation_findings(receiver.handlers)
     findings += type_findings(receiver.unmatched(), classes)
     skew = receiver.clock() - system_clock()
     findings.append(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ..clock import system_clock
+from ..delivery.registration import application_of, warning_of
 from ..delivery.time_limit import within
 from ..errors import StoreError
+from ..stores.applications import RegisteringStore, strangers
+from ..stores.contract import InboxStore
 from ..stores.sqlite import SQLiteStore
-from ..stores.values import StoreStats
+from ..stores.values import DeadLetter, Entry, StoreStats
 from .clocks import clock_finding
 from .file_systems import MOUNTS, file_system_finding, file_system_of
 from .findings import Finding, fault, fine, note, warning
+from .open_files import deleted_file_findings
 from .subject import Subject
 
 __all__ = ["inbox_findings", "store_findings"]
@@ -31,6 +36,8 @@ class _OnServers(Protocol):
 
 # A store gives up by itself after three seconds; this is for one that does not.
 _STORE_SECONDS = 5.0
+# Of so many events in the inbox, and so many dead letters, is it looked at which handlers they owe.
+_LOOKED_AT = 1_000
 
 
 async def store_findings(
@@ -60,6 +67,7 @@ async def store_findings(
     findings = []
     if database is not None:
         findings.append(file_system_finding(database, await _kind_under(database, mounts)))
+        findings += await asyncio.to_thread(deleted_file_findings, database)
         if (
             missing := await asyncio.to_thread(_missing_finding, database, served=served)
         ) is not None:
@@ -96,6 +104,8 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
                 "look at them with hookonce dead list, and replay or discard them",
             )
         )
+    findings += await _owed_findings(subject)
+    findings += await _application_findings(subject)
     times = await store.server_times() if isinstance(store, _OnServers) else []
     skews = [time - system_clock() for time in times]
     if skews:
@@ -106,6 +116,47 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
             )
         )
     return findings
+
+
+async def _owed_findings(subject: Subject) -> list[Finding]:
+    """Return which handlers events wait for that this receiver does not have."""
+    store, endpoint = subject.receiver.store, subject.receiver.endpoint
+    known = {handler.name for handler in subject.receiver.handlers}
+    waiting: list[Entry | DeadLetter] = [
+        *await within(_STORE_SECONDS, store.dead_letters(endpoint=endpoint, limit=_LOOKED_AT))
+    ]
+    if isinstance(store, InboxStore):
+        waiting += await within(_STORE_SECONDS, store.entries(endpoint=endpoint, limit=_LOOKED_AT))
+    unknown = Counter(name for event in waiting for name in event.owed - known)
+    return [
+        warning(
+            "handlers.owed",
+            f"{count} events of {endpoint} still owe the handler {name}, which this receiver does"
+            " not have: they are not done without it",
+            "register it under that name again until they are handled, or discard them with"
+            " hookonce dead",
+        )
+        for name, count in sorted(unknown.items())
+    ]
+
+
+async def _application_findings(subject: Subject) -> list[Finding]:
+    """Return which other applications receive under the same endpoint."""
+    receiver = subject.receiver
+    if not isinstance(receiver.store, RegisteringStore):
+        return []
+    try:
+        own = application_of(receiver.handlers, receiver.current_secrets(), receiver.endpoint)
+    except Exception:  # noqa: BLE001 - a provider raises what it likes, and `examine` says what
+        return []
+    if own is None:
+        return []
+    known = await within(_STORE_SECONDS, receiver.store.register(receiver.endpoint, None))
+    found = []
+    for other in strangers(own, known):
+        text, _, fix = warning_of(other, receiver.endpoint).rpartition("; ")
+        found.append(warning("applications", text, fix))
+    return found
 
 
 def inbox_findings(subject: Subject, stats: StoreStats, *, served: bool = False) -> list[Finding]:

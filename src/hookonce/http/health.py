@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..delivery.parts import Parts
+from ..delivery.registration import Registration
 from ..delivery.runs import Runs
 from ..delivery.time_limit import within
 from ..errors import SecretError, StoreError
@@ -60,6 +61,7 @@ class ReadinessLook:
         parts: what a receiver's rooms share.
         runs: the events under way.
         watches: warnings of what is watched; may raise SecretError.
+        registration: knows of other applications under the endpoint.
         inbox: what is wrong with the inbox, if it has one; may raise StoreError.
 
     """
@@ -70,11 +72,13 @@ class ReadinessLook:
         runs: Runs,
         *,
         watches: Iterable[Callable[[], tuple[str, ...]]],
+        registration: Registration,
         inbox: Callable[[], Awaitable[str | None]] | None,
     ) -> None:
         self._parts = parts
         self._runs = runs
         self._watches = tuple(watches)
+        self._registration = registration
         self._inbox = inbox
         self._last = Readiness()
         self._fresh_until = 0.0
@@ -107,6 +111,7 @@ class ReadinessLook:
             for watch in self._watches:
                 warnings += watch()
             warnings += await within(limits.store_seconds, store.warnings())
+            warnings += await within(limits.store_seconds, self._registration.warnings())
             if self._inbox is None:
                 warnings += await self._stranded()
             elif (problem := await self._inbox()) is not None:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from ..clock import Clock, system_clock
 from ..errors import StoreError
 from ..verification.loggers import get_logger
+from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from .contract import DEFAULT_RETENTION, check_retention
 from .values import (
     INTERRUPTED,
@@ -92,6 +93,7 @@ class MemoryStore:
         self._done: OrderedDict[DeliveryKey, float] = OrderedDict()
         self._attempts: OrderedDict[DeliveryKey, _Attempt] = OrderedDict()
         self._dead: dict[DeliveryKey, DeadLetter] = {}
+        self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
 
     async def open(self) -> None:
@@ -251,6 +253,24 @@ class MemoryStore:
             in_flight=sum(1 for key in live if _belongs(key, endpoint)),
             dead=sum(1 for key in self._dead if _belongs(key, endpoint)),
         )
+
+    @property
+    def place(self) -> MemoryStore:
+        """The store itself: no other object stands for it; see ``RegisteringStore.place``."""
+        return self
+
+    async def register(
+        self, endpoint: str, application: Application | None
+    ) -> tuple[Application, ...]:
+        """Note an application of an endpoint; see ``RegisteringStore.register``."""
+        seen = self._applications.setdefault(endpoint, {})
+        if application is not None:
+            seen.pop(application, None)
+            seen[application] = self._clock()
+            for oldest in list(seen)[:-MOST_REMEMBERED]:
+                del seen[oldest]
+        since = self._clock() - REMEMBERED_SECONDS
+        return tuple(replace(one, seen_at=at) for one, at in seen.items() if at > since)
 
     def _owned(self, claim: Claimed, finished: frozenset[str]) -> _Attempt | None:
         """Return the attempt that is the caller's, or remember what has finished without it."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Hashable
 from datetime import timedelta
+from hashlib import blake2b
 from math import ceil
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -18,6 +20,7 @@ from redis.exceptions import RedisError
 from ...clock import Clock, system_clock
 from ...errors import StoreError
 from ...verification.loggers import get_logger
+from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from ..contract import DEFAULT_RETENTION, Flushes, check_retention
 from ..tokens import new_token
 from ..values import (
@@ -118,8 +121,10 @@ class RedisStore:
         clock: Clock = system_clock,
     ) -> None:
         try:
+            server: Hashable = client_or_url
             if isinstance(client_or_url, str):
                 self._place = place_of(client_or_url)
+                server = blake2b(client_or_url.encode()).digest()  # it may hold a password
             else:
                 self._place = place_of_client(client_or_url)
         finally:
@@ -140,6 +145,7 @@ class RedisStore:
         if type(replicas) is not int or replicas < 0:
             raise ValueError("replicas takes a number from 0 on")
         self._clock = clock
+        self._identity = (server, prefix)
         self._bases = [f"{{{prefix}:{shard}}}".encode() for shard in range(shards)]
         self._channel = f"{prefix}:wake".encode()
         self._safety = Safety(durability, replicas)
@@ -455,6 +461,23 @@ class RedisStore:
             bytes=size,
             oldest_age=max(0.0, self._clock() - min(received)) if received else None,
             workers=len({worker for reply in replies for worker in reply.value[5]}),
+        )
+
+    @property
+    def place(self) -> Hashable:
+        """What is equal for two stores of one URL and prefix; see ``RegisteringStore.place``."""
+        return self._identity
+
+    async def register(
+        self, endpoint: str, application: Application | None
+    ) -> tuple[Application, ...]:
+        """Note an application of an endpoint; see ``RegisteringStore.register``."""
+        own = "" if application is None else application.dump()
+        asked = step("register", endpoint, REMEMBERED_SECONDS, MOST_REMEMBERED, own)
+        rows = (await self._running().shards[0].run(asked)).value
+        return tuple(
+            Application.load(text, float(seen))
+            for text, seen in zip(rows[::2], rows[1::2], strict=True)
         )
 
     def _running(self) -> Session:

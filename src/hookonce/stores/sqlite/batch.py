@@ -17,7 +17,7 @@ import apsw
 
 from ...errors import StoreError
 from ..values import DeliveryKey
-from .schema import transaction
+from .file import MovedError, OpenFile
 
 __all__ = ["Bulk", "CallT", "Job", "Step", "answer", "commit", "fail"]
 
@@ -85,10 +85,10 @@ class Job:
     committed: bool = False
 
 
-def commit(connection: apsw.Connection, batch: Sequence[Job]) -> None:
+def commit(file: OpenFile, batch: Sequence[Job]) -> None:
     """Do what the jobs ask for in one transaction, or at a step's fault in one for each."""
     try:
-        _transact(connection, batch)
+        _transact(file, batch)
     except Exception as error:
         if _fails_for_all(error):
             raise
@@ -96,7 +96,7 @@ def commit(connection: apsw.Connection, batch: Sequence[Job]) -> None:
         for job in batch:
             job.error = None
             try:
-                _transact(connection, [job])
+                _transact(file, [job])
                 job.committed = True
             except Exception as own_error:
                 if _fails_for_all(own_error):
@@ -123,11 +123,12 @@ def answer(batch: Sequence[Job], also: Callable[[], None]) -> None:
 
 
 def _fails_for_all(error: Exception) -> bool:
-    return isinstance(error, apsw.Error) and not isinstance(error, _STEP_ERRORS)
+    return isinstance(error, apsw.Error | MovedError) and not isinstance(error, _STEP_ERRORS)
 
 
-def _transact(connection: apsw.Connection, batch: Sequence[Job]) -> None:
-    with transaction(connection):
+def _transact(file: OpenFile, batch: Sequence[Job]) -> None:
+    connection = file.connection
+    with file.transaction():
         together: dict[Bulk[Any, Any], list[Job]] = {}
         keys: set[DeliveryKey] = set()
         for job in batch:

@@ -112,6 +112,15 @@ ALTER TABLE attempts ADD COLUMN owed TEXT NOT NULL DEFAULT '';
 ALTER TABLE dead ADD COLUMN owed TEXT NOT NULL DEFAULT '';
 """
 
+_VERSION_4 = """
+CREATE TABLE applications (
+    endpoint TEXT NOT NULL,
+    application TEXT NOT NULL,
+    seen REAL NOT NULL,
+    PRIMARY KEY (endpoint, application)
+) STRICT, WITHOUT ROWID;
+"""
+
 
 def _create(connection: apsw.Connection) -> None:
     connection.execute(_VERSION_1)
@@ -126,8 +135,17 @@ def _add_owed(connection: apsw.Connection) -> None:
     connection.execute(_VERSION_3)
 
 
+def _add_applications(connection: apsw.Connection) -> None:
+    connection.execute(_VERSION_4)
+
+
 # The step at index n leads from version n to n + 1.
-_MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (_create, _add_inbox, _add_owed)
+_MIGRATIONS: tuple[Callable[[apsw.Connection], None], ...] = (
+    _create,
+    _add_inbox,
+    _add_owed,
+    _add_applications,
+)
 
 
 def create_private(path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import cast
 import apsw
 
 from ...clock import Clock, system_clock
+from ..applications import Application
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..values import (
     Batch,
@@ -34,6 +35,7 @@ from ..values import (
 from .bulk import BulkClaims, BulkCompletions, Claim, Completion
 from .claims import Claims, Owned, OwnedStep
 from .inbox import BulkPuts, InboxTable, Put
+from .register import register
 from .writer import Writer
 
 __all__ = ["SQLiteStore"]
@@ -73,17 +75,15 @@ class SQLiteStore:
         retention: timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
-        # SQLite puts the log beside the file that a link leads to, and the folder may be changed.
-        path = Path(path).resolve()
+        path = Path(path).absolute()  # the folder may be changed, and so may a link
         self._clock = clock
         self._claims = Claims(retention, clock)
         self._inbox = InboxTable(self._claims)
         self._bulk_claims = BulkClaims(self._claims)
         self._bulk_completions = BulkCompletions(self._claims)
         self._bulk_puts = BulkPuts(self._claims, self._inbox)
-        self._log_file = Path(f"{path}-wal")
         self._looked: dict[str, tuple[int, int] | None] = {}
-        self.path = path
+        self.path = path.resolve()
         self.retention_seconds = retention.total_seconds()
         self.flushes = Flushes()
         self._writer = Writer(path, self._maintain, self.flushes.tell)
@@ -284,6 +284,19 @@ class SQLiteStore:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
         return await self._writer.run(lambda connection: self._inbox.hasten(connection, key))
 
+    @property
+    def place(self) -> Path:
+        """What is equal for two stores on one file; see ``RegisteringStore.place``."""
+        return self.path
+
+    async def register(
+        self, endpoint: str, application: Application | None
+    ) -> tuple[Application, ...]:
+        """Note an application of an endpoint; see ``RegisteringStore.register``."""
+        return await self._writer.run(
+            lambda connection: register(connection, self._clock(), endpoint, application)
+        )
+
     async def _as_owner(
         self, claim: Claimed, step: OwnedStep, finished: frozenset[str] = _NONE
     ) -> Ownership:
@@ -293,7 +306,7 @@ class SQLiteStore:
 
     def _log_state(self) -> tuple[int, int] | None:
         try:
-            status = self._log_file.stat()
+            status = self._writer.log.stat()
         except OSError:  # not there yet, or not any more
             return None
         return status.st_mtime_ns, status.st_size

@@ -24,7 +24,8 @@ import apsw
 from ...errors import StoreError
 from ...verification.loggers import get_logger
 from .batch import Bulk, CallT, Job, Step, answer, commit, fail
-from .schema import check_owner, create_private, migrate, transaction
+from .file import GONE, MovedError, OpenFile, log_of
+from .schema import check_owner, migrate
 
 __all__ = ["Maintenance", "Writer"]
 
@@ -40,6 +41,9 @@ _WAL_PAUSE_MILLISECONDS = 50
 # Bounds a batch's transaction to some tens of milliseconds.
 _MOST_STEPS = 1_000
 _FIRST_MAINTENANCE_SECONDS = 60.0
+# So long a file that nobody uses may be gone before that is noticed: its log must leave the path
+# before the next process opens what is there then.
+_LOOK_SECONDS = 1.0
 
 _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.BusyError, "another process keeps it locked"),
@@ -64,9 +68,12 @@ class Writer:
         self, path: Path, maintenance: Maintenance, flushed: Callable[[int, float], None]
     ) -> None:
         self._path = path
+        self._log = log_of(path)
         self._flushed = flushed
         self._maintenance = maintenance
-        self._connection: apsw.Connection | None = None
+        self._file: OpenFile | None = None
+        self._creates = True
+        self._told: set[str] = set()
         self._syncs = True
         self._thread: threading.Thread | None = None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -74,6 +81,11 @@ class Writer:
         self._connection_lock = threading.Lock()
         with _registry:
             _writers.add(self)
+
+    @property
+    def log(self) -> Path:
+        """Where the write-ahead log of the file is."""
+        return self._log
 
     def before_fork(self) -> None:
         """Close the file: a connection and its locks cannot live in two processes."""
@@ -87,9 +99,9 @@ class Writer:
             return
         # What waited in the queue is the parent's to answer. A fork that came from C, without
         # before_fork, leaves a connection that must not even be closed here.
-        if self._connection is not None:
-            _abandoned.append(self._connection)
-        self._connection = self._thread = None
+        if self._file is not None:
+            _abandoned.append(self._file)
+        self._file = self._thread = None
         self._jobs = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._connection_lock = threading.Lock()
@@ -183,7 +195,8 @@ class Writer:
         next_maintenance = time.monotonic() + _FIRST_MAINTENANCE_SECONDS
         more_may_come = True
         while more_may_come:
-            batch, more_may_come = _next_batch(jobs, max(0.0, next_maintenance - time.monotonic()))
+            wait = min(_LOOK_SECONDS, max(0.0, next_maintenance - time.monotonic()))
+            batch, more_may_come = _next_batch(jobs, wait)
             with self._connection_lock:
                 started = time.monotonic()
                 self._do(batch)
@@ -192,36 +205,45 @@ class Writer:
                     next_maintenance = time.monotonic() + self._maintain()
         with self._connection_lock:
             self._close()
+            self._creates = True
 
     def _do(self, batch: list[Job]) -> None:
-        if not batch:
+        if not batch and (self._file is None or self._file.is_in_place):
             return
         try:
-            if self._connection is None:
-                self._connection = self._open()
-            self._sync_commits(self._connection, not all(job.may_be_lost for job in batch))
-            commit(self._connection, batch)
+            if self._file is None:
+                self._file = self._open()
+            self._sync_commits(self._file.connection, not all(job.may_be_lost for job in batch))
+            commit(self._file, batch)
+        except MovedError as error:
+            self._fail(batch, error)
         except apsw.Error as error:
-            fail(batch, self._translated(error))
-            self._close()
+            fail(batch, self._failed(_reason(error), error))
+            self._let_go()
         except BaseException as error:  # noqa: BLE001 - the callers get it; the thread lives on
             fail(batch, error)
-            self._close()
+            self._let_go()
+        else:
+            if self._told:
+                _log.warning("the SQLite store %r can be used again", str(self._path))
+                self._told.clear()
 
-    def _open(self) -> apsw.Connection:
-        create_private(self._path)
-        connection = apsw.Connection(str(self._path))
-        try:
-            connection.set_busy_timeout(_BUSY_MILLISECONDS)
-            check_owner(connection)
-            _use_write_ahead_log(connection)
-            connection.execute("PRAGMA synchronous = FULL")
-            migrate(connection)
-        except BaseException:
-            connection.close()
-            raise
+    def _fail(self, batch: list[Job], moved: MovedError) -> None:
+        """Refuse what did not go into the file at the path, and make way for the one there."""
+        error = self._failed(str(moved), moved)
+        fail(batch, error)
+        self._tell_once(str(error))
+        self._let_go()
+
+    def _open(self) -> OpenFile:
+        # What has been deleted is not begun anew behind the back of who will put it back.
+        if not self._creates and not self._path.exists():
+            raise MovedError(GONE)
+        file = OpenFile(self._path, _prepare, creates=self._creates)
+        self._creates = False
         self._syncs = True
-        return connection
+        self._log = file.log
+        return file
 
     def _sync_commits(self, connection: apsw.Connection, syncs: bool) -> None:
         """Let the next commits wait for the disk, or not; one that does brings all before it along.
@@ -235,29 +257,48 @@ class Writer:
             connection.execute(f"PRAGMA synchronous = {level}", can_cache=False)
             self._syncs = syncs
 
+    def _let_go(self) -> None:
+        """Close the file if nothing is lost by it."""
+        try:
+            if self._file is not None and self._file.let_go():
+                self._file = None
+        except apsw.BusyError:
+            pass  # another process saves the same log; the next call tries again
+        except (apsw.Error, OSError) as error:
+            self._tell_once(str(self._failed(f"it cannot be let go of: {error}", error)))
+
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        file, self._file = self._file, None
+        if file is not None:
             try:
-                connection.close()
-            except apsw.Error as error:
+                file.close()
+            except (apsw.Error, OSError) as error:
                 _log.warning("closing the SQLite store failed: %s", error)
 
+    def _tell_once(self, message: str) -> None:
+        """Log what is wrong, and not again before it has been well."""
+        if message not in self._told:
+            self._told.add(message)
+            _log.error("%s", message)
+
     def _maintain(self) -> float:
-        if self._connection is None:
+        if self._file is None:
             return _FIRST_MAINTENANCE_SECONDS
         try:
-            with transaction(self._connection):
-                return self._maintenance(self._connection)
+            with self._file.transaction():
+                return self._maintenance(self._file.connection)
         except Exception as error:  # noqa: BLE001 - upkeep can wait, and the thread must live on
             _log.warning("upkeep is put off: %s", error)
             return _FIRST_MAINTENANCE_SECONDS
 
-    def _translated(self, error: apsw.Error) -> StoreError:
-        reason = next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
-        translated = StoreError(f"the SQLite store {str(self._path.absolute())!r} failed: {reason}")
-        translated.__cause__ = error
-        return translated
+    def _failed(self, reason: str, error: Exception) -> StoreError:
+        failed = StoreError(f"the SQLite store {str(self._path)!r} failed: {reason}")
+        failed.__cause__ = error
+        return failed
+
+
+def _reason(error: apsw.Error) -> str:
+    return next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
 
 
 def _next_batch(jobs: queue.SimpleQueue[Job | None], wait: float) -> tuple[list[Job], bool]:
@@ -272,6 +313,14 @@ def _next_batch(jobs: queue.SimpleQueue[Job | None], wait: float) -> tuple[list[
             job = jobs.get_nowait()
         return batch, False
     return batch, True
+
+
+def _prepare(connection: apsw.Connection) -> None:
+    connection.set_busy_timeout(_BUSY_MILLISECONDS)
+    check_owner(connection)
+    _use_write_ahead_log(connection)
+    connection.execute("PRAGMA synchronous = FULL")
+    migrate(connection)
 
 
 def _use_write_ahead_log(connection: apsw.Connection) -> None:
@@ -292,7 +341,7 @@ def _use_write_ahead_log(connection: apsw.Connection) -> None:
 _registry = threading.Lock()
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()
 _closed_for_fork: list[Writer] = []
-_abandoned: list[apsw.Connection] = []
+_abandoned: list[OpenFile] = []
 
 
 def _before_fork() -> None:

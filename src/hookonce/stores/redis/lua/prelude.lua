@@ -13,6 +13,7 @@
 --   BASE:q:<endpoint>  zset: its inbox by the time due       BASE:o:<endpoint>  by the time put
 --   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last looked into
 --   BASE:x:<endpoint>  zset: its letters by the time buried; BASE:x of all endpoints
+--   BASE:p:<endpoint>  zset: the applications that receive there by the time seen, in the first shard
 -- Of the shard: BASE:e endpoints that have an inbox, BASE:v live claims by their end, BASE:w workers
 -- by the time seen, BASE:y their endpoints, BASE:r:<worker> list: the number and token of its last take, and what
 -- that took, BASE:s a counter that breaks ties, BASE:t a mark to wait for.

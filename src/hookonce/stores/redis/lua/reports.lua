@@ -39,6 +39,19 @@ function ops.stats(arg)
     oldest and text(oldest) or '', workers}
 end
 
+-- endpoint, seconds and number remembered, application or '': all that are known, with when they were seen
+function ops.register(arg)
+  local name, own = base .. ':p:' .. arg[1], arg[4]
+  local since = text(now - tonumber(arg[2]))
+  if own ~= '' then
+    redis.call('ZADD', name, text(now), own)
+    redis.call('ZREMRANGEBYSCORE', name, '-inf', since)
+    redis.call('ZREMRANGEBYRANK', name, 0, -1 - tonumber(arg[3]))
+    redis.call('PEXPIRE', name, milliseconds(tonumber(arg[2])))
+  end
+  return redis.call('ZRANGEBYSCORE', name, '(' .. since, '+inf', 'WITHSCORES')
+end
+
 -- The server forgets by itself what its own time says is over. With a clock of the caller's,
 -- records are looked at one by one. cursor or ''
 function ops.sweep(arg)

@@ -1,0 +1,132 @@
+"""Two applications under one endpoint: refused within a process, and warned of across processes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b
+
+from ..stores.applications import Application, RegisteringStore, strangers
+from ..stores.contract import Store
+from ..verification.loggers import get_logger
+from ..verification.secrets import decode_secret
+from .handler import Handler
+
+__all__ = ["Registration", "application_of", "warning_of"]
+
+_log = get_logger("hookonce")
+
+# A probe may ask every second, and each time of telling the store is a write.
+_PAUSE_SECONDS = 60.0
+_MARK_BYTES = 8
+_LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+
+
+def application_of(
+    handlers: Sequence[Handler], secrets: Iterable[str], endpoint: str
+) -> Application | None:
+    """Return the application of these handlers and secrets; None where nothing is handled."""
+    if not handlers:
+        return None
+    return Application(
+        frozenset(handler.name for handler in handlers),
+        frozenset(_mark(secret, endpoint) for secret in secrets),
+    )
+
+
+def _mark(secret: str, endpoint: str) -> str:
+    """Return what the same secret gives for the same endpoint, and nobody without it can make."""
+    key = blake2b(decode_secret(secret)).digest()
+    text = f"hookonce application at {endpoint}".encode()
+    return blake2b(text, key=key, digest_size=_MARK_BYTES).hexdigest()
+
+
+def warning_of(stranger: Application, endpoint: str) -> str:
+    """Return what to tell an operator about another application under an endpoint."""
+    seen = datetime.fromtimestamp(min(stranger.seen_at, _LATEST), UTC)
+    return (
+        f"another application receives under the endpoint {endpoint!r} on this store"
+        f" ({stranger.describe()}, last seen {seen:%Y-%m-%d %H:%M} UTC), and what one has handled"
+        " is a duplicate to the other; give one of them Receiver(endpoint=…)"
+    )
+
+
+class Registration:
+    """Tells other receivers which application one is, and it of others under its endpoint.
+
+    Args:
+        store: where its events are remembered.
+        endpoint: its name.
+        application: what it is now; None where that cannot be said.
+
+    """
+
+    def __init__(
+        self, store: Store, endpoint: str, application: Callable[[], Application | None]
+    ) -> None:
+        self._store = store if isinstance(store, RegisteringStore) else None
+        self._endpoint = endpoint
+        self._application = application
+        self._warnings: tuple[str, ...] = ()
+        self._told: set[Application] = set()
+        self._next = 0.0
+
+    async def enter(self) -> None:
+        """Begin to receive.
+
+        Raises:
+            ValueError: another application receives under this endpoint in this process.
+            StoreError: the store cannot be told.
+
+        """
+        own = self._application()
+        if own is None or self._store is None:
+            return
+        with _lock:
+            here = (self._store.place, self._endpoint)
+            present = [other for place, other in _entered.values() if place == here]
+            for other in strangers(own, present):
+                raise ValueError(
+                    f"two applications receive under the endpoint {self._endpoint!r} on one store,"
+                    " where what one has handled is a duplicate to the other:"
+                    f" {other.describe()}, and {own.describe()}; give one of them"
+                    " Receiver(endpoint=…)"
+                )
+            _entered[self] = here, own
+        self._next = 0.0
+        await self.warnings()
+
+    def leave(self) -> None:
+        """Receive no more."""
+        with _lock:
+            _entered.pop(self, None)
+
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know of others; the store is asked once a minute.
+
+        Raises:
+            StoreError: it does not answer.
+
+        """
+        now = asyncio.get_running_loop().time()
+        own = self._application()
+        if self._store is None or own is None or now < self._next:
+            return self._warnings
+        known = await self._store.register(self._endpoint, own)
+        self._next = now + _PAUSE_SECONDS
+        others = strangers(own, known)
+        self._warnings = tuple(warning_of(other, self._endpoint) for other in others)
+        for other, warning in zip(others, self._warnings, strict=True):
+            if other not in self._told:
+                _log.warning("%s", warning)
+        self._told = set(others)
+        return self._warnings
+
+
+_lock = threading.Lock()
+_entered: weakref.WeakKeyDictionary[Registration, tuple[tuple[Hashable, str], Application]] = (
+    weakref.WeakKeyDictionary()
+)

@@ -1,0 +1,98 @@
+"""Handlers that do not end when they are cancelled, as their source shows."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ..delivery.handler import Handler
+from .findings import Finding, warning
+
+__all__ = ["cancellation_findings"]
+
+_BROAD = {"BaseException", "CancelledError"}
+_WAITING = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def cancellation_findings(handlers: Sequence[Handler]) -> list[Finding]:
+    """Return the async handlers that swallow their own cancellation, each with the line."""
+    return [
+        warning(
+            "handlers.cancellation",
+            f"the handler {handler.name} may swallow its cancellation (line {line}): it outlives"
+            " its time limit, and holds up a shutdown",
+            "catch Exception there, or raise the CancelledError again",
+        )
+        for handler in handlers
+        if handler.is_async and (line := _swallowing_line(handler.function)) is not None
+    ]
+
+
+def _swallowing_line(function: Callable[..., Any]) -> int | None:
+    """Return where a cancellation is caught for good; None where the source shows no such place."""
+    function = inspect.unwrap(function)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    try:
+        lines, first = inspect.getsourcelines(function)
+        [tree] = ast.parse(textwrap.dedent("".join(lines))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    nodes = list(_nodes_within([tree]))
+    # To wait for the end of a task that one has cancelled oneself is no such place.
+    cancelled = {
+        ast.dump(node.func.value)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "cancel"
+    }
+    for node in nodes:
+        if isinstance(node, ast.Try | ast.With) and any(
+            isinstance(inner, _WAITING)
+            and not (isinstance(inner, ast.Await) and ast.dump(inner.value) in cancelled)
+            for inner in _nodes_within(node.body)
+        ):
+            line = _line_that_swallows(node)
+            if line is not None:
+                return first + line - 1
+    return None
+
+
+def _line_that_swallows(node: ast.Try | ast.With) -> int | None:
+    if isinstance(node, ast.With):
+        calls = [item.context_expr for item in node.items]
+        suppressed = [
+            caught
+            for call in calls
+            if isinstance(call, ast.Call) and _name(call.func) == "suppress"
+            for caught in call.args
+        ]
+        return node.lineno if any(map(_is_broad, suppressed)) else None
+    clause = next((clause for clause in node.handlers if _is_broad(clause.type)), None)
+    if clause is None or any(isinstance(inner, ast.Raise) for inner in _nodes_within(clause.body)):
+        return None
+    return clause.lineno
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    if isinstance(caught, ast.Tuple):
+        return any(_is_broad(one) for one in caught.elts)
+    return caught is None or _name(caught) in _BROAD
+
+
+def _name(expression: ast.expr) -> str | None:
+    return getattr(expression, "attr", None) or getattr(expression, "id", None)
+
+
+def _nodes_within(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield what runs as a part of these statements: not what is only defined there."""
+    for statement in statements:
+        yield statement
+        for child in ast.iter_child_nodes(statement):
+            if not isinstance(child, _INNER):
+                yield from _nodes_within([child])
