@@ -9,8 +9,15 @@ from typing import Any
 from ..life import Letter, Queued, Record
 from ..values import DeadReason, DeliveryKey, FailedAttempt
 
-__all__ = ["COLUMNS", "digest_of", "dump_history", "dump_names", "load_history", "load_names"]
-__all__ += ["load_record"]
+__all__ = [
+    "COLUMNS",
+    "digest_of",
+    "dump_history",
+    "dump_names",
+    "load_history",
+    "load_names",
+    "load_record",
+]
 
 COLUMNS = """
 a.token, a.until, a.lease, a.attempt, a.finished, a.owed, a.history, a.expires,
