@@ -356,6 +356,7 @@ def replay(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult | None, Record]:
     """Claim a dead letter, which stays one; None where there is none."""
+    record = _capped(record, moment)
     if Step.REPLAY not in LIFE[state_of(record, moment)]:
         return None, record
     result, after = _claim(record, moment, Step.REPLAY, key, token, lease)
@@ -481,7 +482,7 @@ def complete(moment: Moment) -> Record:
 
 def discard(record: Record, moment: Moment) -> tuple[bool, Record]:
     """Take a dead letter for done."""
-    if Step.DISCARD not in LIFE[state_of(record, moment)]:
+    if Step.DISCARD not in LIFE[state_of(_as_shown(record, moment), moment)]:
         return False, record
     return True, complete(moment)
 
@@ -496,6 +497,7 @@ def hasten(record: Record, moment: Moment) -> tuple[bool, Record]:
 
 def dead_letter(record: Record, moment: Moment, delivery: Delivery) -> DeadLetter | None:
     """Return an event's dead letter as a person sees it; None if it has none now."""
+    record = _as_shown(record, moment)
     letter, state = record.letter, state_of(record, moment)
     if letter is None or state is State.KEPT:
         return None
@@ -563,6 +565,12 @@ def _capped(record: Record, moment: Moment) -> Record:
     # A lease cannot end later than it lasts, unless its clock was set back or began anew.
     end = moment.now + record.lease
     return record._replace(until=end) if record.until > end else record
+
+
+def _as_shown(record: Record, moment: Moment) -> Record:
+    # To a person such a lease is over: who held it has most likely gone with the clock.
+    is_over = record.until > moment.now + record.lease
+    return record._replace(until=moment.now) if is_over else record
 
 
 def _noted(record: Record, finished: frozenset[str], owed: frozenset[str]) -> Record:
