@@ -220,6 +220,7 @@ class TestRetention:
             assert await look(store) is Done
             pass_time(1)
             assert await look(store) is Claimed
+            assert await look(store) is InFlight
 
     async def test_prune_removes_exactly_what_is_over(
         self, store: Store, pass_time: PassTime

@@ -468,6 +468,25 @@ class TestUptime:
                     await take(store)
             assert await take(store) == 1
 
+    async def test_a_letter_kept_before_a_restart_of_the_machine_can_be_seen_to_after_it(
+        self, path: Path
+    ) -> None:
+        now = 1_000_000.0
+        keys = [delivery_key("default", name) for name in ("evt_1", "evt_2")]
+        async with aclosing(SQLiteStore(path, clock=lambda: now)) as store:
+            for key in keys:
+                owned = await claim(store, key)
+                delivery = Delivery("default", key.partition(":")[2], None, 1.0, b"body")
+                await store.keep(owned, delivery)
+            assert await store.dead_letters() == []
+        now = 100.0
+        async with aclosing(SQLiteStore(path, clock=lambda: now)) as store:
+            assert len(await store.dead_letters()) == (await store.stats()).dead == 2
+            assert await store.discard(keys[0])
+            await store.replay(keys[1], new_token(), LEASE)
+            now += LEASE
+            assert isinstance(await store.replay(keys[1], new_token(), LEASE), Claimed)
+
     async def test_a_row_that_an_older_version_has_settled_is_not_taken(
         self, path: Path, store: SQLiteStore
     ) -> None:

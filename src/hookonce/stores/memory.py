@@ -7,26 +7,25 @@ log. It keeps no bodies: an event that would need a dead letter with bytes is an
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from itertools import islice
 
 from ..clock import Clock, system_clock
 from ..errors import StoreError
 from ..verification.loggers import get_logger
+from . import life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from .contract import DEFAULT_RETENTION, check_retention
+from .life import NEW, Moment, Record
 from .values import (
-    INTERRUPTED,
     Claimed,
     ClaimResult,
-    Dead,
     DeadLetter,
     DeadReason,
     Delivery,
     DeliveryKey,
     Done,
-    FailedAttempt,
-    InFlight,
     Ownership,
     StoreStats,
     Token,
@@ -36,32 +35,7 @@ __all__ = ["MemoryStore"]
 
 _log = get_logger("hookonce.store")
 
-
 _NONE: frozenset[str] = frozenset()
-_MAX_HISTORY = 20
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """An event that is neither done nor new: claimed now, or given back."""
-
-    token: Token | None
-    until: float
-    lease: float
-    attempt: int
-    finished: frozenset[str]
-    expires: float
-    history: tuple[FailedAttempt, ...] = ()
-    owed: frozenset[str] = _NONE
-
-    def note(self, finished: frozenset[str], owed: frozenset[str] = _NONE) -> None:
-        self.finished |= finished
-        self.owed = (self.owed | owed) - self.finished
-
-    def fail(self, ended_at: float, error: str | None) -> None:
-        if error:
-            failure = FailedAttempt(self.attempt, ended_at, error)
-            self.history = (*self.history, failure)[-_MAX_HISTORY:]
 
 
 class MemoryStore:
@@ -91,8 +65,8 @@ class MemoryStore:
         self._clock = clock
         # Both in the order of expiry, since all records live equally long from their last change.
         self._done: OrderedDict[DeliveryKey, float] = OrderedDict()
-        self._attempts: OrderedDict[DeliveryKey, _Attempt] = OrderedDict()
-        self._dead: dict[DeliveryKey, DeadLetter] = {}
+        self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
+        self._dead: dict[DeliveryKey, tuple[Delivery, Record]] = {}
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
 
@@ -108,46 +82,26 @@ class MemoryStore:
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
-        now = self._clock()
-        done_until = self._done.get(key)
-        if done_until is not None and now < done_until:
+        moment = self._moment()
+        if moment.unix < self._done.get(key, 0.0):
             return Done()
-        attempt = self._attempts.get(key)
-        history: tuple[FailedAttempt, ...] = ()
-        if attempt is not None and now < attempt.until:
-            # A lease cannot end later than it lasts, unless the clock was set back.
-            attempt.until = min(attempt.until, now + attempt.lease)
-            if attempt.token == token:
-                return Claimed(
-                    key, token, attempt.attempt, attempt.finished, attempt.lease, attempt.owed
-                )
-            return InFlight(attempt.until)
-        if key in self._dead:
-            return Dead()
-        if attempt is None:
-            self._make_room(now)
-            count, finished, owed = 1, _NONE, _NONE
-        else:
-            del self._attempts[key]
-            if attempt.token is not None:
-                attempt.fail(attempt.until, INTERRUPTED)
-            count, finished, history = attempt.attempt + 1, attempt.finished, attempt.history
-            owed = attempt.owed
-        self._attempts[key] = _Attempt(
-            token, now + lease, lease, count, finished, now + self.retention_seconds, history, owed
-        )
-        return Claimed(key, token, count, finished, lease, owed)
+        known = self._known(key)
+        result, record = life.claim(known, moment, key, token, lease)
+        if record is not known:
+            if known is NEW:
+                self._make_room(moment.unix)
+            elif record.expires != known.expires:  # granted anew, it is the last to expire
+                del self._records[key]
+            self._records[key] = record
+        return result
 
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
     ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
-        attempt = self._owned(claim, finished)
-        if attempt is None:
-            return Ownership.LOST
-        attempt.until = self._clock() + claim.lease
-        attempt.note(finished, owed)
-        return Ownership.HELD
+        known = self._known(claim.key)
+        ownership, record = life.extend(known, self._moment(), claim, finished, owed)
+        return self._written(claim.key, known, ownership, record)
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
@@ -163,14 +117,11 @@ class MemoryStore:
         began: bool = True,
     ) -> Ownership:
         """Give the event back; see ``Store.release``."""
-        attempt = self._owned(claim, finished)
-        if attempt is None:
-            return Ownership.LOST
-        attempt.token, attempt.until = None, 0.0
-        attempt.note(finished, owed)
-        attempt.fail(self._clock(), error)
-        attempt.attempt -= not began
-        return Ownership.HELD
+        known = self._known(claim.key)
+        ownership, record = life.release(
+            known, self._moment(), claim, finished, error, owed=owed, began=began
+        )
+        return self._written(claim.key, known, ownership, record)
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Refuse: this store keeps no bodies."""
@@ -191,42 +142,35 @@ class MemoryStore:
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter without a body; see ``Store.bury``."""
-        attempt = self._owned(claim, finished)
-        if attempt is None:
-            return Ownership.LOST
-        if delivery is None:
+        known, moment = self._known(claim.key), self._moment()
+        ownership, record = life.bury(known, moment, claim, reason, error, finished, owed)
+        if ownership is Ownership.HELD:
             endpoint, _, event_id = claim.key.partition(":")
-            delivery = Delivery(endpoint, event_id, None, self._clock(), b"")
-        del self._attempts[claim.key]
-        attempt.note(finished, owed)
-        attempt.fail(self._clock(), error)
-        self._dead[claim.key] = DeadLetter(
-            delivery=delivery._replace(body=b""),
-            reason=reason,
-            error=error,
-            attempts=attempt.attempt,
-            finished=attempt.finished,
-            buried_at=self._clock(),
-            history=attempt.history,
-            owed=attempt.owed,
-        )
-        return Ownership.HELD
+            delivery = delivery or Delivery(endpoint, event_id, None, moment.unix, b"")
+            self._dead[claim.key] = delivery._replace(body=b""), record
+            self._records.pop(claim.key, None)
+            return ownership
+        return self._written(claim.key, known, ownership, record)
 
     async def dead_letters(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first."""
+        moment = self._moment()
         letters = (
             letter
-            for letter in self._dead.values()
-            if event_type in {None, letter.delivery.event_type}
-            and endpoint in {None, letter.delivery.endpoint}
+            for delivery, record in self._dead.values()
+            if event_type in {None, delivery.event_type} and endpoint in {None, delivery.endpoint}
+            if (letter := life.dead_letter(record, moment, delivery)) is not None
         )
-        return [letter for letter, _ in zip(letters, range(limit), strict=False)]
+        return list(islice(letters, limit))
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter; its body is empty, since this store keeps none."""
-        return self._dead.get(key)
+        if key not in self._dead:
+            return None
+        delivery, record = self._dead[key]
+        return life.dead_letter(record, self._moment(), delivery)
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Refuse: without the body there is nothing to run; see ``Store.replay``."""
@@ -248,7 +192,7 @@ class MemoryStore:
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         """Return how much is in flight and dead, of one endpoint or of all."""
         now = self._clock()
-        live = (key for key, attempt in self._attempts.items() if now < attempt.until)
+        live = (key for key, record in self._records.items() if now < record.until)
         return StoreStats(
             in_flight=sum(1 for key in live if _belongs(key, endpoint)),
             dead=sum(1 for key in self._dead if _belongs(key, endpoint)),
@@ -272,29 +216,39 @@ class MemoryStore:
         since = self._clock() - REMEMBERED_SECONDS
         return tuple(replace(one, seen_at=at) for one, at in seen.items() if at > since)
 
-    def _owned(self, claim: Claimed, finished: frozenset[str]) -> _Attempt | None:
-        """Return the attempt that is the caller's, or remember what has finished without it."""
-        attempt = self._attempts.get(claim.key)
-        if attempt is not None and attempt.token == claim.token:
-            return attempt
-        if attempt is not None and attempt.attempt:
-            attempt.note(finished)
-        letter = self._dead.get(claim.key)
-        if letter is not None:
-            self._dead[claim.key] = replace(
-                letter, finished=letter.finished | finished, owed=letter.owed - finished
-            )
-        return None
+    def _moment(self) -> Moment:
+        now = self._clock()
+        return Moment(now, now, now + self.retention_seconds)
+
+    def _known(self, key: DeliveryKey) -> Record:
+        """Return what is known of an event that is not done."""
+        record = self._records.get(key)
+        if record is not None:
+            return record
+        return self._dead[key][1] if key in self._dead else NEW
+
+    def _written(
+        self, key: DeliveryKey, known: Record, ownership: Ownership, record: Record
+    ) -> Ownership:
+        """Write what a step has changed of an event, and return its answer."""
+        if record is known:
+            return ownership
+        if key in self._dead:
+            self._dead[key] = self._dead[key][0], record
+        else:
+            self._records[key] = record
+        return ownership
 
     def _finish(self, key: DeliveryKey) -> None:
-        self._attempts.pop(key, None)
+        """Remember an event as done; see ``life.complete``."""
+        self._records.pop(key, None)
         self._dead.pop(key, None)
         self._done.pop(key, None)
         self._done[key] = self._clock() + self.retention_seconds
 
     def _make_room(self, now: float) -> None:
         self._prune(now, at_most=2)  # two for each that is added: it keeps up without ever stalling
-        if len(self._done) + len(self._attempts) + len(self._dead) < self._max_records:
+        if len(self._done) + len(self._records) + len(self._dead) < self._max_records:
             return
         if not self._done:
             raise StoreError("the memory store is full of events that are not done yet")
@@ -313,11 +267,11 @@ class MemoryStore:
         while removed < at_most and self._done and next(iter(self._done.values())) <= now:
             self._done.popitem(last=False)
             removed += 1
-        while removed < at_most and self._attempts:
-            oldest = next(iter(self._attempts.values()))
+        while removed < at_most and self._records:
+            oldest = next(iter(self._records.values()))
             if now < max(oldest.expires, oldest.until):
                 break
-            self._attempts.popitem(last=False)
+            self._records.popitem(last=False)
             removed += 1
         return removed
 

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any
 
 from ...errors import StoreError
+from ..life import MAX_HISTORY_ERROR_CHARACTERS, error_text
 from ..values import (
     Claimed,
     ClaimResult,
@@ -76,9 +77,6 @@ SCRIPT = b"\n".join(
 SCRIPT_SHA = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 
 _NONE: frozenset[str] = frozenset()
-_MAX_ERROR_CHARACTERS = 4_000
-# A history is for a person to read; it is written anew with each failure.
-_MAX_HISTORY_ERROR_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +147,8 @@ def read_count(stored: bytes) -> int:
 
 def error_arguments(error: str | None) -> tuple[bytes, bytes]:
     """Return an error's text as a line of a history, and as a letter holds it; bounded."""
-    text = (error or "")[:_MAX_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-    line = json.dumps(text[:_MAX_HISTORY_ERROR_CHARACTERS]).encode() if text else b""
+    text = error_text(error or "")
+    line = json.dumps(text[:MAX_HISTORY_ERROR_CHARACTERS]).encode() if text else b""
     return line, text.encode()
 
 

@@ -121,12 +121,13 @@ class RedisStore:
         clock: Clock = system_clock,
     ) -> None:
         try:
-            server: Hashable = client_or_url
+            server: Hashable
             if isinstance(client_or_url, str):
                 self._place = place_of(client_or_url)
                 server = blake2b(client_or_url.encode()).digest()  # it may hold a password
             else:
                 self._place = place_of_client(client_or_url)
+                server = client_or_url
         finally:
             del client_or_url  # error trackers send the locals of every frame away
         options = self._place.options

@@ -10,25 +10,24 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import apsw
 
+from .. import life
 from ..contract import WORKER_SECONDS
 from ..values import (
     Batch,
     Claimed,
-    Dead,
     Delivery,
     DeliveryKey,
-    Done,
     Entry,
     Full,
     PutResult,
     Stored,
     Taken,
     Token,
-    Waiting,
     delivery_key,
 )
 from .bulk import Claim, claim_new, execute_rows
@@ -41,13 +40,13 @@ __all__ = ["BulkPuts", "InboxTable", "Put", "Sizes"]
 # fsync.
 _SEEN_AGAIN_SECONDS = WORKER_SECONDS / 3
 
-_PUT_BY = "SELECT token FROM inbox WHERE key = ?"
 _SIZE = "SELECT depth, bytes FROM inbox_sizes WHERE endpoint = ?"
 _PUT = """
 INSERT INTO inbox (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 """
 _PUT_BODY = "INSERT INTO inbox_bodies VALUES (?, ?)"
+# FREE.put of what is new.
 _PUT_NEW = """
 INSERT INTO inbox (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
 SELECT column1, column2, column3, column4, column5, column6, column7, ?1, 0
@@ -76,9 +75,7 @@ SELECT id, event_id, event_type, received_at, body
 FROM inbox JOIN inbox_bodies USING (id)
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
-_FORGET = "DELETE FROM inbox WHERE id = ?"
 _NEXT_DUE = "SELECT min(due) FROM inbox WHERE endpoint = ?"
-_SCHEDULE = "UPDATE inbox SET due = ?, delay = ? WHERE id = ?"
 _SCHEDULE_ALL = "UPDATE inbox SET due = ?1, delay = ?2 WHERE id IN ({rows})"
 # Uptime has begun anew, or a caller's own clock was set back.
 _PULL_FORWARD = """
@@ -107,11 +104,6 @@ SELECT i.endpoint, event_id, event_type, received_at, {{body}},
        due, coalesce({LIVE}, 0), coalesce(attempt, 0), finished, coalesce(history, ''),
        coalesce(owed, '')
 FROM inbox AS i LEFT JOIN attempts USING (key)
-"""
-_HASTEN = f"""
-UPDATE inbox SET due = min(due, ?1), delay = 0
-WHERE key = ?2 AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.key = inbox.key AND {LIVE})
-RETURNING 1
 """
 
 # What one take hands over at the most, beside its first event: it holds the file meanwhile. Of puts
@@ -166,20 +158,13 @@ class InboxTable:
         max_bytes: int | None,
     ) -> PutResult:
         """Store a delivery; see ``InboxStore.put``."""
-        claims, digest = self._claims, digest_of(delivery.key)
-        known = claims.look_up(connection, digest)
-        if claims.is_done(known):
-            return Done()
-        is_live = claims.is_live(known)
-        if known.kept is not None:
-            return Waiting() if known.kept and is_live else Dead()
-        if known.waiting_until is not None:
-            return Stored() if connection.execute(_PUT_BY, (digest,)).get == token else Waiting()
-        size = len(delivery.body)
+        digest, size = digest_of(delivery.key), len(delivery.body)
+        known = self._claims.read(connection, digest)
+        result, record = life.put(known, self._claims.moment(), token)
+        if record.queued is None or known.queued is not None:
+            return result
         if not self.has_room(connection, delivery.endpoint, 1, size, max_depth, max_bytes):
             return Full()
-        now = claims.uptime()
-        delay = (known.until or now) - now if is_live else 0.0
         row = connection.execute(
             _PUT,
             (
@@ -189,9 +174,7 @@ class InboxTable:
                 delivery.event_type,
                 delivery.received_at,
                 size,
-                token,
-                now + delay,
-                delay,
+                *record.queued,
             ),
         ).get
         connection.execute(_PUT_BODY, (cast("int", row), delivery.body))
@@ -220,11 +203,13 @@ class InboxTable:
         ids: list[int] = []
         due = _some_bytes_of(rows)
         new: Mapping[int, Claimed] = {}
+        step = life.take_again if is_again else life.take
         if due and not is_again:
             new = self._claim_new(connection, due, endpoint, token, lease)
         for place, row in enumerate(due):
-            claim = new.get(place) or self._claim(
-                connection, row, endpoint, token, lease, again=is_again
+            key = delivery_key(endpoint, row[1])
+            claim = new.get(place) or self._claims.step(
+                connection, key, partial(step, key=key, token=token, lease=lease)
             )
             if claim is not None:
                 taken.append(Taken(claim, Delivery(endpoint, *row[1:])))
@@ -252,37 +237,6 @@ class InboxTable:
             execute_rows(connection, _SCHEDULE_ALL, (now + lease, lease), ids)
         return new
 
-    def _claim(
-        self,
-        connection: apsw.Connection,
-        row: _Row,
-        endpoint: str,
-        token: Token,
-        lease: float,
-        *,
-        again: bool,
-    ) -> Claimed | None:
-        """Claim one event that is due, or find it claimed by the same call made before."""
-        claims, key = self._claims, delivery_key(endpoint, row[1])
-        digest = digest_of(key)
-        known = claims.look_up(connection, digest)
-        if claims.is_done(known) or known.kept is not None:
-            # A process of a version without an inbox has settled it.
-            connection.execute(_FORGET, (row[0],))
-            return None
-        is_ours = claims.is_live(known) and known.owner == token
-        if claims.is_live(known) and not is_ours:
-            # An attempt inside a request, in a process without the inbox, was extended meanwhile.
-            until = known.until or 0.0
-            connection.execute(_SCHEDULE, (until, until - claims.uptime(), row[0]))
-            return None
-        if again and not is_ours:
-            return None
-        connection.execute(_SCHEDULE, (claims.uptime() + lease, lease, row[0]))
-        if is_ours:
-            return claims.renew(connection, key, digest, known, token, lease)
-        return claims.grant(connection, key, digest, known, token, lease)
-
     def retire(self, connection: apsw.Connection, worker: str) -> None:
         """Forget a worker; see ``InboxStore.retire``."""
         connection.execute(_FORGET_WORKER, (worker,))
@@ -304,11 +258,6 @@ class InboxTable:
         query = _ENTRY.format(body=body) + "WHERE key = ?2"
         row = connection.execute(query, (self._claims.uptime(), digest_of(key))).fetchone()
         return None if row is None else self._entry(row)
-
-    def hasten(self, connection: apsw.Connection, key: DeliveryKey) -> bool:
-        """Make a waiting event due now; see ``InboxStore.hasten``."""
-        bindings = (self._claims.uptime(), digest_of(key))
-        return connection.execute(_HASTEN, bindings).get is not None
 
     def sizes(self, connection: apsw.Connection, endpoint: str | None) -> Sizes:
         """Return how much waits, for how long, and how many work on it."""
@@ -345,7 +294,7 @@ class InboxTable:
         delivery, (due, in_flight, attempts, finished, history, owed) = row[:5], row[5:]
         return Entry(
             delivery=Delivery(*delivery),
-            due_at=self._claims.unix_time(due),
+            due_at=self._claims.moment().unix_time(due),
             in_flight=bool(in_flight),
             attempts=attempts,
             finished=load_names(finished),

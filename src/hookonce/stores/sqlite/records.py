@@ -1,4 +1,4 @@
-"""How keys, names, errors and histories are written into SQLite's columns, and read again."""
+"""How keys, names, histories and records are written into SQLite's columns, and read again."""
 
 from __future__ import annotations
 
@@ -6,32 +6,29 @@ import json
 from hashlib import blake2b
 from typing import Any
 
-from ..values import DeadLetter, DeadReason, Delivery, DeliveryKey, FailedAttempt
+from ..life import Letter, Queued, Record
+from ..values import DeadReason, DeliveryKey, FailedAttempt
 
 __all__ = [
-    "add_failure",
+    "COLUMNS",
     "digest_of",
+    "dump_history",
     "dump_names",
-    "error_text",
     "load_history",
     "load_names",
-    "read_letter",
+    "load_record",
 ]
 
-_MAX_ERROR_CHARACTERS = 4_000
-# A history is for a person to read; it is written anew with each failure.
-_MAX_HISTORY = 20
-_MAX_HISTORY_ERROR_CHARACTERS = 1_000
+COLUMNS = """
+a.token, a.until, a.lease, a.attempt, a.finished, a.owed, a.history, a.expires,
+l.reason, l.error, l.buried_at, l.kept, l.attempts, l.finished, l.owed, l.history
+"""
+"""What ``load_record`` reads, of a row of attempts and one of dead."""
 
 
 def digest_of(key: DeliveryKey) -> bytes:
     """Return the 16 bytes an event is found by."""
     return blake2b(key.encode(), digest_size=16).digest()
-
-
-def error_text(error: str) -> str:
-    """Return the text, bounded, with an escape for what no encoding can hold."""
-    return error[:_MAX_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()
 
 
 def dump_names(finished: frozenset[str]) -> str:
@@ -44,29 +41,46 @@ def load_names(text: str | None) -> frozenset[str]:
     return frozenset(json.loads(text)) if text else frozenset()
 
 
-def add_failure(history: str, failure: FailedAttempt) -> str:
-    """Return a history's text with one failure more, and its oldest ones left out at need."""
-    entries = json.loads(history) if history else []
-    error = failure.error[:_MAX_HISTORY_ERROR_CHARACTERS]
-    entries.append([failure.number, failure.ended_at, error])
-    return json.dumps(entries[-_MAX_HISTORY:])
+def dump_history(history: tuple[FailedAttempt, ...]) -> str:
+    """Return failures as a column's text."""
+    if not history:
+        return ""
+    return json.dumps([[failure.number, failure.ended_at, failure.error] for failure in history])
 
 
-def load_history(text: str) -> tuple[FailedAttempt, ...]:
-    """Return the failures in a history's text."""
+def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
+    """Return the failures in a column's text."""
     return tuple(FailedAttempt(*entry) for entry in json.loads(text)) if text else ()
 
 
-def read_letter(row: Any) -> DeadLetter:
-    """Return the dead letter in a row: the delivery's columns, then the letter's."""
-    delivery, (reason, error, attempts, finished, buried_at, history, owed) = row[:5], row[5:]
-    return DeadLetter(
-        delivery=Delivery(*delivery),
-        reason=DeadReason(reason),
-        error=error,
-        attempts=attempts,
-        finished=load_names(finished),
-        buried_at=buried_at,
-        history=load_history(history),
-        owed=load_names(owed),
+def load_record(
+    columns: tuple[Any, ...], queued: Queued | None = None, done_until: int | None = None
+) -> Record:
+    """Return what is known of an event.
+
+    Args:
+        columns: those of ``COLUMNS``, with NULL where there is no such row.
+        queued: its place in the inbox.
+        done_until: of a done one, until when that is remembered.
+
+    """
+    token, until, lease, *counted, expires = columns[:8]
+    reason, error, buried_at, is_kept, *counted_with_letter = columns[8:]
+    letter = None
+    if reason is not None:
+        letter = Letter(DeadReason(reason), error, buried_at, bool(is_kept))
+    # A letter outlives the row of its attempts.
+    attempt, finished, owed, history = counted_with_letter if until is None else counted
+    return Record(
+        token,
+        until or 0.0,
+        lease or 0.0,
+        attempt or 0,
+        load_names(finished),
+        load_names(owed),
+        load_history(history),
+        expires or 0.0,
+        queued,
+        letter,
+        done_until or 0.0,
     )

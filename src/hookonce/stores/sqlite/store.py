@@ -11,11 +11,12 @@ import asyncio
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import apsw
 
 from ...clock import Clock, system_clock
+from .. import life
 from ..applications import Application
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..values import (
@@ -33,12 +34,14 @@ from ..values import (
     Token,
 )
 from .bulk import BulkClaims, BulkCompletions, Claim, Completion
-from .claims import Claims, Owned, OwnedStep
+from .claims import Claims, LifeStep
 from .inbox import BulkPuts, InboxTable, Put
 from .register import register
 from .writer import Writer
 
 __all__ = ["SQLiteStore"]
+
+T = TypeVar("T")
 
 # One step of pruning reads this many keys: a few milliseconds in which no claim can run.
 _PRUNE_KEYS = 2_000
@@ -114,8 +117,9 @@ class SQLiteStore:
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
-        return await self._writer.run(
-            lambda connection: self._claims.replay(connection, key, token, lease),
+        return await self._step(
+            key,
+            lambda record, moment: life.replay(record, moment, key, token, lease),
             may_be_dropped=True,
         )
 
@@ -123,11 +127,9 @@ class SQLiteStore:
         self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
     ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
-
-        def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.extend(connection, owned, claim.lease, finished, owed)
-
-        return await self._as_owner(claim, step, finished)
+        return await self._step(
+            claim.key, lambda record, moment: life.extend(record, moment, claim, finished, owed)
+        )
 
     async def release(
         self,
@@ -147,15 +149,17 @@ class SQLiteStore:
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
-
-        def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.keep(connection, owned, delivery)
-
-        return await self._as_owner(claim, step)
+        return await self._step(
+            claim.key, lambda record, moment: life.keep(record, moment, claim), delivery
+        )
 
     async def keep_in_flight(self, delivery: Delivery) -> None:
         """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
-        await self._writer.run(lambda connection: self._claims.keep_in_flight(connection, delivery))
+        await self._step(
+            delivery.key,
+            lambda record, moment: (None, life.keep_in_flight(record, moment)),
+            delivery,
+        )
 
     async def bury(
         self,
@@ -168,11 +172,11 @@ class SQLiteStore:
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter; see ``Store.bury``."""
-
-        def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.bury(connection, owned, reason, error, finished, owed, delivery)
-
-        return await self._as_owner(claim, step, finished)
+        return await self._step(
+            claim.key,
+            lambda record, moment: life.bury(record, moment, claim, reason, error, finished, owed),
+            delivery,
+        )
 
     async def dead_letters(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
@@ -188,7 +192,7 @@ class SQLiteStore:
 
     async def discard(self, key: DeliveryKey) -> bool:
         """Forget a dead letter and remember the event as done; see ``Store.discard``."""
-        return await self._writer.run(lambda connection: self._claims.discard(connection, key))
+        return await self._step(key, life.discard)
 
     async def prune(self) -> int:
         """Remove records whose retention is over, in small steps, and return how many."""
@@ -246,11 +250,12 @@ class SQLiteStore:
         began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox; see ``InboxStore.retry``."""
-
-        def step(connection: apsw.Connection, owned: Owned) -> None:
-            self._claims.release(connection, owned, finished, error, after, owed, began=began)
-
-        return await self._as_owner(claim, step, finished)
+        return await self._step(
+            claim.key,
+            lambda record, moment: life.release(
+                record, moment, claim, finished, error, owed=owed, began=began, after=after
+            ),
+        )
 
     async def wait(self, endpoint: str, seconds: float) -> None:
         """Return when there may be something to take; see ``InboxStore.wait``.
@@ -282,7 +287,7 @@ class SQLiteStore:
 
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
-        return await self._writer.run(lambda connection: self._inbox.hasten(connection, key))
+        return await self._step(key, life.hasten)
 
     @property
     def place(self) -> Path:
@@ -297,11 +302,17 @@ class SQLiteStore:
             lambda connection: register(connection, self._clock(), endpoint, application)
         )
 
-    async def _as_owner(
-        self, claim: Claimed, step: OwnedStep, finished: frozenset[str] = _NONE
-    ) -> Ownership:
+    async def _step(
+        self,
+        key: DeliveryKey,
+        step: LifeStep[T],
+        delivery: Delivery | None = None,
+        *,
+        may_be_dropped: bool = False,
+    ) -> T:
         return await self._writer.run(
-            lambda connection: self._claims.as_owner(connection, claim, step, finished)
+            lambda connection: self._claims.step(connection, key, step, delivery),
+            may_be_dropped=may_be_dropped,
         )
 
     def _log_state(self) -> tuple[int, int] | None:

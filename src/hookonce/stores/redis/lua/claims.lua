@@ -1,15 +1,15 @@
 -- Claims: one owner at a time, by a token; and how their owners settle them.
 
 local function claim(key, record, token, lease)
-  if is_live(record) then
+  if is_live(record) then -- CLAIMED.claim, TAKEN.claim, KEPT.claim, REPLAYED.claim, REPLAYED.replay
     cap(key, record)
     if record.token == token then
       return {'C', tostring(record.attempt), record.finished, text(record.lease), record.owed}
     end
     return {'F', text(record.ends)}
   end
-  if record.endpoint then return {'F', text(math.max(due_of(record), now))} end
-  grant(key, record, token, lease)
+  if record.endpoint then return {'F', text(math.max(due_of(record), now))} end -- WAITING.claim
+  grant(key, record, token, lease) -- FREE.claim, INTERRUPTED.replay, DEAD.replay
   write_record(key, record)
   set_live(key, record.ends)
   return {'C', tostring(record.attempt), record.finished, text(lease), record.owed}
@@ -28,8 +28,8 @@ function ops.claim(arg)
     return 'C'
   end
   record = record_of(key) or new_record()
-  if record.done_until then return {'D'} end
-  if record.letter and not is_live(record) then return {'X'} end
+  if record.done_until then return {'D'} end -- DONE.claim
+  if record.letter and not is_live(record) then return {'X'} end -- INTERRUPTED.claim, DEAD.claim
   return claim(key, record, token, lease)
 end
 
@@ -49,13 +49,10 @@ function ops.extend(arg)
   if not record then return lose(key, arg[4]) end
   pass_when_full()
   record.ends = now + lease
-  note(key, record, arg[4], arg[5])
+  note(record, arg[4], arg[5])
+  -- FREE.extend, CLAIMED.extend, KEPT.extend, INTERRUPTED.extend, DEAD.extend, REPLAYED.extend
   set_live(key, record.ends)
-  if record.endpoint then
-    set_due(key, record, lease)
-  elseif record.letter == 'kept' then
-    redis.call('HSET', base .. ':l:' .. key, 'until', text(record.ends))
-  end
+  if record.endpoint then set_due(key, record, lease) end -- WAITING.extend, TAKEN.extend
   write_record(key, record)
   return HELD
 end
@@ -66,22 +63,23 @@ function ops.give_back(arg)
   local record = owned(key, arg[2])
   if not record then return repeated(key, nonce, arg[4]) end
   pass_when_full()
-  note(key, record, arg[4], arg[8])
+  note(record, arg[4], arg[8])
   if failure ~= '' then
     record.history = with_failure(record.history, record.attempt, now, failure)
   end
   if arg[9] ~= '1' then record.attempt = record.attempt - 1 end
-  end_claim(key, record, nonce)
-  if record.endpoint then
+  end_claim(key, record, nonce) -- FREE.release, CLAIMED.release, DEAD.release, REPLAYED.release
+  if record.endpoint then -- WAITING.release, TAKEN.release
     set_due(key, record, tonumber(arg[7]))
-  elseif record.letter == 'kept' then
-    write_letter(key, record, 'dead', nil, {'reason', 'exhausted', 'error', arg[6],
-      'attempts', record.attempt, 'history', record.history})
+  elseif record.letter == 'kept' then -- KEPT.release, INTERRUPTED.release
+    write_letter(key, record, 'dead', nil, 'exhausted', arg[6])
   end
   write_record(key, record)
   return HELD
 end
 
+-- FREE.complete, CLAIMED.complete, WAITING.complete, TAKEN.complete, KEPT.complete, INTERRUPTED.complete,
+-- DEAD.complete, REPLAYED.complete, DONE.complete
 local function finish(key, nonce)
   pass_when_full()
   local known = unpacked(redis.call('SET', name_of(key), cmsgpack.pack(now + retention, nonce),
@@ -104,11 +102,12 @@ function ops.discard(arg)
   local record = record_of(key)
   if record and record.done_until then return record.discarded == nonce and '1' or '0' end
   if not is_visible(record) then return '0' end
-  finish(key, nonce)
+  finish(key, nonce) -- INTERRUPTED.discard, DEAD.discard, REPLAYED.discard
   return '1'
 end
 
 -- key, token, nonce, finished, error as JSON or '', error, reason, owed, delivery[6] if given
+-- FREE.bury, CLAIMED.bury, WAITING.bury, TAKEN.bury, KEPT.bury, INTERRUPTED.bury, DEAD.bury, REPLAYED.bury
 function ops.bury(arg)
   local key, nonce = arg[1], arg[3]
   local record = owned(key, arg[2])
@@ -126,11 +125,9 @@ function ops.bury(arg)
     record.history = with_failure(record.history, record.attempt, now, arg[5])
   end
   pass_when_full()
-  note(key, record, arg[4], arg[8])
+  note(record, arg[4], arg[8])
   if record.endpoint then forget_entry(key, record) end
-  write_letter(key, record, 'dead', delivery, {'reason', arg[7], 'error', arg[6],
-    'attempts', record.attempt, 'finished', record.finished, 'owed', record.owed,
-    'history', record.history})
+  write_letter(key, record, 'dead', delivery, arg[7], arg[6])
   end_claim(key, record, nonce)
   write_record(key, record)
   return HELD

@@ -64,9 +64,10 @@ end
 
 -- What is not stored because the event is known, as the answer to its put.
 local function refusal(record, token)
-  if record.done_until then return 'D' end
-  if record.letter then return record.letter == 'kept' and is_live(record) and 'W' or 'X' end
-  if record.endpoint then return record.put == token and 'S' or 'W' end
+  if record.done_until then return 'D' end -- DONE.put
+  if is_hidden(record) then return 'W' end -- KEPT.put
+  if record.letter then return 'X' end -- INTERRUPTED.put, DEAD.put, REPLAYED.put
+  if record.endpoint then return record.put == token and 'S' or 'W' end -- WAITING.put, TAKEN.put
   return nil
 end
 
@@ -81,9 +82,9 @@ function ops.put(arg)
   if most and counts.depth >= most then return 'F' end
   if most_bytes and counts.bytes + #body > most_bytes then return 'F' end
 
-  record = record or new_record()
+  record = record or new_record() -- FREE.put
   local delay = 0
-  if is_live(record) then
+  if is_live(record) then -- CLAIMED.put
     cap(key, record)
     delay = record.ends - now
   end
@@ -215,7 +216,7 @@ function ops.take(arg)
     local key = key_of(member)
     local found_both = redis.call('MGET', name_of(key), body_name(key))
     local record, body = unpacked(found_both[1]), found_both[2]
-    if is_live(record) then
+    if is_live(record) then -- TAKEN.take, by an attempt inside a request that was extended meanwhile
       cap(key, record)
       set_due(key, record, record.ends - now)
       write_record(key, record)
@@ -224,7 +225,7 @@ function ops.take(arg)
     else
       bytes = bytes + #body
       if #found > 0 and bytes > MOST_TAKEN_BYTES then break end
-      grant(key, record, token, lease)
+      grant(key, record, token, lease) -- WAITING.take
       set_live(key, record.ends)
       set_due(key, record, lease)
       write_record(key, record)

@@ -1,8 +1,5 @@
 -- Dead letters, and deliveries kept for the case that a claim ends unsettled.
 
-local LETTER = {'endpoint', 'event_id', 'type', 'received', 'reason', 'error', 'attempts',
-  'finished', 'at', 'history', 'until', 'seq', 'owed'}
-
 -- A delivery that was kept is no dead letter while an attempt at its event still runs.
 local function is_hidden(record)
   return record.letter == 'kept' and is_live(record)
@@ -14,7 +11,7 @@ end
 
 -- `delivery` is {endpoint, event_id, has_type, type, received, body}; nil leaves what is kept.
 -- Leaves the record to be written.
-local function write_letter(key, record, kind, delivery, facts)
+local function write_letter(key, record, kind, delivery, reason, failure)
   local name = base .. ':l:' .. key
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
   local endpoint, seq = known[1], known[2]
@@ -24,7 +21,7 @@ local function write_letter(key, record, kind, delivery, facts)
       'received', delivery[5], 'body', delivery[6], 'seq', seq)
     if delivery[3] == '1' then redis.call('HSET', name, 'type', delivery[4]) end
   end
-  redis.call('HSET', name, 'at', text(now), unpack(facts))
+  redis.call('HSET', name, 'at', text(now), 'reason', reason, 'error', failure)
   for _, index in ipairs({base .. ':x', base .. ':x:' .. endpoint}) do
     place(index, seq .. ':' .. key, text(now))
   end
@@ -40,11 +37,13 @@ local function forget_letter(key)
   place(base .. ':x:' .. known[1], known[2] .. ':' .. key, nil)
 end
 
+-- FREE.keep, CLAIMED.keep, FREE.keep_in_flight, CLAIMED.keep_in_flight; in every other state there is an
+-- entry or a letter: WAITING.keep, TAKEN.keep, KEPT.keep, INTERRUPTED.keep, DEAD.keep, REPLAYED.keep,
+-- WAITING.keep_in_flight, TAKEN.keep_in_flight, KEPT.keep_in_flight, INTERRUPTED.keep_in_flight,
+-- DEAD.keep_in_flight, REPLAYED.keep_in_flight
 local function keep(key, delivery, record)
-  local ends = record.token and text(record.ends) or ''
-  write_letter(key, record, 'kept', delivery, {'reason', 'interrupted', 'error', '',
-    'attempts', record.attempt, 'finished', record.finished, 'owed', record.owed,
-    'history', record.history, 'until', ends})
+  if record.endpoint or record.letter then return end
+  write_letter(key, record, 'kept', delivery, 'interrupted', '')
   write_record(key, record)
 end
 
@@ -52,22 +51,24 @@ local function letter_reply(key, with_body)
   local record = unfinished(key)
   if not is_visible(record) then return nil end
   local name = base .. ':l:' .. key
-  local found = redis.call('HMGET', name, unpack(LETTER))
+  local found = redis.call('HMGET', name,
+    'endpoint', 'event_id', 'type', 'received', 'reason', 'error', 'at', 'seq')
   if not found[1] then return nil end -- somebody has deleted it, or a full server evicted it
-  if record.letter == 'kept' and found[11] ~= '' then
-    found[10] = with_failure(found[10], tonumber(found[7]) or 0, tonumber(found[11]) or 0, INTERRUPTED)
+  local attempts, history = record.attempt, record.history
+  if is_live(record) then
+    attempts = attempts - 1 -- the one under way may yet succeed
+  elseif record.token then
+    history = with_failure(history, attempts, record.ends, INTERRUPTED)
   end
-  found[11] = with_body and redis.call('HGET', name, 'body') or ''
-  return found
+  return {found[1], found[2], found[3], found[4], found[5], found[6], tostring(attempts), record.finished,
+    found[7], history, with_body and redis.call('HGET', name, 'body') or '', found[8], record.owed}
 end
 
 -- key, token, delivery[6]
 function ops.keep(arg)
   local key, record = arg[1], owned(arg[1], arg[2])
   if not record then return LOST end
-  if not record.endpoint then
-    keep(key, {unpack(arg, 3, 8)}, record)
-  end
+  keep(key, {unpack(arg, 3, 8)}, record)
   return HELD
 end
 
@@ -75,7 +76,7 @@ end
 function ops.keep_in_flight(arg)
   local key = arg[1]
   local record = record_of(key) or new_record()
-  if record.done_until or record.letter or record.endpoint then return HELD end
+  if record.done_until then return HELD end -- DONE.keep_in_flight
   keep(key, {unpack(arg, 2, 7)}, record)
   return HELD
 end

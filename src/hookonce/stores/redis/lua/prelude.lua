@@ -23,6 +23,9 @@
 -- server took twice as long: a claim 12 µs, now 6; put 17 and 10, take 20 and 12, completion 9 and 5
 -- (of an entry 16 and 9), in calls of 32 steps.
 --
+-- What a step answers, and what becomes of the event, is written in life.py; the rows of its table
+-- that a line stands for are named beside it, as FREE.claim.
+--
 -- A step reads and checks before it writes, so that an error leaves nothing half done.
 
 local base, now, retention, channel = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]

@@ -63,6 +63,7 @@ local function write_record(key, record)
   end
 end
 
+-- A lease ends by itself: CLAIMED.expire, TAKEN.expire, KEPT.expire, REPLAYED.expire.
 local function is_live(record)
   return record ~= nil and not record.done_until and now < record.ends
 end
@@ -93,13 +94,9 @@ local function owned(key, token)
 end
 
 -- What has finished is owed no more. Leaves the record to be written.
-local function note(key, record, finished, owed)
-  local known_finished, known_owed = record.finished, record.owed
-  record.finished = union(known_finished, finished)
-  record.owed = without(union(known_owed, owed), record.finished)
-  if record.letter and (record.finished ~= known_finished or record.owed ~= known_owed) then
-    redis.call('HSET', base .. ':l:' .. key, 'finished', record.finished, 'owed', record.owed)
-  end
+local function note(record, finished, owed)
+  record.finished = union(record.finished, finished)
+  record.owed = without(union(record.owed, owed), record.finished)
 end
 
 -- Of a claim that was lost, what has finished is a fact all the same. Without an attempt there is
@@ -108,7 +105,7 @@ local function lose(key, finished)
   local record = finished ~= '' and unfinished(key)
   if record and record.attempt > 0 then
     pass_when_full()
-    note(key, record, finished, '')
+    note(record, finished, '')
     write_record(key, record)
   end
   return LOST

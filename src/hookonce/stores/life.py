@@ -1,0 +1,612 @@
+"""The life of an event: its states, the steps between them, and what each step answers.
+
+This file has values and pure functions. It reads no clock, makes no token and keeps nothing: a
+store brings the record of an event and the moment, and writes the record that it gets back. The
+memory store calls every function; SQLite does too, but for the first claim, put and completion of
+many events at once, which are rows of the table written as SQL; the Redis store's Lua is a second
+writing of it. Both name the rows they stand for, as FREE.claim.
+
+    FREE         new, or given back: whoever brings it claims it
+    CLAIMED      an attempt runs
+    WAITING      in the inbox
+    TAKEN        in the inbox, and an attempt runs
+    KEPT         an attempt runs; the delivery is kept for the case that it fails
+    INTERRUPTED  the delivery is kept, and no attempt runs any more: a dead letter
+    DEAD         a dead letter
+    REPLAYED     a dead letter, and an attempt at it runs
+    DONE         handled, or discarded by a person
+
+Four rules hold in every state and are no rows:
+
+- A claim has an owner, by its token. Only the owner extends, releases, keeps and buries; to anybody
+  else the claim is lost, and nothing changes. When a lease runs out the owner stays, until somebody
+  else takes the event or it is settled.
+- Who asks with the token of a live claim, or of the put, gets the first answer again.
+- A success is a fact. What has finished is remembered from a lost claim too, unless the event is
+  done, and is never owed again. That the event is handled anybody may record, in any state.
+- Every claim that is granted counts an attempt. One that its owner gives back without having begun
+  a handler is taken off again; one whose lease runs out is not.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from .values import (
+    INTERRUPTED,
+    Claimed,
+    ClaimResult,
+    Dead,
+    DeadLetter,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    Done,
+    FailedAttempt,
+    InFlight,
+    Ownership,
+    PutResult,
+    Stored,
+    Token,
+    Waiting,
+)
+
+__all__ = [
+    "LIFE",
+    "MAX_HISTORY_ERROR_CHARACTERS",
+    "NEW",
+    "Answer",
+    "Letter",
+    "Moment",
+    "Queued",
+    "Record",
+    "State",
+    "Step",
+    "bury",
+    "claim",
+    "complete",
+    "dead_letter",
+    "discard",
+    "error_text",
+    "extend",
+    "hasten",
+    "keep",
+    "keep_in_flight",
+    "put",
+    "release",
+    "replay",
+    "state_of",
+    "take",
+    "take_again",
+]
+
+
+class State(Enum):
+    """What an event is to somebody who asks for it now."""
+
+    FREE = "free"
+    CLAIMED = "claimed"
+    WAITING = "waiting"
+    TAKEN = "taken"
+    KEPT = "kept"
+    INTERRUPTED = "interrupted"
+    DEAD = "dead"
+    REPLAYED = "replayed"
+    DONE = "done"
+
+    __hash__ = object.__hash__  # members are looked up at every claim; Enum hashes their names
+
+
+class Step(Enum):
+    """What can be done to an event. The last four only its owner may take."""
+
+    CLAIM = "claim"
+    PUT = "put"
+    TAKE = "take"
+    REPLAY = "replay"
+    DISCARD = "discard"
+    KEEP_IN_FLIGHT = "keep_in_flight"
+    COMPLETE = "complete"
+    EXPIRE = "expire"
+    EXTEND = "extend"
+    RELEASE = "release"
+    """``InboxStore.retry`` is a release, after which an event of the inbox is due later."""
+    KEEP = "keep"
+    BURY = "bury"
+
+    __hash__ = object.__hash__
+
+
+class Answer(Enum):
+    """What a step answers."""
+
+    GRANTED = "granted"
+    IN_FLIGHT = "in flight"
+    STORED = "stored"
+    WAITING = "waiting"
+    DEAD = "dead"
+    DONE = "done"
+    TAKEN = "taken"
+    """The step was taken; of the owner's four, ``Ownership.HELD``."""
+
+
+class Then(NamedTuple):
+    """What a step answers, and the state after it."""
+
+    answer: Answer
+    state: State
+
+
+# A step that is not in its state's rows finds nothing to do and changes nothing: there is nothing
+# to take or to replay, no letter to discard, no lease to run out, and of what is done no owner.
+LIFE: dict[State, dict[Step, Then]] = {
+    State.FREE: {
+        Step.CLAIM: Then(Answer.GRANTED, State.CLAIMED),
+        Step.PUT: Then(Answer.STORED, State.WAITING),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXTEND: Then(Answer.TAKEN, State.CLAIMED),
+        Step.RELEASE: Then(Answer.TAKEN, State.FREE),
+        Step.KEEP: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.CLAIMED: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.CLAIMED),
+        # By a process without an inbox: it is due when that attempt's lease ends.
+        Step.PUT: Then(Answer.STORED, State.TAKEN),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXPIRE: Then(Answer.TAKEN, State.FREE),
+        Step.EXTEND: Then(Answer.TAKEN, State.CLAIMED),
+        Step.RELEASE: Then(Answer.TAKEN, State.FREE),
+        Step.KEEP: Then(Answer.TAKEN, State.KEPT),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.WAITING: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.WAITING),
+        Step.PUT: Then(Answer.WAITING, State.WAITING),
+        Step.TAKE: Then(Answer.GRANTED, State.TAKEN),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.WAITING),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXTEND: Then(Answer.TAKEN, State.TAKEN),
+        Step.RELEASE: Then(Answer.TAKEN, State.WAITING),
+        Step.KEEP: Then(Answer.TAKEN, State.WAITING),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.TAKEN: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.TAKEN),
+        Step.PUT: Then(Answer.WAITING, State.TAKEN),
+        Step.TAKE: Then(Answer.IN_FLIGHT, State.TAKEN),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.TAKEN),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXPIRE: Then(Answer.TAKEN, State.WAITING),
+        Step.EXTEND: Then(Answer.TAKEN, State.TAKEN),
+        Step.RELEASE: Then(Answer.TAKEN, State.WAITING),
+        Step.KEEP: Then(Answer.TAKEN, State.TAKEN),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.KEPT: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.KEPT),
+        Step.PUT: Then(Answer.WAITING, State.KEPT),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXPIRE: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.EXTEND: Then(Answer.TAKEN, State.KEPT),
+        # Nobody will bring it again.
+        Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
+        Step.KEEP: Then(Answer.TAKEN, State.KEPT),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.INTERRUPTED: {
+        Step.CLAIM: Then(Answer.DEAD, State.INTERRUPTED),
+        Step.PUT: Then(Answer.DEAD, State.INTERRUPTED),
+        Step.REPLAY: Then(Answer.GRANTED, State.REPLAYED),
+        Step.DISCARD: Then(Answer.TAKEN, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXTEND: Then(Answer.TAKEN, State.KEPT),
+        Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
+        Step.KEEP: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.DEAD: {
+        Step.CLAIM: Then(Answer.DEAD, State.DEAD),
+        Step.PUT: Then(Answer.DEAD, State.DEAD),
+        Step.REPLAY: Then(Answer.GRANTED, State.REPLAYED),
+        Step.DISCARD: Then(Answer.TAKEN, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.DEAD),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXTEND: Then(Answer.TAKEN, State.REPLAYED),
+        Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
+        Step.KEEP: Then(Answer.TAKEN, State.DEAD),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.REPLAYED: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.REPLAYED),
+        Step.PUT: Then(Answer.DEAD, State.REPLAYED),
+        Step.REPLAY: Then(Answer.IN_FLIGHT, State.REPLAYED),
+        Step.DISCARD: Then(Answer.TAKEN, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.REPLAYED),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXPIRE: Then(Answer.TAKEN, State.DEAD),
+        Step.EXTEND: Then(Answer.TAKEN, State.REPLAYED),
+        Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
+        Step.KEEP: Then(Answer.TAKEN, State.REPLAYED),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.DONE: {
+        Step.CLAIM: Then(Answer.DONE, State.DONE),
+        Step.PUT: Then(Answer.DONE, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.DONE),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+    },
+}
+
+# A history is for a person to read; it is written anew with each failure.
+_MAX_HISTORY = 20
+MAX_HISTORY_ERROR_CHARACTERS = 1_000
+_MAX_ERROR_CHARACTERS = 4_000
+
+_NONE: frozenset[str] = frozenset()
+
+
+class Queued(NamedTuple):
+    """An event's place in the inbox.
+
+    Attributes:
+        put: the token it was put with.
+        due: when it may be taken, by the clock of leases.
+        delay: by how much that was put off.
+
+    """
+
+    put: Token
+    due: float
+    delay: float
+
+
+class Letter(NamedTuple):
+    """A dead letter, or a delivery kept for the case that its event's claim ends unsettled."""
+
+    reason: DeadReason
+    error: str
+    buried_at: float
+    is_kept: bool
+
+
+class Record(NamedTuple):
+    """What is known of an event.
+
+    Attributes:
+        token: the owner's; None if the last claim was settled, or there was none.
+        until: when the lease ends, by the clock of leases.
+        lease: seconds that it lasts.
+        attempt: how many attempts count.
+        finished: the handlers that have succeeded.
+        owed: the handlers known to have failed or not run.
+        history: the last failed attempts.
+        expires: until when it is remembered if nobody asks for it, in Unix time.
+        queued: its place in the inbox.
+        letter: of a dead or kept one.
+        done_until: of a done one, until when that is remembered, in Unix time.
+
+    """
+
+    token: Token | None = None
+    until: float = 0.0
+    lease: float = 0.0
+    attempt: int = 0
+    finished: frozenset[str] = _NONE
+    owed: frozenset[str] = _NONE
+    history: tuple[FailedAttempt, ...] = ()
+    expires: float = 0.0
+    queued: Queued | None = None
+    letter: Letter | None = None
+    done_until: float = 0.0
+
+
+NEW = Record()
+"""Of an event that nothing is known of."""
+
+
+class Moment(NamedTuple):
+    """When a step is taken.
+
+    Attributes:
+        now: by the clock of leases.
+        unix: Unix time.
+        expires: until when is remembered what is granted or done now, in Unix time.
+
+    """
+
+    now: float
+    unix: float
+    expires: float
+
+    def unix_time(self, at: float) -> float:
+        """Return the Unix time that a time of the clock of leases stands for."""
+        return self.unix + (at - self.now)
+
+
+def state_of(record: Record, moment: Moment) -> State:
+    """Return the state an event is in; it ends by itself when a lease does."""
+    if moment.unix < record.done_until:
+        return State.DONE
+    is_live = moment.now < record.until
+    if record.letter is not None:
+        if record.letter.is_kept:
+            return State.KEPT if is_live else State.INTERRUPTED
+        return State.REPLAYED if is_live else State.DEAD
+    if record.queued is not None:
+        return State.TAKEN if is_live else State.WAITING
+    return State.CLAIMED if is_live else State.FREE
+
+
+def claim(
+    record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
+) -> tuple[ClaimResult, Record]:
+    """Claim an event for so many seconds."""
+    if record is NEW:  # FREE.claim, as for nearly every delivery
+        return _granted(record, moment, key, token, lease)
+    return _claim(record, moment, Step.CLAIM, key, token, lease)
+
+
+def replay(
+    record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
+) -> tuple[ClaimResult | None, Record]:
+    """Claim a dead letter, which stays one; None where there is none."""
+    record = _capped(record, moment)
+    if Step.REPLAY not in LIFE[state_of(record, moment)]:
+        return None, record
+    result, after = _claim(record, moment, Step.REPLAY, key, token, lease)
+    if after.letter is not None and after.letter.is_kept:
+        after = after._replace(letter=after.letter._replace(is_kept=False))
+    return result, after
+
+
+def take(
+    record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
+) -> tuple[Claimed | None, Record]:
+    """Claim an event of the inbox that is due; None if somebody is at it.
+
+    One that is not in the inbox by its state, since something else has settled it, is taken out.
+    """
+    if Step.TAKE not in LIFE[state_of(record, moment)]:
+        return None, record._replace(queued=None)
+    result, record = _claim(record, moment, Step.TAKE, key, token, lease)
+    if isinstance(result, Claimed):
+        record = record._replace(until=moment.now + lease, lease=lease)
+        return _own(record, key, token), _scheduled(record, moment, lease)
+    # An attempt inside a request, in a process without the inbox, was extended meanwhile.
+    return None, _scheduled(record, moment, record.until - moment.now)
+
+
+def take_again(
+    record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
+) -> tuple[Claimed | None, Record]:
+    """Return what the same take has taken before and still holds, with its lease begun anew."""
+    if record.token != token or moment.now >= record.until:
+        return None, record
+    return take(record, moment, key, token, lease)
+
+
+def put(record: Record, moment: Moment, token: Token) -> tuple[PutResult, Record]:
+    """Give an event a place in the inbox, unless it is known."""
+    record = _capped(record, moment)
+    state = state_of(record, moment)
+    answer = LIFE[state][Step.PUT].answer
+    if answer is Answer.STORED:
+        # One that is claimed is due when that attempt's lease ends.
+        delay = max(0.0, record.until - moment.now)
+        return Stored(), record._replace(queued=Queued(token, moment.now + delay, delay))
+    if answer is Answer.WAITING:
+        is_own = record.queued is not None and record.queued.put == token
+        return Stored() if is_own else Waiting(), record
+    return Done() if answer is Answer.DONE else Dead(), record
+
+
+def extend(
+    record: Record,
+    moment: Moment,
+    claim: Claimed,
+    finished: frozenset[str] = _NONE,
+    owed: frozenset[str] = _NONE,
+) -> tuple[Ownership, Record]:
+    """Start the lease anew, and note what has finished and what is owed."""
+    if record.token != claim.token:
+        return Ownership.LOST, _lost(record, finished)
+    record = _noted(record, finished, owed)._replace(until=moment.now + claim.lease)
+    return Ownership.HELD, _scheduled(record, moment, claim.lease)
+
+
+def release(
+    record: Record,
+    moment: Moment,
+    claim: Claimed,
+    finished: frozenset[str] = _NONE,
+    error: str | None = None,
+    *,
+    owed: frozenset[str] = _NONE,
+    began: bool = True,
+    after: float = 0.0,
+) -> tuple[Ownership, Record]:
+    """End an attempt that did not succeed; one in the inbox is due ``after`` so many seconds."""
+    if record.token != claim.token:
+        return Ownership.LOST, _lost(record, finished)
+    error = error_text(error or "")
+    record = _failed(_noted(record, finished, owed), moment.unix, error)
+    record = _scheduled(_settled(record), moment, max(0.0, after))
+    if not began:
+        record = record._replace(attempt=record.attempt - 1)
+    if record.letter is not None and record.letter.is_kept:
+        record = record._replace(letter=Letter(DeadReason.EXHAUSTED, error, moment.unix, False))
+    return Ownership.HELD, record
+
+
+def keep(record: Record, moment: Moment, claim: Claimed) -> tuple[Ownership, Record]:
+    """Keep the delivery of a claim, unless the event waits in the inbox or has a letter."""
+    if record.token != claim.token:
+        return Ownership.LOST, record
+    return Ownership.HELD, _kept(record, moment)
+
+
+def keep_in_flight(record: Record, moment: Moment) -> Record:
+    """Keep a delivery beside somebody else's claim, unless the event is done."""
+    record = _capped(record, moment)
+    return record if state_of(record, moment) is State.DONE else _kept(record, moment)
+
+
+def bury(
+    record: Record,
+    moment: Moment,
+    claim: Claimed,
+    reason: DeadReason,
+    error: str = "",
+    finished: frozenset[str] = _NONE,
+    owed: frozenset[str] = _NONE,
+) -> tuple[Ownership, Record]:
+    """Give an event up."""
+    if record.token != claim.token:
+        return Ownership.LOST, _lost(record, finished)
+    error = error_text(error)
+    record = _settled(_failed(_noted(record, finished, owed), moment.unix, error))
+    letter = Letter(reason, error, moment.unix, False)
+    return Ownership.HELD, record._replace(letter=letter, queued=None)
+
+
+def complete(moment: Moment) -> Record:
+    """Return the record of an event that is handled, whatever was known of it."""
+    return Record(done_until=moment.expires)
+
+
+def discard(record: Record, moment: Moment) -> tuple[bool, Record]:
+    """Take a dead letter for done."""
+    if Step.DISCARD not in LIFE[state_of(_as_shown(record, moment), moment)]:
+        return False, record
+    return True, complete(moment)
+
+
+def hasten(record: Record, moment: Moment) -> tuple[bool, Record]:
+    """Make an event of the inbox due now, unless an attempt runs."""
+    if record.queued is None or state_of(record, moment) is not State.WAITING:
+        return False, record
+    due = min(record.queued.due, moment.now)
+    return True, record._replace(queued=record.queued._replace(due=due, delay=0.0))
+
+
+def dead_letter(record: Record, moment: Moment, delivery: Delivery) -> DeadLetter | None:
+    """Return an event's dead letter as a person sees it; None if it has none now."""
+    record = _as_shown(record, moment)
+    letter, state = record.letter, state_of(record, moment)
+    if letter is None or state is State.KEPT:
+        return None
+    if record.token is not None and moment.now >= record.until:
+        record = _interrupted(record, moment)
+    return DeadLetter(
+        delivery,
+        letter.reason,
+        letter.error,
+        record.attempt - (state is State.REPLAYED),  # the one under way may yet succeed
+        record.finished,
+        letter.buried_at,
+        record.history,
+        record.owed,
+    )
+
+
+def error_text(error: str) -> str:
+    """Return the text, bounded, with an escape for what no encoding can hold."""
+    return error[:_MAX_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+
+
+def _claim(
+    record: Record, moment: Moment, step: Step, key: DeliveryKey, token: Token, lease: float
+) -> tuple[ClaimResult, Record]:
+    record = _capped(record, moment)
+    answer = LIFE[state_of(record, moment)][step].answer
+    if answer is Answer.GRANTED:
+        if record.token is not None:
+            record = _interrupted(record, moment)
+        return _granted(record, moment, key, token, lease)
+    if answer is Answer.IN_FLIGHT:
+        is_live = moment.now < record.until
+        if is_live and record.token == token:
+            return _own(record, key, token), record
+        end = record.until if is_live or record.queued is None else record.queued.due
+        return InFlight(moment.unix_time(max(end, moment.now))), record
+    return Done() if answer is Answer.DONE else Dead(), record
+
+
+def _granted(
+    record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
+) -> tuple[Claimed, Record]:
+    # Every delivery comes this way, and `_replace` takes far longer.
+    record = Record(
+        token,
+        moment.now + lease,
+        lease,
+        record.attempt + 1,
+        record.finished,
+        record.owed,
+        record.history,
+        moment.expires,
+        record.queued,
+        record.letter,
+    )
+    return _own(record, key, token), record
+
+
+def _own(record: Record, key: DeliveryKey, token: Token) -> Claimed:
+    return Claimed(key, token, record.attempt, record.finished, record.lease, record.owed)
+
+
+def _capped(record: Record, moment: Moment) -> Record:
+    # A lease cannot end later than it lasts, unless its clock was set back or began anew.
+    end = moment.now + record.lease
+    return record._replace(until=end) if record.until > end else record
+
+
+def _as_shown(record: Record, moment: Moment) -> Record:
+    # To a person such a lease is over: who held it has most likely gone with the clock.
+    is_over = record.until > moment.now + record.lease
+    return record._replace(until=moment.now) if is_over else record
+
+
+def _noted(record: Record, finished: frozenset[str], owed: frozenset[str]) -> Record:
+    if not finished and not owed:
+        return record
+    finished |= record.finished
+    return record._replace(finished=finished, owed=(record.owed | owed) - finished)
+
+
+def _lost(record: Record, finished: frozenset[str]) -> Record:
+    # Without an attempt there is nothing that can have succeeded; what is done has none any more.
+    return _noted(record, finished, _NONE) if record.attempt else record
+
+
+def _settled(record: Record) -> Record:
+    return record._replace(token=None, until=0.0)
+
+
+def _scheduled(record: Record, moment: Moment, delay: float) -> Record:
+    if record.queued is None:
+        return record
+    return record._replace(queued=record.queued._replace(due=moment.now + delay, delay=delay))
+
+
+def _kept(record: Record, moment: Moment) -> Record:
+    if record.queued is not None or record.letter is not None:
+        return record
+    return record._replace(letter=Letter(DeadReason.INTERRUPTED, "", moment.unix, True))
+
+
+def _failed(record: Record, ended_at: float, error: str) -> Record:
+    if not error:
+        return record
+    failure = FailedAttempt(record.attempt, ended_at, error[:MAX_HISTORY_ERROR_CHARACTERS])
+    return record._replace(history=(*record.history, failure)[-_MAX_HISTORY:])
+
+
+def _interrupted(record: Record, moment: Moment) -> Record:
+    return _failed(record, moment.unix_time(record.until), INTERRUPTED)

@@ -1,0 +1,191 @@
+"""Each row of the table of an event's life, on every backend: the answer and the state after it.
+
+An event is brought into a state by the store's own calls, the step is taken, and the state is read
+from what the store shows to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.life import LIFE, Answer, State, Step
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import (
+    Claimed,
+    Dead,
+    DeadReason,
+    Delivery,
+    Done,
+    InFlight,
+    Ownership,
+    Stored,
+    Waiting,
+)
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 30.0
+DELIVERY = Delivery("default", "evt_1", "post.target.failed", 1_700_000_000.0, b'{"id": "evt_1"}')
+KEY = DELIVERY.key
+FINISHED = frozenset({"a"})
+NOBODY = Claimed(KEY, new_token(), 1, frozenset(), LEASE)
+OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.BURY}
+NEED_INBOX: set[State | Step] = {State.WAITING, State.TAKEN, Step.PUT, Step.TAKE}
+NEED_BODIES: set[State | Step] = {State.KEPT, State.INTERRUPTED, State.REPLAYED}
+NEED_BODIES |= {Step.KEEP, Step.KEEP_IN_FLIGHT, Step.REPLAY}
+ROWS = [(state, step) for state in State for step in Step]
+
+PassTime = Callable[[float], None]
+
+
+@dataclass
+class Case:
+    """An event in a store, and how it is brought into a state."""
+
+    store: Store
+    pass_time: PassTime
+    owner: Claimed = NOBODY
+
+    @property
+    def inbox(self) -> InboxStore:
+        assert isinstance(self.store, InboxStore)
+        return self.store
+
+    async def claim(self) -> None:
+        result = await self.store.claim(KEY, new_token(), LEASE)
+        assert isinstance(result, Claimed)
+        self.owner = result
+
+    async def take(self) -> list[Claimed]:
+        batch = await self.inbox.take(
+            1, LEASE, endpoint="default", worker="worker", token=new_token()
+        )
+        return [taken.claim for taken in batch.taken]
+
+    async def bring(self, state: State) -> None:
+        """Bring a new event into a state; where no attempt runs, the last one's lease is over."""
+        match state:
+            case State.FREE | State.CLAIMED:
+                await self.claim()
+            case State.WAITING | State.TAKEN:
+                await self.inbox.put(DELIVERY, new_token())
+                [self.owner] = await self.take()
+            case State.KEPT | State.INTERRUPTED:
+                await self.claim()
+                await self.store.keep(self.owner, DELIVERY)
+            case State.DEAD | State.REPLAYED:
+                await self.claim()
+                await self.store.bury(self.owner, DeadReason.REJECTED, delivery=DELIVERY)
+                if self.store.keeps_bodies:
+                    result = await self.store.replay(KEY, new_token(), LEASE)
+                    assert isinstance(result, Claimed)
+                    self.owner = result
+            case State.DONE:
+                await self.claim()
+                await self.store.complete(self.owner)
+        if state in {State.FREE, State.WAITING, State.INTERRUPTED, State.DEAD}:
+            self.pass_time(LEASE)
+
+    async def state(self) -> State:
+        """Return the state that the store shows; it may end what it looks at."""
+        in_flight = (await self.store.stats()).in_flight == 1
+        if isinstance(self.store, InboxStore) and (entry := await self.store.entry(KEY)):
+            assert entry.in_flight is in_flight
+            return State.TAKEN if in_flight else State.WAITING
+        if letter := await self.store.dead_letter(KEY):
+            if in_flight:
+                return State.REPLAYED
+            return State.INTERRUPTED if letter.reason is DeadReason.INTERRUPTED else State.DEAD
+        if in_flight:
+            self.pass_time(LEASE)
+            return State.KEPT if await self.store.dead_letter(KEY) else State.CLAIMED
+        is_done = await self.store.claim(KEY, new_token(), LEASE) == Done()
+        return State.DONE if is_done else State.FREE
+
+    async def answer(self, step: Step, claim: Claimed) -> Answer | Ownership | None:
+        """Take a step, and return what it answers; None if it found nothing to do."""
+        match step:
+            case Step.CLAIM:
+                return _ANSWERS[type(await self.store.claim(KEY, new_token(), LEASE))]
+            case Step.PUT:
+                return _ANSWERS[type(await self.inbox.put(DELIVERY, new_token()))]
+            case Step.TAKE:
+                return Answer.GRANTED if await self.take() else None
+            case Step.REPLAY:
+                result = await self.store.replay(KEY, new_token(), LEASE)
+                return None if result is None else _ANSWERS[type(result)]
+            case Step.DISCARD:
+                return Answer.TAKEN if await self.store.discard(KEY) else None
+            case Step.KEEP_IN_FLIGHT:
+                await self.store.keep_in_flight(DELIVERY)
+                return Answer.TAKEN
+            case Step.COMPLETE:
+                await self.store.complete(claim)
+                return Answer.TAKEN
+            case Step.EXPIRE:
+                self.pass_time(LEASE)
+                return Answer.TAKEN
+            case Step.EXTEND:
+                return await self.store.extend(claim, FINISHED)
+            case Step.RELEASE:
+                return await self.store.release(claim, FINISHED, "it failed")
+            case Step.KEEP:
+                return await self.store.keep(claim, DELIVERY)
+            case Step.BURY:
+                reason = DeadReason.REJECTED
+                return await self.store.bury(claim, reason, finished=FINISHED, delivery=DELIVERY)
+
+
+_ANSWERS: dict[type[object], Answer] = {
+    Claimed: Answer.GRANTED,
+    InFlight: Answer.IN_FLIGHT,
+    Stored: Answer.STORED,
+    Waiting: Answer.WAITING,
+    Dead: Answer.DEAD,
+    Done: Answer.DONE,
+}
+
+
+@pytest.fixture
+def case(store: Store, pass_time: PassTime, state: State, step: Step) -> Case:
+    needs = {state, step}
+    if needs & NEED_INBOX and not isinstance(store, InboxStore):
+        pytest.skip("this store has no inbox")
+    if needs & NEED_BODIES and not store.keeps_bodies:
+        pytest.skip("this store keeps no bodies")
+    if state is State.DEAD and step in OWNERS and not store.keeps_bodies:
+        pytest.skip("this store replays nothing, so that a dead letter has no owner")
+    return Case(store, pass_time)
+
+
+@pytest.mark.parametrize(("state", "step"), ROWS)
+async def test_the_step_answers_and_leads_as_its_row_says(
+    case: Case, state: State, step: Step
+) -> None:
+    await case.bring(state)
+    then = LIFE[state].get(step)
+    answer = await case.answer(step, case.owner)
+    if step is Step.TAKE and state is State.TAKEN:
+        assert answer is None  # somebody is at it
+    elif step is Step.EXPIRE:
+        pass  # nobody asked
+    elif step in OWNERS:
+        assert answer is (Ownership.HELD if then else Ownership.LOST)
+    else:
+        assert answer is (then.answer if then else None)
+    assert await case.state() is (then.state if then else state)
+
+
+@pytest.mark.parametrize(
+    ("state", "step"), [(state, step) for state, step in ROWS if step in OWNERS]
+)
+async def test_who_does_not_hold_the_claim_changes_nothing(
+    case: Case, state: State, step: Step
+) -> None:
+    await case.bring(state)
+    assert await case.answer(step, NOBODY) is Ownership.LOST
+    assert await case.state() is state
