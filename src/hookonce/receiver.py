@@ -9,7 +9,7 @@ from copy import copy as shallow_copy
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from .clock import Clock, system_clock
 from .delivery.disabling import DisableWatch, FailureStreak
@@ -24,7 +24,7 @@ from .delivery.rotation import Rotation, RotationWatch
 from .delivery.router import Router
 from .delivery.runs import Runs
 from .delivery.time_limit import within
-from .errors import SecretError
+from .errors import SecretError, shows_half_built
 from .http.app import (
     DeliveryApp,
     Middleware,
@@ -48,7 +48,7 @@ from .stores.contract import DEFAULT_RETENTION, BatchingStore, InboxStore, Store
 from .stores.values import StoreStats
 from .verification.headers import RawHeaders
 from .verification.loggers import get_logger
-from .verification.secrets import SecretSource, SecretsProvider, decode_secret, secrets_of
+from .verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
 from .verification.signature import DEFAULT_TOLERANCE, Verifier
 
 if TYPE_CHECKING:
@@ -65,11 +65,20 @@ _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
 
 
+class _Hidden:
+    """Secrets, or a provider of them, that no repr of what holds them shows."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: SecretsProvider | tuple[str, ...]) -> None:
+        self.source = source
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settings:
     """What a receiver was told to be, checked."""
 
-    secrets: SecretsProvider | tuple[str, ...]
+    secrets: _Hidden
     store: Store
     endpoint: str
     service: str | None
@@ -98,16 +107,20 @@ class _Machine:
 
     Args:
         settings: what it is to be.
+        verifier: knows its secrets.
         router: the handlers.
         observers: who is told of every step, beside its own watches.
 
     """
 
     def __init__(
-        self, settings: _Settings, router: Router, observers: Iterable[Observer] = ()
+        self,
+        settings: _Settings,
+        verifier: Verifier,
+        router: Router,
+        observers: Iterable[Observer] = (),
     ) -> None:
         store, limits, clock = settings.store, settings.limits, settings.clock
-        verifier = Verifier(settings.secrets, tolerance=settings.tolerance, clock=clock)
         self.settings = settings
         self._router = router
         self.rotation = RotationWatch(self.current_secrets, clock)
@@ -141,7 +154,7 @@ class _Machine:
         self.readiness = ReadinessLook(
             parts,
             self.runs,
-            watches=(self.disabling.warnings, self.rotation.warnings),
+            watches=(self.disabling.warnings, self.rotation.warnings, self.secrets_fault),
             registration=self.registration,
             inbox=None if self.intake is None else self.intake.problem,
         )
@@ -149,12 +162,19 @@ class _Machine:
 
     def current_secrets(self) -> tuple[str, ...]:
         """Return the secrets in force, newest first; see ``Receiver.current_secrets``."""
-        secrets = secrets_of(self.settings.secrets)
+        secrets = secrets_of(self.settings.secrets.source)
+        fault = fault_among(secrets, "force")
         if not secrets:
-            raise SecretError("at least one secret is needed, and there is none in force")
-        for secret in secrets:
-            decode_secret(secret)
+            fault = "at least one secret is needed, and there is none in force"
+        if fault is not None:
+            del secrets
+            raise SecretError(fault)
         return secrets
+
+    def secrets_fault(self) -> tuple[str, ...]:
+        """Return why the last good secrets are in force, if the provider says so."""
+        fault = getattr(self.settings.secrets.source, "fault", None)
+        return () if fault is None else (str(fault),)
 
     def _application(self) -> Application | None:
         handlers, endpoint = self._router.handlers, self.settings.endpoint
@@ -197,6 +217,7 @@ class _Machine:
             await self.intake.leave()
 
 
+@shows_half_built
 class Receiver(Router):
     """Receives the webhooks of one endpoint: verifies each, handles each once, loses none.
 
@@ -240,21 +261,33 @@ class Receiver(Router):
         observers: Iterable[Observer] = (),
     ) -> None:
         super().__init__()
+        # First, and let go of: error trackers send the locals of every frame away.
+        try:
+            if not isinstance(secrets, SecretsProvider):
+                secrets = secrets_of(secrets)  # what the verifier knows, whatever becomes of a list
+            verifier = Verifier(secrets, tolerance=tolerance, clock=clock)
+            known = _Hidden(secrets)
+        except (SecretError, ValueError) as error:
+            raise error.with_traceback(None) from error.__cause__
+        finally:
+            del secrets
         if _ENDPOINT.fullmatch(endpoint) is None:
             raise ValueError(
                 "endpoint takes 1 to 64 letters, digits, underscores, full stops and hyphens,"
                 f" not {endpoint!r}"
             )
         if isinstance(store, str):
-            store = open_store(store, retention=retention or DEFAULT_RETENTION, clock=clock)
+            try:
+                store = open_store(store, retention=retention or DEFAULT_RETENTION, clock=clock)
+            except (ValueError, ImportError) as error:
+                del store
+                raise error.with_traceback(None) from error.__cause__
         elif retention is not None:
             raise ValueError("give retention to the store itself, or the store as a URL")
         if inbox is not None and not isinstance(inbox, Inbox):
             raise TypeError(f"inbox takes an Inbox, such as Inbox(concurrency=16), not {inbox!r}")
-        if not isinstance(secrets, SecretsProvider):
-            secrets = secrets_of(secrets)  # what the verifier knows, whatever becomes of a list
         settings = _Settings(
-            secrets=secrets,
+            secrets=known,
             store=store,
             endpoint=endpoint,
             service=service,
@@ -264,7 +297,7 @@ class Receiver(Router):
             limits=limits or Limits(),
             clock=clock,
         )
-        self._machine = _Machine(settings, self, observers)
+        self._machine = _Machine(settings, verifier, self, observers)
         # Routes hold on to these two, and they ask this object at each delivery.
         self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
         self._guarded = StatusGuard(self._app)
@@ -390,15 +423,20 @@ class Receiver(Router):
 
         """
         settings = self._machine.settings
-        own = {field.name: getattr(settings, field.name) for field in fields(settings)}
-        retention = own.pop("retention")
+        given: dict[str, Any] = {
+            field.name: getattr(settings, field.name) for field in fields(settings)
+        }
+        given["secrets"], retention = settings.secrets.source, given.pop("retention")
+        given.update(changes)
+        if isinstance(given["store"], str):
+            given["retention"] = retention
         copied = shallow_copy(self)
         # The base's constructor makes every part anew, and leaves what a subclass has added.
-        Receiver.__init__(
-            copied,
-            **{**own, **changes},
-            retention=retention if isinstance(changes.get("store"), str) else None,
-        )
+        try:
+            Receiver.__init__(copied, **given)
+        finally:  # as in the constructor: error trackers send locals away
+            given.clear()
+            del changes
         machine = copied._machine  # noqa: SLF001 - its own, for copies of the copy
         machine.settings = replace(machine.settings, retention=retention)
         # Not the router itself: it would hold on to the copy.

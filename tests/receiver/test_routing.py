@@ -425,7 +425,7 @@ class GeneratorObject:
         42,
         sys,
     ],
-    ids=repr,
+    ids=lambda function: re.sub(" at 0x[0-9a-f]+", "", repr(function)),
 )
 def test_what_cannot_be_a_handler_is_refused_when_registered(function: Any) -> None:
     router = Router()
