@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Container, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Collection,
+    Container,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from dataclasses import dataclass, fields, replace
@@ -457,9 +464,9 @@ class Receiver(Router):
         finally:
             self._machine = own
 
-    async def handle(
+    def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Outcome]:
         """Return what to answer to a delivery: the whole pipeline without HTTP.
 
         Args:
@@ -469,7 +476,7 @@ class Receiver(Router):
                 budget counts from there.
 
         """
-        return await self._machine.pipeline.handle(body, headers, started=started)
+        return self._machine.pipeline.handle(body, headers, started=started)
 
     def observe(self, observer: Observer, *, of: Container[str] | None = None) -> None:
         """Tell an observer of every step from now on, as those given to the constructor are.

@@ -348,6 +348,9 @@ def _v1_entries(signature: bytes) -> tuple[bytes, ...]:
     return tuple(texts)
 
 
+_MOST_USUAL = 64
+
+
 class _Places(NamedTuple):
     """Where among the headers ours are; of the service's own two the last, where one is repeated.
 
@@ -382,17 +385,24 @@ def _places(names: tuple[object, ...], service: str | None) -> _Places:
 
 
 def _hints(places: _Places, pairs: Sequence[tuple[object, object]]) -> DeliveryHints:
-    event_type = _value_at(places.event_type, pairs)
-    attempt = _value_at(places.attempt, pairs)
-    return DeliveryHints(
-        None if event_type is None else event_type[:256],
-        int(attempt) if attempt is not None and _is_attempt(attempt) else None,
-    )
+    event_type: Any = None if places.event_type is None else pairs[places.event_type][1]
+    attempt: Any = None if places.attempt is None else pairs[places.attempt][1]
+    is_usual = event_type.__class__ is attempt.__class__ is bytes
+    if is_usual and len(event_type) + len(attempt) <= _MOST_USUAL:
+        return _usual_hints(event_type, attempt)
+    return _read_hints(event_type, attempt)
 
 
-def _value_at(place: int | None, pairs: Sequence[tuple[object, object]]) -> str | None:
-    value = None if place is None else pairs[place][1]
-    return None if value is None else _text(value)
+# A service has few event types and attempts; they come with every delivery.
+@lru_cache(maxsize=256)
+def _usual_hints(event_type: bytes, attempt: bytes) -> DeliveryHints:
+    return _read_hints(event_type, attempt)
+
+
+def _read_hints(event_type: object, attempt: object) -> DeliveryHints:
+    name = None if event_type is None else _text(event_type)[:256]
+    number = "" if attempt is None else _text(attempt)
+    return DeliveryHints(name, int(number) if _is_attempt(number) else None)
 
 
 def _is_attempt(text: str) -> bool:
