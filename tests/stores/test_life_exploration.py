@@ -311,7 +311,10 @@ class Walk:
         is_discarded, after = self.steps.discard(world.record, MOMENT)
         if not is_discarded:
             return world
-        self.saw(world.record, Step.DISCARD, after)
+        shown = world.record
+        if shown.until > NOW + shown.lease:  # longer than a lease lasts: to a person it is over
+            shown = shown._replace(until=NOW)
+        self.saw(shown, Step.DISCARD, after)
         return world._replace(record=after, is_done=True)
 
     def with_time(self, world: World) -> World:

@@ -376,10 +376,12 @@ def take(
         return None, record._replace(queued=None)
     result, record = _claim(record, moment, Step.TAKE, key, token, lease)
     if isinstance(result, Claimed):
-        record = record._replace(until=moment.now + lease, lease=lease)
-        return _own(record, key, token), _scheduled(record, moment, lease)
+        queued = _scheduled(record.queued, moment, lease)
+        record = record._replace(until=moment.now + lease, lease=lease, queued=queued)
+        return _own(record, key, token), record
     # An attempt inside a request, in a process without the inbox, was extended meanwhile.
-    return None, _scheduled(record, moment, record.until - moment.now)
+    queued = _scheduled(record.queued, moment, record.until - moment.now)
+    return None, record._replace(queued=queued)
 
 
 def take_again(
@@ -416,8 +418,13 @@ def extend(
     """Start the lease anew, and note what has finished and what is owed."""
     if record.token != claim.token:
         return Ownership.LOST, _lost(record, finished)
-    record = _noted(record, finished, owed)._replace(until=moment.now + claim.lease)
-    return Ownership.HELD, _scheduled(record, moment, claim.lease)
+    finished, owed = _noted(record, finished, owed)
+    return Ownership.HELD, record._replace(
+        until=moment.now + claim.lease,
+        finished=finished,
+        owed=owed,
+        queued=_scheduled(record.queued, moment, claim.lease),
+    )
 
 
 def release(
@@ -435,13 +442,20 @@ def release(
     if record.token != claim.token:
         return Ownership.LOST, _lost(record, finished)
     error = error_text(error or "")
-    record = _failed(_noted(record, finished, owed), moment.unix, error)
-    record = _scheduled(_settled(record), moment, max(0.0, after))
-    if not began:
-        record = record._replace(attempt=record.attempt - 1)
-    if record.letter is not None and record.letter.is_kept:
-        record = record._replace(letter=Letter(DeadReason.EXHAUSTED, error, moment.unix, False))
-    return Ownership.HELD, record
+    finished, owed = _noted(record, finished, owed)
+    letter = record.letter
+    if letter is not None and letter.is_kept:
+        letter = Letter(DeadReason.EXHAUSTED, error, moment.unix, is_kept=False)
+    return Ownership.HELD, record._replace(
+        token=None,
+        until=0.0,
+        attempt=record.attempt - (not began),
+        finished=finished,
+        owed=owed,
+        history=_failed(record, moment.unix, error),
+        queued=_scheduled(record.queued, moment, max(0.0, after)),
+        letter=letter,
+    )
 
 
 def keep(record: Record, moment: Moment, claim: Claimed) -> tuple[Ownership, Record]:
@@ -470,9 +484,16 @@ def bury(
     if record.token != claim.token:
         return Ownership.LOST, _lost(record, finished)
     error = error_text(error)
-    record = _settled(_failed(_noted(record, finished, owed), moment.unix, error))
-    letter = Letter(reason, error, moment.unix, False)
-    return Ownership.HELD, record._replace(letter=letter, queued=None)
+    finished, owed = _noted(record, finished, owed)
+    return Ownership.HELD, record._replace(
+        token=None,
+        until=0.0,
+        finished=finished,
+        owed=owed,
+        history=_failed(record, moment.unix, error),
+        queued=None,
+        letter=Letter(reason, error, moment.unix, is_kept=False),
+    )
 
 
 def complete(moment: Moment) -> Record:
@@ -499,7 +520,7 @@ def dead_letter(record: Record, moment: Moment, delivery: Delivery) -> DeadLette
     """Return an event's dead letter as a person sees it; None if it has none now."""
     record = _as_shown(record, moment)
     letter, state = record.letter, state_of(record, moment)
-    if letter is None or state is State.KEPT:
+    if letter is None or state in {State.KEPT, State.DONE}:
         return None
     if record.token is not None and moment.now >= record.until:
         record = _interrupted(record, moment)
@@ -573,40 +594,39 @@ def _as_shown(record: Record, moment: Moment) -> Record:
     return record._replace(until=moment.now) if is_over else record
 
 
-def _noted(record: Record, finished: frozenset[str], owed: frozenset[str]) -> Record:
-    if not finished and not owed:
-        return record
+def _noted(
+    record: Record, finished: frozenset[str], owed: frozenset[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return what has finished and what is owed, with what is new of both."""
     finished |= record.finished
-    return record._replace(finished=finished, owed=(record.owed | owed) - finished)
+    return finished, (record.owed | owed) - finished
 
 
 def _lost(record: Record, finished: frozenset[str]) -> Record:
     # Without an attempt there is nothing that can have succeeded; what is done has none any more.
-    return _noted(record, finished, _NONE) if record.attempt else record
-
-
-def _settled(record: Record) -> Record:
-    return record._replace(token=None, until=0.0)
-
-
-def _scheduled(record: Record, moment: Moment, delay: float) -> Record:
-    if record.queued is None:
+    if finished <= record.finished or not record.attempt:
         return record
-    return record._replace(queued=record.queued._replace(due=moment.now + delay, delay=delay))
+    finished, owed = _noted(record, finished, _NONE)
+    return record._replace(finished=finished, owed=owed)
+
+
+def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | None:
+    return queued and Queued(queued.put, moment.now + delay, delay)
 
 
 def _kept(record: Record, moment: Moment) -> Record:
     if record.queued is not None or record.letter is not None:
         return record
-    return record._replace(letter=Letter(DeadReason.INTERRUPTED, "", moment.unix, True))
+    return record._replace(letter=Letter(DeadReason.INTERRUPTED, "", moment.unix, is_kept=True))
 
 
-def _failed(record: Record, ended_at: float, error: str) -> Record:
+def _failed(record: Record, ended_at: float, error: str) -> tuple[FailedAttempt, ...]:
+    """Return the history, with the attempt's failure if it had one."""
     if not error:
-        return record
+        return record.history
     failure = FailedAttempt(record.attempt, ended_at, error[:MAX_HISTORY_ERROR_CHARACTERS])
-    return record._replace(history=(*record.history, failure)[-_MAX_HISTORY:])
+    return (*record.history, failure)[-_MAX_HISTORY:]
 
 
 def _interrupted(record: Record, moment: Moment) -> Record:
-    return _failed(record, moment.unix_time(record.until), INTERRUPTED)
+    return record._replace(history=_failed(record, moment.unix_time(record.until), INTERRUPTED))

@@ -222,10 +222,9 @@ class MemoryStore:
 
     def _known(self, key: DeliveryKey) -> Record:
         """Return what is known of an event that is not done."""
-        record = self._records.get(key)
-        if record is not None:
-            return record
-        return self._dead[key][1] if key in self._dead else NEW
+        if key in self._dead:
+            return self._dead[key][1]
+        return self._records.get(key, NEW)
 
     def _written(
         self, key: DeliveryKey, known: Record, ownership: Ownership, record: Record
