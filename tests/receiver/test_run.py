@@ -620,3 +620,43 @@ def test_a_process_with_a_handler_that_never_ends_can_end(tmp_path: Path) -> Non
         """
     )
     assert result.split() == ["still_running", "ended"]
+
+
+# A process that stood still between the claim and the first handler
+
+
+async def test_what_another_process_took_while_this_one_stood_still_is_not_begun_here(
+    durable_url: str,
+) -> None:
+    stalled = _Stalled(open_store(durable_url, clock=time.time))
+    here, there = make(stalled, lease_seconds=0.3), make(durable_url)
+    ran = list[str]()
+    for receiver, name in ((here, "here"), (there, "there")):
+        on(receiver, "note", partial(_note, ran, name))
+    async with here, there:
+        event = make_event(CommentReceived)
+        stalled.granted = asyncio.Event()
+        first = asyncio.create_task(deliver(here, event))
+        await stalled.granted.wait()
+        assert answer_of(await deliver(there, event, attempt=2)) == (200, "handled")
+        stalled.gate.set()
+        assert (await first).status in {200, 503}
+    assert ran == ["there"]
+
+
+async def _note(ran: list[str], name: str, _: CommentReceived) -> None:
+    ran.append(name)
+
+
+class _Stalled(FaultyStore):
+    """Claims, and lets nobody know until its gate opens."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.granted, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def claim(self, key: Any, token: Any, lease: float) -> Any:
+        result = await super().claim(key, token, lease)
+        self.granted.set()
+        await self.gate.wait()
+        return result

@@ -79,7 +79,7 @@ class Lease:
 
     def adopt(self, claim: Claimed) -> None:
         """Go on under a new claim: the event was taken anew after its lease was lost."""
-        self._hold(claim)
+        self._hold(claim, self._loop.time())
         self._checkpoint_soon()
 
     def look(self, now: float) -> None:
@@ -109,10 +109,10 @@ class Lease:
                 while self.task.uncancel():
                     pass
 
-    def _hold(self, claim: Claimed) -> None:
-        now = self._loop.time()
+    def _hold(self, claim: Claimed, since: float) -> None:
+        """Note a claim that was asked for at that moment of the loop's time."""
         self.claim = claim
-        self._ends, self._extend_at = now + claim.lease, now + claim.lease / 3
+        self._ends, self._extend_at = since + claim.lease, since + claim.lease / 3
         if claim.finished:
             self.finished |= claim.finished
         if self.previous is not None:  # it could not record what had succeeded; this one does
@@ -124,6 +124,21 @@ class Lease:
         if self.claim is None:
             raise RuntimeError(f"{self.key} is handled without a claim")
         return self.claim
+
+    async def _is_still_held(self) -> bool:
+        """Return whether the claim is still ours, though its lease is over by our own clock.
+
+        This process may have stood still between the claim and its first handler.
+        """
+        claim, asked_at = self._held(), self._loop.time()
+        try:
+            ownership = await self._ask(self._parts.store.extend(claim))
+        except StoreError as error:
+            _log.warning("could not extend the lease of %s: %s", self.key, error)
+            return False
+        if ownership is Ownership.HELD:
+            self._hold(claim, asked_at)
+        return ownership is Ownership.HELD
 
     def _checkpoint_soon(self) -> None:
         self._extend_at = min(self._extend_at, self._loop.time() + _CHECKPOINT_SECONDS)

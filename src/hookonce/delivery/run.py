@@ -74,6 +74,7 @@ class Run(Lease):
         is_refused: whether a shutdown has begun, so that it may not begin with a handler.
         answer: what the request that began it awaits, if one did.
         answer_by: when it must have its answer, in the event loop's time.
+        claimed_at: when the claim it was begun with was asked for, in the event loop's time.
         delivery_attempt: the sender's own count, unsigned.
         backoff_seconds: for an event of the inbox, how long it waits if this attempt fails.
         last_chance: whether nobody may have the event any more if this attempt fails.
@@ -94,6 +95,7 @@ class Run(Lease):
 
     answer: asyncio.Future[Outcome] | None = None
     answer_by = inf
+    claimed_at = inf
     delivery_attempt: int | None = None
     backoff_seconds: float | None = None
     last_chance = False
@@ -177,7 +179,7 @@ class Run(Lease):
         """Go the whole way."""
         try:
             if self.claim is not None:
-                self._hold(self.claim)
+                self._hold(self.claim, self.claimed_at)
             elif not await self._obtain():
                 return
             if self.fault:
@@ -196,11 +198,11 @@ class Run(Lease):
         look, token = _FIRST_LOOK_SECONDS, new_token()
         self._token = token
         while not self.is_refused:
-            left = self.answer_by - self._loop.time()
+            asked_at = self._loop.time()
             try:
                 result = await self._ask(
                     parts.store.claim(self.key, token, parts.limits.lease_seconds),
-                    max(left, parts.limits.last_look_seconds),
+                    max(self.answer_by - asked_at, parts.limits.last_look_seconds),
                 )
             except StoreError as error:
                 _log.error("cannot claim %s: %s", self.key, error)
@@ -211,7 +213,7 @@ class Run(Lease):
                 parts.observers.tell(EventClaimed(self.delivery, result))
             match result:
                 case Claimed():
-                    self._hold(result)
+                    self._hold(result, asked_at)
                     if not self.is_refused:
                         return True
                     await self._give_back()
@@ -242,6 +244,9 @@ class Run(Lease):
             self.last_chance = is_last_chance(claim, self.delivery_attempt)
             if self.last_chance and parts.store.keeps_bodies:
                 await self._keep(claim)
+        if self._loop.time() >= self._ends and not await self._is_still_held():
+            self._answer(later(Reason.IN_FLIGHT))
+            return
         handlers = self.handlers
         if self.finished:
             handlers = [handler for handler in handlers if handler.name not in self.finished]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -74,6 +75,7 @@ class DeadLetters:
         handlers = router.find(event)
         if not handlers:
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
+        asked_at = asyncio.get_running_loop().time()
         claim = await self._store.replay(key, new_token(), lease)
         if isinstance(claim, InFlight):
             return later(Reason.IN_FLIGHT)
@@ -83,7 +85,8 @@ class DeadLetters:
             run.adopt(claim)
             return later(Reason.IN_FLIGHT)
         run = self._runs.make(letter.delivery, event, handlers)
-        run.claim, run.last_chance, run.is_replay = claim, True, True
+        run.claim, run.claimed_at = claim, asked_at
+        run.last_chance = run.is_replay = True
         return await self._runs.settled(self._runs.begin(run))
 
     async def discard(self, event_id: str) -> bool:

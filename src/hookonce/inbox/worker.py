@@ -58,6 +58,7 @@ class Worker:
         self._work: asyncio.Event | None = None
         self._room = asyncio.Event()
         self._stop = asyncio.Event()
+        self._asked_at = 0.0
         self._stopping = False
         self._name: str | None = None
 
@@ -111,6 +112,7 @@ class Worker:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _take(self, name: str, token: Token) -> Batch:
+        self._asked_at = asyncio.get_running_loop().time()
         call = self._store.take(
             self._free(),
             self._parts.limits.lease_seconds,
@@ -177,7 +179,7 @@ class Worker:
             # It was stored where there was one, by another version of the application.
             return self._put_off(taken, f"this worker has no handler for {event.type}")
         run = self._runs.make(delivery, event, handlers)
-        run.claim = claim
+        run.claim, run.claimed_at = claim, self._asked_at
         run.last_chance = claim.attempt >= self._settings.max_attempts
         run.backoff_seconds = self._settings.backoff_seconds(claim.attempt)
         run.room, run.work = self._room, self._work
