@@ -79,7 +79,10 @@ class Runs:
 
     def begin(self, run: Run) -> Run:
         """Start a run in a task of its own."""
-        run.previous = self._by_key.get(run.key)
+        previous = self._by_key.get(run.key)
+        if previous is not None and previous.is_errand:  # it ran nothing; what came before it may
+            previous = previous.previous
+        run.previous = previous
         self._by_key[run.key] = run
         loop = asyncio.get_running_loop()
         run.task = task = loop.create_task(run.go())

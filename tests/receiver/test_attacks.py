@@ -1,0 +1,65 @@
+"""What an attacker has tried: faults one after the other, and steps at the worst of moments."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.stores import FaultyStore
+from support.waiting import until
+
+from hookonce import Inbox, Limits, Outcome, Receiver
+from hookonce.events import CommentReceived, Event
+from hookonce.stores import open_store
+from hookonce.testing import make_event, signed_request
+from hookonce.verification.secrets import new_secret
+
+SECRET = new_secret()
+
+
+def make(store: Any, *, inbox: Inbox | None = None, **limits: float) -> Receiver:
+    return Receiver(secrets=SECRET, store=store, inbox=inbox, limits=Limits(**limits))  # type: ignore[arg-type]  # threads is whole
+
+
+async def deliver(receiver: Receiver, event: Event[Any], attempt: int = 1) -> Outcome:
+    request = signed_request(event, SECRET, attempt=attempt)
+    return await receiver.handle(request.body, request.headers)
+
+
+def answer_of(outcome: Outcome) -> tuple[int, str]:
+    return int(outcome.status), str(outcome.reason)
+
+
+def on(receiver: Receiver, name: str, handler: Callable[..., Any]) -> None:
+    receiver.on(CommentReceived, name=name)(handler)
+
+
+@pytest.mark.anyio
+async def test_a_success_outlives_also_a_retry_that_could_not_be_claimed(store_url: str) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = make(store, lease_seconds=0.2)
+    ran = list[str]()
+    fails = [True]
+
+    async def mail(_: CommentReceived) -> None:
+        ran.append("mail")
+
+    async def book(_: CommentReceived) -> None:
+        ran.append("book")
+        if fails:
+            raise ValueError("not yet")
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures |= {"release": -1, "extend": -1}
+        await deliver(receiver, event)
+        await until(lambda: store.calls["release"] >= 4)  # 0.1 + 0.2 + 0.4 s: the lease is over
+        store.failures["claim"] = 1
+        retry = await deliver(receiver, event, attempt=2)
+        assert answer_of(retry) == (503, "store_unavailable")
+        fails.clear()
+        retry = await deliver(receiver, event, attempt=3)
+        assert answer_of(retry) == (200, "handled")
+    assert sorted(ran) == ["book", "book", "mail"]
