@@ -1,7 +1,10 @@
 """What an attacker has tried: faults one after the other, and steps at the worst of moments."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,3 +66,38 @@ async def test_a_success_outlives_also_a_retry_that_could_not_be_claimed(store_u
         retry = await deliver(receiver, event, attempt=3)
         assert answer_of(retry) == (200, "handled")
     assert sorted(ran) == ["book", "book", "mail"]
+
+
+def test_a_loop_that_ends_leaves_the_event_of_a_thread_that_goes_on_to_its_lease(
+    tmp_path: Path,
+) -> None:
+    ran, gate = list[str](), threading.Event()
+
+    def slow(_: CommentReceived) -> None:
+        ran.append("began")
+        gate.wait(20)
+        ran.append("ended")
+
+    event = make_event(CommentReceived)
+
+    def receiving() -> Receiver:
+        receiver = make(f"sqlite:///{tmp_path}/hooks.db", answer_seconds=0.2)
+        on(receiver, "slow", slow)
+        return receiver
+
+    async def deliver_and_end() -> None:
+        request = asyncio.create_task(deliver(receiving(), event))
+        await until(lambda: ran)
+        assert not request.done()
+
+    async def deliver_again() -> None:
+        async with receiving() as receiver:
+            retry = await deliver(receiver, event, attempt=2)
+            assert answer_of(retry) == (503, "in_flight")
+
+    try:
+        asyncio.run(deliver_and_end())
+        asyncio.run(deliver_again())
+    finally:
+        gate.set()
+    assert ran == ["began"]

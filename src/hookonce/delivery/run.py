@@ -70,7 +70,7 @@ class Run(Lease):
         is_busy: whether it has still to end its handlers.
         has_succeeded: whether every handler has, recorded or not.
         is_errand: whether it only gives back what it may have claimed, and nobody waits for it.
-        is_stopping: whether it is being cancelled at a shutdown.
+        is_stopping: whether it is being cancelled at a shutdown, or with its loop.
         is_refused: whether a shutdown has begun, so that it may not begin with a handler.
         answer: what the request that began it awaits, if one did.
         answer_by: when it must have its answer, in the event loop's time.
