@@ -11,9 +11,10 @@ import pytest
 from support.stores import FaultyStore
 from support.waiting import until
 
-from hookonce import Inbox, Limits, Outcome, Receiver
+from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import CommentReceived, Event
 from hookonce.stores import open_store
+from hookonce.stores.values import ClaimResult, DeliveryKey, Token
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
@@ -101,3 +102,31 @@ def test_a_loop_that_ends_leaves_the_event_of_a_thread_that_goes_on_to_its_lease
     finally:
         gate.set()
     assert ran == ["began"]
+
+
+@pytest.mark.anyio
+async def test_a_replay_runs_although_a_copy_of_the_event_waits_for_it(durable_url: str) -> None:
+    class Replaying(FaultyStore):
+        async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
+            result = await super().replay(key, token, lease)
+            copies.append(asyncio.create_task(deliver(receiver, event, attempt=2)))
+            calls = self.calls["claim"]
+            await until(lambda: self.calls["claim"] > calls)
+            return result
+
+    copies = list[asyncio.Task[Outcome]]()
+    receiver = make(Replaying(open_store(durable_url, clock=time.time)))
+    rejects = [True]
+
+    async def book(_: CommentReceived) -> None:
+        if rejects:
+            raise Reject("not this one")
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        assert answer_of(await deliver(receiver, event)) == (202, "rejected")
+        rejects.clear()
+        assert answer_of(await receiver.dead.replay(event.id)) == (200, "handled")
+        assert [answer_of(await copy) for copy in copies] == [(200, "duplicate")]
+    assert copies

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from ..events import Event
-from ..stores.values import Delivery, DeliveryKey
+from ..stores.values import Claimed, Delivery, DeliveryKey
 from ..verification.loggers import get_logger
 from .dispatch import Dispatcher
 from .handler import Handler
@@ -70,6 +70,17 @@ class Runs:
         """Return the run of an event that is under way here, and not settled."""
         run = self._by_key.get(key)
         return None if run is None or run.is_settled else run
+
+    def adopt(self, claim: Claimed) -> bool:
+        """Let a claim be that of the run under way, and return whether there is one to have it.
+
+        One that is still asking for a claim is none: it waits for the owner of this one.
+        """
+        run = self.find(claim.key)
+        if run is None or run.claim is None:
+            return False
+        run.adopt(claim)
+        return True
 
     def make(
         self, delivery: Delivery, event: Event[Any] | None, handlers: Sequence[Handler]
