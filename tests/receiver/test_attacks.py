@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stores import FaultyStore
+from support.stores import FaultyInboxStore, FaultyStore
 from support.waiting import until
 
 from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import CommentReceived, Event
 from hookonce.stores import open_store
+from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import ClaimResult, DeliveryKey, Token
+from hookonce.telemetry import EventRetried, Observer
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
@@ -130,3 +132,35 @@ async def test_a_replay_runs_although_a_copy_of_the_event_waits_for_it(durable_u
         assert answer_of(await receiver.dead.replay(event.id)) == (200, "handled")
         assert [answer_of(await copy) for copy in copies] == [(200, "duplicate")]
     assert copies
+
+
+@pytest.mark.anyio
+async def test_a_claim_that_is_adopted_while_the_one_before_is_given_back_is_given_back_too(
+    durable_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Retries(Observer):
+        def event_retried(self, record: EventRetried) -> None:
+            retried.append(record.error)
+
+    inner = open_store(durable_url, clock=time.time)
+    assert isinstance(inner, InboxStore)
+    store = FaultyInboxStore(inner)
+    receiver = make(store, inbox=Inbox(backoff=0.0), lease_seconds=0.3)
+    retried, ran = list[str](), list[str]()
+    receiver.observe(Retries())
+
+    async def book(event: CommentReceived) -> None:
+        ran.append(event.id)
+        if len(ran) == 1:
+            raise ValueError("not yet")
+
+    on(receiver, "book", book)
+    async with receiver:
+        store.failures["extend"] = -1
+        gate = store.hang("retry")
+        await deliver(receiver, make_event(CommentReceived))
+        await until(lambda: "is still being handled here" in caplog.text)
+        del store.gates["retry"]
+        gate.set()
+        await until(lambda: len(ran) == 2)
+    assert retried == ["book: ValueError: not yet"]

@@ -308,9 +308,12 @@ class Run(Lease):
         pause, ends = _FIRST_PAUSE_SECONDS, self._ends
         while True:
             # Extended for ever, a claim that cannot be given back would never be free.
+            claim = self.claim
             try:
                 ownership = await self._ask(self._giving_up(report, verdict, error, after))
-                break
+                if claim is self.claim:
+                    break
+                continue  # a claim was adopted meanwhile: that one is to be given up
             except StoreError as fault:
                 self._answer(later(Reason.STORE_UNAVAILABLE))
                 if self._loop.time() >= ends and not self.is_settled:
