@@ -15,7 +15,7 @@ from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import CommentReceived, Event
 from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore
-from hookonce.stores.values import ClaimResult, DeliveryKey, Token
+from hookonce.stores.values import Claimed, ClaimResult, DeliveryKey, Token
 from hookonce.telemetry import EventRetried, Observer
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
@@ -164,3 +164,28 @@ async def test_a_claim_that_is_adopted_while_the_one_before_is_given_back_is_giv
         gate.set()
         await until(lambda: len(ran) == 2)
     assert retried == ["book: ValueError: not yet"]
+
+
+@pytest.mark.anyio
+async def test_a_success_is_recorded_although_the_store_raises_what_is_no_store_error(
+    store_url: str,
+) -> None:
+    class Broken(FaultyStore):
+        async def complete(self, claim: Claimed) -> None:
+            self.calls["complete"] += 1
+            if self.calls["complete"] == 1:
+                raise TypeError("no number")
+            await self.inner.complete(claim)
+
+    receiver = make(Broken(open_store(store_url, clock=time.time)))
+    ran = list[str]()
+
+    async def book(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+        assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "duplicate")
+    assert ran == [event.id]
