@@ -104,7 +104,7 @@ class Attempt(Protocol):
     calls: list[Call]
     """The calls under way."""
     is_stopping: bool
-    """Whether it was cancelled at a shutdown."""
+    """Whether it was cancelled at a shutdown, or with its loop while a thread of it goes on."""
 
     @property
     def event(self) -> Event[Any]:
@@ -242,7 +242,7 @@ class Dispatcher:
             if is_async:
                 result = function(*arguments)
             else:
-                result, raised = await self._in_thread(call, function, arguments)
+                result, raised = await self._in_thread(call, function, arguments, attempt)
                 if raised is not None:
                     return _as_exception(raised)
             if result.__class__ is CoroutineType:
@@ -271,7 +271,11 @@ class Dispatcher:
         return None
 
     async def _in_thread(
-        self, call: Call, function: Callable[..., Any], arguments: tuple[Any, ...]
+        self,
+        call: Call,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        attempt: Attempt,
     ) -> _ValueOrError:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=THREAD_NAME_PREFIX)
@@ -279,7 +283,12 @@ class Dispatcher:
         work = partial(_in_this_thread, call, asyncio.get_running_loop().time, function, results)
         call.thread = self._pool.submit(contextvars.copy_context().run, work, arguments)
         # Cancelling it takes back what waits for a thread, and leaves alone what runs.
-        await asyncio.wrap_future(call.thread)
+        try:
+            await asyncio.wrap_future(call.thread)
+        except asyncio.CancelledError:
+            if call.thread_goes_on:  # a stop, or the end of a loop whose receiver was not closed
+                attempt.is_stopping = True
+            raise
         return results.pop()
 
 

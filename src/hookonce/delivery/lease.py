@@ -93,7 +93,7 @@ class Lease:
                 self._extension = self._loop.create_task(self._extend())
 
     async def _ask(self, call: Awaitable[T], most: float = inf) -> T:
-        """Return what the store answers; raise StoreError if it does not in its time."""
+        """Return what the store answers; raise StoreError if it fails, or not in its time."""
         seconds = min(self._parts.limits.store_seconds, most)
         self._call_by = self._loop.time() + seconds
         try:
@@ -102,6 +102,12 @@ class Lease:
             if not self._is_late:
                 raise
             raise StoreError(f"the store did not answer within {seconds:g} s") from None
+        except StoreError:
+            raise
+        except Exception as error:
+            # It breaks its contract, and what has succeeded is to be recorded all the same.
+            _log.exception("the store raised an error that is no StoreError")
+            raise StoreError(f"the store raised {type(error).__name__}") from error
         finally:
             self._call_by = inf
             if self._is_late:

@@ -70,7 +70,7 @@ class Run(Lease):
         is_busy: whether it has still to end its handlers.
         has_succeeded: whether every handler has, recorded or not.
         is_errand: whether it only gives back what it may have claimed, and nobody waits for it.
-        is_stopping: whether it is being cancelled at a shutdown.
+        is_stopping: whether it is being cancelled at a shutdown, or with its loop.
         is_refused: whether a shutdown has begun, so that it may not begin with a handler.
         answer: what the request that began it awaits, if one did.
         answer_by: when it must have its answer, in the event loop's time.
@@ -313,9 +313,12 @@ class Run(Lease):
         pause, ends = _FIRST_PAUSE_SECONDS, self._ends
         while True:
             # Extended for ever, a claim that cannot be given back would never be free.
+            claim = self.claim
             try:
                 ownership = await self._ask(self._giving_up(report, verdict, error, after))
-                break
+                if claim is self.claim:
+                    break
+                continue  # a claim was adopted meanwhile: that one is to be given up
             except StoreError as fault:
                 self._answer(later(Reason.STORE_UNAVAILABLE))
                 if self._loop.time() >= ends and not self.is_settled:

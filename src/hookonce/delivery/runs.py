@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from ..events import Event
-from ..stores.values import Delivery, DeliveryKey
+from ..stores.values import Claimed, Delivery, DeliveryKey
 from ..verification.loggers import get_logger
 from .dispatch import Dispatcher
 from .handler import Handler
@@ -71,6 +71,17 @@ class Runs:
         run = self._by_key.get(key)
         return None if run is None or run.is_settled else run
 
+    def adopt(self, claim: Claimed) -> bool:
+        """Let a claim be that of the run under way, and return whether there is one to have it.
+
+        One that is still asking for a claim is none: it waits for the owner of this one.
+        """
+        run = self.find(claim.key)
+        if run is None or run.claim is None:
+            return False
+        run.adopt(claim)
+        return True
+
     def make(
         self, delivery: Delivery, event: Event[Any] | None, handlers: Sequence[Handler]
     ) -> Run:
@@ -79,7 +90,10 @@ class Runs:
 
     def begin(self, run: Run) -> Run:
         """Start a run in a task of its own."""
-        run.previous = self._by_key.get(run.key)
+        previous = self._by_key.get(run.key)
+        if previous is not None and previous.is_errand:  # it ran nothing; what came before it may
+            previous = previous.previous
+        run.previous = previous
         self._by_key[run.key] = run
         loop = asyncio.get_running_loop()
         run.task = task = loop.create_task(run.go())

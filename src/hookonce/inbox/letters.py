@@ -81,8 +81,7 @@ class DeadLetters:
             return later(Reason.IN_FLIGHT)
         if not isinstance(claim, Claimed):  # another replay has just succeeded
             return DUPLICATE
-        if (run := self._runs.find(key)) is not None:
-            run.adopt(claim)
+        if self._runs.adopt(claim):
             return later(Reason.IN_FLIGHT)
         run = self._runs.make(letter.delivery, event, handlers)
         run.claim, run.claimed_at = claim, asked_at

@@ -156,10 +156,9 @@ class Worker:
         claim = taken.claim
         if self._parts.observers.wants(EventTaken, taken.delivery.event_id):
             self._parts.observers.tell(EventTaken(taken.delivery, claim.attempt))
-        if (run := self._runs.find(claim.key)) is not None:
+        if self._runs.adopt(claim):
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
-            run.adopt(claim)
             return None
         if claim.attempt > self._settings.max_attempts:
             return self._begin_unless_broken_off(taken)

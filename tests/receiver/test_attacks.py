@@ -1,0 +1,191 @@
+"""What an attacker has tried: faults one after the other, and steps at the worst of moments."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.stores import FaultyInboxStore, FaultyStore
+from support.waiting import until
+
+from hookonce import Inbox, Limits, Outcome, Receiver, Reject
+from hookonce.events import CommentReceived, Event
+from hookonce.stores import open_store
+from hookonce.stores.contract import InboxStore
+from hookonce.stores.values import Claimed, ClaimResult, DeliveryKey, Token
+from hookonce.telemetry import EventRetried, Observer
+from hookonce.testing import make_event, signed_request
+from hookonce.verification.secrets import new_secret
+
+SECRET = new_secret()
+
+
+def make(store: Any, *, inbox: Inbox | None = None, **limits: float) -> Receiver:
+    return Receiver(secrets=SECRET, store=store, inbox=inbox, limits=Limits(**limits))  # type: ignore[arg-type]  # threads is whole
+
+
+async def deliver(receiver: Receiver, event: Event[Any], attempt: int = 1) -> Outcome:
+    request = signed_request(event, SECRET, attempt=attempt)
+    return await receiver.handle(request.body, request.headers)
+
+
+def answer_of(outcome: Outcome) -> tuple[int, str]:
+    return int(outcome.status), str(outcome.reason)
+
+
+def on(receiver: Receiver, name: str, handler: Callable[..., Any]) -> None:
+    receiver.on(CommentReceived, name=name)(handler)
+
+
+@pytest.mark.anyio
+async def test_a_success_outlives_also_a_retry_that_could_not_be_claimed(store_url: str) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = make(store, lease_seconds=0.2)
+    ran = list[str]()
+    fails = [True]
+
+    async def mail(_: CommentReceived) -> None:
+        ran.append("mail")
+
+    async def book(_: CommentReceived) -> None:
+        ran.append("book")
+        if fails:
+            raise ValueError("not yet")
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures |= {"release": -1, "extend": -1}
+        await deliver(receiver, event)
+        await until(lambda: store.calls["release"] >= 4)  # 0.1 + 0.2 + 0.4 s: the lease is over
+        store.failures["claim"] = 1
+        retry = await deliver(receiver, event, attempt=2)
+        assert answer_of(retry) == (503, "store_unavailable")
+        fails.clear()
+        retry = await deliver(receiver, event, attempt=3)
+        assert answer_of(retry) == (200, "handled")
+    assert sorted(ran) == ["book", "book", "mail"]
+
+
+def test_a_loop_that_ends_leaves_the_event_of_a_thread_that_goes_on_to_its_lease(
+    tmp_path: Path,
+) -> None:
+    ran, gate = list[str](), threading.Event()
+
+    def slow(_: CommentReceived) -> None:
+        ran.append("began")
+        gate.wait(20)
+        ran.append("ended")
+
+    event = make_event(CommentReceived)
+
+    def receiving() -> Receiver:
+        receiver = make(f"sqlite:///{tmp_path}/hooks.db", answer_seconds=0.2)
+        on(receiver, "slow", slow)
+        return receiver
+
+    async def deliver_and_end() -> None:
+        request = asyncio.create_task(deliver(receiving(), event))
+        await until(lambda: ran)
+        assert not request.done()
+
+    async def deliver_again() -> None:
+        async with receiving() as receiver:
+            retry = await deliver(receiver, event, attempt=2)
+            assert answer_of(retry) == (503, "in_flight")
+
+    try:
+        asyncio.run(deliver_and_end())
+        asyncio.run(deliver_again())
+    finally:
+        gate.set()
+    assert ran == ["began"]
+
+
+@pytest.mark.anyio
+async def test_a_replay_runs_although_a_copy_of_the_event_waits_for_it(durable_url: str) -> None:
+    class Replaying(FaultyStore):
+        async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
+            result = await super().replay(key, token, lease)
+            copies.append(asyncio.create_task(deliver(receiver, event, attempt=2)))
+            calls = self.calls["claim"]
+            await until(lambda: self.calls["claim"] > calls)
+            return result
+
+    copies = list[asyncio.Task[Outcome]]()
+    receiver = make(Replaying(open_store(durable_url, clock=time.time)))
+    rejects = [True]
+
+    async def book(_: CommentReceived) -> None:
+        if rejects:
+            raise Reject("not this one")
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        assert answer_of(await deliver(receiver, event)) == (202, "rejected")
+        rejects.clear()
+        assert answer_of(await receiver.dead.replay(event.id)) == (200, "handled")
+        assert [answer_of(await copy) for copy in copies] == [(200, "duplicate")]
+    assert copies
+
+
+@pytest.mark.anyio
+async def test_a_claim_that_is_adopted_while_the_one_before_is_given_back_is_given_back_too(
+    durable_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Retries(Observer):
+        def event_retried(self, record: EventRetried) -> None:
+            retried.append(record.error)
+
+    inner = open_store(durable_url, clock=time.time)
+    assert isinstance(inner, InboxStore)
+    store = FaultyInboxStore(inner)
+    receiver = make(store, inbox=Inbox(backoff=0.0), lease_seconds=0.3)
+    retried, ran = list[str](), list[str]()
+    receiver.observe(Retries())
+
+    async def book(event: CommentReceived) -> None:
+        ran.append(event.id)
+        if len(ran) == 1:
+            raise ValueError("not yet")
+
+    on(receiver, "book", book)
+    async with receiver:
+        store.failures["extend"] = -1
+        gate = store.hang("retry")
+        await deliver(receiver, make_event(CommentReceived))
+        await until(lambda: "is still being handled here" in caplog.text)
+        del store.gates["retry"]
+        gate.set()
+        await until(lambda: len(ran) == 2)
+    assert retried == ["book: ValueError: not yet"]
+
+
+@pytest.mark.anyio
+async def test_a_success_is_recorded_although_the_store_raises_what_is_no_store_error(
+    store_url: str,
+) -> None:
+    class Broken(FaultyStore):
+        async def complete(self, claim: Claimed) -> None:
+            self.calls["complete"] += 1
+            if self.calls["complete"] == 1:
+                raise TypeError("no number")
+            await self.inner.complete(claim)
+
+    receiver = make(Broken(open_store(store_url, clock=time.time)))
+    ran = list[str]()
+
+    async def book(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+        assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "duplicate")
+    assert ran == [event.id]
