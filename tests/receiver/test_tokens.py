@@ -11,7 +11,7 @@ from hookonce.stores.tokens import new_token
 
 FORKING = """
 import os
-from hookonce.tokens import new_token
+from hookonce.stores.tokens import new_token
 
 new_token()
 read, write = os.pipe()
