@@ -106,7 +106,7 @@ class Event:
         """Return attempts and handlers that are left when the attempts are forgotten."""
         if self.letter is None:
             return (0, NONE, NONE)
-        return (self.letter.attempts, self.letter.finished, self.letter.owed)
+        return (self.attempts, self.finished, self.owed)
 
     def note(self, finished: frozenset[str], owed: frozenset[str] = NONE) -> None:
         """Add what has finished and what is owed, which the event's letter has as well."""

@@ -96,6 +96,13 @@ class TestOwed:
         third = await claim(store)
         assert (third.finished, third.owed) == (A | B | C, NONE)
 
+    async def test_a_claim_repeated_in_the_moment_of_its_extension_knows_what_is_owed(
+        self, store: Store
+    ) -> None:
+        first = await claim(store)
+        await store.extend(first, NONE, A)
+        assert (await claim(store, first.token)).owed == A
+
     async def test_a_handler_that_has_finished_is_never_owed_again(self, store: Store) -> None:
         first = await claim(store)
         await store.release(first, A)

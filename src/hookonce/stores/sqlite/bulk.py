@@ -35,7 +35,8 @@ ON CONFLICT (key) DO NOTHING
 # One that had the same token before is no new one.
 _CLAIMED_NOW = """
 SELECT key FROM (VALUES {rows}) CROSS JOIN attempts ON key = column1
-WHERE token = column2 AND lease = column3 AND until = ?1 + lease AND attempt = 1 AND finished = ''
+WHERE token = column2 AND lease = column3 AND until = ?1 + lease AND attempt = 1
+  AND finished = '' AND owed = ''
 """
 # COMPLETE of every state: FREE.complete, CLAIMED.complete and so on.
 # To undo rows that conflict, REPLACE copies each page it changes first: 5.5 µs a row against 2.3.
