@@ -189,3 +189,22 @@ async def test_a_success_is_recorded_although_the_store_raises_what_is_no_store_
         assert answer_of(await deliver(receiver, event)) == (200, "handled")
         assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "duplicate")
     assert ran == [event.id]
+
+
+@pytest.mark.anyio
+async def test_a_copy_of_what_is_handled_and_cannot_be_recorded_is_answered_at_once(
+    store_url: str,
+) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = make(store)
+
+    async def book(_: CommentReceived) -> None: ...
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures["complete"] = -1
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+        copy = await asyncio.wait_for(deliver(receiver, event, attempt=2), 4)  # of 8 s
+        assert answer_of(copy) == (200, "duplicate")
+        store.failures.clear()
