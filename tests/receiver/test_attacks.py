@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.stores import FaultyInboxStore, FaultyStore
-from support.waiting import until
+from support.waiting import until, until_async
 
 from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import CommentReceived, Event
@@ -189,3 +189,55 @@ async def test_a_success_is_recorded_although_the_store_raises_what_is_no_store_
         assert answer_of(await deliver(receiver, event)) == (200, "handled")
         assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "duplicate")
     assert ran == [event.id]
+
+
+@pytest.mark.anyio
+async def test_a_copy_of_what_is_handled_and_cannot_be_recorded_is_answered_at_once(
+    store_url: str,
+) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = make(store)
+
+    async def book(_: CommentReceived) -> None: ...
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures["complete"] = -1
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+        copy = await asyncio.wait_for(deliver(receiver, event, attempt=2), 4)  # of 8 s
+        assert answer_of(copy) == (200, "duplicate")
+        store.failures.clear()
+
+
+def test_what_went_on_in_a_loop_that_was_closed_is_handled_in_the_next_one(tmp_path: Path) -> None:
+    receiver = make(f"sqlite:///{tmp_path}/hooks.db", lease_seconds=0.3, answer_seconds=0.1)
+    mailed, booked = list[str](), list[str]()
+
+    async def mail(event: CommentReceived) -> None:
+        mailed.append(event.id)
+
+    async def book(event: CommentReceived) -> None:
+        booked.append(event.id)
+        if len(booked) == 1:
+            await asyncio.Event().wait()
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    event = make_event(CommentReceived)
+    loop = asyncio.new_event_loop()
+    answer = loop.run_until_complete(deliver(receiver, event))
+    assert answer_of(answer) == (503, "still_running")
+    loop.close()
+
+    async def deliver_until_handled() -> None:
+        async with receiver:
+
+            async def is_handled() -> bool:
+                return answer_of(await deliver(receiver, event, attempt=2)) == (200, "handled")
+
+            await until_async(is_handled)
+            assert await receiver.idle(1)
+
+    asyncio.run(deliver_until_handled())
+    assert (mailed, booked) == ([event.id], 2 * [event.id])

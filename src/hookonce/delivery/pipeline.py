@@ -20,7 +20,7 @@ from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, h
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
 from .handler import Handler
-from .outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
+from .outcome import ALREADY_DEAD, DUPLICATE, HANDLED, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryReceived, DeliveryRefused, DeliveryVerified
 from .runs import Runs
@@ -166,7 +166,8 @@ class Pipeline:
         """Begin the run of an event, or join the one under way, and return its answer."""
         runs = self._runs
         while (under_way := runs.find(arrived.key)) is not None:
-            if not await under_way.settled(deadline):
+            # One that has its answer already, and is only still being recorded, wakes nobody more.
+            if under_way.outcome is not HANDLED and not await under_way.settled(deadline):
                 outcome = later(Reason.IN_FLIGHT, under_way.left)
                 break
             if under_way.has_succeeded:

@@ -69,6 +69,8 @@ class Runs:
     def find(self, key: DeliveryKey) -> Run | None:
         """Return the run of an event that is under way here, and not settled."""
         run = self._by_key.get(key)
+        if run is not None and run.task.get_loop().is_closed():
+            self._forget_lost()
         return None if run is None or run.is_settled else run
 
     def adopt(self, claim: Claimed) -> bool:
@@ -100,6 +102,8 @@ class Runs:
         self._tasks[task] = run
         task.add_done_callback(self._ended)
         if self._watch is None or self._loop is not loop:
+            if self._loop is not loop:
+                self._forget_lost()
             self._loop = loop
             self._watch = loop.call_later(self._tick, self._look)
         return run
@@ -129,6 +133,7 @@ class Runs:
     async def drain(self) -> None:
         """Wait for what is under way, then cancel and release what still is; in bounded time."""
         limits = self._parts.limits
+        self._forget_lost()
         for task, run in self._tasks.items():
             if run.is_errand:
                 task.cancel()
@@ -175,6 +180,15 @@ class Runs:
                 del self._by_key[run.key]
             else:
                 self._by_key[run.key] = run.previous
+
+    def _forget_lost(self) -> None:
+        """Forget runs whose loop was closed under them, but not what has succeeded in them."""
+        lost = [run for task, run in self._tasks.items() if task.get_loop().is_closed()]
+        for run in lost:
+            del self._tasks[run.task]
+            run.is_settled = True  # nobody records it any more; the claim is left to its lease
+            if self._by_key.get(run.key) is run and not run.finished:
+                del self._by_key[run.key]
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
