@@ -241,3 +241,31 @@ def test_what_went_on_in_a_loop_that_was_closed_is_handled_in_the_next_one(tmp_p
 
     asyncio.run(deliver_until_handled())
     assert (mailed, booked) == ([event.id], 2 * [event.id])
+
+
+@pytest.mark.anyio
+async def test_a_shutdown_gives_an_event_back_although_the_store_fails_once(store_url: str) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = make(store, drain_seconds=0.05)
+    mailed, booked = list[str](), list[str]()
+
+    async def mail(event: CommentReceived) -> None:
+        mailed.append(event.id)
+
+    async def book(event: CommentReceived) -> None:
+        booked.append(event.id)
+        if len(booked) == 1:
+            await asyncio.Event().wait()
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    event = make_event(CommentReceived)
+    async with receiver:
+        request = asyncio.create_task(deliver(receiver, event))
+        await until(lambda: booked)
+        store.failures |= {"release": 1, "extend": -1}
+    assert answer_of(await request) == (503, "shutting_down")
+    async with receiver:
+        retry = await deliver(receiver, event, attempt=2)
+        assert answer_of(retry) == (200, "handled")
+    assert (mailed, booked) == ([event.id], 2 * [event.id])

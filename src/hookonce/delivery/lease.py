@@ -180,19 +180,31 @@ class Lease:
 
     async def _give_back(self) -> None:
         """Release the claim of an attempt that does not end, or has not begun."""
-        claim, finished, store = self._held(), frozenset(self.finished), self._parts.store
+        pause, ends = _FIRST_PAUSE_SECONDS, self._loop.time() + self.left
+        while True:
+            try:
+                await self._ask(self._giving_back())
+            except StoreError as error:
+                if self._loop.time() + pause >= ends:
+                    _log.error("could not release %s; its lease will run out: %s", self.key, error)
+                    return
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = 2 * pause
+
+    def _giving_back(self) -> Awaitable[Ownership]:
+        claim, store = self._held(), self._parts.store
+        # In this order: a thread may end at any moment, and its success is not to be missed.
+        thread_goes_on = any(call.thread_goes_on for call in self.calls)
+        self.finished.update(call.name for call in self.calls if call.has_succeeded)
+        finished = frozenset(self.finished)
         owed = frozenset(handler.name for handler in self.handlers) - finished
-        call: Awaitable[Ownership]
-        if any(call.thread_goes_on for call in self.calls):
-            call = store.extend(claim, finished, owed)
-        elif self.has_begun:
-            call = store.release(claim, finished, "cancelled at shutdown", owed=owed)
-        else:
-            call = store.release(claim, finished, began=False)
-        try:
-            await self._ask(call)
-        except StoreError as error:
-            _log.error("could not release %s; its lease will run out: %s", self.key, error)
+        if thread_goes_on:
+            return store.extend(claim, finished, owed)
+        if self.has_begun:
+            return store.release(claim, finished, "cancelled at shutdown", owed=owed)
+        return store.release(claim, finished, began=False)
 
     async def _unclaim(self, token: Token) -> None:
         """Give back what a call may have claimed whose answer never came."""

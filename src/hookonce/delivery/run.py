@@ -468,7 +468,6 @@ class Run(Lease):
             self.claim = Claimed(self.key, self._token, 1, _NONE, lease)
             await self._give_back()
         elif self.is_busy:
-            self.finished.update(call.name for call in self.calls if call.has_succeeded)
             self._answer(later(Reason.SHUTTING_DOWN))
             await self._give_back()
 
