@@ -17,7 +17,6 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from pydantic import JsonValue
@@ -189,12 +188,7 @@ class TestSender:
         await self._lifespan.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._lifespan is not None:
             await self._lifespan.__aexit__()
 
@@ -246,13 +240,6 @@ class TestSender:
         """Deliver a request as it is and return the answer."""
         headers = {"content-length": str(len(request.body)), **request.headers}
         received = await exchange(self._app, self._path, headers.items(), whole(request.body))
-        answer = Answer(received.status, _reason_in(received.body), received.headers, received.body)
+        answer = Answer(received.status, received.reason, received.headers, received.body)
         self.answers.append(answer)
         return answer
-
-
-def _reason_in(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return ""
