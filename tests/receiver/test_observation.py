@@ -13,7 +13,7 @@ from support.redis_servers import redis_server
 from support.servers import delivering
 from support.waiting import until
 
-from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry
+from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry, telemetry
 from hookonce.delivery.records import (
     BatchFlushed,
     DeliveryAnswered,
@@ -80,6 +80,11 @@ def inbox_receiver(webhook_secret: str, notes: Notes, tmp_path: Path) -> Receive
         inbox=Inbox(max_attempts=2, backoff=SOON),
         observers=[notes],
     )
+
+
+def test_each_record_has_the_hook_of_its_name() -> None:
+    records = {name for name in telemetry.__all__ if name != "Observer"}
+    assert records == {"".join(map(str.title, name.split("_"))) for name in METHODS}
 
 
 async def test_the_way_of_a_delivery_is_told_step_by_step(
