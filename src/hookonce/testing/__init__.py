@@ -24,6 +24,7 @@ from pydantic import JsonValue
 from ..clock import system_clock
 from ..events import Event
 from ..http.app import ASGIApp
+from ..sender import ATTEMPTS
 from ..verification.signature import sign
 from .inprocess import Lifespan, exchange, whole
 from .samples import event_body, make_event, new_event_id
@@ -40,9 +41,6 @@ __all__ = [
 
 Payload: TypeAlias = Event[Any] | Mapping[str, JsonValue] | bytes
 """What can be sent: an event, an envelope as a mapping, or raw bytes."""
-
-# As many as the sender makes (interface, Limits: Delivery attempts).
-_ATTEMPTS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +228,7 @@ class TestSender:
     async def send_until_accepted(self, payload: Payload) -> list[Answer]:
         """Deliver as the service does, up to nine attempts until a 2xx, without the waits."""
         answers = []
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             answers.append(await self.send(payload, attempt=attempt))
             if 200 <= answers[-1].status < 300:
                 break
