@@ -158,7 +158,7 @@ def test_a_change_that_cannot_be_made_is_refused(
     [
         ["comment.received", "--id", "evt.1"],
         ["comment.received", "--id", "evt\n1"],
-        ["comment.received", "--id", "e" * 257],
+        ["comment.received", "--id", "e" * 513],
         ["comment.received", "--skew", "1e30"],
         ["comment.received", "--skew", "-inf"],
         ["comment.received", "--skew", "nan"],
