@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import (
-    AsyncIterator,
-    Collection,
-    Container,
-    Coroutine,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncIterator, Container, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from .clock import Clock, system_clock
 from .delivery.disabling import DisableWatch, FailureStreak
@@ -57,9 +50,6 @@ from .verification.headers import RawHeaders
 from .verification.loggers import get_logger
 from .verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
 from .verification.signature import DEFAULT_TOLERANCE, Verifier
-
-if TYPE_CHECKING:
-    from .inspector import Bounds, Inspector, Redaction
 
 __all__ = ["Receiver"]
 
@@ -518,36 +508,6 @@ class Receiver(Router):
 
         """
         return delivery_routes(path, self._app, middleware)
-
-    def inspector(
-        self,
-        *,
-        token: str | None = None,
-        hosts: Collection[str] | None = None,
-        redaction: Redaction | None = None,
-        bounds: Bounds | None = None,
-    ) -> Inspector:
-        """Return pages that show what this receiver does from now on, to be mounted at a path.
-
-        Without a token they answer clients of this machine alone. Behind a proxy always set one.
-
-        Args:
-            token: what a visitor must know, at least 16 characters.
-            hosts: which ``Host`` is accepted, exactly; those of this machine by default.
-            redaction: what is hidden of headers and bodies.
-            bounds: how much is kept, and for how many visitors.
-
-        Raises:
-            ImportError: Jinja2 is not installed (extra ``inspector``).
-            ValueError: the token is too short, or a host is none.
-
-        """
-        # Most receivers have none, and need not have its packages.
-        from .inspector import LOOPBACK_HOSTS, Inspector  # noqa: PLC0415
-
-        return Inspector(
-            self, token=token, hosts=hosts or LOOPBACK_HOSTS, redaction=redaction, bounds=bounds
-        )
 
     def health_routes(self, *, token: str | None = None) -> list[Route]:
         """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application.

@@ -22,6 +22,7 @@ from hookonce.delivery.verdict import Failure
 from hookonce.events import EVENT_CLASSES
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import ClaimResult, DeliveryKey, Ownership, Token
+from hookonce.verification.headers import DeliveryHeaders
 
 from .recorder import closed_port_url
 from .running import Result, invoke, run, running
@@ -182,17 +183,16 @@ def test_a_wrong_outcome_is_marked_where_it_stands(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("quiet_again")
 def test_it_sends_what_it_says_that_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, str, bytes]] = []
-    real = Verifier.verify
+    seen: list[tuple[str, int, bytes]] = []
+    real = Verifier.verify_indexed
 
-    def look(self: Verifier, body: bytes, headers: Any, **options: Any) -> VerifiedDelivery:
-        found = {name.decode(): value.decode() for name, value in headers}
-        seen.append((found["webhook-id"], found["webhook-signature"], body))
-        return real(self, body, headers, **options)
+    def look(self: Verifier, body: bytes, headers: DeliveryHeaders) -> VerifiedDelivery:
+        seen.append((headers.message_id, len(headers.signatures), body))
+        return real(self, body, headers)
 
-    monkeypatch.setattr(Verifier, "verify", look)
+    monkeypatch.setattr(Verifier, "verify_indexed", look)
     assert invoke("demo").status == 0
-    signatures = [len(signature.split()) for _, signature, _ in seen]
+    signatures = [number for _, number, _ in seen]
     assert signatures == [1] * 15 + [2] * 3, "from the rotation on, there are two for a day"
     ids = [event_id for event_id, _, _ in seen]
     for first, second in ((7, 8), (9, 10), (11, 12)):

@@ -132,7 +132,7 @@ async def test_a_slow_answer_is_a_warning() -> None:
 async def test_no_answer_within_the_sender_s_patience_is_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(site_module, "SENDER_WAITS_SECONDS", 0.2)
+    monkeypatch.setattr(site_module, "ANSWER_SECONDS", 0.2)
     held = asyncio.Event()
 
     async def holding(scope: Scope, receive: Receive, send: Send) -> None:

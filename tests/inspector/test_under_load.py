@@ -12,6 +12,7 @@ from support.waiting import PATIENCE_SECONDS, until
 from hookonce import FileSecrets, Receiver
 from hookonce.events import CommentReceived
 from hookonce.http.app import application, elsewhere
+from hookonce.inspector import Inspector
 from hookonce.telemetry.prometheus import PrometheusObserver, metrics_routes
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
@@ -61,7 +62,7 @@ async def test_a_hot_rotation_refuses_nothing_while_everything_is_watched(tmp_pa
     )
     receiver.on(CommentReceived, name="greet")(lambda _: None)
     routes = [*receiver.routes("/webhooks"), *metrics_routes(receiver, metrics)]
-    inspector = receiver.inspector()
+    inspector = Inspector(receiver)
     app = application(routes, receiver.lifespan, inspector.below("/inspector", elsewhere))
     async with AsyncExitStack() as stack:
         site = await stack.enter_async_context(serving(app))

@@ -13,13 +13,13 @@ from support.redis_servers import redis_server
 from support.servers import delivering
 from support.waiting import until
 
-from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry
+from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry, telemetry
 from hookonce.delivery.records import (
     BatchFlushed,
     DeliveryAnswered,
+    DeliveryAuthenticated,
     DeliveryReceived,
     DeliveryRefused,
-    DeliveryVerified,
     EventBuried,
     EventClaimed,
     EventPut,
@@ -82,6 +82,11 @@ def inbox_receiver(webhook_secret: str, notes: Notes, tmp_path: Path) -> Receive
     )
 
 
+def test_each_record_has_the_hook_of_its_name() -> None:
+    records = {name for name in telemetry.__all__ if name != "Observer"}
+    assert records == {"".join(map(str.title, name.split("_"))) for name in METHODS}
+
+
 async def test_the_way_of_a_delivery_is_told_step_by_step(
     receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
 ) -> None:
@@ -91,7 +96,7 @@ async def test_the_way_of_a_delivery_is_told_step_by_step(
         (await sender.send(event, attempt=3)).expect(200, "handled")
     assert notes.names == [
         "DeliveryReceived",
-        "DeliveryVerified",
+        "DeliveryAuthenticated",
         "EventClaimed",
         "HandlerStarted",
         "HandlerFinished",
@@ -358,8 +363,8 @@ async def test_an_observer_of_some_events_hears_of_others_only_what_it_must(
         closely.names[begin + 1 : end] for begin, end in zip([-1, *ends[:-1]], ends, strict=True)
     )
     assert first[2:] == ["EventClaimed", "HandlerStarted", "HandlerFinished", "EventSettled"]
-    assert second == ["DeliveryReceived", "DeliveryVerified"]
-    assert third == ["DeliveryReceived", "DeliveryVerified", "HandlerFailed"]
+    assert second == ["DeliveryReceived", "DeliveryAuthenticated"]
+    assert third == ["DeliveryReceived", "DeliveryAuthenticated", "HandlerFailed"]
 
 
 async def test_an_observer_whose_choice_of_events_is_broken_harms_nothing(
@@ -414,4 +419,4 @@ async def test_no_record_shows_a_body_or_a_header_when_it_is_printed(
     printed = repr(notes.records)
     assert "confidential" not in printed
     assert "v1," not in printed
-    assert len(notes.of(DeliveryVerified)) == 1
+    assert len(notes.of(DeliveryAuthenticated)) == 1

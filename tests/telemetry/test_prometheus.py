@@ -239,12 +239,18 @@ class TestStoreGauges:
         await observer.refresh()
         assert value(observer, "store_up") == 0
 
-    async def test_secrets_that_cannot_be_used_are_none(
-        self, observer: PrometheusObserver, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        receiver = Receiver(secrets=SECRET, store="memory://", observers=[observer])
+    async def test_secrets_that_cannot_be_used_are_none(self, observer: PrometheusObserver) -> None:
+        secrets = [SECRET]
+
+        class Provider:
+            def current(self) -> list[str]:
+                return secrets
+
+        receiver = Receiver(secrets=Provider(), store="memory://", observers=[observer])
         observer.know(receiver)
-        monkeypatch.setattr(receiver, "_secrets", [])
+        await observer.refresh()
+        assert value(observer, "secrets") == 1
+        secrets.clear()
         await observer.refresh()
         assert value(observer, "secrets") == 0
 

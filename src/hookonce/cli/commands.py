@@ -11,6 +11,7 @@ import click
 import httpx2
 
 from hookonce import __version__
+from hookonce.verification.loggers import printable
 from hookonce.verification.secrets import new_secret
 
 from .chaos import chaos
@@ -19,7 +20,7 @@ from .demo import demo
 from .doctor import doctor
 from .emulate import emulate
 from .inbox import inbox
-from .output import Output, printable, system_fault
+from .output import LAYOUT, Output, system_fault
 from .send import send
 from .serve import DEFAULT_PORT, serve
 from .verify import explain, verify
@@ -36,7 +37,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except click.ClickException as error:
             # Final, for it is not meant to change; but there is no other place for all of them.
-            error.message = printable(error.message)  # type: ignore[misc]
+            error.message = printable(error.message, keep=LAYOUT)  # type: ignore[misc]
             raise
         except (OSError, ExceptionGroup) as error:
             refused = _refused(error)
@@ -45,7 +46,7 @@ class _Commands(click.Group):
             if refused.errno == errno.EPIPE:  # nobody reads any more, which click knows how to end
                 raise refused from None
             _forget_output()
-            raise click.ClickException(printable(system_fault(refused))) from error
+            raise click.ClickException(printable(system_fault(refused), keep=LAYOUT)) from error
 
 
 def _refused(error: Exception) -> OSError | None:

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hookonce.delivery.outcome import Outcome, Reason, later
 from hookonce.http.app import ASGIApp
+from hookonce.http.guard import headers_of
 
 __all__ = ["OVERLOADED", "Connections", "allow_files"]
 
@@ -182,13 +183,8 @@ def allow_files(connections: int) -> None:
 
 def _refusal(outcome: Outcome) -> bytes:
     status = HTTPStatus(outcome.status)
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(len(outcome.body)),
-        "connection": "close",
-        **outcome.headers,
-    }
-    lines = [f"HTTP/1.1 {int(status)} {status.phrase}", *(f"{n}: {v}" for n, v in headers.items())]
+    headers = [*headers_of(outcome), ("connection", "close")]
+    lines = [f"HTTP/1.1 {int(status)} {status.phrase}", *(f"{n}: {v}" for n, v in headers)]
     return "\r\n".join([*lines, "", ""]).encode() + outcome.body
 
 

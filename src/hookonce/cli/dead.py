@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,20 +14,23 @@ from hookonce import Receiver
 from hookonce.delivery.outcome import Reason
 from hookonce.errors import PayloadError, StoreError
 from hookonce.stores.contract import InboxStore
-from hookonce.stores.values import DeadLetter, delivery_key
+from hookonce.stores.values import DeadLetter, DeliveryKey, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted
 from .loading import load_receiver
 from .output import Output, json_option
-from .records import print_event, time_text
+from .records import list_options, print_event, show_options, time_text
 from .stores import (
+    NOT_FOUND,
     PAGE,
     Page,
     check_selection,
+    conclude,
     endpoint_option,
     for_each,
     only,
     pages_of_letters,
+    print_result,
     run,
     store_argument,
     with_store,
@@ -45,6 +48,8 @@ _COLUMNS = {
     "error": "error",
 }
 
+_NOTHING = "no dead letters"
+
 # A replay of more has a bar on a terminal, and no line for each success.
 _MANY = 20
 
@@ -61,11 +66,7 @@ def dead() -> None:
 
 
 @dead.command("list")
-@store_argument()
-@click.option("--endpoint", help="Only those of this endpoint.")
-@click.option("--type", "event_type", help="Only those of this event type.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
-@json_option
+@list_options
 def list_letters(
     store_url: str, endpoint: str | None, event_type: str | None, limit: int, *, as_json: bool
 ) -> None:
@@ -74,18 +75,11 @@ def list_letters(
         store_url,
         lambda store: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=limit),
     )
-    output = Output(as_json=as_json)
-    if letters:
-        output.table([_record(letter) for letter in letters], _COLUMNS)
-    else:
-        output.say("no dead letters")
+    Output(as_json=as_json).table([_record(one) for one in letters], _COLUMNS, _NOTHING)
 
 
 @dead.command()
-@store_argument("ID")
-@endpoint_option
-@click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
-@json_option
+@show_options
 def show(
     store_url: str, event_ids: tuple[str, ...], endpoint: str, *, raw: bool, as_json: bool
 ) -> None:
@@ -98,11 +92,7 @@ def show(
     letter = with_store(store_url, lambda store: store.dead_letter(key))
     if letter is None:
         raise click.ClickException(f"there is no dead letter {event_id!r} at {endpoint!r}")
-    if raw:
-        click.echo(letter.delivery.body, nl=False)
-        return
-    output = Output(as_json=as_json)
-    print_event(_record(letter), letter.delivery, letter.finished, letter.history, output)
+    print_event(letter, _record(letter), raw=raw, as_json=as_json)
 
 
 @dead.command()
@@ -131,32 +121,25 @@ def discard(
         _confirm(store_url, endpoint, event_type)
     output = Output(as_json=as_json)
 
-    async def discard_all(store: InboxStore) -> bool:
-        everything_found = True
-        count = 0
-        async for page in _pages(store, endpoint, event_ids, event_type):
-            async for event_id, was_there in for_each(page.ids, endpoint, store.discard):
-                result = "discarded" if was_there else "not found"
-                output.record({"id": event_id, "result": result}, f"{event_id}: {result}")
-                everything_found = everything_found and was_there
-                count += 1
-        if count == 0:
-            output.say("no dead letters")
-        return everything_found
+    async def discard_all(store: InboxStore) -> set[str]:
+        async def discarded(key: DeliveryKey) -> str:
+            return "discarded" if await store.discard(key) else NOT_FOUND
 
-    # What a selection has found and somebody else has taken away meanwhile is no failure.
-    if not with_store(store_url, discard_all) and event_ids:
-        raise SystemExit(1)
+        results = set()
+        async for page in _pages(
+            event_ids,
+            lambda n: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=n),
+        ):
+            results |= await for_each(page.ids, endpoint, discarded, output)
+        return results
+
+    conclude(with_store(store_url, discard_all), event_ids, _NOTHING, output)
 
 
 def _pages(
-    store: InboxStore, endpoint: str, event_ids: tuple[str, ...], event_type: str | None
+    event_ids: tuple[str, ...], listing: Callable[[int], Awaitable[Sequence[DeadLetter]]]
 ) -> AsyncIterator[Page]:
-    if event_ids:
-        return _one_page(event_ids)
-    return pages_of_letters(
-        lambda limit: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=limit)
-    )
+    return _one_page(event_ids) if event_ids else pages_of_letters(listing)
 
 
 async def _one_page(event_ids: tuple[str, ...]) -> AsyncIterator[Page]:
@@ -200,11 +183,7 @@ def replay(
     """
     check_selection(event_ids, event_type, every=every)
     target = load_receiver(receiver)
-    pages = (
-        _one_page(event_ids)
-        if event_ids
-        else pages_of_letters(lambda n: target.dead.list(event_type=event_type, limit=n))
-    )
+    pages = _pages(event_ids, lambda n: target.dead.list(event_type=event_type, limit=n))
     replaying = _Replaying(target, Output(as_json=as_json))
     with terminated_as_interrupted():
         try:
@@ -234,7 +213,7 @@ class _Replaying:
             click.echo(f"stopped: {self._summary()}; the rest stays as it was", err=True)
             raise
         if self._done == 0:
-            self._output.say("no dead letters")
+            self._output.say(_NOTHING)
 
     async def _replay_pages(self, pages: AsyncIterator[Page]) -> None:
         with ExitStack() as stack:
@@ -259,11 +238,7 @@ class _Replaying:
         self.handled += succeeded
         self.failed += not succeeded
         if not (succeeded and quietly):
-            self._output.record(
-                {"id": event_id, "result": result},
-                f"{event_id}: {result}",
-                "green" if succeeded else "red",
-            )
+            print_result(event_id, result, self._output, "green" if succeeded else "red")
 
     @property
     def _done(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import click
@@ -12,8 +11,17 @@ from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats, delivery_key
 
 from .output import Output, json_option
-from .records import print_event, time_text
-from .stores import check_selection, endpoint_option, for_each, only, store_argument, with_store
+from .records import list_options, print_event, show_options, time_text
+from .stores import (
+    NOT_FOUND,
+    check_selection,
+    conclude,
+    endpoint_option,
+    for_each,
+    only,
+    store_argument,
+    with_store,
+)
 
 __all__ = ["inbox"]
 
@@ -27,8 +35,6 @@ _COLUMNS = {
     "attempts": "attempts",
     "error": "last error",
 }
-
-_NOT_FOUND = "not found"
 
 
 @click.group()
@@ -81,11 +87,7 @@ def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
 
 
 @inbox.command("list")
-@store_argument()
-@click.option("--endpoint", help="Only events of this endpoint.")
-@click.option("--type", "event_type", help="Only events of this type.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
-@json_option
+@list_options
 def list_entries(
     store_url: str, endpoint: str | None, event_type: str | None, limit: int, *, as_json: bool
 ) -> None:
@@ -97,18 +99,12 @@ def list_entries(
         store_url,
         lambda store: store.entries(endpoint=endpoint, event_type=event_type, limit=limit),
     )
-    output = Output(as_json=as_json)
-    if entries:
-        output.table([_record(entry) for entry in entries], _COLUMNS)
-    else:
-        output.say("the inbox is empty")
+    records = [_record(entry) for entry in entries]
+    Output(as_json=as_json).table(records, _COLUMNS, "the inbox is empty")
 
 
 @inbox.command()
-@store_argument("ID")
-@endpoint_option
-@click.option("--raw", is_flag=True, help="Write the body alone, byte for byte.")
-@json_option
+@show_options
 def show(
     store_url: str, event_ids: tuple[str, ...], endpoint: str, *, raw: bool, as_json: bool
 ) -> None:
@@ -121,11 +117,7 @@ def show(
     entry = with_store(store_url, lambda store: store.entry(key))
     if entry is None:
         raise click.ClickException(f"{event_id!r} is not in the inbox of {endpoint!r}")
-    if raw:
-        click.echo(entry.delivery.body, nl=False)
-        return
-    output = Output(as_json=as_json)
-    print_event(_record(entry), entry.delivery, entry.finished, entry.history, output)
+    print_event(entry, _record(entry), raw=raw, as_json=as_json)
 
 
 @inbox.command()
@@ -151,30 +143,16 @@ def retry(
     output = Output(as_json=as_json)
 
     async def retry_all(store: InboxStore) -> set[str]:
+        async def hastened(key: DeliveryKey) -> str:
+            if await store.hasten(key):
+                return "due now"
+            return NOT_FOUND if await store.entry(key) is None else "in flight"
+
         chosen = event_ids or await _waiting(store, endpoint, event_type)
-        results = set()
-        async for event_id, result in _hastened(store, endpoint, chosen):
-            output.record({"id": event_id, "result": result}, f"{event_id}: {result}")
-            results.add(result)
-        return results
+        return await for_each(chosen, endpoint, hastened, output)
 
     results = with_store(store_url, retry_all)
-    if not results:
-        output.say("nothing waits for a later attempt")
-    # What a selection has found and a worker has handled meanwhile is no failure.
-    if event_ids and _NOT_FOUND in results:
-        raise SystemExit(1)
-
-
-def _hastened(
-    store: InboxStore, endpoint: str, event_ids: tuple[str, ...]
-) -> AsyncIterator[tuple[str, str]]:
-    async def hasten(key: DeliveryKey) -> str:
-        if await store.hasten(key):
-            return "due now"
-        return _NOT_FOUND if await store.entry(key) is None else "in flight"
-
-    return for_each(event_ids, endpoint, hasten)
+    conclude(results, event_ids, "nothing waits for a later attempt", output)
 
 
 async def _waiting(store: InboxStore, endpoint: str, event_type: str | None) -> tuple[str, ...]:

@@ -19,11 +19,27 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["Output", "cut", "json_option", "one_line", "printable", "system_fault"]
+from hookonce.verification.loggers import printable
+
+__all__ = ["LAYOUT", "Output", "cut", "json_option", "one_line", "system_fault", "together"]
+
+LAYOUT = "\n\t"
+"""What goes out beside printable characters."""
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a line, for programs."
 )
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return several of click's decorators as one, for commands that have the same options."""
+
+    def decorated(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
 
 
 class Output:
@@ -52,14 +68,20 @@ class Output:
         if not self._as_json:
             self._print(line, style)
 
-    def table(self, records: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+    def table(
+        self, records: Sequence[Mapping[str, Any]], columns: Mapping[str, str], nothing: str
+    ) -> None:
         """Print records as a table, or one JSON object a line.
 
         Args:
             records: what to print.
             columns: the heading of each column by the name of its field.
+            nothing: what to say where there are none.
 
         """
+        if not records:
+            self.say(nothing)
+            return
         if self._as_json:
             for record in records:
                 _print_json(record)
@@ -95,7 +117,7 @@ class Output:
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def _print(self, line: str, style: str) -> None:
-        self._console.print(Text(printable(line), style=style))
+        self._console.print(Text(printable(line, keep=LAYOUT), style=style))
 
 
 class _Console(Console):
@@ -113,13 +135,6 @@ def one_line(value: object) -> str:
 def cut(text: str, width: int) -> str:
     """Return a text that is no longer than so many characters."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def printable(text: str) -> str:
-    r"""Return text with an escape (``\x1b``) for each character that a terminal may act on."""
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text
-    )
 
 
 def system_fault(error: OSError) -> str:

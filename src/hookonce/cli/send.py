@@ -13,6 +13,7 @@ import click
 import httpx2
 from pydantic import JsonValue
 
+from hookonce.sender import ANSWER_SECONDS
 from hookonce.testing import signed_request
 from hookonce.testing.samples import event_body
 
@@ -20,9 +21,6 @@ from .loading import load_secrets, secrets_option
 from .output import Output, json_option
 
 __all__ = ["send"]
-
-# The sender waits ten seconds for an answer (interface, Limits: Webhook answer time).
-_PATIENCE_SECONDS = 10.0
 
 # A proxy in the environment is for the way out of the machine.
 _WITHOUT_PROXY = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
@@ -90,7 +88,7 @@ def send(
     accepted = True
     with (
         _explained(f"cannot deliver to {url}"),
-        httpx2.Client(timeout=_PATIENCE_SECONDS, mounts=_WITHOUT_PROXY) as client,
+        httpx2.Client(timeout=ANSWER_SECONDS, mounts=_WITHOUT_PROXY) as client,
     ):
         body = _sample(event_type, event_id, changes) if body_file is None else body_file.read()
         for _ in range(times):

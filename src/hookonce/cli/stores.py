@@ -18,18 +18,23 @@ from hookonce.stores import open_store, sqlite_path
 from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.values import DeadLetter, DeliveryKey, delivery_key
 
+from .output import Output
+
 __all__ = [
+    "NOT_FOUND",
     "PAGE",
     "STORE_VARIABLE",
     "Page",
     "check_selection",
     "check_store",
     "chosen_url",
+    "conclude",
     "endpoint_option",
     "for_each",
     "named_store",
     "only",
     "pages_of_letters",
+    "print_result",
     "run",
     "store_argument",
     "store_file_option",
@@ -40,6 +45,9 @@ T = TypeVar("T")
 
 PAGE = 500
 """How many dead letters are listed at a time, since a store may do nothing else meanwhile."""
+
+NOT_FOUND = "not found"
+"""What came of an event that is not where it was looked for."""
 
 # So many calls at the same time share a commit, or a round trip.
 _AT_ONCE = 256
@@ -239,11 +247,33 @@ async def pages_of_letters(
 
 
 async def for_each(
-    event_ids: Sequence[str], endpoint: str, step: Callable[[DeliveryKey], Awaitable[T]]
-) -> AsyncIterator[tuple[str, T]]:
-    """Take a step for each event, many at the same time, and yield its id with what came of it."""
+    event_ids: Sequence[str],
+    endpoint: str,
+    step: Callable[[DeliveryKey], Awaitable[str]],
+    output: Output,
+) -> set[str]:
+    """Take a step for each event, many at the same time; print and return what came of them."""
+    found = set()
     for start in range(0, len(event_ids), _AT_ONCE):
         some = event_ids[start : start + _AT_ONCE]
         results = await asyncio.gather(*(step(delivery_key(endpoint, e)) for e in some))
         for event_id, result in zip(some, results, strict=True):
-            yield event_id, result
+            print_result(event_id, result, output)
+        found.update(results)
+    return found
+
+
+def print_result(event_id: str, result: str, output: Output, style: str = "") -> None:
+    """Print what came of one event."""
+    output.record({"id": event_id, "result": result}, f"{event_id}: {result}", style)
+
+
+def conclude(results: set[str], event_ids: Sequence[str], nothing: str, output: Output) -> None:
+    """End with 1 if an event was not found that was named by its id.
+
+    What a selection has found and somebody else has taken away meanwhile is no failure.
+    """
+    if not results:
+        output.say(nothing)
+    if event_ids and NOT_FOUND in results:
+        raise SystemExit(1)

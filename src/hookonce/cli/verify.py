@@ -6,16 +6,17 @@ import math
 import re
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from hookonce.errors import VerificationError
+from hookonce.sender import TOLERANCE_SECONDS
 from hookonce.verification.diagnosis import Diagnosis, diagnose
 from hookonce.verification.signature import verify as verify_delivery
 
 from .loading import load_secrets, secrets_option, unchecked_secrets
-from .output import Output, json_option
+from .output import Output, json_option, together
 
 __all__ = ["explain", "verify"]
 
@@ -27,7 +28,7 @@ def _finite(_: click.Context, option: click.Parameter, seconds: float | None) ->
 
 
 _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-_saved = (
+_saved_delivery = together(
     click.option(
         "--request",
         "request_file",
@@ -46,7 +47,7 @@ _saved = (
     ),
     click.option(
         "--tolerance",
-        default=300.0,
+        default=TOLERANCE_SECONDS,
         show_default=True,
         type=click.FloatRange(0),
         callback=_finite,
@@ -62,14 +63,8 @@ class _Saved(NamedTuple):
     headers: list[tuple[bytes, bytes]]
 
 
-def _with_saved_delivery(command: Any) -> Any:  # click's decorators are untyped in their order
-    for option in reversed(_saved):
-        command = option(command)
-    return command
-
-
 @click.command()
-@_with_saved_delivery
+@_saved_delivery
 def verify(
     request_file: Path | None,
     headers_file: Path | None,
@@ -110,7 +105,7 @@ def verify(
 
 
 @click.command()
-@_with_saved_delivery
+@_saved_delivery
 @click.option(
     "--retired-secrets-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -15,7 +15,7 @@ from .handler import Handler
 from .parts import Parts
 from .time_limit import within
 
-__all__ = ["Lease"]
+__all__ = ["BrokenStoreError", "Lease"]
 
 _log = get_logger("hookonce.lease")
 
@@ -27,6 +27,10 @@ _EXTEND_AGAIN_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 0.1
 
 _NONE: frozenset[str] = frozenset()
+
+
+class BrokenStoreError(StoreError):
+    """A store of somebody's own has raised what its contract does not name."""
 
 
 class Lease:
@@ -107,7 +111,7 @@ class Lease:
         except Exception as error:
             # It breaks its contract, and what has succeeded is to be recorded all the same.
             _log.exception("the store raised an error that is no StoreError")
-            raise StoreError(f"the store raised {type(error).__name__}") from error
+            raise BrokenStoreError(f"the store raised {type(error).__name__}") from error
         finally:
             self._call_by = inf
             if self._is_late:

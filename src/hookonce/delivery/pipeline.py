@@ -22,7 +22,7 @@ from ..verification.signature import VerifiedDelivery, Verifier
 from .handler import Handler
 from .outcome import ALREADY_DEAD, DUPLICATE, HANDLED, Outcome, Reason, later
 from .parts import Parts
-from .records import DeliveryAnswered, DeliveryReceived, DeliveryRefused, DeliveryVerified
+from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
 from .runs import Runs
 from .time_limit import within
 from .verdict import is_last_delivery
@@ -107,8 +107,8 @@ class Pipeline:
             outcome = _NO_SECRETS
         else:
             hints = indexed.hints
-            if observers.wants(DeliveryVerified):
-                observers.tell(DeliveryVerified(received, verified, hints))
+            if observers.wants(DeliveryAuthenticated):
+                observers.tell(DeliveryAuthenticated(received, verified, hints))
             deadline = started + parts.limits.answer_seconds
             event_type, outcome = await self._receive(verified, hints, received.at, deadline)
         seconds = now - started + time.perf_counter() - entered

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_type_hints
 
 from ..errors import VerificationError
 from ..stores.values import ClaimResult, DeadReason, Delivery, PutResult
@@ -21,9 +21,9 @@ from .outcome import Outcome
 __all__ = [
     "BatchFlushed",
     "DeliveryAnswered",
+    "DeliveryAuthenticated",
     "DeliveryReceived",
     "DeliveryRefused",
-    "DeliveryVerified",
     "EventBuried",
     "EventClaimed",
     "EventPut",
@@ -63,7 +63,7 @@ class DeliveryReceived(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DeliveryVerified:
+class DeliveryAuthenticated:
     """A delivery is genuine.
 
     Attributes:
@@ -131,7 +131,14 @@ class DeliveryAnswered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EventClaimed:
+class _Step:
+    """What happens to an event that does well; a busy receiver has thousands of them a second."""
+
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventClaimed(_Step):
     """The store was asked for the event of a delivery.
 
     Attributes:
@@ -140,12 +147,11 @@ class EventClaimed:
 
     """
 
-    delivery: Delivery
     result: ClaimResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HandlerStarted:
+class HandlerStarted(_Step):
     """A handler is about to run.
 
     What an observer does here to the context variables is seen by the handler, in its thread too.
@@ -158,14 +164,13 @@ class HandlerStarted:
 
     """
 
-    delivery: Delivery
     handler: str
     attempt: int
     is_replay: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HandlerFinished:
+class HandlerFinished(_Step):
     """A handler has succeeded.
 
     Attributes:
@@ -176,7 +181,6 @@ class HandlerFinished:
 
     """
 
-    delivery: Delivery
     handler: str
     attempt: int
     seconds: float
@@ -203,7 +207,7 @@ class HandlerFailed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EventSettled:
+class EventSettled(_Step):
     """An attempt has ended, and the event is neither back in the inbox nor a dead letter.
 
     Attributes:
@@ -213,13 +217,12 @@ class EventSettled:
 
     """
 
-    delivery: Delivery
     attempt: int
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EventPut:
+class EventPut(_Step):
     """The store was asked to keep a delivery for the workers.
 
     Attributes:
@@ -228,12 +231,11 @@ class EventPut:
 
     """
 
-    delivery: Delivery
     result: PutResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EventTaken:
+class EventTaken(_Step):
     """A worker has taken an event out of the inbox.
 
     Attributes:
@@ -242,7 +244,6 @@ class EventTaken:
 
     """
 
-    delivery: Delivery
     attempt: int
 
 
@@ -309,7 +310,7 @@ class Observer(Protocol):
         """See a request that has arrived whole."""
         return
 
-    def delivery_verified(self, record: DeliveryVerified) -> None:
+    def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
         """See that it is genuine."""
         return
 
@@ -365,26 +366,11 @@ class Observer(Protocol):
 _Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
 """A method, and of which events it is told; None for all."""
 
-_METHODS: dict[type, str] = {
-    DeliveryReceived: "delivery_received",
-    DeliveryVerified: "delivery_verified",
-    DeliveryRefused: "delivery_refused",
-    DeliveryAnswered: "delivery_answered",
-    EventClaimed: "event_claimed",
-    HandlerStarted: "handler_started",
-    HandlerFinished: "handler_finished",
-    HandlerFailed: "handler_failed",
-    EventSettled: "event_settled",
-    EventPut: "event_put",
-    EventTaken: "event_taken",
-    EventRetried: "event_retried",
-    EventBuried: "event_buried",
-    BatchFlushed: "batch_flushed",
+_HOOKS: dict[type, str] = {
+    get_type_hints(hook)["record"]: name
+    for name, hook in vars(Observer).items()
+    if not name.startswith("_")
 }
-
-
-# What happens to an event that does well; a busy receiver has thousands of them in a second.
-_STEPS = {EventClaimed, EventPut, EventTaken, HandlerStarted, HandlerFinished, EventSettled}
 
 
 class Observers:
@@ -405,10 +391,10 @@ class Observers:
 
     def add(self, observer: Observer, *, of: Container[str] | None = None) -> None:
         """Tell this one too from now on; see `Receiver.observe`."""
-        wanted = {record: _method(observer, name) for record, name in _METHODS.items()}
+        wanted = {record: _method(observer, name) for record, name in _HOOKS.items()}
         for record, method in wanted.items():
-            if getattr(method, "__func__", None) is not getattr(Observer, _METHODS[record]):
-                events = of if record in _STEPS else None
+            if getattr(method, "__func__", None) is not getattr(Observer, _HOOKS[record]):
+                events = of if issubclass(record, _Step) else None
                 self._listeners.setdefault(record, []).append((method, events))
 
     def wants(self, record: type, event_id: str | None = None) -> bool:

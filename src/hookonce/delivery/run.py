@@ -31,8 +31,8 @@ from ..verification.loggers import get_logger
 from .context import Context
 from .dispatch import Dispatcher
 from .handler import Handler
-from .lease import Lease
-from .outcome import ALREADY_DEAD, DUPLICATE, HANDLED, Outcome, Reason, later
+from .lease import BrokenStoreError, Lease
+from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, HANDLED, Outcome, Reason, later
 from .parts import Parts
 from .records import EventBuried, EventClaimed, EventRetried, EventSettled
 from .verdict import Bury, Complete, Release, Report, decide, is_last_chance, wait_seconds
@@ -52,7 +52,6 @@ _LONGEST_PAUSE_SECONDS = 2.0
 
 _NONE: frozenset[str] = frozenset()
 _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
-_BROKEN_OFF = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR)
 
 
 class Run(Lease):
@@ -190,7 +189,7 @@ class Run(Lease):
             await self._stopped()
         except Exception as error:  # noqa: BLE001 - a store or router that breaks its contract
             _log.error("an attempt at %s broke off", self.key, exc_info=error)
-            self._answer(_BROKEN_OFF)
+            self._answer(BROKEN)
 
     async def _obtain(self) -> bool:
         """Claim the event; answer, and return False, where it cannot be had in time."""
@@ -206,7 +205,8 @@ class Run(Lease):
                 )
             except StoreError as error:
                 _log.error("cannot claim %s: %s", self.key, error)
-                self._answer(later(Reason.STORE_UNAVAILABLE))
+                is_broken = isinstance(error, BrokenStoreError)
+                self._answer(BROKEN if is_broken else later(Reason.STORE_UNAVAILABLE))
                 await self._run_errand(token)
                 return False
             if parts.observers.wants(EventClaimed, self.delivery.event_id):

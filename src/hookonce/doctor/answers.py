@@ -10,13 +10,11 @@ from urllib.parse import SplitResult, urlsplit
 from ..delivery.handler import TEST_TYPE
 from ..delivery.outcome import Reason
 from ..errors import Refusal
+from ..sender import ANSWER_SECONDS
 from ..testing.inprocess import HttpAnswer
 from .findings import Finding, fault, fine, warning
 
-__all__ = ["SENDER_WAITS_SECONDS", "Reply", "answer_finding", "slash_finding", "time_finding"]
-
-SENDER_WAITS_SECONDS = 10.0
-"""Any 2xx within it is success (interface, Limits: Webhook answer time)."""
+__all__ = ["Reply", "answer_finding", "slash_finding", "time_finding"]
 
 # A test runs no business code; what takes as long leaves little for what does.
 _SLOW_SECONDS = 2.0
@@ -174,8 +172,7 @@ def time_finding(place: str, seconds: float) -> Finding:
     if seconds > _SLOW_SECONDS:
         return warning(
             check,
-            f"a test was answered after {seconds:.1f} s, and the sender waits"
-            f" {SENDER_WAITS_SECONDS:g}",
+            f"a test was answered after {seconds:.1f} s, and the sender waits {ANSWER_SECONDS:g}",
             "look for a slow handler of webhook.test, slow middleware or a slow store; with"
             " inbox=Inbox() handlers run after the answer",
         )

@@ -8,13 +8,11 @@ from difflib import get_close_matches
 
 from ..delivery.handler import TEST_TYPE, Handler
 from ..stores.contract import DEFAULT_RETENTION, check_retention
-from ..verification.secrets import decode_secret
+from ..verification.secrets import USUAL_KEY_BYTES, decode_secret
 from .findings import Finding, fault, fine, note, warning
 
 __all__ = ["handler_findings", "retention_finding", "secret_findings", "type_findings"]
 
-# Standard Webhooks, Signature scheme: a secret has between 24 and 64 random bytes.
-_LEAST_KEY_BYTES = 24
 _ROTATING = 2
 
 _LIKENESS = 0.6
@@ -35,12 +33,12 @@ def secret_findings(secrets: Sequence[str]) -> list[Finding]:
                     " its place",
                 )
             )
-        elif len(key) < _LEAST_KEY_BYTES:
+        elif len(key) < USUAL_KEY_BYTES:
             findings.append(
                 warning(
                     "secrets",
                     f"secret {number} has a key of {len(key)} bytes, and a secret of the sender has"
-                    f" {_LEAST_KEY_BYTES} or more: it may be cut off",
+                    f" {USUAL_KEY_BYTES} or more: it may be cut off",
                     "copy the whole secret anew, or let the sender rotate it",
                 )
             )

@@ -11,8 +11,9 @@ from ..emulator.addresses import check_url
 from ..emulator.refusals import RefusedError
 from ..emulator.transport import Request, Transport
 from ..errors import Refusal
+from ..sender import ANSWER_SECONDS
 from ..testing import SignedRequest
-from .answers import SENDER_WAITS_SECONDS, Reply, answer_finding, slash_finding, time_finding
+from .answers import Reply, answer_finding, slash_finding, time_finding
 from .clocks import clock_finding, date_seconds
 from .deliveries import TestDelivery, other_spelling
 from .findings import Finding, fault, fine, note, warning
@@ -74,10 +75,10 @@ async def _post(transport: Transport, url: str, request: SignedRequest) -> Reply
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
-        async with asyncio.timeout(SENDER_WAITS_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             answer = await transport.post(Request(url, request.headers, request.body))
     except TimeoutError:
-        found = f"no answer within {SENDER_WAITS_SECONDS:g} s, which is all that the sender has"
+        found = f"no answer within {ANSWER_SECONDS:g} s, which is all that the sender has"
         return fault("url.answer", found, "look for a slow handler, or a proxy that waits")
     except ConnectionError as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) else ""

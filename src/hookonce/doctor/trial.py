@@ -14,11 +14,12 @@ from ..delivery.outcome import Reason
 from ..delivery.records import DeliveryReceived, Observer
 from ..delivery.time_limit import OutOfTimeError, limited
 from ..http.app import ASGIApp, Receive, Scope, Send
+from ..sender import ANSWER_SECONDS
 from ..testing import SignedRequest
 from ..testing.inprocess import Lifespan, exchange, whole
 from ..verification.headers import header_pairs
 from ..verification.secrets import new_secret
-from .answers import SENDER_WAITS_SECONDS, Reply, answer_finding, slash_finding, time_finding
+from .answers import Reply, answer_finding, slash_finding, time_finding
 from .deliveries import TestDelivery, other_spelling
 from .failures import told
 from .findings import Finding, fault, fine, note, warning
@@ -144,10 +145,10 @@ async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Find
     check = f"{_PLACE}.answer"
     try:
         answer = await limited(
-            SENDER_WAITS_SECONDS, exchange(app, path, headers.items(), whole(request.body))
+            ANSWER_SECONDS, exchange(app, path, headers.items(), whole(request.body))
         )
     except OutOfTimeError:
-        found = f"{path} did not answer within {SENDER_WAITS_SECONDS:g} s, all that the sender has"
+        found = f"{path} did not answer within {ANSWER_SECONDS:g} s, all that the sender has"
         return fault(check, found, "look for what waits in middleware before the receiver")
     except Exception as error:  # noqa: BLE001 - an application raises what it likes
         found = f"{path} raises before the receiver is reached: {told(error)}"

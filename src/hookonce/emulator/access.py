@@ -12,6 +12,7 @@ from hashlib import sha256
 from secrets import token_hex
 
 from ..errors import shows_half_built
+from ..http.peers import bearer_of
 from ..resources import ApiKey
 
 __all__ = ["ADMIN", "ROLES", "Allowance", "DailyQuota", "KeyRow", "Keys", "presented_key"]
@@ -107,10 +108,7 @@ def presented_key(headers: Mapping[str, str]) -> str:
         headers: of the request; their names are looked up in lower case.
 
     """
-    scheme, _, credentials = headers.get("authorization", "").partition(" ")
-    # Names of schemes have no case (RFC 9110, 11.1).
-    bearer = credentials.strip() if scheme.lower() == "bearer" else ""
-    return bearer or headers.get("x-api-key", "")
+    return bearer_of(headers.get("authorization", "")) or headers.get("x-api-key", "")
 
 
 @dataclass(frozen=True, slots=True)

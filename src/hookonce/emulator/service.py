@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from random import Random
 from secrets import randbits
-from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, cast, overload
 from urllib.parse import urlsplit
 
@@ -171,12 +170,7 @@ class EmulatedService:
             await self._open.enter_async_context(self._timeline.flow())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     @overload

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import urlsplit
 
@@ -120,14 +119,9 @@ class InProcess:
             await self._open.enter_async_context(Lifespan(app))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if left := set(self._under_way):
-            _, left = await asyncio.wait(left, timeout=_LEAVING_SECONDS)
+            left = (await asyncio.wait(left, timeout=_LEAVING_SECONDS))[1]
         if left:
             for call in left:
                 call.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -160,7 +159,7 @@ class Wire:
             if loses_answer:
                 failure = NO_ANSWER_IN_TIME.format(self._answer_seconds)
             else:
-                status, reason = answer.status, _reason_in(answer.body)
+                status, reason = answer.status, answer.reason
                 failure = _fault(status)
         attempt = replace(
             sent.attempt,
@@ -187,12 +186,3 @@ def _fault(status: int) -> str | None:
     if 300 <= status < 400:
         return f"answered {status}; redirects are not followed"
     return f"answered {status}"
-
-
-def _reason_in(body: bytes) -> str:
-    """Return what our own receivers say; the interface asks for no body at all."""
-    try:
-        reason = json.loads(body)["reason"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return ""
-    return reason if isinstance(reason, str) else ""

@@ -40,6 +40,7 @@ from .body import (
     TooManyError,
     announced_length,
     check_whole,
+    length_header,
     note_changed_body,
     read_body,
 )
@@ -124,7 +125,7 @@ class DeliveryApp:
         most = self._limits.body_bytes
         partial = PartialBody()
         try:
-            announced = announced_length(headers, most)
+            announced = announced_length(length_header(headers), most)
             body = await limited(
                 self._limits.body_seconds, read_body(receive, most, partial, self._budget)
             )
@@ -132,7 +133,6 @@ class DeliveryApp:
                 is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
                 check_whole(body, announced, is_chunked=is_chunked)
         except TooLargeError:
-            _log.warning("refused a body of more than %d bytes", most)
             await self._refuse(send, TOO_LARGE, started, closing=scope)
         except TooManyError:
             _log.warning("bodies under way held over %d bytes", self._limits.bodies_bytes)

@@ -20,7 +20,9 @@ __all__ = [
     "TooLargeError",
     "TooManyError",
     "announced_length",
+    "check_size",
     "check_whole",
+    "length_header",
     "note_changed_body",
     "read_body",
 ]
@@ -28,7 +30,7 @@ __all__ = [
 _log = get_logger("hookonce.http")
 
 
-_MOST_LENGTH_DIGITS = 18
+_MOST_LENGTH_DIGITS = 18  # int() refuses thousands of digits
 
 CONSUMED = (
     "Something before the receiver (middleware, a hook, a dependency) has read it: let it leave the"
@@ -115,8 +117,7 @@ async def read_body(receive: Receive, most: int, body: PartialBody, budget: Body
                 raise GoneError
             piece = message.get("body", b"")
             body.size += len(piece)
-            if body.size > most:
-                raise TooLargeError
+            check_size(body.size, most)
             if not message.get("more_body", False):
                 return _joined(body, piece)
             body.pieces.append(piece)
@@ -137,20 +138,39 @@ def _joined(body: PartialBody, last: bytes) -> bytes:
     return whole
 
 
-def announced_length(headers: Iterable[tuple[bytes, bytes]], most: int) -> int | None:
-    """Return the length a request announces for its body, if it does so in digits.
+def length_header(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the content-length of a request, if it has one."""
+    for name, value in headers:
+        if name == b"content-length":
+            return value
+    return None
+
+
+def announced_length(value: bytes | str | None, most: int) -> int | None:
+    """Return the number in a content-length header; None where it says nothing.
 
     Raises:
-        TooLargeError: it is over ``most``.
+        TooLargeError: it is over ``most``; nothing has been read then.
 
     """
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit():
-            # By its length first: int() refuses thousands of digits.
-            if len(value) > _MOST_LENGTH_DIGITS or int(value) > most:
-                raise TooLargeError
-            return int(value)
-    return None
+    text = (value or b"").strip()
+    if not (text.isascii() and text.isdigit()):
+        return None
+    length = int(text) if len(text) <= _MOST_LENGTH_DIGITS else most + 1
+    check_size(length, most)
+    return length
+
+
+def check_size(size: int, most: int) -> None:
+    """Refuse a body that has more bytes than it may have, and say so in the log.
+
+    Raises:
+        TooLargeError: it has.
+
+    """
+    if size > most:
+        _log.warning("refused a body of more than %d bytes", most)
+        raise TooLargeError
 
 
 def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None:

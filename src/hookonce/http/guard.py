@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from http import HTTPStatus
 from posixpath import normpath
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +16,8 @@ from ..verification.loggers import get_logger
 __all__ = [
     "StatusGuard",
     "app_path",
+    "headers_of",
+    "is_punished",
     "plain_path",
     "respond",
 ]
@@ -27,15 +30,25 @@ _PARAMETERS = re.compile(";[^/]*")
 async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:
     """Send an outcome; ``closing`` a connection whose body was left unread."""
     body = outcome.body
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *((name.encode(), value.encode()) for name, value in outcome.headers.items()),
-    ]
+    headers = [(name.encode(), value.encode()) for name, value in headers_of(outcome)]
     if closing is not None and closing.get("http_version", "1.1") < "2":
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": int(outcome.status), "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return the headers of an answer."""
+    return [
+        ("content-type", "application/json"),
+        ("content-length", str(len(outcome.body))),
+        *outcome.headers.items(),
+    ]
+
+
+def is_punished(status: int) -> bool:
+    """Return whether the sender takes a status amiss: a redirect, or 410."""
+    return status == HTTPStatus.GONE or 300 <= status < 400
 
 
 class StatusGuard:
@@ -89,7 +102,7 @@ class _GuardedAnswer:
         if message["type"] == "http.response.start":
             self.started = True
             status = message["status"]
-            if status == 410 or 300 <= status < 400:
+            if is_punished(status):
                 self.replaced = True
                 _log.error(
                     "the application answered a delivery to %s with %d; sent 500 instead",

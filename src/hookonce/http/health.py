@@ -18,7 +18,7 @@ from ..delivery.runs import Runs
 from ..delivery.time_limit import within
 from ..errors import SecretError, StoreError
 from ..stores.contract import InboxStore
-from .peers import has_bearer, is_local
+from .peers import check_token, has_bearer, is_local
 
 __all__ = [
     "Readiness",
@@ -29,7 +29,6 @@ __all__ = [
 _log = logging.getLogger("hookonce")
 
 _FRESH_SECONDS = 2.0
-_LEAST_TOKEN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +157,7 @@ def health_routes(
         ValueError: the token is too short.
 
     """
-    if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii()):
-        raise ValueError(
-            f"the token for /readyz must have at least {_LEAST_TOKEN} characters of ASCII; make one"
-            ' with: python -c "import secrets; print(secrets.token_urlsafe())"'
-        )
+    check_token(token, "the token for /readyz")
 
     async def livez(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
         return JSONResponse({"alive": True})

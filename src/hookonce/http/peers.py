@@ -8,7 +8,17 @@ from ipaddress import IPv6Address, ip_address
 
 from starlette.types import Scope
 
-__all__ = ["has_bearer", "is_forwarded", "is_local", "is_loopback"]
+__all__ = [
+    "bearer_of",
+    "check_token",
+    "has_bearer",
+    "is_forwarded",
+    "is_local",
+    "is_loopback",
+    "is_same_token",
+]
+
+_LEAST_TOKEN = 16
 
 # What proxies add. Behind one on this machine every client has an address of this machine.
 _FORWARDING = frozenset(
@@ -80,12 +90,37 @@ def is_forwarded(http_version: str, names: Iterable[str]) -> bool:
     )
 
 
+def check_token(token: str | None, whose: str) -> None:
+    """Check that nobody guesses a token, and that a header can hold it.
+
+    Raises:
+        ValueError: it is too short, or not ASCII.
+
+    """
+    if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii()):
+        raise ValueError(
+            f"{whose} must have at least {_LEAST_TOKEN} characters of ASCII; make one with:"
+            ' python -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+
+
 def has_bearer(scope: Scope, token: str) -> bool:
     """Return whether a request shows a token in its one Authorization header."""
     shown = [value for name, value in scope["headers"] if name == b"authorization"]
-    scheme, _, credentials = shown[0].partition(b" ") if len(shown) == 1 else (b"", b"", b"")
-    is_same = hmac.compare_digest(credentials.strip(), token.encode())
-    return scheme.lower() == b"bearer" and is_same
+    credentials = bearer_of(shown[0].decode("latin-1")) if len(shown) == 1 else None
+    return credentials is not None and is_same_token(credentials, token)
+
+
+def bearer_of(authorization: str) -> str | None:
+    """Return what an Authorization header shows by the scheme Bearer, if that is its scheme."""
+    scheme, _, credentials = authorization.partition(" ")
+    # Names of schemes have no case (RFC 9110, 11.1).
+    return credentials.strip() if scheme.lower() == "bearer" else None
+
+
+def is_same_token(shown: str, token: str) -> bool:
+    """Compare a token with what somebody shows, in a time that tells nothing of it."""
+    return hmac.compare_digest(shown.encode("utf-8", "replace"), token.encode())
 
 
 def is_loopback(host: str | None) -> bool:

@@ -1,6 +1,10 @@
 """The inspector: pages that show an engineer what a receiver does, live, and replay dead letters.
 
-It needs ``jinja2`` (``hookonce[inspector]``), and nothing imports it but ``Receiver.inspector`` and
+In an application it is mounted at a path::
+
+    Mount("/inspector", Inspector(receiver))
+
+It needs ``jinja2`` (``hookonce[inspector]``), and of the package nothing imports it but
 ``hookonce serve --inspector``.
 """
 

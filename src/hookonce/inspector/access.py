@@ -8,14 +8,13 @@ and a header that no form and no link can send.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from ..clock import Clock, system_clock, uptime
 from ..http.app import Scope
-from ..http.peers import is_forwarded, is_loopback
+from ..http.peers import bearer_of, check_token, is_forwarded, is_loopback, is_same_token
 from .guesses import Guesses
 from .sessions import SESSION_SECONDS, Sessions
 
@@ -35,7 +34,6 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 COOKIE = "hookonce_inspector"
 WRITE_HEADER = "x-hookonce-inspector"
 
-_LEAST_TOKEN = 16
 
 SECURITY_HEADERS = (
     (
@@ -142,11 +140,7 @@ class Access:
         clock: Clock = system_clock,
         guess_clock: Clock = uptime,
     ) -> None:
-        if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii()):
-            raise ValueError(
-                f"the inspector's token must have at least {_LEAST_TOKEN} characters of ASCII; make"
-                ' one with: python -c "import secrets; print(secrets.token_urlsafe())"'
-            )
+        check_token(token, "the inspector's token")
         if isinstance(hosts, str):
             raise TypeError(f"hosts takes a collection of names, such as [{hosts!r}]")
         self._hosts = frozenset(host.lower() for host in hosts)
@@ -192,7 +186,7 @@ class Access:
         """Return what a token is that a visitor shows: never looked at while it has to wait."""
         if self.seconds_to_wait(visit):
             return Standing.TOO_SOON
-        if self._token is None or not _equal(token, self._token):
+        if self._token is None or not is_same_token(token, self._token):
             self._guesses.note_wrong(visit.client)
             return Standing.WRONG
         self._guesses.note_right(visit.client)
@@ -228,12 +222,11 @@ class Access:
 
     def _has_bearer(self, visit: Visit) -> bool:
         token = _bearer_of(visit)
-        return token is not None and self._token is not None and _equal(token, self._token)
+        return token is not None and self._token is not None and is_same_token(token, self._token)
 
 
 def _bearer_of(visit: Visit) -> str | None:
-    scheme, _, token = (visit.only("authorization") or "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
+    return bearer_of(visit.only("authorization") or "")
 
 
 def _is_of_another_site(visit: Visit) -> bool:
@@ -244,10 +237,6 @@ def _is_of_another_site(visit: Visit) -> bool:
     if visit.only("sec-fetch-site") not in {"cross-site", "same-site"}:
         return False
     return (visit.only("sec-fetch-mode"), visit.only("sec-fetch-dest")) != ("navigate", "document")
-
-
-def _equal(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
 
 
 def _without_port(host: str) -> str:

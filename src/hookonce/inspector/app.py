@@ -53,7 +53,7 @@ class Inspector:
     """An ASGI application: pages for the engineer who runs a receiver.
 
     It sees what happens in this process, from its making on. Without a token it answers clients of
-    its own machine only, by their addresses.
+    its own machine only, by their addresses. Behind a proxy always set one.
 
     Args:
         receiver: whose deliveries.

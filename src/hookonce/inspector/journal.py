@@ -19,8 +19,8 @@ from ..clock import Clock, system_clock
 from ..delivery.outcome import Outcome, Reason
 from ..delivery.records import (
     DeliveryAnswered,
+    DeliveryAuthenticated,
     DeliveryReceived,
-    DeliveryVerified,
     EventBuried,
     EventClaimed,
     EventPut,
@@ -251,7 +251,7 @@ class Journal(Observer):
         if len(self.followed) > self._most_followed:
             self.followed.popitem(last=False)
 
-    def delivery_verified(self, record: DeliveryVerified) -> None:
+    def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
         """Note a genuine delivery, which has no answer yet, unless too many come."""
         event_id = record.delivery.id
         if event_id not in self.followed:
@@ -334,7 +334,7 @@ class Journal(Observer):
         notes.append((self.version, number, self._clock(), record))
         if len(notes) > self._most_notes:
             _, _, _, oldest = notes.popleft()
-            if isinstance(oldest, DeliveryVerified):
+            if isinstance(oldest, DeliveryAuthenticated):
                 self._noted_bytes -= len(oldest.delivery.body)
 
     def _read(self) -> None:
@@ -343,7 +343,7 @@ class Journal(Observer):
         while notes:
             version, number, at, record = notes.popleft()
             match record:
-                case DeliveryVerified():
+                case DeliveryAuthenticated():
                     self._read_verified(record, number, version)
                 case DeliveryAnswered():
                     self._read_answered(record, version)
@@ -352,7 +352,7 @@ class Journal(Observer):
                 case _:
                     self._add(*_step_of(record, at), version)
 
-    def _read_verified(self, record: DeliveryVerified, number: int, version: int) -> None:
+    def _read_verified(self, record: DeliveryAuthenticated, number: int, version: int) -> None:
         received, delivery = record.received, record.delivery
         seen = Seen(number, received.at, received, delivery, record.hints, version=version)
         seen.history = self._history(delivery.id)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from ..delivery.outcome import BROKEN, INCOMPLETE, NOT_POST, TOO_LARGE, Outcome, Reason
-from ..http.body import IncompleteError, check_whole, note_changed_body
+from ..delivery.outcome import NOT_POST, Outcome, Reason
+from ..http.body import announced_length, check_size, check_whole, note_changed_body
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import BodyTooLargeError, announced_length
+from .bodies import refusal_of
 from .loop_thread import LoopThread
 
 __all__ = ["LambdaHandler"]
@@ -87,16 +87,11 @@ class LambdaHandler:
             if request.method == "POST":
                 return self._deliver(request, arrived)
             outcome = NOT_POST
-        except BodyTooLargeError:
-            outcome = TOO_LARGE
-        except IncompleteError:
-            outcome = INCOMPLETE
         except _MalformedError as error:
             _log.error("cannot read an event of API Gateway or a load balancer: %s", error)
             outcome = MALFORMED
-        except Exception:  # noqa: BLE001 - a gateway would answer 502, and say nothing
-            _log.exception("a delivery could not be handed to the receiver; answered 500")
-            outcome = BROKEN
+        except Exception as error:  # noqa: BLE001 - it is answered
+            outcome = refusal_of(error)
         return self._loop.note_unread(outcome, waited=time.monotonic() - arrived)
 
     def _deliver(self, request: _Request, arrived: float) -> Outcome:
@@ -105,9 +100,7 @@ class LambdaHandler:
         lengths = (value for name, value in headers if name.lower() == "content-length")
         announced = announced_length(next(lengths, None), most)
         body = request.body()
-        if len(body) > most:
-            _log.warning("refused a body of more than %d bytes", most)
-            raise BodyTooLargeError
+        check_size(len(body), most)
         is_chunked = any(name.lower() == "transfer-encoding" for name, _ in headers)
         check_whole(body, announced, is_chunked=is_chunked)
         outcome = self._loop.handle(body, headers, waited=time.monotonic() - arrived)

@@ -1,38 +1,35 @@
-"""Reads bodies within their limits from inputs that block."""
+"""Bodies that are read from inputs that block, and the answers where one cannot be had."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from ..delivery.outcome import BROKEN, INCOMPLETE, TOO_LARGE, TOO_SLOW, Outcome
+from ..http.body import IncompleteError, TooLargeError, check_size
 from ..verification.loggers import get_logger
 
-__all__ = ["BodyTooLargeError", "announced_length", "read_body"]
+__all__ = ["read_body", "refusal_of"]
 
 _log = get_logger("hookonce.http")
 
 _PIECE_BYTES = 64 * 1024
-_MOST_LENGTH_DIGITS = 18  # int() refuses thousands of digits
 
 
-class BodyTooLargeError(Exception):
-    """The body is over the limit."""
+def refusal_of(error: Exception) -> Outcome:
+    """Return what to answer where a delivery did not get as far as the receiver, and log a fault.
 
-
-def announced_length(value: str | None, most: int) -> int | None:
-    """Return the number in a content-length header; None where it says nothing.
-
-    Raises:
-        BodyTooLargeError: it is over ``most``; nothing has been read then.
-
+    No exception may escape: what a server would answer instead says nothing, and may be a page.
     """
-    text = (value or "").strip()
-    if not (text.isascii() and text.isdigit()):
-        return None
-    if len(text) > _MOST_LENGTH_DIGITS or int(text) > most:
-        _log.warning("refused a body of more than %d bytes", most)
-        raise BodyTooLargeError
-    return int(text)
+    match error:
+        case TooLargeError():
+            return TOO_LARGE
+        case TimeoutError():
+            return TOO_SLOW
+        case IncompleteError():
+            return INCOMPLETE
+    _log.error("a delivery could not be handed to the receiver; answered 500", exc_info=error)
+    return BROKEN
 
 
 def read_body(
@@ -49,7 +46,7 @@ def read_body(
         deadline: when the last piece must have come, in ``time.monotonic()`` seconds.
 
     Raises:
-        BodyTooLargeError: there are more bytes than there may be.
+        TooLargeError: there are more bytes than there may be.
         TimeoutError: the deadline has passed.
 
     """
@@ -62,7 +59,5 @@ def read_body(
             _log.warning("a body had not arrived in time")
             raise TimeoutError
     body = b"".join(pieces)
-    if len(body) > most:
-        _log.warning("refused a body of more than %d bytes", most)
-        raise BodyTooLargeError
+    check_size(len(body), most)
     return body

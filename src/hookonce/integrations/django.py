@@ -24,13 +24,22 @@ from django.http import (  # type: ignore[import-untyped]
 from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
 
 from ..delivery.limits import Limits
-from ..delivery.outcome import BROKEN, INCOMPLETE, NOT_POST, TOO_LARGE, TOO_SLOW, Outcome
-from ..http.body import CONSUMED, IncompleteError, check_whole, note_changed_body
+from ..delivery.outcome import NOT_POST, Outcome
+from ..http.body import (
+    CONSUMED,
+    IncompleteError,
+    TooLargeError,
+    announced_length,
+    check_size,
+    check_whole,
+    note_changed_body,
+)
+from ..http.guard import headers_of
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import BodyTooLargeError, announced_length
+from .bodies import refusal_of
 from .loop_thread import LoopThread
-from .wsgi import headers_of, is_chunked, read_input, request_headers
+from .wsgi import is_chunked, read_input, request_headers
 
 __all__ = ["WebhookView", "webhook_urls", "webhook_view"]
 
@@ -101,15 +110,8 @@ async def _answer(loop: LoopThread, request: HttpRequest, limits: Limits) -> Out
         if request.method == "POST":
             return await _deliver(loop, request, limits, arrived)
         outcome = NOT_POST
-    except BodyTooLargeError:
-        outcome = TOO_LARGE
-    except TimeoutError:
-        outcome = TOO_SLOW
-    except IncompleteError:
-        outcome = INCOMPLETE
-    except Exception:  # noqa: BLE001 - Django's own answer to it may be a page
-        _log.exception("a delivery could not be handed to the receiver; answered 500")
-        outcome = BROKEN
+    except Exception as error:  # noqa: BLE001 - it is answered
+        outcome = refusal_of(error)
     return loop.note_unread(outcome, waited=time.monotonic() - arrived)
 
 
@@ -137,7 +139,7 @@ def _body_of(request: HttpRequest, most: int) -> bytes:
         body: bytes = request.body
     except RequestDataTooBig:
         _log.error("refused a body that is larger than the setting DATA_UPLOAD_MAX_MEMORY_SIZE")
-        raise BodyTooLargeError from None
+        raise TooLargeError from None
     except RawPostDataException:
         _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
         raise IncompleteError from None
@@ -149,7 +151,5 @@ def _body_of(request: HttpRequest, most: int) -> bytes:
     except UnreadablePostError as error:
         _log.warning("a client went away before its body had arrived: %s", error)
         raise IncompleteError from error
-    if len(body) > most:
-        _log.warning("refused a body of more than %d bytes", most)
-        raise BodyTooLargeError
+    check_size(len(body), most)
     return body

@@ -6,10 +6,10 @@ from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException
 
 from ..delivery.outcome import BROKEN, Outcome
-from ..http.guard import plain_path
+from ..http.guard import headers_of, is_punished, plain_path
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .wsgi import WSGIReceiver, headers_of, is_punished
+from .wsgi import WSGIReceiver
 
 __all__ = ["register"]
 
@@ -46,7 +46,7 @@ def register(
         return _response(wsgi.dispatch(request.environ, body=kept))
 
     def guard(response: Response) -> Response:
-        if not is_punished(response.status) or _endpoint_name(_endpoint_meant()) != name:
+        if not is_punished(response.status_code) or _endpoint_name(_endpoint_meant()) != name:
             return response
         _log.error(
             "the application answered a delivery with %d; sent 500 instead", response.status_code

@@ -12,20 +12,19 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..delivery.outcome import (
-    BROKEN,
-    INCOMPLETE,
-    NOT_FOUND,
-    NOT_POST,
-    TOO_LARGE,
-    TOO_SLOW,
-    Outcome,
+from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, Outcome
+from ..http.body import (
+    IncompleteError,
+    TooLargeError,
+    announced_length,
+    check_size,
+    check_whole,
+    note_changed_body,
 )
-from ..http.body import IncompleteError, check_whole, note_changed_body
-from ..http.guard import plain_path
+from ..http.guard import headers_of, is_punished, plain_path
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import BodyTooLargeError, announced_length, read_body
+from .bodies import read_body, refusal_of
 from .loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -75,15 +74,8 @@ class WSGIReceiver:
             if environ["REQUEST_METHOD"] == "POST":
                 return self._deliver(environ, body, arrived)
             outcome = NOT_POST
-        except BodyTooLargeError:
-            outcome = TOO_LARGE
-        except TimeoutError:
-            outcome = TOO_SLOW
-        except IncompleteError:
-            outcome = INCOMPLETE
-        except Exception:  # noqa: BLE001 - what a server would answer instead says nothing
-            _log.exception("a delivery could not be handed to the receiver; answered 500")
-            outcome = BROKEN
+        except Exception as error:  # noqa: BLE001 - it is answered
+            outcome = refusal_of(error)
         return self._loop.note_unread(outcome, waited=time.monotonic() - arrived)
 
     def close(self) -> None:
@@ -95,8 +87,8 @@ class WSGIReceiver:
         announced = announced_length(environ.get("CONTENT_LENGTH"), most)
         if body is None:
             body = read_input(environ, announced, most, arrived + self._limits.body_seconds)
-        elif len(body) > most:
-            raise BodyTooLargeError
+        else:
+            check_size(len(body), most)
         check_whole(body, announced, is_chunked=is_chunked(environ))
         headers = list(request_headers(environ))
         outcome = self._loop.handle(body, headers, waited=time.monotonic() - arrived)
@@ -116,7 +108,7 @@ def read_input(
 
     Raises:
         IncompleteError: the input cannot be read to its end, and the log says why.
-        BodyTooLargeError: it has more bytes than it may have.
+        TooLargeError: it has more bytes than it may have.
         TimeoutError: the deadline has passed.
 
     """
@@ -136,7 +128,7 @@ def read_input(
     read = getattr(source, "read1", source.read)
     try:
         return read_body(read, announced, most, deadline)
-    except (BodyTooLargeError, TimeoutError):
+    except (TooLargeError, TimeoutError):
         raise
     except Exception as error:
         # What is no OSError may show bytes of the body.
@@ -152,15 +144,6 @@ def request_headers(environ: WSGIEnvironment) -> Iterator[tuple[bytes, bytes]]:
             # WSGI gives every byte as the character of its number (PEP 3333).
             field = name.removeprefix("HTTP_").replace("_", "-")
             yield field.encode("latin-1", "replace"), value.encode("latin-1", "replace")
-
-
-def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return the headers of an answer."""
-    return [
-        ("content-type", "application/json"),
-        ("content-length", str(len(outcome.body))),
-        *outcome.headers.items(),
-    ]
 
 
 def _status_line(status: int) -> str:
@@ -200,7 +183,7 @@ class StatusGuard:
             | None = None,
         ) -> Callable[[bytes], object]:
             nonlocal punished
-            if not is_punished(status):
+            if not is_punished(int(status[:3])):
                 return start_response(status, headers, exc_info)
             punished = True
             _log.error("the application answered a delivery with %s; sent 500 instead", status[:3])
@@ -223,11 +206,6 @@ class StatusGuard:
                     close()
 
         return passed()
-
-
-def is_punished(status: str) -> bool:
-    """Return whether the sender would take such a status line amiss: a redirect, or 410."""
-    return status.startswith(("3", "410"))
 
 
 def _drop(data: bytes) -> None:

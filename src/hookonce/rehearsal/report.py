@@ -9,15 +9,14 @@ from enum import StrEnum
 from http import HTTPStatus
 
 from ..emulator.records import Attempt
-from ..sender import ANSWER_SECONDS
+from ..http.guard import is_punished
+from ..sender import ANSWER_SECONDS, TOLERANCE_SECONDS
 from ..stores.values import DeadReason
 from .ledger import HandlerRun, Ledger, RunOutcome
 
 __all__ = ["Breach", "Emitted", "Finding", "Report", "judged"]
 
-# Interface, Limits: Signature timestamp tolerance; and what a second that is cut off may add.
-_TOLERANCE_SECONDS = 300.0
-_ROUNDING_SECONDS = 1.0
+_ROUNDING_SECONDS = 1.0  # what a second that is cut off may add
 
 
 class Breach(StrEnum):
@@ -179,9 +178,9 @@ def _breach_of(attempt: Attempt) -> Breach | None:
     status = attempt.status or 0
     is_accepted = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
     off = abs(attempt.at - attempt.timestamp)
-    if is_accepted and (not attempt.is_genuine or off > _TOLERANCE_SECONDS + _ROUNDING_SECONDS):
+    if is_accepted and (not attempt.is_genuine or off > TOLERANCE_SECONDS + _ROUNDING_SECONDS):
         return Breach.FORGED
-    if status == HTTPStatus.GONE or HTTPStatus.MULTIPLE_CHOICES <= status < 400:
+    if is_punished(status):
         return Breach.PUNISHED
     if attempt.milliseconds >= ANSWER_SECONDS * 1000:
         return Breach.LATE

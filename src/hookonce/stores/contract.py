@@ -26,10 +26,12 @@ add to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
+from ..errors import shows_half_built
 from .values import (
     Batch,
     Claimed,
@@ -52,8 +54,13 @@ __all__ = [
     "Flushes",
     "InboxStore",
     "Store",
+    "Wrapped",
+    "WrappedInbox",
     "check_retention",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DEFAULT_RETENTION = timedelta(days=15)
 """The sender's delivery log is kept 14 days (interface, Limits); one more for clocks and care."""
@@ -312,3 +319,78 @@ class InboxStore(Store, Protocol):
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make an event that waits for a later attempt due now; False where none of it waits."""
         ...
+
+
+def _passed(
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate[Wrapped, P], Coroutine[Any, Any, T]]:
+    name = method.__name__
+
+    @wraps(method)
+    async def passed(self: Wrapped, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.call(name, partial(getattr(self.inner, name), *args, **kwargs))
+
+    return passed
+
+
+@shows_half_built
+class Wrapped:
+    """A store around another: every call of the contract goes through ``call``.
+
+    Args:
+        inner: the other store.
+
+    """
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.inner).__name__})"
+
+    async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - for subclasses
+        """Pass one call on; a subclass says here what comes before and after it.
+
+        Args:
+            name: the method of the contract.
+            call: asks the other store.
+
+        """
+        return await call()
+
+    @property
+    def keeps_bodies(self) -> bool:
+        """As the other store says."""
+        return self.inner.keeps_bodies
+
+    open = _passed(Store.open)
+    warnings = _passed(Store.warnings)
+    aclose = _passed(Store.aclose)
+    claim = _passed(Store.claim)
+    extend = _passed(Store.extend)
+    complete = _passed(Store.complete)
+    release = _passed(Store.release)
+    keep = _passed(Store.keep)
+    keep_in_flight = _passed(Store.keep_in_flight)
+    bury = _passed(Store.bury)
+    dead_letters = _passed(Store.dead_letters)
+    dead_letter = _passed(Store.dead_letter)
+    replay = _passed(Store.replay)
+    discard = _passed(Store.discard)
+    prune = _passed(Store.prune)
+    stats = _passed(Store.stats)
+
+
+class WrappedInbox(Wrapped):
+    """The same around a store that has an inbox."""
+
+    inner: InboxStore
+
+    put = _passed(InboxStore.put)
+    take = _passed(InboxStore.take)
+    retry = _passed(InboxStore.retry)
+    wait = _passed(InboxStore.wait)
+    retire = _passed(InboxStore.retire)
+    entries = _passed(InboxStore.entries)
+    entry = _passed(InboxStore.entry)
+    hasten = _passed(InboxStore.hasten)

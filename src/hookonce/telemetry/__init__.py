@@ -9,9 +9,9 @@ registered), and hold no body, signature or secret.
 from ..delivery.records import (
     BatchFlushed,
     DeliveryAnswered,
+    DeliveryAuthenticated,
     DeliveryReceived,
     DeliveryRefused,
-    DeliveryVerified,
     EventBuried,
     EventClaimed,
     EventPut,
@@ -27,9 +27,9 @@ from ..delivery.records import (
 __all__ = [
     "BatchFlushed",
     "DeliveryAnswered",
+    "DeliveryAuthenticated",
     "DeliveryReceived",
     "DeliveryRefused",
-    "DeliveryVerified",
     "EventBuried",
     "EventClaimed",
     "EventPut",

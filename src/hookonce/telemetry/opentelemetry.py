@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from .. import __version__
 from ..delivery.records import (
     DeliveryAnswered,
+    DeliveryAuthenticated,
     DeliveryReceived,
-    DeliveryVerified,
     EventBuried,
     EventRetried,
     HandlerFailed,
@@ -141,7 +141,7 @@ class OpenTelemetryObserver(Observer):
         """Note what runs within this request are linked to."""
         _arrival.set(_Arrival(get_current_span().get_span_context(), record.headers))
 
-    def delivery_verified(self, record: DeliveryVerified) -> None:
+    def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
         """Tell the request's span what was delivered."""
         span, delivery, hints = get_current_span(), record.delivery, record.hints
         if not span.is_recording():

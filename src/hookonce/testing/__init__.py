@@ -17,7 +17,6 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from pydantic import JsonValue
@@ -25,6 +24,7 @@ from pydantic import JsonValue
 from ..clock import system_clock
 from ..events import Event
 from ..http.app import ASGIApp
+from ..sender import ATTEMPTS
 from ..verification.signature import sign
 from .inprocess import Lifespan, exchange, whole
 from .samples import event_body, make_event, new_event_id
@@ -41,9 +41,6 @@ __all__ = [
 
 Payload: TypeAlias = Event[Any] | Mapping[str, JsonValue] | bytes
 """What can be sent: an event, an envelope as a mapping, or raw bytes."""
-
-# As many as the sender makes (interface, Limits: Delivery attempts).
-_ATTEMPTS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +186,7 @@ class TestSender:
         await self._lifespan.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._lifespan is not None:
             await self._lifespan.__aexit__()
 
@@ -236,7 +228,7 @@ class TestSender:
     async def send_until_accepted(self, payload: Payload) -> list[Answer]:
         """Deliver as the service does, up to nine attempts until a 2xx, without the waits."""
         answers = []
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             answers.append(await self.send(payload, attempt=attempt))
             if 200 <= answers[-1].status < 300:
                 break
@@ -246,13 +238,6 @@ class TestSender:
         """Deliver a request as it is and return the answer."""
         headers = {"content-length": str(len(request.body)), **request.headers}
         received = await exchange(self._app, self._path, headers.items(), whole(request.body))
-        answer = Answer(received.status, _reason_in(received.body), received.headers, received.body)
+        answer = Answer(received.status, received.reason, received.headers, received.body)
         self.answers.append(answer)
         return answer
-
-
-def _reason_in(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -26,6 +27,15 @@ class HttpAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes = field(repr=False)
+
+    @property
+    def reason(self) -> str:
+        """What our own receivers say; empty where the body says none."""
+        try:
+            reason = json.loads(self.body)["reason"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return ""
+        return reason if isinstance(reason, str) else ""
 
 
 async def whole(body: bytes) -> AsyncIterator[bytes]:

@@ -32,11 +32,19 @@ LOGGERS = (
 """The name of every logger there is. A filter is not passed on to a logger's children."""
 
 
-def printable(text: str) -> str:
-    r"""Return a text with an escape (``\x1b``, ``\u2028``) for each character that is not print."""
+def printable(text: str, *, keep: str = "") -> str:
+    r"""Return a text with an escape (``\x1b``, ``\u2028``) for each character that is not print.
+
+    Args:
+        text: written by anybody.
+        keep: characters that stay all the same.
+
+    """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return "".join(
+        char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text
+    )
 
 
 def get_logger(name: str) -> logging.Logger:

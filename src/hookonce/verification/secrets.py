@@ -18,6 +18,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from ..errors import SecretError
 
 __all__ = [
+    "USUAL_KEY_BYTES",
     "SecretSource",
     "SecretsProvider",
     "decode_secret",
@@ -34,7 +35,7 @@ _PREFIX = "whsec_"
 # Standard Webhooks, Signature scheme: "between 24 and 64 bytes". Under 16 a key can be guessed, or
 # is a word such as "null" that happens to be base64. Without the prefix, that is more likely.
 _LEAST_KEY_BYTES = 16
-_USUAL_KEY_BYTES = 24
+USUAL_KEY_BYTES = 24
 
 # Other kinds of keys of the Standard Webhooks family, which must never become an HMAC key: with a
 # public key as the secret, anybody who knows it could sign.
@@ -142,7 +143,7 @@ def _key_or_fault(secret: object) -> bytes | str:
         unprefixed = "" if has_prefix else f"does not start with {_PREFIX!r} and "
         return f"the secret {unprefixed}is not standard base64: {fault}"
     key = base64.b64decode(encoded)
-    if len(key) < _USUAL_KEY_BYTES and not has_prefix:
+    if len(key) < USUAL_KEY_BYTES and not has_prefix:
         return (
             f"the secret does not start with {_PREFIX!r}, and is too short to be one without; copy"
             " the whole value that was shown when the endpoint was made or its secret rotated"
@@ -152,7 +153,7 @@ def _key_or_fault(secret: object) -> bytes | str:
             f"the secret is too short: its key has {len(key)} bytes, and {_LEAST_KEY_BYTES} is the"
             " least (24 to 64 are usual); copy the whole value, or rotate the endpoint's secret"
         )
-    if len(key) < _USUAL_KEY_BYTES:
+    if len(key) < USUAL_KEY_BYTES:
         _warn_of_short_key(key)
     return key
 
@@ -167,7 +168,7 @@ def _warn_of_short_key(key: bytes) -> None:
         "a secret has a key of %d bytes, and %d to 64 are usual: it may be cut off; copy the whole"
         " value, or rotate the endpoint's secret",
         len(key),
-        _USUAL_KEY_BYTES,
+        USUAL_KEY_BYTES,
     )
 
 

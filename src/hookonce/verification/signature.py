@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from ..clock import Clock, system_clock
 from ..errors import Refusal, SecretError, VerificationError, shows_half_built, unmatched
+from ..sender import TOLERANCE_SECONDS
 from .headers import DeliveryHeaders, RawHeaders, is_message_id, signed_parts
 from .secrets import SecretSource, SecretsProvider, decode_secret, provided, secrets_of
 
@@ -30,7 +31,7 @@ __all__ = [
     "verify",
 ]
 
-DEFAULT_TOLERANCE = 300.0
+DEFAULT_TOLERANCE = TOLERANCE_SECONDS
 """Seconds: "a webhook-timestamp more than five minutes away" is rejected (interface, Limits)."""
 
 # Eleven digits, the most that a receiver accepts.

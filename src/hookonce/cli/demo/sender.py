@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from hookonce import Event
@@ -68,12 +67,7 @@ class Sender:
         await self._open.enter_async_context(self._http)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     async def deliver(
