@@ -155,7 +155,7 @@ class _Machine:
             registration=self.registration,
             inbox=None if self.intake is None else self.intake.problem,
         )
-        self.users = 0
+        self.users = self.servers = 0
 
     def current_secrets(self) -> tuple[str, ...]:
         """Return the secrets in force, newest first; see ``Receiver.current_secrets``."""
@@ -199,11 +199,13 @@ class _Machine:
         self.users -= 1
         if self.users == 0:
             self.registration.leave()
-            if self.intake is not None:
-                await self.intake.stop()
-            await self.runs.drain()
-            self.runs.close()
-            await self.settings.store.aclose()
+            try:
+                if self.intake is not None:
+                    await self.intake.stop()
+                await self.runs.drain()
+            finally:  # also where a server waits no longer
+                self.runs.close()
+                await self.settings.store.aclose()
 
     async def end_work(self) -> None:
         """Take nothing more out of the inbox, and let what was begun end."""
@@ -595,6 +597,7 @@ class Receiver(Router):
         except BaseException:
             await machine.leave()
             raise
+        machine.servers += 1
         machine.runs.accepting = True
         return self
 
@@ -604,12 +607,17 @@ class Receiver(Router):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._machine.runs.refuse()
-        if self._machine.intake is not None and self._machine.intake.embedded:
-            await self._machine.end_work()
-        else:
-            await self._machine.runs.drain()
-        await self._machine.leave()
+        machine = self._machine
+        machine.servers -= 1
+        try:
+            if machine.servers == 0:
+                machine.runs.refuse()
+                if machine.intake is not None and machine.intake.embedded:
+                    await machine.end_work()
+                else:
+                    await machine.runs.drain()
+        finally:
+            await machine.leave()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve as an ASGI application, alone or mounted."""

@@ -15,6 +15,7 @@ from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import CommentReceived, Event
 from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore
+from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, ClaimResult, DeliveryKey, Token
 from hookonce.telemetry import EventRetried, Observer
 from hookonce.testing import make_event, signed_request
@@ -269,3 +270,56 @@ async def test_a_shutdown_gives_an_event_back_although_the_store_fails_once(stor
         retry = await deliver(receiver, event, attempt=2)
         assert answer_of(retry) == (200, "handled")
     assert (mailed, booked) == ([event.id], 2 * [event.id])
+
+
+async def test_a_receiver_that_is_entered_twice_serves_until_it_is_left_twice(
+    tmp_path: Path,
+) -> None:
+    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
+    receiver.on(CommentReceived, name="note")(lambda _: None)
+    async with receiver:
+        async with receiver:
+            pass
+        request = signed_request(make_event(CommentReceived), SECRET)
+        assert (await receiver.handle(request.body, request.headers)).reason == "handled"
+    assert not receiver.is_open
+
+
+async def test_a_shutdown_that_is_cancelled_closes_the_store_all_the_same(tmp_path: Path) -> None:
+    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
+    gate, began = asyncio.Event(), list[str]()
+
+    async def wait(event: CommentReceived) -> None:
+        began.append(event.id)
+        await gate.wait()
+
+    receiver.on(CommentReceived, name="wait")(wait)
+    await receiver.__aenter__()
+    request = signed_request(make_event(CommentReceived), SECRET)
+    delivery = asyncio.create_task(receiver.handle(request.body, request.headers))
+    await until(lambda: began)
+    closing = asyncio.create_task(receiver.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    assert not receiver.is_open
+    gate.set()
+    await delivery
+
+
+async def test_a_worker_goes_on_when_its_store_cancels_a_call(tmp_path: Path) -> None:
+    class Cancelling(FaultyInboxStore):
+        async def take(self, *arguments: Any, **options: Any) -> Any:
+            self.calls["taken"] += 1
+            if self.calls["taken"] == 1:
+                raise asyncio.CancelledError
+            return await super().take(*arguments, **options)
+
+    store = Cancelling(SQLiteStore(tmp_path / "hooks.db"))
+    receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox())
+    ran = list[str]()
+    receiver.on(CommentReceived, name="note")(lambda event: ran.append(event.id))
+    async with receiver:
+        request = signed_request(make_event(CommentReceived), SECRET)
+        await receiver.handle(request.body, request.headers)
+        await until(lambda: ran)

@@ -20,7 +20,7 @@ from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, h
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
 from .handler import Handler
-from .outcome import ALREADY_DEAD, DUPLICATE, HANDLED, Outcome, Reason, later
+from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, HANDLED, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
 from .runs import Runs
@@ -211,6 +211,9 @@ class Pipeline:
         except StoreError as error:
             _log.error("cannot store %s: %s", arrived.key, error)
             return later(Reason.STORE_UNAVAILABLE)
+        except Exception:  # noqa: BLE001 - a store that breaks its contract
+            _log.exception("cannot store %s", arrived.key)
+            return BROKEN
         match result:
             case Stored():
                 return _STORED

@@ -101,9 +101,15 @@ class Runs:
         run.task = task = loop.create_task(run.go())
         self._tasks[task] = run
         task.add_done_callback(self._ended)
-        if self._watch is None or self._loop is not loop:
+        if (
+            self._watch is None
+            or self._loop is not loop
+            or self._watch.when() > loop.time() + _LONGEST_TICK_SECONDS
+        ):  # the last, where a test has set the time of the loop back
             if self._loop is not loop:
                 self._forget_lost()
+            if self._watch is not None:
+                self._watch.cancel()
             self._loop = loop
             self._watch = loop.call_later(self._tick, self._look)
         return run

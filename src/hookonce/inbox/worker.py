@@ -103,6 +103,10 @@ class Worker:
             except StoreError as error:
                 # With the same token the next call finds what this one may have taken.
                 _log.error("cannot work on the inbox, trying again: %s", error)
+            except asyncio.CancelledError:
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                _log.error("cannot work on the inbox, trying again: its store was cancelled")
             except Exception:  # noqa: BLE001 - one bad moment must not end the work for good
                 _log.exception("cannot work on the inbox, trying again")
             else:
