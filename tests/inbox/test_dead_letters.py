@@ -219,6 +219,7 @@ async def test_a_replay_that_fails_leaves_the_letter_with_the_new_error(
         assert "first" not in letter.error
         assert letter.finished == {"a", "c"}
         assert letter.delivery.body == request.body
+        await until(lambda: len(told) == 2)
         assert told[1].exceptions == (error,)
         handlers.raises.clear()
         assert (await receiver.dead.replay(event.id)).reason == "handled"
