@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.redis_servers import redis_server
+from support.redis_servers import RedisServer
 
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
@@ -206,24 +206,23 @@ def test_a_replay_does_not_work_on_the_inbox_of_its_receiver(here: Path) -> None
     assert json.loads(entry)["attempts"] == 0
 
 
-def test_on_redis_it_is_the_same(here: Path) -> None:
-    with redis_server(append_only=True) as server:
-        text = APP.replace("sqlite:///hookonce.db", server.url)
-        (here / "hooks.py").write_text(text)
+def test_on_redis_it_is_the_same(here: Path, lasting_valkey: RedisServer) -> None:
+    text = APP.replace("sqlite:///hookonce.db", lasting_valkey.url)
+    (here / "hooks.py").write_text(text)
 
-        async def bury_there() -> None:
-            store = RedisStore(server.url)
-            for dead in (COMMENT, MESSAGE, UNREADABLE):
-                claim = await store.claim(dead.delivery.key, Token("t"), 30)
-                assert isinstance(claim, Claimed)
-                await store.bury(claim, dead.reason, error=dead.error, delivery=dead.delivery)
-            await store.aclose()
+    async def bury_there() -> None:
+        store = RedisStore(lasting_valkey.url)
+        for dead in (COMMENT, MESSAGE, UNREADABLE):
+            claim = await store.claim(dead.delivery.key, Token("t"), 30)
+            assert isinstance(claim, Claimed)
+            await store.bury(claim, dead.reason, error=dead.error, delivery=dead.delivery)
+        await store.aclose()
 
-        asyncio.run(bury_there())
-        assert listed(server.url) == ["evt_comment", "evt_message", "evt_cut"]
-        assert "attempt 1: " in invoke("dead", "show", server.url, "evt_message").output
-        replayed = replay(here, "--type", "message.received")
-        assert replayed == Result(0, "evt_message: handled\n", "")
-        result = run("dead", "discard", server.url, "--all", "--yes", here=here)
-        assert result == Result(0, "evt_comment: discarded\nevt_cut: discarded\n", "")
-        assert listed(server.url) == []
+    asyncio.run(bury_there())
+    assert listed(lasting_valkey.url) == ["evt_comment", "evt_message", "evt_cut"]
+    assert "attempt 1: " in invoke("dead", "show", lasting_valkey.url, "evt_message").output
+    replayed = replay(here, "--type", "message.received")
+    assert replayed == Result(0, "evt_message: handled\n", "")
+    result = run("dead", "discard", lasting_valkey.url, "--all", "--yes", here=here)
+    assert result == Result(0, "evt_comment: discarded\nevt_cut: discarded\n", "")
+    assert listed(lasting_valkey.url) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.redis_servers import redis_server
+from support.redis_servers import RedisServer
 
 from hookonce.delivery.outcome import Outcome, Reason
 from hookonce.delivery.pipeline import Pipeline
@@ -148,15 +148,18 @@ def test_in_a_file_it_can_be_repeated_and_leaves_no_dead_letters(
 
 
 @pytest.mark.timeout(60)
-def test_on_redis_it_can_be_repeated_and_leaves_no_dead_letters(tmp_path: Path) -> None:
-    with redis_server(append_only=True) as server:
-        for _ in range(2):
-            shows_everything(run("demo", "--inbox", "--store", server.url, "--json", here=tmp_path))
-        inline = run("demo", "--store", server.url, here=tmp_path)
-        assert inline.status == 0, inline
-        assert "/webhooks, store Redis\n" in inline.output
-        assert re.search(r"^endpoint  demo-[0-9a-f]{8}$", inline.output, re.MULTILINE)
-        assert run("dead", "list", server.url, here=tmp_path).output == "no dead letters\n"
+def test_on_redis_it_can_be_repeated_and_leaves_no_dead_letters(
+    tmp_path: Path, lasting_valkey: RedisServer
+) -> None:
+    for _ in range(2):
+        shows_everything(
+            run("demo", "--inbox", "--store", lasting_valkey.url, "--json", here=tmp_path)
+        )
+    inline = run("demo", "--store", lasting_valkey.url, here=tmp_path)
+    assert inline.status == 0, inline
+    assert "/webhooks, store Redis\n" in inline.output
+    assert re.search(r"^endpoint  demo-[0-9a-f]{8}$", inline.output, re.MULTILINE)
+    assert run("dead", "list", lasting_valkey.url, here=tmp_path).output == "no dead letters\n"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.redis_servers import redis_server
+from support.redis_servers import RedisServer, redis_server
 
 from .inboxes import url_of
 from .running import OLD_SECRET, SECRET, Result, invoke, run, running
@@ -106,11 +106,10 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
+@pytest.fixture
+def redis_url(lasting_valkey: RedisServer) -> str:
     """Return the URL of a server that keeps everything: as sound on every machine."""
-    with redis_server(append_only=True) as server:
-        yield server.url
+    return lasting_valkey.url
 
 
 def doctor(

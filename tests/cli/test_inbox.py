@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.redis_servers import redis_server
+from support.redis_servers import RedisServer
 
 from hookonce.clock import system_clock
 from hookonce.stores.contract import InboxStore
@@ -267,24 +267,23 @@ def test_a_store_nobody_else_can_see_and_a_misspelt_file_are_refused(
     invoke("inbox", command, "memory://", *rest).says("only its own process can see")
 
 
-def test_on_redis_it_is_the_same() -> None:
-    with redis_server(append_only=True) as server:
+def test_on_redis_it_is_the_same(lasting_valkey: RedisServer) -> None:
 
-        async def do() -> None:
-            store = RedisStore(server.url)
-            await fill(store)
-            await store.aclose()
+    async def do() -> None:
+        store = RedisStore(lasting_valkey.url)
+        await fill(store)
+        await store.aclose()
 
-        asyncio.run(do())
-        assert states(server.url) == {
-            "evt_flying": "in flight",
-            "evt_waiting": "waiting",
-            "evt_ready": "ready",
-            "evt_elsewhere": "ready",
-        }
-        assert invoke("inbox", "retry", server.url, "--all").output == "evt_waiting: due now\n"
-        shown = invoke("inbox", "show", server.url, "evt_waiting").output
-        assert "reply: away" in shown
-        assert "depth: 4\n" in invoke("inbox", "stats", server.url).output
-        assert invoke("inbox", "prune", server.url).status == 0
-        assert invoke("dead", "list", server.url).output == "no dead letters\n"
+    asyncio.run(do())
+    assert states(lasting_valkey.url) == {
+        "evt_flying": "in flight",
+        "evt_waiting": "waiting",
+        "evt_ready": "ready",
+        "evt_elsewhere": "ready",
+    }
+    assert invoke("inbox", "retry", lasting_valkey.url, "--all").output == "evt_waiting: due now\n"
+    shown = invoke("inbox", "show", lasting_valkey.url, "evt_waiting").output
+    assert "reply: away" in shown
+    assert "depth: 4\n" in invoke("inbox", "stats", lasting_valkey.url).output
+    assert invoke("inbox", "prune", lasting_valkey.url).status == 0
+    assert invoke("dead", "list", lasting_valkey.url).output == "no dead letters\n"

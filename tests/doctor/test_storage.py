@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.redis_servers import free_port, redis_server
+from support.redis_servers import RedisServer, free_port, redis_server
 from support.waiting import until_async
 
 from hookonce import Inbox, Receiver
@@ -123,16 +123,16 @@ class TestServers:
         assert "allkeys-lru" in eviction.found
         assert (persistence.level, persistence.fix) == (Level.WARNING, "set appendonly yes")
 
-    async def test_that_is_a_fault_where_an_inbox_lives_there(self, mounts: Path) -> None:
-        with redis_server() as server:
-            findings = await examined(server.url, mounts, Inbox())
+    async def test_that_is_a_fault_where_an_inbox_lives_there(
+        self, mounts: Path, valkey: RedisServer
+    ) -> None:
+        findings = await examined(valkey.url, mounts, Inbox())
         assert only(findings, "store.settings").level is Level.FAULT
 
     async def test_one_that_keeps_everything_is_fine_and_its_clock_is_looked_at(
-        self, mounts: Path
+        self, mounts: Path, lasting_valkey: RedisServer
     ) -> None:
-        with redis_server(append_only=True) as server:
-            findings = await examined(server.url, mounts)
+        findings = await examined(lasting_valkey.url, mounts)
         assert {finding.level for finding in findings} == {Level.OK}
         assert "agree" in only(findings, "clock.store").found
 
@@ -220,23 +220,22 @@ class TestOtherProcesses:
 
     @pytest.mark.parametrize("scheme", ["sqlite", "redis"])
     async def test_another_application_under_the_endpoint_is_a_warning_that_leaves_no_trace(
-        self, scheme: str, tmp_path: Path, mounts: Path
+        self, scheme: str, tmp_path: Path, mounts: Path, lasting_valkey: RedisServer
     ) -> None:
-        with redis_server(append_only=True) as server:
-            url = server.url if scheme == "redis" else await on_file(tmp_path / "hooks.db")
-            other = Receiver(secrets=new_secret(), store=url)
-            other.on("*", name="club.note")(ignore)
-            subject = subject_of(url)
-            subject.receiver.on("*", name="shop.greet")(ignore)
-            async with other:
-                pass
-            for _ in range(2):
-                found = only(await store_findings(subject, mounts=mounts), "applications")
-                assert found.level is Level.WARNING
-                assert "club.note" in found.found
-                assert "endpoint=" in found.fix
-            async with other:
-                assert not (await other.check()).warnings
+        url = lasting_valkey.url if scheme == "redis" else await on_file(tmp_path / "hooks.db")
+        other = Receiver(secrets=new_secret(), store=url)
+        other.on("*", name="club.note")(ignore)
+        subject = subject_of(url)
+        subject.receiver.on("*", name="shop.greet")(ignore)
+        async with other:
+            pass
+        for _ in range(2):
+            found = only(await store_findings(subject, mounts=mounts), "applications")
+            assert found.level is Level.WARNING
+            assert "club.note" in found.found
+            assert "endpoint=" in found.fix
+        async with other:
+            assert not (await other.check()).warnings
 
 
 class TestOwed:

@@ -7,11 +7,11 @@ import logging
 import sys
 from asyncio.subprocess import PIPE
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.redis_servers import redis_server
+from support.redis_servers import RedisServer
 
 from hookonce import Inbox, Receiver
 from hookonce.delivery.registration import application_of
@@ -39,16 +39,15 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.fixture(params=["memory", "sqlite", "valkey"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Store | str]]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store | str]:
     """Return what gives one store, again and again."""
     if request.param == "memory":
         store = MemoryStore()
-        yield lambda: store
-    elif request.param == "sqlite":
-        yield lambda: f"sqlite:///{tmp_path}/hooks.db"
-    else:
-        with redis_server(append_only=True) as server:
-            yield lambda: server.url
+        return lambda: store
+    if request.param == "sqlite":
+        return lambda: f"sqlite:///{tmp_path}/hooks.db"
+    server: RedisServer = request.getfixturevalue("lasting_valkey")
+    return lambda: server.url
 
 
 @pytest.fixture

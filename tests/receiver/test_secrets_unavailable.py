@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from prometheus_client import CollectorRegistry
 from support.servers import serving
+from support.waiting import until_async
 
 from hookonce import FileSecrets, Inbox, Receiver, SecretError, Verifier, sign, verify
 from hookonce.events import CommentReceived
@@ -124,8 +125,12 @@ async def test_health_and_metrics_answer_and_say_so(source: Source) -> None:
         assert (await visitor.get("/readyz")).status_code == 200
         assert 'hookonce_secrets{endpoint="default"} 1.0' in (await visitor.get("/metrics")).text
         source.error = ConnectionError("sealed")
+
+        async def is_unready() -> bool:  # its look is kept for a moment
+            return (await visitor.get("/readyz")).status_code == 503
+
+        await until_async(is_unready)
         answer = await visitor.get("/readyz")
-        assert answer.status_code == 503
         assert "Source.current() raised ConnectionError" in answer.text
         answer = await visitor.get("/metrics")
         assert answer.status_code == 200

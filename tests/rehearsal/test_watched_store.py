@@ -6,12 +6,11 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.redis_servers import redis_server
 from support.stores import FaultyInboxStore, FaultyStore
 
 from hookonce import Backoff, Context, Inbox, Receiver
@@ -33,20 +32,6 @@ SOON_SECONDS = 10.0
 CALLS = sorted(
     name for name in dir(InboxStore) if not name.startswith("_") and name != "keeps_bodies"
 )
-
-
-@pytest.fixture(scope="module")
-def valkey_url() -> Iterator[str]:
-    with redis_server() as server:
-        yield server.url
-
-
-@pytest.fixture(params=["sqlite", "valkey"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/hooks.db"
-    valkey: str = request.getfixturevalue("valkey_url")
-    return f"{valkey}?prefix={tmp_path.name}"
 
 
 def on_sqlite(path: Path, loop: VirtualLoop) -> FaultyInboxStore:
@@ -128,13 +113,13 @@ def test_a_slow_store_is_waited_for_and_not_taken_for_unreachable() -> None:
     run_virtually(main)
 
 
-def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(url: str) -> None:
+def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable_url: str) -> None:
     runs: list[float] = []
 
     async def main(loop: VirtualLoop) -> None:
         receiver = Receiver(
             secrets=SECRET,
-            store=watched(open_store(url, clock=loop.unix_clock), loop),
+            store=watched(open_store(durable_url, clock=loop.unix_clock), loop),
             inbox=Inbox(backoff=Backoff(first_seconds=HOUR, factor=2, jitter=0)),
             clock=loop.unix_clock,
         )
@@ -158,13 +143,13 @@ def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(url: st
     assert third - second == pytest.approx(2 * HOUR, abs=3)
 
 
-def test_an_event_that_comes_after_idle_hours_is_handled_at_once(url: str) -> None:
+def test_an_event_that_comes_after_idle_hours_is_handled_at_once(durable_url: str) -> None:
     runs: list[float] = []
 
     async def main(loop: VirtualLoop) -> None:
         receiver = Receiver(
             secrets=SECRET,
-            store=watched(open_store(url, clock=loop.unix_clock), loop),
+            store=watched(open_store(durable_url, clock=loop.unix_clock), loop),
             inbox=Inbox(),
             clock=loop.unix_clock,
         )
@@ -183,11 +168,11 @@ def test_an_event_that_comes_after_idle_hours_is_handled_at_once(url: str) -> No
     run_virtually(main)
 
 
-def test_an_event_whose_worker_is_gone_is_handled_when_its_lease_runs_out(url: str) -> None:
+def test_an_event_whose_worker_is_gone_is_handled_when_its_lease_runs_out(durable_url: str) -> None:
     attempts: list[tuple[int, float]] = []
 
     async def main(loop: VirtualLoop) -> None:
-        store = watched(open_store(url, clock=loop.unix_clock), loop)
+        store = watched(open_store(durable_url, clock=loop.unix_clock), loop)
         assert isinstance(store, WatchedInboxStore)
         receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(), clock=loop.unix_clock)
 

@@ -67,12 +67,6 @@ BACKENDS: dict[str, Factory] = {
 
 
 @pytest.fixture(scope="session")
-def shared_valkey() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def shared_redis_7() -> Iterator[RedisServer]:
     if REDIS_SERVER is None:
         missing = "the distribution's redis-server is not installed"

@@ -16,7 +16,7 @@ import httpx2
 from .servers import HttpSender
 from .waiting import PATIENCE_SECONDS, until
 
-__all__ = ["PRELUDE", "ServedProcess", "run_to_its_end", "served_process"]
+__all__ = ["PRELUDE", "ServedProcess", "run_python", "run_to_its_end", "served_process"]
 
 # The names every script can use. `note` appends a line to a journal that outlives the process, and
 # `gate` blocks until the test opens it.
@@ -111,6 +111,17 @@ async def run_to_its_end(here: Path, script: str, secret: str) -> tuple[int, str
         finally:
             process.kill()
     return process.returncode, (here / "stderr").read_text()
+
+
+def run_python(code: str) -> str:
+    """Return what a process prints that ends by itself and well."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
 
 
 def _started(here: Path, script: str, secret: str) -> subprocess.Popen[str]:

@@ -11,8 +11,10 @@ from typing import Literal, Self
 
 import httpx2
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from hookonce import Receiver
 from hookonce.testing import Answer, Payload, SignedRequest, signed_request
 from hookonce.verification.secrets import decode_secret
 
@@ -24,8 +26,13 @@ __all__ = [
     "Site",
     "check_answer",
     "delivering",
+    "itself",
+    "post",
     "request_bytes",
+    "retry_after",
     "serving",
+    "starlette_routes",
+    "whole",
 ]
 
 HttpImplementation = Literal["httptools", "h11"]
@@ -194,6 +201,31 @@ def request_bytes(
     every = {"host": "127.0.0.1", **request.headers, **(headers or {})}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in every.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def whole(request: SignedRequest, *, path: str = "/webhooks") -> bytes:
+    """Return a request with its body."""
+    length = {"content-length": str(len(request.body))}
+    return request_bytes(request, path=path, headers=length) + request.body
+
+
+async def post(site: Site, request: SignedRequest, *, path: str = "/webhooks") -> Answer:
+    """Return the answer to a request on a connection of its own."""
+    async with await RawConnection.to(site) as connection:
+        await connection.write(whole(request, path=path))
+        return await connection.answer()
+
+
+def retry_after(answer: Answer) -> int:
+    return int(answer.headers["retry-after"])
+
+
+def starlette_routes(receiver: Receiver) -> ASGIApp:
+    return Starlette(routes=receiver.routes("/webhooks"), lifespan=receiver.lifespan)
+
+
+def itself(receiver: Receiver) -> ASGIApp:
+    return receiver
 
 
 class RawConnection:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
-from support.redis_servers import RedisServer, redis_server
+from support.redis_servers import RedisServer
 from support.stores import FaultyStore
 from support.waiting import until_async
 
@@ -87,12 +87,6 @@ async def test_a_shutdown_shows_at_once(tmp_path: Path) -> None:
         answer = await asker.get("/readyz")
         assert (answer.status_code, answer.json()["ready"]) == (503, False)
         await receiver.__aenter__()
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Any:
-    with redis_server() as server:
-        yield server
 
 
 async def test_many_callers_cost_redis_no_command_each(valkey: RedisServer) -> None:

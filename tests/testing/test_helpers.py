@@ -32,11 +32,6 @@ from hookonce.verification.secrets import decode_secret, new_secret
 SECRET = new_secret()
 
 
-@pytest.fixture
-def receiver(webhook_secret: str) -> Receiver:
-    return Receiver(secrets=webhook_secret, store="memory://")
-
-
 class Script:
     """A handler that raises the next of its errors, and succeeds when there are none left."""
 

@@ -1,7 +1,6 @@
 """Observers are told of every step in order, and nothing they do reaches a delivery."""
 
 import asyncio
-import contextlib
 import contextvars
 import logging
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.redis_servers import redis_server
 from support.servers import delivering
 from support.waiting import until
 
@@ -259,22 +257,17 @@ async def test_an_answer_to_what_is_no_delivery_is_told_as_well(
     assert not notes.of(DeliveryReceived)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "redis"])
 async def test_a_store_tells_how_many_calls_it_made_lasting_in_one_step(
-    webhook_secret: str, notes: Notes, tmp_path: Path, kind: str
+    webhook_secret: str, notes: Notes, durable_url: str
 ) -> None:
-    with contextlib.ExitStack() as stack:
-        if kind == "redis":
-            url = stack.enter_context(redis_server()).url
-        else:
-            url = f"sqlite:///{tmp_path}/hooks.db"
-        receiver = Receiver(secrets=webhook_secret, store=url, observers=[notes])
-        receiver.on(CommentReceived, name="greet")(lambda _: None)
-        requests = [signed_request(make_event(CommentReceived), webhook_secret) for _ in range(20)]
-        async with receiver:
-            await asyncio.gather(*(receiver.handle(one.body, one.headers) for one in requests))
+    receiver = Receiver(secrets=webhook_secret, store=durable_url, observers=[notes])
+    receiver.on(CommentReceived, name="greet")(lambda _: None)
+    requests = [signed_request(make_event(CommentReceived), webhook_secret) for _ in range(20)]
+    async with receiver:
+        await asyncio.gather(*(receiver.handle(one.body, one.headers) for one in requests))
     flushed = notes.of(BatchFlushed)
-    assert {record.store.lower() for record in flushed} == {f"{kind}store"}
+    kind = "SQLiteStore" if durable_url.startswith("sqlite:") else "RedisStore"
+    assert {record.store for record in flushed} == {kind}
     assert sum(record.calls for record in flushed) >= 40  # a claim and a completion each
     assert max(record.calls for record in flushed) > 1
     assert all(record.seconds >= 0 for record in flushed)

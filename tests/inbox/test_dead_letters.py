@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from support.handlers import Handlers
 from support.processes import served_process
 from support.stores import FaultyStore
 from support.waiting import until, until_async
@@ -43,27 +44,6 @@ def store(tmp_path: Path) -> FaultyStore:
 @pytest.fixture
 def receiver(webhook_secret: str, store: FaultyStore) -> Receiver:
     return Receiver(secrets=webhook_secret, store=store)
-
-
-class Handlers:
-    """Named handlers of every event, which note their runs and raise what they were told to."""
-
-    def __init__(self, receiver: Receiver, *names: str) -> None:
-        self.contexts: list[Context] = []
-        self.raises: dict[str, BaseException] = {}
-        for name in names:
-            receiver.on("*", name=name)(self._run)
-
-    async def _run(self, event: Event[Any], context: Context) -> None:
-        assert event.id == context.event_id
-        self.contexts.append(context)
-        if context.handler in self.raises:
-            raise self.raises[context.handler]
-
-    def ran(self) -> list[str]:
-        """Return what ran since the last call, sorted."""
-        ran, self.contexts = sorted(context.handler for context in self.contexts), []
-        return ran
 
 
 async def test_dead_letters_are_listed_oldest_first_without_bodies(

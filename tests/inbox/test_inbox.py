@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from support.deliveries import SECRET, empty_inbox, shuts_down
+from support.handlers import Handler
 from support.servers import delivering
 from support.stores import FaultyInboxStore
 from support.waiting import until, until_async
@@ -29,60 +31,11 @@ from hookonce.stores.values import (
     delivery_key,
 )
 from hookonce.testing import event_body, make_event, new_event_id
-from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 
-SECRET = new_secret()
 SOON = Backoff(first_seconds=0.01, factor=1, jitter=0)
 LATER = Backoff(first_seconds=3600, jitter=0)
-
-
-class Handler:
-    """Notes what it runs for, and does what it was told to."""
-
-    def __init__(self, receiver: Receiver, name: str = "handler") -> None:
-        self.contexts: list[Context] = []
-        self.at_once = 0
-        self.most_at_once = 0
-        self.does: Callable[[], Any] = lambda: None
-        receiver.on(CommentReceived, name=name)(self)
-
-    async def __call__(self, event: CommentReceived, context: Context) -> None:
-        assert event.id == context.event_id
-        self.contexts.append(context)
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            result = self.does()
-            if result is not None:
-                await result
-        finally:
-            self.at_once -= 1
-
-    @property
-    def attempts(self) -> list[int]:
-        return [context.attempt for context in self.contexts]
-
-    async def has_run(self, times: int) -> None:
-        await until(lambda: len(self.contexts) >= times, what=f"{times} runs")
-        assert len(self.contexts) == times
-
-    def raises(self, *errors: BaseException | None) -> None:
-        """Fail with these errors, one a run, the last for good; None succeeds."""
-        remaining = list(errors)
-
-        def fail() -> None:
-            error = remaining.pop(0) if len(remaining) > 1 else remaining[0]
-            if error is not None:
-                raise error
-
-        self.does = fail
-
-    def waits(self) -> asyncio.Event:
-        gate = asyncio.Event()
-        self.does = gate.wait
-        return gate
 
 
 @pytest.fixture
@@ -112,16 +65,6 @@ def comment() -> CommentReceived:
     return make_event(CommentReceived)
 
 
-async def empty(receiver: Receiver) -> None:
-    """Return once nothing waits or runs."""
-
-    async def is_empty() -> bool:
-        stats = await receiver.inbox.stats()
-        return stats.depth == stats.in_flight == 0
-
-    await until_async(is_empty, what="an empty inbox")
-
-
 async def buried(receiver: Receiver, event: Event[Any]) -> DeadLetter:
     """Return the dead letter of an event, once it is one."""
     letters: list[DeadLetter] = []
@@ -144,7 +87,7 @@ class TestAnswers:
             event = comment()
             (await sender.send(event)).expect(202, "stored")
             await handler.has_run(1)
-            await empty(receiver)
+            await empty_inbox(receiver)
             (await sender.send(event, attempt=2)).expect(200, "duplicate")
         [context] = handler.contexts
         assert (context.attempt, context.last_chance, context.is_replay) == (1, False, False)
@@ -161,7 +104,7 @@ class TestAnswers:
             await handler.has_run(1)
             (await sender.send(event, attempt=2)).expect(200, "duplicate")
             gate.set()
-            await empty(receiver)
+            await empty_inbox(receiver)
             (await sender.send(event, attempt=3)).expect(200, "duplicate")
         assert handler.attempts == [1]
 
@@ -172,7 +115,7 @@ class TestAnswers:
             answers = await asyncio.gather(*(sender.send(event) for _ in range(50)))
             reasons = [answer.reason for answer in answers]
             assert (reasons.count("stored"), reasons.count("duplicate")) == (1, 49)
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert handler.attempts == [1]
 
     async def test_what_needs_no_handler_is_not_stored(self, receiver: Receiver) -> None:
@@ -223,7 +166,7 @@ class TestAnswers:
             assert int(answer.headers["retry-after"]) >= 1
             (await sender.send(first, attempt=2)).expect(200, "duplicate")
             async with worker_beside(make_receiver) as beside:
-                await empty(receiver)
+                await empty_inbox(receiver)
                 assert len(beside.contexts) >= 1
             (await sender.send(third, attempt=2)).expect(202, "stored")
         assert handler.contexts == []
@@ -265,7 +208,7 @@ class TestWorking:
 
         async with delivering(receiver, SECRET) as sender:
             (await sender.send(comment())).expect(202, "stored")
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert good.attempts == [1]
         assert bad.attempts == [1, 2, 3]
         assert told == [(1, 1), (2, 1)]
@@ -307,7 +250,7 @@ class TestWorking:
         handler.raises(Retry(after=0.01), None)
         async with delivering(receiver, SECRET) as sender:
             await sender.send(comment())
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert handler.attempts == [1, 2]
 
     async def test_a_retry_that_was_asked_for_in_an_hour_waits_an_hour(
@@ -362,7 +305,7 @@ class TestWorking:
             stats = await receiver.inbox.stats()
             assert (stats.depth, stats.in_flight, stats.workers) == (10, 3, 1)
             gate.set()
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert len(handler.contexts) == 10
         assert handler.most_at_once == 3
 
@@ -376,7 +319,7 @@ class TestWorking:
         async with delivering(receiver, SECRET) as sender:
             started_at = loop.time()
             await sender.send(comment())
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert handler.attempts == list(range(1, 11))
         assert 0.9 < loop.time() - started_at < 15  # not one look of an idle worker for each
 
@@ -386,7 +329,7 @@ class TestWorking:
         async with delivering(receiver, SECRET) as sender:
             event = comment()
             await sender.send(event)
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert seen == [event.id]
 
     async def test_a_dead_letter_is_replayed_with_its_id_and_knows_it(
@@ -446,7 +389,7 @@ class TestWorkersOfTheirOwn:
         ):
             for _ in range(20):
                 (await sender.send(comment())).expect(202, "stored")
-            await empty(receiver)
+            await empty_inbox(receiver)
             assert len(first.contexts) + len(second.contexts) == 20
         assert handler.contexts == []
 
@@ -468,7 +411,7 @@ class TestWorkersOfTheirOwn:
             await sender.send(comment())
             assert caplog.text.count("nobody works") == 1  # not with every delivery
             async with worker_beside(make_receiver):
-                await empty(receiver)
+                await empty_inbox(receiver)
                 assert (await receiver.check()).ready
             assert not (await receiver.check()).ready
 
@@ -499,6 +442,11 @@ class TestWorkersOfTheirOwn:
                 Receiver(secrets=SECRET, store=store, inbox=Inbox())
 
 
+async def opened_by_the_shutdown(gate: asyncio.Event, receiver: Receiver) -> None:
+    await shuts_down(receiver)
+    gate.set()
+
+
 class TestStopping:
     async def test_a_stop_lets_handlers_end_and_leaves_the_rest_for_the_next(
         self, make_receiver: Callable[..., Receiver]
@@ -510,7 +458,8 @@ class TestStopping:
             for _ in range(3):
                 await sender.send(comment())
             await handler.has_run(1)
-            asyncio.get_running_loop().call_later(0.1, gate.set)
+            opening = asyncio.create_task(opened_by_the_shutdown(gate, receiver))
+        await opening
         assert handler.attempts == [1]
         async with worker_beside(make_receiver) as heir:
             await heir.has_run(2)
@@ -586,7 +535,7 @@ class TestStopping:
             async with delivering(receiver, SECRET) as sender:
                 await sender.send(comment())
                 await handler.has_run(number)
-                await empty(receiver)
+                await empty_inbox(receiver)
 
 
 class TestTrouble:
@@ -600,7 +549,7 @@ class TestTrouble:
             await until(lambda: store.calls[call] >= 2)
             await sender.send(comment())
             await handler.has_run(1)
-            await empty(receiver)
+            await empty_inbox(receiver)
 
     async def test_work_goes_on_after_an_error_nobody_foresaw(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -686,7 +635,7 @@ class TestTrouble:
         handler = Handler(receiver)
         async with receiver:
             await handler.has_run(1)
-            await empty(receiver)
+            await empty_inbox(receiver)
         [context] = handler.contexts
         assert (context.attempt, context.last_chance) == (6, True)
 
@@ -713,7 +662,7 @@ class TestTrouble:
             begun = store.calls["complete"]
             await until(lambda: store.calls["complete"] >= begun + 3)  # longer than the lease
             store.failures.clear()
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert handler.attempts == [1]
 
     async def test_slow_error_hooks_keep_no_retry_from_its_attempt(
@@ -732,7 +681,7 @@ class TestTrouble:
             await sender.send(comment())
             await handler.has_run(3)
             gate.set()
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert handler.attempts == [1, 2, 3]
 
     async def test_a_lease_that_was_lost_is_taken_up_again_by_the_attempt_that_goes_on(
@@ -757,7 +706,7 @@ class TestTrouble:
             await until(lambda: store.calls["extend"] >= extensions + 12)  # two leases at least
             assert await has_attempt(receiver, event, 2)
             gate.set()
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert handler.attempts == [1]
 
     async def test_what_has_finished_is_remembered_though_giving_back_failed_at_first(
@@ -770,7 +719,7 @@ class TestTrouble:
         store.failures["retry"] = 2
         async with delivering(receiver, SECRET) as sender:
             await sender.send(comment())
-            await empty(receiver)
+            await empty_inbox(receiver)
         assert good.attempts == [1]
         assert bad.attempts == [1, 2]
 

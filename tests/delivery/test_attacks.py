@@ -8,29 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.deliveries import SECRET, deliver, receiver_on
 from support.stores import FaultyInboxStore, FaultyStore
 from support.waiting import until, until_async
 
-from hookonce import Inbox, Limits, Outcome, Receiver, Reject
-from hookonce.events import CommentReceived, Event
+from hookonce import Inbox, Outcome, Receiver, Reject
+from hookonce.events import CommentReceived
 from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, ClaimResult, DeliveryKey, Token
 from hookonce.telemetry import EventRetried, Observer
 from hookonce.testing import make_event, signed_request
-from hookonce.verification.secrets import new_secret
 
-SECRET = new_secret()
-
-
-def make(store: Any, *, inbox: Inbox | None = None, **limits: float) -> Receiver:
-    return Receiver(secrets=SECRET, store=store, inbox=inbox, limits=Limits(**limits))  # type: ignore[arg-type]  # threads is whole
-
-
-async def deliver(receiver: Receiver, event: Event[Any], attempt: int = 1) -> Outcome:
-    request = signed_request(event, SECRET, attempt=attempt)
-    return await receiver.handle(request.body, request.headers)
+pytestmark = pytest.mark.anyio
 
 
 def answer_of(outcome: Outcome) -> tuple[int, str]:
@@ -41,10 +32,9 @@ def on(receiver: Receiver, name: str, handler: Callable[..., Any]) -> None:
     receiver.on(CommentReceived, name=name)(handler)
 
 
-@pytest.mark.anyio
 async def test_a_success_outlives_also_a_retry_that_could_not_be_claimed(store_url: str) -> None:
     store = FaultyStore(open_store(store_url, clock=time.time))
-    receiver = make(store, lease_seconds=0.2)
+    receiver = receiver_on(store, lease_seconds=0.2)
     ran = list[str]()
     fails = [True]
 
@@ -85,7 +75,7 @@ def test_a_loop_that_ends_leaves_the_event_of_a_thread_that_goes_on_to_its_lease
     event = make_event(CommentReceived)
 
     def receiving() -> Receiver:
-        receiver = make(f"sqlite:///{tmp_path}/hooks.db", answer_seconds=0.2)
+        receiver = receiver_on(f"sqlite:///{tmp_path}/hooks.db", answer_seconds=0.2)
         on(receiver, "slow", slow)
         return receiver
 
@@ -107,7 +97,6 @@ def test_a_loop_that_ends_leaves_the_event_of_a_thread_that_goes_on_to_its_lease
     assert ran == ["began"]
 
 
-@pytest.mark.anyio
 async def test_a_replay_runs_although_a_copy_of_the_event_waits_for_it(durable_url: str) -> None:
     class Replaying(FaultyStore):
         async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
@@ -118,7 +107,7 @@ async def test_a_replay_runs_although_a_copy_of_the_event_waits_for_it(durable_u
             return result
 
     copies = list[asyncio.Task[Outcome]]()
-    receiver = make(Replaying(open_store(durable_url, clock=time.time)))
+    receiver = receiver_on(Replaying(open_store(durable_url, clock=time.time)))
     rejects = [True]
 
     async def book(_: CommentReceived) -> None:
@@ -135,7 +124,6 @@ async def test_a_replay_runs_although_a_copy_of_the_event_waits_for_it(durable_u
     assert copies
 
 
-@pytest.mark.anyio
 async def test_a_claim_that_is_adopted_while_the_one_before_is_given_back_is_given_back_too(
     durable_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,7 +134,7 @@ async def test_a_claim_that_is_adopted_while_the_one_before_is_given_back_is_giv
     inner = open_store(durable_url, clock=time.time)
     assert isinstance(inner, InboxStore)
     store = FaultyInboxStore(inner)
-    receiver = make(store, inbox=Inbox(backoff=0.0), lease_seconds=0.3)
+    receiver = receiver_on(store, inbox=Inbox(backoff=0.0), lease_seconds=0.3)
     retried, ran = list[str](), list[str]()
     receiver.observe(Retries())
 
@@ -167,7 +155,6 @@ async def test_a_claim_that_is_adopted_while_the_one_before_is_given_back_is_giv
     assert retried == ["book: ValueError: not yet"]
 
 
-@pytest.mark.anyio
 async def test_a_success_is_recorded_although_the_store_raises_what_is_no_store_error(
     store_url: str,
 ) -> None:
@@ -178,7 +165,7 @@ async def test_a_success_is_recorded_although_the_store_raises_what_is_no_store_
                 raise TypeError("no number")
             await self.inner.complete(claim)
 
-    receiver = make(Broken(open_store(store_url, clock=time.time)))
+    receiver = receiver_on(Broken(open_store(store_url, clock=time.time)))
     ran = list[str]()
 
     async def book(event: CommentReceived) -> None:
@@ -192,12 +179,11 @@ async def test_a_success_is_recorded_although_the_store_raises_what_is_no_store_
     assert ran == [event.id]
 
 
-@pytest.mark.anyio
 async def test_a_copy_of_what_is_handled_and_cannot_be_recorded_is_answered_at_once(
     store_url: str,
 ) -> None:
     store = FaultyStore(open_store(store_url, clock=time.time))
-    receiver = make(store)
+    receiver = receiver_on(store)
 
     async def book(_: CommentReceived) -> None: ...
 
@@ -212,7 +198,7 @@ async def test_a_copy_of_what_is_handled_and_cannot_be_recorded_is_answered_at_o
 
 
 def test_what_went_on_in_a_loop_that_was_closed_is_handled_in_the_next_one(tmp_path: Path) -> None:
-    receiver = make(f"sqlite:///{tmp_path}/hooks.db", lease_seconds=0.3, answer_seconds=0.1)
+    receiver = receiver_on(f"sqlite:///{tmp_path}/hooks.db", lease_seconds=0.3, answer_seconds=0.1)
     mailed, booked = list[str](), list[str]()
 
     async def mail(event: CommentReceived) -> None:
@@ -244,10 +230,9 @@ def test_what_went_on_in_a_loop_that_was_closed_is_handled_in_the_next_one(tmp_p
     assert (mailed, booked) == ([event.id], 2 * [event.id])
 
 
-@pytest.mark.anyio
 async def test_a_shutdown_gives_an_event_back_although_the_store_fails_once(store_url: str) -> None:
     store = FaultyStore(open_store(store_url, clock=time.time))
-    receiver = make(store, drain_seconds=0.05)
+    receiver = receiver_on(store, drain_seconds=0.05)
     mailed, booked = list[str](), list[str]()
 
     async def mail(event: CommentReceived) -> None:

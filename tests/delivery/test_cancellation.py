@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 from typing import cast
 
 import pytest
-from support.redis_servers import redis_server
 from support.waiting import until, until_async
 
 from hookonce import Context, Inbox, Limits, Receiver
@@ -58,9 +56,9 @@ class CountingLoop(asyncio.SelectorEventLoop):
 class Application:
     """A receiver with several handlers, and what became of them."""
 
-    def __init__(self, store: str, *, has_inbox: bool, has_threads: bool) -> None:
+    def __init__(self, store_url: str, *, has_inbox: bool, has_threads: bool) -> None:
         inbox = Inbox(embedded=False) if has_inbox else None
-        self.receiver = Receiver(secrets=SECRET, store=store, inbox=inbox, limits=LIMITS)
+        self.receiver = Receiver(secrets=SECRET, store=store_url, inbox=inbox, limits=LIMITS)
         self.succeeded: Counter[tuple[str, str]] = Counter()
         self.attempts: Counter[int] = Counter()
         self.names = ["brief", "long"]
@@ -110,21 +108,9 @@ class Application:
         return (stats.in_flight, stats.depth, stats.dead) == (0, 0, 0)
 
 
-@pytest.fixture(params=["memory", "sqlite", "valkey"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Return the URL of a store."""
-    if request.param == "memory":
-        yield "memory://"
-    elif request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/hooks.db"
-    else:
-        with redis_server(append_only=True) as server:
-            yield server.url
-
-
 @pytest.fixture(params=[False, True], ids=["inline", "inbox"])
-def has_inbox(request: pytest.FixtureRequest, store: str) -> bool:
-    if request.param and store == "memory://":
+def has_inbox(request: pytest.FixtureRequest, store_url: str) -> bool:
+    if request.param and store_url == "memory://":
         pytest.skip("a store in memory has no inbox")
     return bool(request.param)
 
@@ -145,8 +131,8 @@ async def cancelled_after(turns: int, work: Coroutine[None, None, object]) -> No
     await asyncio.wait([task])
 
 
-def test_a_request_may_be_cancelled_at_any_turn(store: str, has_inbox: bool) -> None:
-    app = Application(store, has_inbox=has_inbox, has_threads=True)
+def test_a_request_may_be_cancelled_at_any_turn(store_url: str, has_inbox: bool) -> None:
+    app = Application(store_url, has_inbox=has_inbox, has_threads=True)
     problems: list[str] = []
 
     async def cancel_at_each_turn() -> None:
@@ -171,8 +157,10 @@ def test_a_request_may_be_cancelled_at_any_turn(store: str, has_inbox: bool) -> 
     assert set(app.attempts) == {1}
 
 
-def test_work_on_an_event_may_end_with_a_shutdown_at_any_turn(store: str, has_inbox: bool) -> None:
-    app = Application(store, has_inbox=has_inbox, has_threads=False)
+def test_work_on_an_event_may_end_with_a_shutdown_at_any_turn(
+    store_url: str, has_inbox: bool
+) -> None:
+    app = Application(store_url, has_inbox=has_inbox, has_threads=False)
     problems: list[str] = []
 
     async def work() -> None:

@@ -1,0 +1,109 @@
+"""What has succeeded is never forgotten."""
+
+import time
+
+import pytest
+from support.deliveries import answer_of, deliver, empty_inbox, nothing_in_flight, receiver_on
+from support.handlers import on
+from support.stores import FaultyInboxStore, FaultyStore
+from support.waiting import until
+
+from hookonce import Inbox
+from hookonce.events import CommentReceived
+from hookonce.stores import open_store
+from hookonce.stores.contract import InboxStore
+from hookonce.testing import make_event
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_inline_a_success_beside_a_failure_outlives_a_store_that_is_away_for_long(
+    store_url: str,
+) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = receiver_on(store, lease_seconds=0.2)
+    ran = list[str]()
+    fails = [True]
+
+    async def mail(_: CommentReceived) -> None:
+        ran.append("mail")
+
+    async def book(_: CommentReceived) -> None:
+        ran.append("book")
+        if fails:
+            raise ValueError("not yet")
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures |= {"release": -1, "extend": -1}
+        assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
+        await until(lambda: store.calls["release"] >= 4)  # 0.1 + 0.2 + 0.4 s: the lease is over
+        fails.clear()
+        retry = await deliver(receiver, event, attempt=2)
+        assert answer_of(retry) == (200, "handled")
+    assert sorted(ran) == ["book", "book", "mail"]
+
+
+async def test_another_process_learns_of_a_success_once_the_store_is_back(
+    durable_url: str,
+) -> None:
+    store = FaultyStore(open_store(durable_url, clock=time.time))
+    here, there = receiver_on(store, lease_seconds=0.2), receiver_on(durable_url)
+    ran = list[str]()
+
+    async def mail(_: CommentReceived) -> None:
+        ran.append("mail")
+
+    async def fail(_: CommentReceived) -> None:
+        raise ValueError("not here")
+
+    async def book(_: CommentReceived) -> None:
+        ran.append("book")
+
+    for receiver, handler in ((here, fail), (there, book)):
+        on(receiver, "mail", mail)
+        on(receiver, "book", handler)
+    async with here, there:
+        event = make_event(CommentReceived)
+        store.failures |= {"release": -1, "extend": -1}
+        await deliver(here, event)
+        await until(lambda: store.calls["release"] >= 4)
+        store.failures.clear()
+        calls = store.calls["release"]
+        await until(lambda: store.calls["release"] > calls)
+        await nothing_in_flight(durable_url)
+        assert answer_of(await deliver(there, event, attempt=2)) == (200, "handled")
+    assert sorted(ran) == ["book", "mail"]
+
+
+async def test_in_the_inbox_a_success_beside_a_failure_outlives_a_store_that_is_away_for_long(
+    durable_url: str,
+) -> None:
+    inner = open_store(durable_url, clock=time.time)
+    assert isinstance(inner, InboxStore)
+    store = FaultyInboxStore(inner)
+    receiver = receiver_on(store, inbox=Inbox(backoff=0.0), lease_seconds=0.2)
+    ran = list[str]()
+    fails = [True]
+
+    async def mail(_: CommentReceived) -> None:
+        ran.append("mail")
+
+    async def book(_: CommentReceived) -> None:
+        ran.append("book")
+        if fails:
+            raise ValueError("not yet")
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures |= {"retry": -1, "extend": -1, "take": 0}
+        assert answer_of(await deliver(receiver, event)) == (202, "stored")
+        await until(lambda: store.calls["retry"] >= 4)
+        fails.clear()
+        store.failures.clear()
+        await empty_inbox(receiver)
+    assert ran.count("mail") == 1

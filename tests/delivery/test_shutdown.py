@@ -1,0 +1,266 @@
+"""A shutdown waits for what runs, and what it has to end is left for the next process."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from starlette.types import ASGIApp
+from support.deliveries import SECRET, receiver_on, shuts_down, sqlite_url
+from support.handlers import Waiting, counting
+from support.servers import HttpSender, Site, serving
+from support.stores import FaultyStore
+from support.waiting import until, until_async
+
+from hookonce import Limits, Receiver
+from hookonce.events import CommentReceived
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.testing import TestSender, make_event, signed_request
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_shutdown_waits_for_a_request_under_way_and_it_is_answered(
+    tmp_path: Path,
+) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path))
+    waiting = Waiting(receiver)
+    async with delivering_site(receiver) as (site, sender):
+        event = make_event(CommentReceived)
+        answer = asyncio.create_task(sender.send(event))
+        await until(lambda: waiting.began)
+        stopped = asyncio.create_task(site.stop())
+        await asyncio.wait({stopped}, timeout=0.2)
+        assert not stopped.done()
+        waiting.gate.set()
+        (await answer).expect(200, "handled")
+        await stopped
+    await is_done(tmp_path, event)
+
+
+@asynccontextmanager
+async def delivering_site(app: ASGIApp) -> AsyncIterator[tuple[Site, HttpSender]]:
+    async with (
+        serving(app) as site,
+        httpx2.AsyncClient(base_url=site.url, timeout=20, verify=False) as client,
+    ):
+        yield site, HttpSender(client, SECRET)
+
+
+async def is_done(tmp_path: Path, event: CommentReceived) -> None:
+    """Check that the next process knows an event as handled."""
+    await at_the_next_process(tmp_path, event, "duplicate")
+
+
+async def at_the_next_process(tmp_path: Path, event: CommentReceived, reason: str) -> list[str]:
+    """Deliver an event to another receiver on the same file and return what ran there."""
+    receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # less than a lease
+    ran = counting(receiver)
+    for name in ("waiting", "failing"):  # an event owes its handlers until they have succeeded
+        receiver.on(CommentReceived, name=name)(lambda _: None)
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        (await sender.send(event, attempt=2)).expect(200, reason)
+    return ran
+
+
+async def test_a_shutdown_waits_for_handlers_that_outlived_their_request(tmp_path: Path) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=0.1)
+    waiting = Waiting(receiver)
+    async with delivering_site(receiver) as (site, sender):
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(503, "still_running")
+        stopped = asyncio.create_task(site.stop())
+        await shuts_down(receiver)
+        assert waiting.ended == []
+        waiting.gate.set()
+        await stopped
+        assert waiting.ended == ["finished"]
+    await is_done(tmp_path, event)
+
+
+async def test_a_handler_that_outlives_the_drain_is_cancelled_and_released(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=0.1, drain_seconds=0.1)
+    waiting = Waiting(receiver)
+    done = counting(receiver)
+    told: list[BaseException] = []
+    receiver.on_error(told.append)
+    async with delivering_site(receiver) as (site, sender):
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(503, "still_running")
+        await site.stop()
+        assert waiting.ended == ["cancelled"]
+        assert done == [event.id]
+    assert "handlers still running after 0.1 s: 1;" in caplog.text
+    assert told == [], "a shutdown is no failure of the handler"
+    receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # less than a lease
+    again, done_again = Waiting(receiver), counting(receiver)
+    again.gate.set()
+    async with TestSender(receiver, secrets=SECRET) as next_sender:
+        (await next_sender.send(event, attempt=2)).expect(200, "handled")
+    assert again.ended == ["finished"]
+    assert done_again == [], "what had finished was not recorded with the release"
+
+
+async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_its_lease(
+    tmp_path: Path,
+) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.1, lease_seconds=1.5, threads=1)
+    done, gate, began = counting(receiver), threading.Event(), list[str]()
+
+    @receiver.on(CommentReceived, name="thread")
+    def block(event: CommentReceived) -> None:
+        began.append(event.id)
+        assert gate.wait(20)
+
+    @receiver.on(CommentReceived, name="queued")
+    def queued(event: CommentReceived) -> None:
+        began.append(f"queued {event.id}")
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        event = make_event(CommentReceived)
+        answer = asyncio.create_task(sender.send(event))
+        await until(lambda: began and done)
+        try:
+            await receiver.__aexit__(None, None, None)
+            (await answer).expect(503, "shutting_down")
+            next_receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=0.2)
+            done_again = counting(next_receiver)
+            next_receiver.on(CommentReceived, name="thread")(lambda event: began.append(event.id))
+            next_receiver.on(CommentReceived, name="queued")(lambda _: None)
+            async with TestSender(next_receiver, secrets=SECRET) as next_sender:
+                (await next_sender.send(event)).expect(503, "in_flight")
+                assert began == [event.id]
+
+                async def handled() -> bool:
+                    # On a slow disk it is recorded when the answer has gone out already.
+                    return (await next_sender.send(event)).reason in {"handled", "duplicate"}
+
+                await until_async(handled)
+        finally:
+            gate.set()
+    assert began == [event.id, event.id], "what waited for a thread was run all the same"
+    assert (done, done_again) == ([event.id], [])
+
+
+async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_finished(
+    tmp_path: Path,
+) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.05)
+    gate, ended, began = threading.Event(), threading.Event(), list[str]()
+
+    @receiver.on(CommentReceived, name="thread")
+    def block(event: CommentReceived) -> None:
+        began.append(event.id)
+        assert gate.wait(20)
+        ended.set()
+
+    @receiver.on(CommentReceived, name="cancelled")
+    async def tidy_up(_: CommentReceived) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gate.set()
+            await until(ended.is_set)
+            await asyncio.sleep(0.05)  # for the thread's future to know
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        event = make_event(CommentReceived)
+        answer = asyncio.create_task(sender.send(event))
+        await until(lambda: began)
+        await receiver.__aexit__(None, None, None)
+        (await answer).expect(503, "shutting_down")
+    next_receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # less than a lease
+    next_receiver.on(CommentReceived, name="thread")(lambda event: began.append(event.id))
+    next_receiver.on(CommentReceived, name="cancelled")(lambda _: None)
+    async with TestSender(next_receiver, secrets=SECRET) as next_sender:
+        (await next_sender.send(event)).expect(200, "handled")
+    assert began == [event.id]
+
+
+async def test_what_finished_just_before_the_end_is_recorded_with_the_release(
+    tmp_path: Path,
+) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.01)
+    waiting, done = Waiting(receiver), counting(receiver)
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        event = make_event(CommentReceived)
+        answer = asyncio.create_task(sender.send(event))
+        await until(lambda: waiting.began and done)
+        await receiver.__aexit__(None, None, None)  # sooner than the next checkpoint
+        (await answer).expect(503, "shutting_down")
+    assert waiting.ended == ["cancelled"]
+    assert await at_the_next_process(tmp_path, event, "handled") == []
+
+
+async def test_while_it_shuts_down_a_receiver_takes_nothing_more(tmp_path: Path) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path))
+    waiting = Waiting(receiver)
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        first = asyncio.create_task(sender.send(make_event(CommentReceived)))
+        await until(lambda: waiting.began)
+        closing = asyncio.create_task(receiver.__aexit__(None, None, None))
+        await shuts_down(receiver)
+        answer = (await sender.send(make_event(CommentReceived))).expect(503, "shutting_down")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert len(waiting.began) == 1
+        waiting.gate.set()
+        (await first).expect(200, "handled")
+        await closing
+
+
+async def test_a_delivery_that_claims_while_the_receiver_shuts_down_runs_nothing(
+    tmp_path: Path,
+) -> None:
+    store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver = Receiver(secrets=SECRET, store=store)
+    ran = counting(receiver)
+    request = signed_request(event := make_event(CommentReceived), SECRET)
+    gate = store.hang("claim")
+    async with receiver:
+        outcome = asyncio.create_task(receiver.handle(request.body, request.headers))
+        await until(lambda: store.calls["claim"])
+        asyncio.get_running_loop().call_later(0.1, gate.set)
+    assert gate.is_set(), "the shutdown did not wait for the claim"
+    assert (await outcome).reason == "shutting_down"
+    assert ran == []
+    await store.aclose()
+    await at_the_next_process(tmp_path, event, "handled")
+
+
+async def test_a_release_under_way_is_not_cut_off_by_a_shutdown(tmp_path: Path) -> None:
+    store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+    limits = Limits(answer_seconds=0.1, drain_seconds=0.1)
+    receiver = Receiver(secrets=SECRET, store=store, limits=limits)
+
+    @receiver.on(CommentReceived, name="failing")
+    async def fail(_: CommentReceived) -> None:
+        raise ValueError("x")
+
+    gate = store.hang("release")
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(503, "still_running")
+        assert store.calls["release"] == 1
+        asyncio.get_running_loop().call_later(0.4, gate.set)
+    assert await at_the_next_process(tmp_path, event, "handled") == [event.id]
+
+
+async def test_a_cancelled_attempt_whose_release_fails_leaves_its_lease_to_run_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+    limits = Limits(answer_seconds=0.1, drain_seconds=0.1, lease_seconds=0.5)
+    receiver = Receiver(secrets=SECRET, store=store, limits=limits)
+    waiting = Waiting(receiver)
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(503, "still_running")
+        store.failures["release"] = -1
+    assert waiting.ended == ["cancelled"]
+    assert "its lease will run out" in caplog.text
+    assert await at_the_next_process(tmp_path, event, "handled") == [event.id]

@@ -1,0 +1,100 @@
+"""/livez says whether the process lives, and /readyz whether it can work."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+from starlette.applications import Starlette
+from support.deliveries import SECRET, receiver_on, shuts_down, sqlite_url
+from support.handlers import Waiting
+from support.servers import HttpSender, delivering
+from support.stores import FaultyStore
+from support.waiting import until, until_async
+
+from hookonce import Limits, Receiver
+from hookonce.events import CommentReceived
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.testing import make_event
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def with_health(receiver: Receiver) -> AsyncIterator[HttpSender]:
+    routes = [*receiver.routes("/webhooks"), *receiver.health_routes()]
+    async with delivering(Starlette(routes=routes, lifespan=receiver.lifespan), SECRET) as sender:
+        yield sender
+
+
+async def is_ready(sender: HttpSender) -> None:
+    """Return once /readyz, whose look is kept for a moment, says that all is well."""
+
+    async def ready() -> bool:
+        return (await sender.client.get("/readyz")).status_code == 200
+
+    await until_async(ready, what="it is ready again")
+
+
+async def test_a_receiver_that_works_is_alive_and_ready(tmp_path: Path) -> None:
+    async with with_health(receiver_on(sqlite_url(tmp_path))) as sender:
+        live = await sender.client.get("/livez")
+        assert (live.status_code, live.json()) == (200, {"alive": True})
+        ready = await sender.client.get("/readyz")
+        assert (ready.status_code, ready.json()) == (
+            200,
+            {"ready": True, "problems": [], "warnings": []},
+        )
+        assert (await sender.client.post("/readyz")).status_code == 405
+
+
+async def test_a_locked_store_is_unready_and_alive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with with_health(receiver_on(sqlite_url(tmp_path))) as sender:
+        blocker = apsw.Connection(str(tmp_path / "hooks.db"))
+        blocker.execute("BEGIN IMMEDIATE")
+        try:
+            began = time.monotonic()
+            ready = await sender.client.get("/readyz")
+            assert time.monotonic() - began < 3.5
+            assert ready.status_code == 503
+            assert ready.json()["ready"] is False
+            assert ready.json()["problems"] == ["the store cannot be used; the log says why"]
+            assert "another process keeps it locked" in caplog.text
+            assert (await sender.client.get("/livez")).status_code == 200
+        finally:
+            blocker.execute("ROLLBACK")
+            blocker.close()
+        await is_ready(sender)
+
+
+async def test_a_store_that_hangs_is_unready(tmp_path: Path) -> None:
+    store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver = Receiver(secrets=SECRET, store=store, limits=Limits(store_seconds=0.1))
+    async with with_health(receiver) as sender:
+        gate = store.hang("warnings")
+        ready = await sender.client.get("/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["problems"] == ["the store cannot be used; the log says why"]
+        gate.set()
+        await is_ready(sender)
+
+
+async def test_a_receiver_that_shuts_down_is_unready_and_alive(tmp_path: Path) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path))
+    waiting = Waiting(receiver)
+    async with with_health(receiver) as sender:
+        first = asyncio.create_task(sender.send(make_event(CommentReceived)))
+        await until(lambda: waiting.began)
+        closing = asyncio.create_task(receiver.__aexit__(None, None, None))
+        await shuts_down(receiver)
+        ready = await sender.client.get("/readyz")
+        assert (ready.status_code, ready.json()["ready"]) == (503, False)
+        assert (await sender.client.get("/livez")).status_code == 200
+        waiting.gate.set()
+        (await first).expect(200, "handled")
+        await closing

@@ -1,0 +1,68 @@
+"""What cannot work is refused when a receiver is made."""
+
+from typing import Any
+
+import pytest
+from support.deliveries import SECRET
+
+from hookonce import Limits, Receiver
+from hookonce.events import CommentReceived
+from hookonce.testing import TestSender, make_event
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"endpoint": ""}, "endpoint takes"),
+        ({"endpoint": "a:b"}, "endpoint takes"),
+        ({"endpoint": "x" * 65}, "endpoint takes"),
+        ({"endpoint": "new\n"}, "endpoint takes"),
+        ({"store": "mysql://"}, "no store has the scheme"),
+        ({"store": "sqlite://hooks.db"}, "three slashes"),
+        ({"tolerance": -1}, "tolerance"),
+        ({"secrets": []}, "at least one secret"),
+        ({"secrets": "whsec_"}, "empty"),
+    ],
+)
+def test_a_receiver_refuses_what_cannot_work(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Receiver(**{"secrets": SECRET, "store": "memory://", **arguments})
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"answer_seconds": 10.0},
+        {"answer_seconds": 0},
+        {"lease_seconds": -1},
+        {"body_bytes": 0},
+        {"drain_seconds": float("nan")},
+        {"store_seconds": float("inf")},
+    ],
+)
+def test_limits_that_cannot_work_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(limits))):
+        Limits(**limits)
+
+
+class NoSecretsAnyMore:
+    """A provider whose source has broken at run time."""
+
+    def __init__(self, *secrets: str) -> None:
+        self.secrets = list(secrets)
+
+    def current(self) -> list[str]:
+        return self.secrets
+
+
+async def test_secrets_that_cannot_be_used_any_more_are_no_reason_to_refuse_for_good() -> None:
+    provider = NoSecretsAnyMore(SECRET)
+    receiver = Receiver(secrets=provider, store="memory://")
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        provider.secrets.clear()
+        event = make_event(CommentReceived)
+        (await sender.send(event)).expect(500, "secrets_unavailable")
+        provider.secrets.append(SECRET)
+        (await sender.send(event)).expect(200, "no_handler")
