@@ -510,7 +510,7 @@ class TestStopping:
             for _ in range(3):
                 await sender.send(comment())
             await handler.has_run(1)
-            asyncio.get_running_loop().call_later(0.1, gate.set)
+            asyncio.get_running_loop().call_later(0.5, gate.set)  # the server stops first
         assert handler.attempts == [1]
         async with worker_beside(make_receiver) as heir:
             await heir.has_run(2)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import StoreError
 from ..life import MAX_HISTORY_ERROR_CHARACTERS, error_text
@@ -79,8 +78,7 @@ SCRIPT_SHA = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 _NONE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One step of the script: its name, the number of its arguments and these, as they are sent.
 
     Attributes:
