@@ -103,7 +103,7 @@ class Writer:
         self._lock = threading.Lock()
         self._connection_lock = threading.Lock()
 
-    async def run(self, step: Step[T], *, may_be_dropped: bool = False) -> T:
+    def run(self, step: Step[T], *, may_be_dropped: bool = False) -> asyncio.Future[T]:
         """Return what ``step`` returned, after its transaction has been committed.
 
         A step may be run twice if a neighbour's error undid the batch; it must only read and write
@@ -121,16 +121,16 @@ class Writer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._hand_over(Job(loop, future, may_be_dropped, step=step))
-        return await future
+        return future
 
-    async def run_with_others(
+    def run_with_others(
         self,
         bulk: Bulk[CallT, T],
         call: CallT,
         *,
         may_be_dropped: bool = False,
         may_be_lost: bool = False,
-    ) -> T:
+    ) -> asyncio.Future[T]:
         """Return what came of a call; like ``run``, but it is done with others of its kind at once.
 
         Args:
@@ -147,7 +147,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._hand_over(Job(loop, future, may_be_dropped, may_be_lost, None, bulk, call))
-        return await future
+        return future
 
     async def aclose(self) -> None:
         """Finish what waits, close the file and end the thread."""
