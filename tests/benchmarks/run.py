@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import intake, memory, operation, processes, scale, unwrap, verify, workers
+from . import handling, intake, memory, operation, processes, scale, unwrap, verify, workers
 from .measuring import Part, as_json, machine, print_results
 from .plot import plot
 
@@ -16,6 +16,7 @@ __all__ = ["PARTS", "main"]
 PARTS: Sequence[Part] = (
     verify.PART,
     unwrap.PART,
+    handling.PART,
     intake.PART,
     processes.PART,
     operation.PART,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, cycle, islice
 from pathlib import Path
 from random import Random
@@ -47,7 +47,7 @@ class Call:
             return str(error)
         if isinstance(answer, Batch):  # in which order events of one turn are due is left open
             taken = sorted(answer.taken, key=lambda taken: taken.claim.key)
-            return replace(answer, taken=tuple(taken))
+            return answer._replace(taken=tuple(taken))
         return answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -409,3 +410,40 @@ class TestSyncing:
             synced.clear()
         await calls
         assert synced == ["db-wal"] * 2  # the completion that held them up, and theirs
+
+
+class TestWaking:
+    async def test_what_is_asked_in_one_turn_of_the_loop_is_one_transaction(
+        self, store: SQLiteStore
+    ) -> None:
+        await store.open()
+        batches: list[int] = []
+        store.flushes.add(lambda calls, _: batches.append(calls))
+        keys = [delivery_key("default", f"evt_{number}") for number in range(50)]
+        claims = [store.claim(key, new_token(), LEASE) for key in keys]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)  # so that the writer's thread runs as soon as it is woken
+        try:
+            assert all(isinstance(one, Claimed) for one in await asyncio.gather(*claims))
+        finally:
+            sys.setswitchinterval(interval)
+        assert batches == [50]
+
+    async def test_what_a_loop_that_ended_has_left_is_done_all_the_same(
+        self, store: SQLiteStore
+    ) -> None:
+        key = delivery_key("default", "evt_1")
+        claim = await store.claim(key, new_token(), LEASE)
+        assert isinstance(claim, Claimed)
+
+        def ask_and_end() -> None:
+            loop = asyncio.new_event_loop()
+            call = loop.create_task(store.complete(claim))
+            loop.call_soon(loop.stop)
+            loop.run_forever()  # the call has been made, and nobody has been woken
+            loop.close()
+            call._log_destroy_pending = False  # type: ignore[attr-defined]
+
+        await asyncio.to_thread(ask_and_end)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await store.claim(key, new_token(), LEASE) == Done()

@@ -7,6 +7,7 @@ for the end of a lease.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Coroutine, Sequence
@@ -54,7 +55,7 @@ class Worker:
         self._store = store
         self._settings = settings
         self._runs = runs
-        self._begun: set[Run] = set()
+        self._begun: list[Run] = []
         self._work: asyncio.Event | None = None
         self._room = asyncio.Event()
         self._stop = asyncio.Event()
@@ -132,17 +133,20 @@ class Worker:
         An event whose handlers have ended is only being recorded: the next ones are taken
         meanwhile, unless the store is so slow that those that wait for it pile up.
         """
-        self._begun = {run for run in self._begun if not run.is_settled}
-        busy = sum(run.is_busy for run in self._begun)
+        begun = self._begun = [run for run in self._begun if not run.is_settled]
+        busy = len([run for run in begun if run.is_busy])
         most = self._settings.concurrency
-        return max(0, min(most - busy, _MOST_UNRECORDED * most - len(self._begun)))
+        return max(0, min(most - busy, _MOST_UNRECORDED * most - len(begun)))
 
     async def _until_worthwhile(self, batch: Batch, work: asyncio.Event) -> None:
         """Return when there may be both an event to take and room to begin it, or at a stop."""
         if not self._free():
             self._room.clear()
-            if not (self._free() or self._stopping):
-                await _first_of(self._room.wait(), asyncio.sleep(_BEAT_SECONDS))
+            if self._stopping:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_BEAT_SECONDS):
+                    await self._room.wait()
         elif batch.next_due != 0:
             seconds = _IDLE_LOOK_SECONDS
             if batch.next_due is not None:
@@ -152,8 +156,8 @@ class Worker:
 
     async def _begin_all(self, batch: Sequence[Taken]) -> None:
         """Begin an attempt at each event; those that cannot have one are settled after that."""
-        settlements = [self._begin(taken) for taken in batch]
-        await asyncio.gather(*(settlement for settlement in settlements if settlement))
+        if settlements := [settled for taken in batch if (settled := self._begin(taken))]:
+            await asyncio.gather(*settlements)
 
     def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt, or return what settles an event that cannot have one."""
@@ -186,7 +190,7 @@ class Worker:
         run.last_chance = claim.attempt >= self._settings.max_attempts
         run.backoff_seconds = self._settings.backoff_seconds(claim.attempt)
         run.room, run.work = self._room, self._work
-        self._begun.add(self._runs.begin(run))
+        self._begun.append(self._runs.begin(run))
         return None
 
     async def _begin_unless_broken_off(self, taken: Taken) -> None:

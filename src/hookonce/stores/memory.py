@@ -69,6 +69,7 @@ class MemoryStore:
         self._dead: dict[DeliveryKey, tuple[Delivery, Record]] = {}
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
+        self._prune_at = 0.0
 
     async def open(self) -> None:
         """Do nothing: memory is open."""
@@ -82,14 +83,15 @@ class MemoryStore:
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
-        moment = self._moment()
-        if moment.unix < self._done.get(key, 0.0):
+        now = self._clock()
+        if now < self._done.get(key, 0.0):
             return Done()
         known = self._known(key)
+        moment = Moment(now, now, now + self.retention_seconds)
         result, record = life.claim(known, moment, key, token, lease)
         if record is not known:
             if known is NEW:
-                self._make_room(moment.unix)
+                self._make_room(now)
             elif record.expires != known.expires:  # granted anew, it is the last to expire
                 del self._records[key]
             self._records[key] = record
@@ -246,7 +248,9 @@ class MemoryStore:
         self._done[key] = self._clock() + self.retention_seconds
 
     def _make_room(self, now: float) -> None:
-        self._prune(now, at_most=2)  # two for each that is added: it keeps up without ever stalling
+        if now >= self._prune_at:
+            self._prune(now, at_most=2)  # two for each that is added: it keeps up, and never stalls
+            self._prune_at = self._oldest_end(now)
         if len(self._done) + len(self._records) + len(self._dead) < self._max_records:
             return
         if not self._done:
@@ -260,6 +264,15 @@ class MemoryStore:
                 self._max_records,
                 self._forgotten,
             )
+
+    def _oldest_end(self, now: float) -> float:
+        """Return a time before which no retention is over, of what there is and what will come."""
+        ends = [now + self.retention_seconds]
+        if self._done:
+            ends.append(next(iter(self._done.values())))
+        if self._records:
+            ends.append(next(iter(self._records.values())).expires)
+        return min(ends)
 
     def _prune(self, now: float, at_most: int) -> int:
         removed = 0

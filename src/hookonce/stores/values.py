@@ -219,16 +219,14 @@ class Full:
 PutResult: TypeAlias = Stored | Waiting | Full | Done | Dead
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """An event taken from the inbox: the claim it is handled under, and what was delivered."""
 
     claim: Claimed
     delivery: Delivery
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What a worker was given.
 
     Attributes:

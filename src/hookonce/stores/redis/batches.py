@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import StoreError
 from .codec import Step, decode
@@ -25,8 +24,7 @@ _MOST_STEPS = 256
 _MOST_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What the script answered to one step, and the time by which it did.
 
     Attributes:
@@ -43,8 +41,7 @@ Send: TypeAlias = Callable[[Sequence[Step], float], Awaitable[list[Any]]]
 """Sends steps until a time of the loop's clock; returns the script's time and an answer to each."""
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
+class _Job(NamedTuple):
     step: Step
     future: asyncio.Future[Reply]
     deadline: float
@@ -113,7 +110,10 @@ class Batches:
                 loop.call_soon(self._flushed, len(batch), loop.time() - started)
                 time = float(now)
                 for job, value in zip(batch, values, strict=True):
-                    _answer(job, value, time)
+                    if value.__class__ is list and value and value[0] == b"!":
+                        _fail(job, _refused(value))
+                    elif not job.future.done():
+                        job.future.set_result(Reply(value, time))
 
     def _next_batch(self) -> list[_Job]:
         """Return what goes out together; nothing if nothing waits."""
@@ -131,11 +131,8 @@ class Batches:
         return batch
 
 
-def _answer(job: _Job, value: Any, now: float) -> None:
-    if isinstance(value, list) and value and value[0] == b"!":
-        _fail(job, StoreError(f"the Redis store could not do it: {decode(value[1])}"))
-    elif not job.future.done():
-        job.future.set_result(Reply(value, now))
+def _refused(answer: Sequence[bytes]) -> StoreError:
+    return StoreError(f"the Redis store could not do it: {decode(answer[1])}")
 
 
 def _fail(job: _Job, error: StoreError) -> None:

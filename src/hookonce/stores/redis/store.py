@@ -214,6 +214,8 @@ class RedisStore:
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
         reply = await self._of(key).run(step("claim", key, token, lease), may_be_dropped=True)
+        if reply.value == b"C":
+            return Claimed(key, token, 1, _NONE, lease)
         return read_claim(reply.value, key, token, lease, self._clock_offset(reply))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
@@ -494,8 +496,10 @@ class RedisStore:
         shards = self._running().shards
         return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
 
-    async def _do(self, key: DeliveryKey, name: str, *arguments: str | bytes | float) -> Reply:
-        return await self._of(key).run(step(name, key, *arguments))
+    def _do(
+        self, key: DeliveryKey, name: str, *arguments: str | bytes | float
+    ) -> asyncio.Future[Reply]:
+        return self._of(key).run(step(name, key, *arguments))
 
     async def _of_all(self, asked: Step) -> list[Reply]:
         return await asyncio.gather(*(shard.run(asked) for shard in self._running().shards))

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import apsw
@@ -55,34 +54,68 @@ class Bulk(Protocol[_CallT_contra, _T_co]):
         ...
 
 
-@dataclass(slots=True, eq=False)
 class Job:
-    """A step that somebody waits for.
+    """What somebody waits for: a step, or a call that is done together with others of its kind.
 
-    Attributes:
-        step: what to do.
+    Args:
         loop: where the caller waits.
         future: what it waits for.
         may_be_dropped: leave it out if the caller is gone before its turn.
         may_be_lost: a power cut soon after it may undo it.
-        bulk: what can do it together with others.
-        call: the same as the step, for ``bulk``.
-        outcome: what the step has returned.
+        step: what to do.
+        bulk: what does the call, in place of a step.
+        call: what ``bulk`` is to do.
+
+    Attributes:
+        outcome: what it has returned.
         error: what it has raised, or why it was not done.
         committed: whether it is, though others of its batch are not.
 
     """
 
-    step: Step[Any]
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-    may_be_dropped: bool = False
-    may_be_lost: bool = False
-    bulk: Bulk[Any, Any] | None = None
-    call: Any = None
-    outcome: Any = None
-    error: BaseException | None = None
-    committed: bool = False
+    __slots__ = (
+        "bulk",
+        "call",
+        "committed",
+        "error",
+        "future",
+        "loop",
+        "may_be_dropped",
+        "may_be_lost",
+        "outcome",
+        "step",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[Any],
+        may_be_dropped: bool = False,
+        may_be_lost: bool = False,
+        step: Step[Any] | None = None,
+        bulk: Bulk[Any, Any] | None = None,
+        call: Any = None,
+    ) -> None:
+        self.loop = loop
+        self.future = future
+        self.may_be_dropped = may_be_dropped
+        self.may_be_lost = may_be_lost
+        self.step = step
+        self.bulk = bulk
+        self.call = call
+        self.outcome: Any = None
+        self.error: BaseException | None = None
+        self.committed = False
+
+    def do(self, connection: apsw.Connection) -> None:
+        """Do it, on its own."""
+        try:
+            if self.bulk is not None:
+                self.outcome = self.bulk.one(connection, self.call)
+            elif self.step is not None:
+                self.outcome = self.step(connection)
+        except StoreError as error:
+            self.error = error
 
 
 def commit(file: OpenFile, batch: Sequence[Job]) -> None:
@@ -142,7 +175,7 @@ def _transact(file: OpenFile, batch: Sequence[Job]) -> None:
             _do_together(connection, together)
             together.clear()
             keys.clear()
-            _do(connection, job)
+            job.do(connection)
         _do_together(connection, together)
 
 
@@ -153,14 +186,7 @@ def _do_together(connection: apsw.Connection, together: Mapping[Bulk[Any, Any], 
             if place in outcomes:
                 job.outcome = outcomes[place]
             else:
-                _do(connection, job)
-
-
-def _do(connection: apsw.Connection, job: Job) -> None:
-    try:
-        job.outcome = job.step(connection)
-    except StoreError as error:
-        job.error = error
+                job.do(connection)
 
 
 def _nothing() -> None:

@@ -19,9 +19,9 @@ from ..values import Claimed, ClaimResult, DeliveryKey, Token
 from .claims import Claims
 from .records import digest_of
 
-__all__ = ["BulkClaims", "BulkCompletions", "Claim", "Completion", "claim_new", "execute_rows"]
+__all__ = ["BulkClaims", "BulkCompletions", "Claim", "Completion", "execute_rows"]
 
-# FREE.claim of what is new; the rows of TAKE of what waits for the first time are WAITING.take.
+# FREE.claim of what is new.
 _CLAIM_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
 SELECT column1, column2, column3, ?1 + column4, column4, 1, '', '', ?2
@@ -29,7 +29,7 @@ FROM (VALUES {rows})
 WHERE column1 IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM done WHERE key = column1)
   AND NOT EXISTS (SELECT 1 FROM dead WHERE key = column1)
-  AND (?3 OR NOT EXISTS (SELECT 1 FROM inbox WHERE key = column1))
+  AND NOT EXISTS (SELECT 1 FROM inbox WHERE key = column1)
 ON CONFLICT (key) DO NOTHING
 """
 # One that had the same token before is no new one.
@@ -81,7 +81,23 @@ class BulkClaims:
 
     def many(self, connection: apsw.Connection, calls: Sequence[Claim]) -> Mapping[int, Claimed]:
         """Claim those that nothing is known of."""
-        return claim_new(connection, self._claims, calls)
+        digests = [digest_of(call.key) for call in calls]
+        now = self._claims.uptime()
+        execute_rows(
+            connection,
+            _CLAIM_NEW,
+            (now, self._claims.expires()),
+            [
+                (digest, call.key.partition(":")[0], call.token, call.lease)
+                for digest, call in zip(digests, calls, strict=True)
+            ],
+        )
+        places: Collection[int] = range(len(calls))
+        if connection.changes() < len(calls):
+            own = [(digest, *call[1:]) for digest, call in zip(digests, calls, strict=True)]
+            new = {key for (key,) in execute_rows(connection, _CLAIMED_NOW, (now,), own)}
+            places = [place for place in places if digests[place] in new]
+        return {place: Claimed(*calls[place][:2], 1, _NONE, calls[place].lease) for place in places}
 
 
 class BulkCompletions:
@@ -106,41 +122,6 @@ class BulkCompletions:
         for forget in _FORGET_EVERYWHERE:
             execute_rows(connection, forget, (), digests)
         return dict.fromkeys(range(len(calls)))
-
-
-def claim_new(
-    connection: apsw.Connection,
-    claims: Claims,
-    calls: Sequence[Claim],
-    *,
-    may_wait: bool = False,
-) -> dict[int, Claimed]:
-    """Claim the events that nothing is known of, and return the claims by their calls' places.
-
-    Args:
-        connection: within a transaction.
-        claims: whose clocks count.
-        calls: claims of different events.
-        may_wait: take those as new that are in the inbox and have not been tried.
-
-    """
-    digests = [digest_of(call.key) for call in calls]
-    now = claims.uptime()
-    execute_rows(
-        connection,
-        _CLAIM_NEW,
-        (now, claims.expires(), may_wait),
-        [
-            (digest, call.key.partition(":")[0], call.token, call.lease)
-            for digest, call in zip(digests, calls, strict=True)
-        ],
-    )
-    places: Collection[int] = range(len(calls))
-    if connection.changes() < len(calls):
-        own = [(digest, *call[1:]) for digest, call in zip(digests, calls, strict=True)]
-        new = {key for (key,) in execute_rows(connection, _CLAIMED_NOW, (now,), own)}
-        places = [place for place in places if digests[place] in new]
-    return {place: Claimed(*calls[place][:2], 1, _NONE, calls[place].lease) for place in places}
 
 
 def execute_rows(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -30,7 +30,7 @@ from ..values import (
     Token,
     delivery_key,
 )
-from .bulk import Claim, claim_new, execute_rows
+from .bulk import execute_rows
 from .claims import LIVE, Claims
 from .records import digest_of, load_history, load_names
 
@@ -76,6 +76,21 @@ FROM inbox JOIN inbox_bodies USING (id)
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
 _NEXT_DUE = "SELECT min(due) FROM inbox WHERE endpoint = ?"
+# WAITING.take of what waits for the first time.
+_TAKE_NEW = """
+INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
+SELECT key, endpoint, ?1, ?2 + ?3, ?3, 1, '', '', ?4 FROM inbox
+WHERE id IN ({rows})
+  AND NOT EXISTS (SELECT 1 FROM done WHERE key = inbox.key)
+  AND NOT EXISTS (SELECT 1 FROM dead WHERE key = inbox.key)
+ON CONFLICT (key) DO NOTHING
+"""
+# One that had the same token before is no new one.
+_TAKEN_NOW = """
+SELECT id FROM inbox CROSS JOIN attempts USING (key)
+WHERE id IN ({rows})
+  AND attempts.token = ?1 AND until = ?2 + ?3 AND lease = ?3 AND attempt = 1 AND finished = ''
+"""
 _SCHEDULE_ALL = "UPDATE inbox SET due = ?1, delay = ?2 WHERE id IN ({rows})"
 # Uptime has begun anew, or a caller's own clock was set back.
 _PULL_FORWARD = """
@@ -110,6 +125,8 @@ FROM inbox AS i LEFT JOIN attempts USING (key)
 # that come together, what is held in memory once more.
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_EVENTS = 1_000
+
+_NONE: frozenset[str] = frozenset()
 
 _Row: TypeAlias = tuple[int, str, str | None, float, bytes]
 
@@ -202,15 +219,19 @@ class InboxTable:
         taken: list[Taken] = []
         ids: list[int] = []
         due = _some_bytes_of(rows)
-        new: Mapping[int, Claimed] = {}
+        new: Collection[int] = ()
         step = life.take_again if is_again else life.take
         if due and not is_again:
-            new = self._claim_new(connection, due, endpoint, token, lease)
-        for place, row in enumerate(due):
+            new = self._claim_new(connection, due, token, lease)
+        for row in due:
             key = delivery_key(endpoint, row[1])
-            claim = new.get(place) or self._claims.step(
-                connection, key, partial(step, key=key, token=token, lease=lease)
-            )
+            claim: Claimed | None
+            if row[0] in new:
+                claim = Claimed(key, token, 1, _NONE, lease)
+            else:
+                claim = self._claims.step(
+                    connection, key, partial(step, key=key, token=token, lease=lease)
+                )
             if claim is not None:
                 taken.append(Taken(claim, Delivery(endpoint, *row[1:])))
                 ids.append(row[0])
@@ -221,21 +242,18 @@ class InboxTable:
         return Batch(tuple(taken), None if next_due is None else max(0.0, next_due - now))
 
     def _claim_new(
-        self,
-        connection: apsw.Connection,
-        due: Sequence[_Row],
-        endpoint: str,
-        token: Token,
-        lease: float,
-    ) -> Mapping[int, Claimed]:
-        """Claim the events that have not been tried yet, and return the claims by their places."""
-        calls = [Claim(delivery_key(endpoint, row[1]), token, lease) for row in due]
+        self, connection: apsw.Connection, due: Sequence[_Row], token: Token, lease: float
+    ) -> Collection[int]:
+        """Claim the events that have not been tried yet, and return which rows they are."""
         now = self._claims.uptime()
-        new = claim_new(connection, self._claims, calls, may_wait=True)
-        if new:
-            ids = [(due[place][0],) for place in new]
-            execute_rows(connection, _SCHEDULE_ALL, (now + lease, lease), ids)
-        return new
+        rows = [(row[0],) for row in due]
+        claim = (token, now, lease)
+        execute_rows(connection, _TAKE_NEW, (*claim, self._claims.expires()), rows)
+        if connection.changes() < len(rows):
+            rows = list(execute_rows(connection, _TAKEN_NOW, claim, rows))
+        if rows:
+            execute_rows(connection, _SCHEDULE_ALL, (now + lease, lease), rows)
+        return {number for (number,) in rows}
 
     def retire(self, connection: apsw.Connection, worker: str) -> None:
         """Forget a worker; see ``InboxStore.retire``."""

@@ -8,9 +8,7 @@ commit.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import queue
 import threading
 import time
 import weakref
@@ -25,6 +23,7 @@ from ...errors import StoreError
 from ...verification.loggers import get_logger
 from .batch import Bulk, CallT, Job, Step, answer, commit, fail
 from .file import GONE, MovedError, OpenFile, log_of
+from .jobs import Jobs
 from .schema import check_owner, migrate
 
 __all__ = ["Maintenance", "Writer"]
@@ -38,8 +37,6 @@ Maintenance: TypeAlias = Callable[[apsw.Connection], float]
 # Another process may hold the file; a delivery must be answered within about three seconds.
 _BUSY_MILLISECONDS = 2_000
 _WAL_PAUSE_MILLISECONDS = 50
-# Bounds a batch's transaction to some tens of milliseconds.
-_MOST_STEPS = 1_000
 _FIRST_MAINTENANCE_SECONDS = 60.0
 # So long a file that nobody uses may be gone before that is noticed: its log must leave the path
 # before the next process opens what is there then.
@@ -76,7 +73,7 @@ class Writer:
         self._told: set[str] = set()
         self._syncs = True
         self._thread: threading.Thread | None = None
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs = Jobs()
         self._lock = threading.Lock()
         self._connection_lock = threading.Lock()
         with _registry:
@@ -102,11 +99,11 @@ class Writer:
         if self._file is not None:
             _abandoned.append(self._file)
         self._file = self._thread = None
-        self._jobs = queue.SimpleQueue()
+        self._jobs = Jobs()
         self._lock = threading.Lock()
         self._connection_lock = threading.Lock()
 
-    async def run(self, step: Step[T], *, may_be_dropped: bool = False) -> T:
+    def run(self, step: Step[T], *, may_be_dropped: bool = False) -> asyncio.Future[T]:
         """Return what ``step`` returned, after its transaction has been committed.
 
         A step may be run twice if a neighbour's error undid the batch; it must only read and write
@@ -122,19 +119,18 @@ class Writer:
 
         """
         loop = asyncio.get_running_loop()
-        job = Job(step, loop, loop.create_future(), may_be_dropped=may_be_dropped)
-        self._hand_over(job)
-        result: T = await job.future
-        return result
+        future: asyncio.Future[T] = loop.create_future()
+        self._hand_over(Job(loop, future, may_be_dropped, step=step))
+        return future
 
-    async def run_with_others(
+    def run_with_others(
         self,
         bulk: Bulk[CallT, T],
         call: CallT,
         *,
         may_be_dropped: bool = False,
         may_be_lost: bool = False,
-    ) -> T:
+    ) -> asyncio.Future[T]:
         """Return what came of a call; like ``run``, but it is done with others of its kind at once.
 
         Args:
@@ -149,18 +145,9 @@ class Writer:
 
         """
         loop = asyncio.get_running_loop()
-        job = Job(
-            lambda connection: bulk.one(connection, call),
-            loop,
-            loop.create_future(),
-            may_be_dropped=may_be_dropped,
-            may_be_lost=may_be_lost,
-            bulk=bulk,
-            call=call,
-        )
-        self._hand_over(job)
-        result: T = await job.future
-        return result
+        future: asyncio.Future[T] = loop.create_future()
+        self._hand_over(Job(loop, future, may_be_dropped, may_be_lost, None, bulk, call))
+        return future
 
     async def aclose(self) -> None:
         """Finish what waits, close the file and end the thread."""
@@ -168,8 +155,8 @@ class Writer:
             thread, self._thread = self._thread, None
             if thread is None:
                 return
-            self._jobs.put(None)
-            self._jobs = queue.SimpleQueue()
+            self._jobs.close()
+            self._jobs = Jobs()
         await asyncio.to_thread(thread.join)
 
     def _hand_over(self, job: Job) -> None:
@@ -191,12 +178,12 @@ class Writer:
             raise StoreError(f"the SQLite store cannot start its thread: {error}") from error
         self._thread = thread
 
-    def _work(self, jobs: queue.SimpleQueue[Job | None]) -> None:
+    def _work(self, jobs: Jobs) -> None:
         next_maintenance = time.monotonic() + _FIRST_MAINTENANCE_SECONDS
         more_may_come = True
         while more_may_come:
             wait = min(_LOOK_SECONDS, max(0.0, next_maintenance - time.monotonic()))
-            batch, more_may_come = _next_batch(jobs, wait)
+            batch, more_may_come = jobs.next_batch(wait)
             with self._connection_lock:
                 started = time.monotonic()
                 self._do(batch)
@@ -299,20 +286,6 @@ class Writer:
 
 def _reason(error: apsw.Error) -> str:
     return next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
-
-
-def _next_batch(jobs: queue.SimpleQueue[Job | None], wait: float) -> tuple[list[Job], bool]:
-    """Return what waits, at the latest after ``wait`` seconds, and whether more may come."""
-    batch: list[Job] = []
-    with contextlib.suppress(queue.Empty):
-        job = jobs.get(timeout=wait)
-        while job is not None:
-            batch.append(job)
-            if len(batch) == _MOST_STEPS:
-                return batch, True
-            job = jobs.get_nowait()
-        return batch, False
-    return batch, True
 
 
 def _prepare(connection: apsw.Connection) -> None:
