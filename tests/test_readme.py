@@ -206,7 +206,7 @@ def test_the_first_screen_has_one_command_to_see_it_work_and_one_to_test_it() ->
     commands = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
     assert [command.rpartition("&& ")[2] for command in commands] == [
         ".venv/bin/hookonce demo",
-        ".venv/bin/pytest --cov",
+        ".venv/bin/pytest -n auto --dist loadfile --cov",
     ]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..clock import Clock, utc_text
 from ..errors import SecretError
+from ..sender import TWO_SIGNATURES_SECONDS
 from ..verification.headers import DeliveryHeaders
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, sign
@@ -20,7 +21,6 @@ __all__ = ["Rotation", "RotationWatch", "moment"]
 
 _log = get_logger("hookonce.rotation")
 
-_ROTATION_SECONDS = 24 * 3600.0
 # Time for clocks that differ, and for a delivery that is just on its way.
 _GRACE_SECONDS = 3600.0
 # Anybody on the way can put a second signature beside a genuine one. A rotation does so with every
@@ -48,7 +48,7 @@ class Rotation:
     @property
     def ends_by(self) -> float:
         """Unix seconds at which the old secret is no longer signed with, at the latest."""
-        return self.since + _ROTATION_SECONDS
+        return self.since + TWO_SIGNATURES_SECONDS
 
 
 class RotationWatch(Observer):
@@ -150,7 +150,7 @@ class RotationWatch(Observer):
             f" {'before ' + moment(self._began) if when is None else 'at ' + moment(when)};"
             " a rotation takes 24 h, so it can be removed"
             for number, when in enumerate(matched[1:], start=2)
-            if now - (when or self._began) > _ROTATION_SECONDS + _GRACE_SECONDS
+            if now - (when or self._began) > TWO_SIGNATURES_SECONDS + _GRACE_SECONDS
         ]
 
     def _complain(self, now: float) -> None:
