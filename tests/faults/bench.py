@@ -153,6 +153,7 @@ class Bench:
             self.settings.handler_names,
             kills=self.fleet.kills,
             stalls=self.fleet.stalls,
+            has_lock=self.settings.store.startswith("sqlite:"),
         )
         figures.events, figures.deliveries = verdict.events, sender.deliveries
         figures.again, figures.lost = verdict.again, len(verdict.lost)

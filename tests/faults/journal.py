@@ -136,6 +136,7 @@ def judge(
     *,
     kills: Mapping[int, Sequence[Span]] = {},
     stalls: Mapping[int, Sequence[Span]] = {},
+    has_lock: bool = False,
 ) -> Verdict:
     """Return what was lost, and what ran again for no reason.
 
@@ -145,6 +146,8 @@ def judge(
         handlers: the names of the handlers that each of them is for.
         kills: when processes were killed, by their ids.
         stalls: when processes were stopped for longer than a lease.
+        has_lock: whether one process that stands still can keep the others from the store, as who
+            stopped in the middle of a transaction does with SQLite.
 
     """
     runs = runs_of(lines)
@@ -166,7 +169,7 @@ def judge(
     )
     for (event_id, _), of_handler in runs.items():
         for earlier, later in pairwise(of_handler):
-            reason = _reason(earlier, later, done.get(event_id), kills, stalls)
+            reason = _reason(earlier, later, done.get(event_id), kills, stalls, has_lock)
             if reason is not None:
                 verdict.again[reason] += 1
             else:
@@ -180,6 +183,7 @@ def _reason(
     done: int | None,
     kills: Mapping[int, Sequence[Span]],
     stalls: Mapping[int, Sequence[Span]],
+    has_lock: bool,
 ) -> str | None:
     if done is not None and done < later.began:
         return None  # it was recorded, and ran all the same
@@ -189,7 +193,8 @@ def _reason(
         return "killed"
     if earlier.pid == later.pid:
         return None  # a process that goes on knows what it was doing
-    if _lies_between(stalls.get(earlier.pid, ()), earlier, later):
+    standing = [earlier.pid, *(stalls if has_lock else ())]
+    if any(_lies_between(stalls.get(pid, ()), earlier, later) for pid in standing):
         return "stalled"
     # It had its claim first, and stood still before it could begin.
     if later.attempt < earlier.attempt and any(

@@ -62,6 +62,13 @@ def test_a_second_run_is_explained_by_a_stall_or_a_failure_before_it() -> None:
     assert verdict_on(BEGUN, line(20, ONE, "fail"), *AGAIN).again == {"failed": 1}
 
 
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_whoever_stops_with_the_lock_of_the_store_explains_a_second_run(has_lock: bool) -> None:
+    stopped = {OTHER + 1: [(30, 45)]}
+    verdict = judge([BEGUN, *AGAIN], ["evt_1"], ["slow"], stalls=stopped, has_lock=has_lock)
+    assert verdict.again == ({"stalled": 1} if has_lock else {})
+
+
 def test_a_stall_explains_no_second_run_in_the_same_process() -> None:
     again = [line(50, ONE, "begin", 2), line(60, ONE, "end", 2)]
     assert len(verdict_on(BEGUN, *again, stalled=(30, 45)).unexplained) == 1
