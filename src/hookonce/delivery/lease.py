@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Sequence
 from math import inf
 from typing import Self, TypeVar
@@ -61,6 +62,7 @@ class Lease:
     is_superseded = False
     previous: Self | None = None
 
+    _asked_at = 0.0
     _call_by = inf
     _is_late = False
     _ends = inf
@@ -83,7 +85,7 @@ class Lease:
 
     def adopt(self, claim: Claimed) -> None:
         """Go on under a new claim: the event was taken anew after its lease was lost."""
-        self._hold(claim, self._loop.time())
+        self._hold(claim, time.monotonic())
         self._checkpoint_soon()
 
     def look(self, now: float) -> None:
@@ -119,9 +121,10 @@ class Lease:
                 while self.task.uncancel():
                     pass
 
-    def _hold(self, claim: Claimed, since: float) -> None:
-        """Note a claim that was asked for at that moment of the loop's time."""
-        self.claim = claim
+    def _hold(self, claim: Claimed, asked_at: float) -> None:
+        """Note a claim that was asked for at that moment of ``time.monotonic``."""
+        self.claim, self._asked_at = claim, asked_at
+        since = self._loop.time() - (time.monotonic() - asked_at)
         self._ends, self._extend_at = since + claim.lease, since + claim.lease / 3
         if claim.finished:
             self.finished |= claim.finished
@@ -138,9 +141,12 @@ class Lease:
     async def _is_still_held(self) -> bool:
         """Return whether the claim is still ours, though its lease is over by our own clock.
 
-        This process may have stood still between the claim and its first handler.
+        This process, or its loop, may have stood still between the claim and its first handler. A
+        loop's own time would not tell: uvloop's is that of the beginning of its turn.
         """
-        claim, asked_at = self._held(), self._loop.time()
+        claim, asked_at = self._held(), time.monotonic()
+        if asked_at < self._asked_at + claim.lease:
+            return True
         try:
             ownership = await self._ask(self._parts.store.extend(claim))
         except StoreError as error:
@@ -163,7 +169,7 @@ class Lease:
         """Extend the lease, and write down what has succeeded: after a crash only the rest runs."""
         claim, finished = self._held(), frozenset(self.finished)
         owed = frozenset(h.name for h in self.handlers) - finished if finished else _NONE
-        asked_at = self._loop.time()
+        asked_at, monotonic = self._loop.time(), time.monotonic()
         try:
             extension = self._parts.store.extend(claim, finished, owed)
             ownership = await within(self._parts.limits.store_seconds, extension)
@@ -180,7 +186,7 @@ class Lease:
             )
             self._extend_at = inf
             return
-        self._ends = asked_at + claim.lease
+        self._ends, self._asked_at = asked_at + claim.lease, monotonic
 
     async def _give_back(self) -> None:
         """Release the claim of an attempt that does not end, or has not begun."""

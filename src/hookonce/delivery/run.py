@@ -9,6 +9,7 @@ has put down, and cancels a wait that takes too long.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Sequence
 from http import HTTPStatus
 from math import inf
@@ -73,7 +74,7 @@ class Run(Lease):
         is_refused: whether a shutdown has begun, so that it may not begin with a handler.
         answer: what the request that began it awaits, if one did.
         answer_by: when it must have its answer, in the event loop's time.
-        claimed_at: when the claim it was begun with was asked for, in the event loop's time.
+        claimed_at: when the claim it was begun with was asked for, by ``time.monotonic``.
         delivery_attempt: the sender's own count, unsigned.
         backoff_seconds: for an event of the inbox, how long it waits if this attempt fails.
         last_chance: whether nobody may have the event any more if this attempt fails.
@@ -94,7 +95,7 @@ class Run(Lease):
 
     answer: asyncio.Future[Outcome] | None = None
     answer_by = inf
-    claimed_at = inf
+    claimed_at = 0.0
     delivery_attempt: int | None = None
     backoff_seconds: float | None = None
     last_chance = False
@@ -197,11 +198,11 @@ class Run(Lease):
         look, token = _FIRST_LOOK_SECONDS, new_token()
         self._token = token
         while not self.is_refused:
-            asked_at = self._loop.time()
+            asked_at, left = time.monotonic(), self.answer_by - self._loop.time()
             try:
                 result = await self._ask(
                     parts.store.claim(self.key, token, parts.limits.lease_seconds),
-                    max(self.answer_by - asked_at, parts.limits.last_look_seconds),
+                    max(left, parts.limits.last_look_seconds),
                 )
             except StoreError as error:
                 _log.error("cannot claim %s: %s", self.key, error)
@@ -244,13 +245,13 @@ class Run(Lease):
             self.last_chance = is_last_chance(claim, self.delivery_attempt)
             if self.last_chance and parts.store.keeps_bodies:
                 await self._keep(claim)
-        if self._loop.time() >= self._ends and not await self._is_still_held():
+        if not await self._is_still_held():
             self._answer(later(Reason.IN_FLIGHT))
             return
         handlers = self.handlers
         if self.finished:
             handlers = [handler for handler in handlers if handler.name not in self.finished]
-        self.has_begun, self._most_finished = True, len(self.finished) + len(handlers)
+        self.has_begun, self._most_finished = bool(handlers), len(self.finished) + len(handlers)
         failures = await self._dispatcher.run(handlers, self)
         self.is_busy = False
         if self.room is not None:
@@ -360,7 +361,8 @@ class Run(Lease):
                 delivery=self.delivery,
             )
         if inbox is None or after is None:
-            return store.release(claim, finished, error, owed=report.owed)
+            # Where only the sender brings it again, it also counts.
+            return store.release(claim, finished, error, owed=report.owed, began=self.has_begun)
         return inbox.retry(claim, after, finished, error, owed=report.owed)
 
     async def _quarantine(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -75,7 +75,7 @@ class DeadLetters:
         handlers = router.find(event)
         if not handlers:
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
-        asked_at = asyncio.get_running_loop().time()
+        asked_at = time.monotonic()
         claim = await self._store.replay(key, new_token(), lease)
         if isinstance(claim, InFlight):
             return later(Reason.IN_FLIGHT)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
@@ -117,7 +118,7 @@ class Worker:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _take(self, name: str, token: Token) -> Batch:
-        self._asked_at = asyncio.get_running_loop().time()
+        self._asked_at = time.monotonic()
         call = self._store.take(
             self._free(),
             self._parts.limits.lease_seconds,
