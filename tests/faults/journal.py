@@ -185,6 +185,14 @@ def _reason(
     stalls: Mapping[int, Sequence[Span]],
     has_lock: bool,
 ) -> str | None:
+    # It had its claim first, and stood still on the way to its handlers: no look at a clock can come
+    # so late that nothing comes between it and them.
+    if (
+        earlier.pid != later.pid
+        and later.attempt < earlier.attempt
+        and any(begin <= later.began for begin, _ in stalls.get(later.pid, ()))
+    ):
+        return "stalled"
     if done is not None and done < later.began:
         return None  # it was recorded, and ran all the same
     if earlier.failed is not None and earlier.failed < later.began:
@@ -195,11 +203,6 @@ def _reason(
         return None  # a process that goes on knows what it was doing
     standing = [earlier.pid, *(stalls if has_lock else ())]
     if any(_lies_between(stalls.get(pid, ()), earlier, later) for pid in standing):
-        return "stalled"
-    # It had its claim first, and stood still before it could begin.
-    if later.attempt < earlier.attempt and any(
-        begin <= later.began for begin, _ in stalls.get(later.pid, ())
-    ):
         return "stalled"
     return None
 
