@@ -185,8 +185,8 @@ def _reason(
     stalls: Mapping[int, Sequence[Span]],
     has_lock: bool,
 ) -> str | None:
-    # It had its claim first, and stood still on the way to its handlers: no look at a clock comes so
-    # late that nothing can come between it and them.
+    # It had its claim first, and stood still on the way to its handlers: no look at a clock comes
+    # so late that nothing can come between it and them.
     if (
         earlier.pid != later.pid
         and later.attempt < earlier.attempt
