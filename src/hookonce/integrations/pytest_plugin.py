@@ -2,7 +2,7 @@
 
 Ask for them in your ``conftest.py``::
 
-pytest_plugins = ["hookonce.pytest_plugin"]
+pytest_plugins = ["hookonce.integrations.pytest_plugin"]
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A short test::
         (await sender.send(event, attempt=2)).expect(200, "duplicate")
 
 The sender speaks ASGI to the application itself, so everything but the network is real. Fixtures
-for pytest are in ``hookonce.pytest_plugin``.
+for pytest are in ``hookonce.integrations.pytest_plugin``.
 """
 
 from __future__ import annotations
