@@ -5,7 +5,6 @@ A backend joins both contract suites by a factory in ``BACKENDS``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,8 +13,8 @@ from typing import TypeAlias
 
 import apsw
 import pytest
+from support.needs import needed
 from support.redis_servers import (
-    REDIS_SERVER,
     RedisServer,
     leaked_keys,
     redis_server,
@@ -68,12 +67,7 @@ BACKENDS: dict[str, Factory] = {
 
 @pytest.fixture(scope="session")
 def shared_redis_7() -> Iterator[RedisServer]:
-    if REDIS_SERVER is None:
-        missing = "the distribution's redis-server is not installed"
-        if "CI" in os.environ:
-            pytest.fail(missing)
-        pytest.skip(missing)
-    with redis_server(binary=REDIS_SERVER) as server:
+    with redis_server(binary=needed("redis-server", package="redis-server")) as server:
         yield server
 
 

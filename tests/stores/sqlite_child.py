@@ -210,6 +210,27 @@ def fork_and_close(path: str) -> None:
         os.waitpid(pid, 0)
 
 
+def fork_and_share(path: str) -> None:
+    """Use several stores on one file in a process and in its fork, and close them in turn."""
+    stores = [SQLiteStore(path) for _ in range(3)]
+
+    async def use_and_close(name: str) -> None:
+        for number, store in enumerate(stores):
+            await complete(store, f"{name} {number}")
+        for number, store in enumerate(stores):
+            await store.aclose()
+            for left in range(number + 1, len(stores)):
+                await complete(stores[left], f"{name} {left} after {number}")
+        threads = [thread.name for thread in threading.enumerate()]
+        writers = [one for one in threads if one.startswith("hookonce")]
+        say(f"left {writers}" if writers else f"done {name}")
+
+    with asyncio.Runner() as runner:
+        runner.run(complete(stores[2], "parent"))
+        if not in_fork(lambda: asyncio.run(use_and_close("fork"))):
+            runner.run(use_and_close("parent"))
+
+
 def fork_while_writing(path: str) -> None:
     """Fork again and again while another thread writes; every fork must be able to claim."""
     store = SQLiteStore(path)
@@ -246,8 +267,10 @@ def fork_while_others_are_made(path: str) -> None:
 
     def keep_making() -> None:
         made: deque[SQLiteStore] = deque(maxlen=100)
-        while not ended.is_set():
-            made.append(SQLiteStore(f"{path}-unused"))
+        for n in itertools.count():
+            if ended.is_set():
+                break
+            made.append(SQLiteStore(f"{path}-unused{n}"))
 
     async def complete_in_time(name: str) -> None:
         async with asyncio.timeout(10):
@@ -279,6 +302,7 @@ COROUTINES = {
 FORKING = {
     "fork-and-use": fork_and_use,
     "fork-and-close": fork_and_close,
+    "fork-and-share": fork_and_share,
     "fork-while-writing": fork_while_writing,
     "fork-while-others-are-made": fork_while_others_are_made,
 }

@@ -162,6 +162,7 @@ def case(store: Store, pass_time: PassTime, state: State, step: Step) -> Case:
     return Case(store, pass_time)
 
 
+@pytest.mark.sample(150)
 @pytest.mark.parametrize(("state", "step"), ROWS)
 async def test_the_step_answers_and_leads_as_its_row_says(
     case: Case, state: State, step: Step
@@ -180,6 +181,7 @@ async def test_the_step_answers_and_leads_as_its_row_says(
     assert await case.state() is (then.state if then else state)
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize(
     ("state", "step"), [(state, step) for state, step in ROWS if step in OWNERS]
 )

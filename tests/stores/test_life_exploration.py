@@ -520,6 +520,8 @@ def no_discard(record: Record, *_: Any) -> Any:
     return False, record
 
 
+FOUND_LATE = {"a dead letter that nobody can do anything about"}
+
 MISTAKES = {
     "an unfenced release": (of_function(release=unfenced_release), "two live owners"),
     "a completion that is fenced": (of_function(complete=fenced_completion), "not done any more"),
@@ -572,9 +574,11 @@ WRONG_ROWS = [
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(THREE_ATTEMPTS, id="three attempts"),
+        pytest.param(THREE_ATTEMPTS, id="three attempts", marks=pytest.mark.full("6 s")),
         pytest.param(TWO_HANDLERS, id="two handlers"),
-        pytest.param(TWO_HANDLERS_AND_A_FAULT, id="two handlers and a fault"),
+        pytest.param(
+            TWO_HANDLERS_AND_A_FAULT, id="two handlers and a fault", marks=pytest.mark.full("6 s")
+        ),
     ],
 )
 def test_nothing_promised_is_broken_in_any_world(size: Size) -> None:
@@ -590,7 +594,13 @@ def test_nothing_promised_is_broken_in_any_world(size: Size) -> None:
         assert walk.rows >= rows
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(name, marks=pytest.mark.full("4 s") if name in FOUND_LATE else ())
+        for name in MISTAKES
+    ],
+)
 def test_a_planted_mistake_is_found(mistake: str) -> None:
     steps, broken = MISTAKES[mistake]
     with pytest.raises(Broken, match=broken):

@@ -240,6 +240,24 @@ async def test_nothing_is_left_running_or_open_after_closing(valkey: RedisServer
     await until(only_the_tests_own)
 
 
+async def test_a_connection_is_kept_for_the_next_call_and_replaced_when_it_is_cut(
+    store: RedisStore, valkey: RedisServer
+) -> None:
+    def connections() -> set[str]:
+        with valkey.client() as client:
+            own = str(client.client_id())
+            return {one["id"] for one in client.client_list()} - {own}
+
+    await claim(store, "first")
+    kept = connections()
+    await claim(store, "second")
+    assert connections() == kept
+    with valkey.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    await claim(store, "third")
+    assert connections().isdisjoint(kept)
+
+
 def test_a_store_may_be_used_in_one_loop_after_another(valkey: RedisServer) -> None:
     store = RedisStore(valkey.url)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import aclosing
 
 import pytest
+from support.needs import needed
 from support.redis_servers import (
-    REDIS_SERVER,
     RedisServer,
     redis_server,
 )
@@ -116,10 +116,9 @@ async def test_fsync_needs_an_append_only_file(valkey: RedisServer) -> None:
             await store.claim(KEY, new_token(), LEASE)
 
 
-@pytest.mark.skipif(REDIS_SERVER is None, reason="the distribution's redis-server is not installed")
 async def test_fsync_needs_a_server_that_can_wait_for_it() -> None:
-    assert REDIS_SERVER is not None
-    with redis_server(binary=REDIS_SERVER, append_only=True) as server:
+    redis_7 = needed("redis-server", package="redis-server")
+    with redis_server(binary=redis_7, append_only=True) as server:
         async with aclosing(RedisStore(server.url, durability="fsync")) as store:
             with pytest.raises(StoreError, match="WAITAOF"):
                 await store.open()

@@ -125,6 +125,20 @@ PRAGMA user_version = 2;
 """
 
 
+# The same with what is owed, and applications; sizes are still counted by triggers.
+VERSION_4_FILE = f"""
+{VERSION_2_FILE}
+ALTER TABLE attempts ADD COLUMN owed TEXT NOT NULL DEFAULT '';
+ALTER TABLE dead ADD COLUMN owed TEXT NOT NULL DEFAULT '';
+CREATE TABLE applications (
+    endpoint TEXT NOT NULL, application TEXT NOT NULL, seen REAL NOT NULL,
+    PRIMARY KEY (endpoint, application)
+) STRICT, WITHOUT ROWID;
+UPDATE attempts SET owed = '["b"]';
+PRAGMA user_version = 4;
+"""
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "hooks.db"
@@ -222,11 +236,11 @@ class TestSharedOpening:
 
 
 class TestSchema:
-    async def test_a_new_file_has_version_4_and_strict_tables(
+    async def test_a_new_file_has_version_5_and_strict_tables(
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
-        assert rows(path, "PRAGMA user_version") == [(4,)]
+        assert rows(path, "PRAGMA user_version") == [(5,)]
         assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
         tables = {
             name: (wr, strict)
@@ -234,10 +248,12 @@ class TestSchema:
             if not name.startswith("sqlite_")
         }
         assert tables == {
+            "activity": (0, 1),
             "done": (1, 1),
+            "watched": (1, 1),
             "attempts": (1, 1),
             "dead": (0, 1),
-            "inbox": (0, 1),
+            "entries": (0, 1),
             "inbox_bodies": (0, 1),
             "inbox_sizes": (1, 1),
             "workers": (1, 1),
@@ -257,7 +273,7 @@ class TestSchema:
         result = await store.claim(delivery_key("default", "evt_failed"), Token("t"), LEASE)
         assert isinstance(result, Claimed)
         assert (result.attempt, result.finished) == (4, frozenset({"a"}))
-        assert rows(path, "PRAGMA user_version") == [(4,)]
+        assert rows(path, "PRAGMA user_version") == [(5,)]
 
     async def test_a_file_of_version_2_keeps_all_it_held_and_owes_nothing(
         self, path: Path, store: SQLiteStore
@@ -278,6 +294,37 @@ class TestSchema:
         entry = await store.entry(delivery_key("default", "evt_live"))
         assert entry is not None
         assert entry.owed == {"b"}
+
+    async def test_a_file_of_version_4_keeps_all_it_held_and_counts_on(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute(VERSION_4_FILE).fetchall()
+        stats = await store.stats(endpoint="default")
+        assert (stats.depth, stats.bytes, stats.dead) == (2, 8, 1)
+        entry = await store.entry(delivery_key("default", "evt_live"))
+        assert entry is not None
+        assert (entry.delivery.body, entry.owed) == (b"live", frozenset({"b"}))
+        await store.put(Delivery("default", "evt_new", None, 1.0, b"new one"), Token("n"))
+        assert (await store.stats()).bytes == 15
+        batch = await store.take(9, LEASE, endpoint="default", worker="w", token=Token("take"))
+        bodies = {taken.delivery.event_id: taken.delivery.body for taken in batch.taken}
+        assert bodies == {"evt_waits": b"body", "evt_new": b"new one"}
+        for taken in batch.taken:
+            await store.complete(taken.claim)
+        stats = await store.stats()
+        assert (stats.depth, stats.bytes) == (1, 4)
+        assert rows(path, "SELECT id, body FROM inbox_bodies") == [(2, b"live")]
+
+    async def test_a_process_of_version_4_that_goes_on_is_refused_and_harms_nothing(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        with closing(apsw.Connection(str(path))) as earlier:
+            earlier.execute(VERSION_4_FILE).fetchall()
+            await store.open()
+            with pytest.raises(apsw.SQLError, match="no such table"):
+                earlier.execute("DELETE FROM inbox WHERE event_id = 'evt_waits'")
+        assert (await store.stats()).depth == 2
 
     async def test_a_done_event_costs_a_few_dozen_bytes(
         self, path: Path, store: SQLiteStore
@@ -353,7 +400,7 @@ class TestRefusedFiles:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 4)" in message
+        assert "later version (schema 99, here 5)" in message
         assert "upgrade hookonce" in message
         assert path.read_bytes() == before
 
@@ -439,7 +486,7 @@ class TestPruning:
     ) -> None:
         await store.aclose()
         monkeypatch.setattr("hookonce.stores.sqlite.writer._FIRST_MAINTENANCE_SECONDS", 0.0)
-        monkeypatch.setattr("hookonce.stores.sqlite.store._PRUNE_PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("hookonce.stores.sqlite.upkeep._PAUSE_SECONDS", 0.0)
         await store.open()
         left = "SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM attempts)"
         async with asyncio.timeout(20):

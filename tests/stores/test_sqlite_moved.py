@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, aclosing, closing
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +18,7 @@ from support.sqlite_processes import child, is_sound
 from support.waiting import until, until_async
 
 from hookonce.errors import StoreError
+from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
@@ -277,7 +279,10 @@ async def test_without_its_log_or_index_nothing_that_was_stored_is_lost(
     async with AsyncExitStack() as stack:
         stores = [store]
         for number in range(others):
-            stores.append(await stack.enter_async_context(aclosing(SQLiteStore(path))))
+            # With another retention it has a writer of its own.
+            retention = DEFAULT_RETENTION + timedelta(days=number + 1)
+            other = SQLiteStore(path, retention=retention)
+            stores.append(await stack.enter_async_context(aclosing(other)))
             await put(stores[-1], f"other {number}")
         unlinked(*suffixes)(path)
         for each in stores:

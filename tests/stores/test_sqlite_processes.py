@@ -109,6 +109,7 @@ async def test_a_killed_owners_claim_is_free_after_its_lease(path: Path) -> None
     assert is_sound(path)
 
 
+@pytest.mark.full("3 s")
 async def test_what_was_acknowledged_before_a_kill_is_still_there(
     path: Path, store: SQLiteStore
 ) -> None:
@@ -200,6 +201,15 @@ class TestForks:
         async with child("fork-and-close", path) as process:
             assert await process.lines() == ["done before", "done after"]
         assert await all_are(store, Done, ["parent", "before", "after"])
+        assert is_sound(path)
+
+    async def test_stores_on_one_file_are_used_and_closed_in_a_fork_as_in_its_parent(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        async with child("fork-and-share", path) as process:
+            assert await process.lines() == ["done fork", "done parent"]
+        names = [f"{who} {number}" for who in ("fork", "parent") for number in range(3)]
+        assert await all_are(store, Done, ["parent", *names, "fork 2 after 1", "parent 2 after 1"])
         assert is_sound(path)
 
     async def test_a_fork_in_the_middle_of_a_write_is_not_locked_out(

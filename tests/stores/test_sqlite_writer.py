@@ -335,7 +335,7 @@ class TestLockedFile:
     ) -> None:
         monkeypatch.setattr("hookonce.stores.sqlite.writer._BUSY_MILLISECONDS", 50)
         monkeypatch.setattr("hookonce.stores.sqlite.writer._FIRST_MAINTENANCE_SECONDS", 0.01)
-        monkeypatch.setattr("hookonce.stores.sqlite.store._PRUNE_INTERVAL_SECONDS", 0.01)
+        monkeypatch.setattr("hookonce.stores.sqlite.upkeep._INTERVAL_SECONDS", 0.01)
         await store.open()
         other = apsw.Connection(str(path))
         other.set_busy_timeout(10_000)

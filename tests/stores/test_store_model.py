@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -73,46 +73,45 @@ class ClusterMachine(StoreMachine):
 
 @pytest.fixture(scope="module", autouse=True)
 def _valkey(shared_valkey: RedisServer) -> None:
+    shared_valkey.flush()
     ValkeyMachine.server = shared_valkey
 
 
 @pytest.fixture(scope="class")
 def _cluster(shared_cluster: list[RedisServer]) -> None:
+    for node in shared_cluster:
+        node.flush()
     ClusterMachine.nodes = shared_cluster
 
 
 @pytest.fixture(scope="class")
 def _redis_7(shared_redis_7: RedisServer) -> None:
+    shared_redis_7.flush()
     Redis7Machine.server = shared_redis_7
 
 
-TestMemoryModel = MemoryMachine.TestCase
-TestMemoryModel.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
-TestSQLiteModel = SQLiteMachine.TestCase
-TestSQLiteModel.settings = settings(
-    max_examples=100,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-TestValkeyModel = ValkeyMachine.TestCase
-TestValkeyModel.settings = settings(
-    max_examples=40,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-TestRedis7Model = pytest.mark.usefixtures("_redis_7")(Redis7Machine.TestCase)
-TestRedis7Model.settings = settings(
-    max_examples=15,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-TestClusterModel = pytest.mark.usefixtures("_cluster")(ClusterMachine.TestCase)
-TestClusterModel.settings = settings(
-    max_examples=10,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+def walks(machine: type[StoreMachine], count: int, steps: int = 50) -> Any:
+    """Return a test that walks a machine so many times, so many steps each."""
+    how = settings(
+        max_examples=count,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    return type(machine.__name__, (machine.TestCase,), {"settings": how})
+
+
+redis_7 = pytest.mark.usefixtures("_redis_7")
+cluster = pytest.mark.usefixtures("_cluster")
+
+TestMemoryModel = walks(MemoryMachine, 15)
+TestSQLiteModel = walks(SQLiteMachine, 10)
+TestValkeyModel = walks(ValkeyMachine, 8)
+TestRedis7Model = redis_7(walks(Redis7Machine, 5))
+TestClusterModel = cluster(walks(ClusterMachine, 4, steps=30))
+
+TestMemoryModelAtLength = pytest.mark.full("7 s")(walks(MemoryMachine, 150))
+TestSQLiteModelAtLength = pytest.mark.full("11 s")(walks(SQLiteMachine, 100))
+TestValkeyModelAtLength = pytest.mark.full("6 s")(walks(ValkeyMachine, 40))
+TestRedis7ModelAtLength = pytest.mark.full("2 s")(redis_7(walks(Redis7Machine, 15)))
+TestClusterModelAtLength = pytest.mark.full("2 s")(cluster(walks(ClusterMachine, 10, steps=30)))

@@ -24,6 +24,11 @@ _REDIS_SCHEMES = {
     "rediss+sentinel",
 }
 
+_FORMS = (
+    "use sqlite:///file.db, sqlite:////absolute/file.db, redis://host:6379/0, rediss://, unix://,"
+    " redis+cluster://, redis+sentinel:// or memory://"
+)
+
 
 def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clock) -> Store:
     """Return the store a URL names; it connects at its first use.
@@ -48,6 +53,8 @@ def _named(url: str, retention: timedelta, clock: Clock) -> Store:
     scheme = url.partition(":")[0].lower()
     # Backends are imported when asked for: `import hookonce` loads none.
     if scheme == "memory":
+        if url[len(scheme) :].rstrip("/") not in {"", ":"}:
+            raise ValueError("memory:// takes no path and no options")
         memory = import_module(".memory", __name__)
         return cast("Store", memory.MemoryStore(retention=retention, clock=clock))
     if scheme == "sqlite":
@@ -57,10 +64,9 @@ def _named(url: str, retention: timedelta, clock: Clock) -> Store:
     if scheme in _REDIS_SCHEMES:
         redis = _redis()
         return cast("Store", redis.RedisStore(url, retention=retention, clock=clock))
-    raise ValueError(
-        f"no store has the scheme {scheme!r}; use sqlite:///file.db, sqlite:////absolute/file.db,"
-        " redis://host:6379/0, rediss://, unix://, redis+cluster://, redis+sentinel:// or memory://"
-    )
+    if not url.strip():
+        raise ValueError(f"the URL of the store is empty; is its setting missing? {_FORMS}")
+    raise ValueError(f"no store has the scheme {scheme!r}; {_FORMS}")
 
 
 def _redis() -> ModuleType:

@@ -26,7 +26,7 @@ add to it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
@@ -41,6 +41,7 @@ from .values import (
     Delivery,
     DeliveryKey,
     Entry,
+    Known,
     Ownership,
     PutResult,
     StoreStats,
@@ -51,8 +52,13 @@ __all__ = [
     "DEFAULT_RETENTION",
     "WORKER_SECONDS",
     "BatchingStore",
+    "Claims",
     "Flushes",
     "InboxStore",
+    "Letters",
+    "Listing",
+    "Queue",
+    "Reports",
     "Store",
     "Wrapped",
     "WrappedInbox",
@@ -118,28 +124,12 @@ class BatchingStore(Protocol):
         ...
 
 
-class Store(Protocol):
-    """What remembers which events are in flight, done or dead.
-
-    A store opens itself at its first use, so that a mounted application without a lifespan works;
-    ``open`` only makes a fault show at start.
-    """
+class Claims(Protocol):
+    """Who handles what: one owner at a time, and what becomes of it."""
 
     @property
     def keeps_bodies(self) -> bool:
         """Whether dead letters and their bytes survive a restart."""
-        ...
-
-    async def open(self) -> None:
-        """Connect and prepare, so that what cannot work fails now."""
-        ...
-
-    async def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should mend though the store works; raise if it does not."""
-        ...
-
-    async def aclose(self) -> None:
-        """Let go of connections and threads; a later call opens again."""
         ...
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
@@ -202,6 +192,15 @@ class Store(Protocol):
         """Make the event a dead letter, with the delivery given now or kept before."""
         ...
 
+
+class Letters(Protocol):
+    """Dead letters, for a person to decide about."""
+
+    @property
+    def keeps_bodies(self) -> bool:
+        """As in ``Claims``."""
+        ...
+
     async def dead_letters(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
     ) -> list[DeadLetter]:
@@ -223,18 +222,29 @@ class Store(Protocol):
         """Forget a dead letter and remember the event as done; False where there is none."""
         ...
 
-    async def prune(self) -> int:
-        """Remove records whose retention is over, and return how many."""
+
+class Reports(Protocol):
+    """What a person or a probe asks for, and upkeep."""
+
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should mend though the store works; raise if it does not."""
         ...
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         """Return how much the store holds, of one endpoint or of all."""
         ...
 
+    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
+        """Return what is known of these events of an endpoint; unknown ones are left out."""
+        ...
 
-@runtime_checkable
-class InboxStore(Store, Protocol):
-    """A store that can hold events until workers have handled them."""
+    async def prune(self) -> int:
+        """Remove records whose retention is over, and return how many."""
+        ...
+
+
+class Queue(Protocol):
+    """The inbox as intake and workers use it."""
 
     async def put(
         self,
@@ -306,6 +316,14 @@ class InboxStore(Store, Protocol):
         """Forget a worker that ends."""
         ...
 
+    async def entry(self, key: DeliveryKey) -> Entry | None:
+        """Return one event of the inbox with its body."""
+        ...
+
+
+class Listing(Reports, Protocol):
+    """The inbox as a person looks at it."""
+
     async def entries(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
     ) -> list[Entry]:
@@ -319,6 +337,28 @@ class InboxStore(Store, Protocol):
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make an event that waits for a later attempt due now; False where none of it waits."""
         ...
+
+
+@runtime_checkable
+class Store(Claims, Letters, Reports, Protocol):
+    """What remembers which events are in flight, done or dead.
+
+    A store opens itself at its first use, so that a mounted application without a lifespan works;
+    ``open`` only makes a fault show at start.
+    """
+
+    async def open(self) -> None:
+        """Connect and prepare, so that what cannot work fails now."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections and threads; a later call opens again."""
+        ...
+
+
+@runtime_checkable
+class InboxStore(Store, Queue, Listing, Protocol):
+    """A store that can hold events until workers have handled them."""
 
 
 def _passed(
@@ -377,6 +417,7 @@ class Wrapped:
     dead_letter = _passed(Store.dead_letter)
     replay = _passed(Store.replay)
     discard = _passed(Store.discard)
+    known = _passed(Store.known)
     prune = _passed(Store.prune)
     stats = _passed(Store.stats)
 

@@ -45,6 +45,7 @@ from .values import (
     Done,
     FailedAttempt,
     InFlight,
+    Known,
     Ownership,
     PutResult,
     Stored,
@@ -73,6 +74,7 @@ __all__ = [
     "hasten",
     "keep",
     "keep_in_flight",
+    "known_as",
     "put",
     "release",
     "replay",
@@ -341,6 +343,26 @@ def state_of(record: Record, moment: Moment) -> State:
     if record.queued is not None:
         return State.TAKEN if is_live else State.WAITING
     return State.CLAIMED if is_live else State.FREE
+
+
+_KNOWN_AS = {
+    State.CLAIMED: Known.IN_FLIGHT,
+    State.WAITING: Known.WAITING,
+    State.TAKEN: Known.WAITING,
+    State.KEPT: Known.IN_FLIGHT,
+    State.INTERRUPTED: Known.DEAD,
+    State.DEAD: Known.DEAD,
+    State.REPLAYED: Known.DEAD,
+    State.DONE: Known.DONE,
+}
+
+
+def known_as(record: Record, moment: Moment) -> Known | None:
+    """Return what is known of an event, or None for one that was never tried."""
+    state = state_of(record, moment)
+    if state is State.FREE and record.attempt and moment.unix < record.expires:
+        return Known.FAILED
+    return _KNOWN_AS.get(state)
 
 
 def claim(

@@ -7,6 +7,7 @@ log. It keeps no bodies: an event that would need a dead letter with bytes is an
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -26,9 +27,11 @@ from .values import (
     Delivery,
     DeliveryKey,
     Done,
+    Known,
     Ownership,
     StoreStats,
     Token,
+    delivery_key,
 )
 
 __all__ = ["MemoryStore"]
@@ -186,6 +189,18 @@ class MemoryStore:
             return False
         self._finish(key)
         return True
+
+    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
+        """Return what is known of these events; see ``Store.known``."""
+        moment = self._moment()
+        found = {}
+        for event_id in event_ids:
+            key = delivery_key(endpoint, event_id)
+            is_done = moment.unix < self._done.get(key, 0.0)
+            known = Known.DONE if is_done else life.known_as(self._known(key), moment)
+            if known is not None:
+                found[event_id] = known
+        return found
 
     async def prune(self) -> int:
         """Remove records whose retention is over, and return how many."""

@@ -1,4 +1,4 @@
-"""Names that nobody else gives: for requests to a store, which may have to be recognised."""
+"""Request tokens, so that a store recognises a call that is repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .values import Token
 __all__ = ["new_token"]
 
 # A system call for each token would let go of the interpreter's lock in the middle of a request,
-# and the thread of an SQLite store takes it: 49 µs a delivery at 64 at once, against 0.4 so.
+# and the thread of a SQLite store would take it and keep the event loop waiting.
 _random = Random()  # noqa: S311 - a token is no secret; it only has to be another one
 os.register_at_fork(after_in_child=_random.seed)
 
@@ -19,4 +19,4 @@ os.register_at_fork(after_in_child=_random.seed)
 def new_token() -> Token:
     """Return a token that no other request has."""
     # The time too, since a restored snapshot of a machine draws what another one draws.
-    return Token(f"{_random.getrandbits(64):016x}{time.time_ns():016x}")
+    return Token(hex(_random.getrandbits(64) << 64 | time.time_ns()))

@@ -21,6 +21,7 @@ __all__ = [
     "FailedAttempt",
     "Full",
     "InFlight",
+    "Known",
     "Ownership",
     "PutResult",
     "StoreStats",
@@ -90,6 +91,20 @@ class Dead:
 
 
 ClaimResult: TypeAlias = Claimed | InFlight | Done | Dead
+
+
+class Known(StrEnum):
+    """What a store knows of an event."""
+
+    DONE = "done"
+    DEAD = "dead"
+    """A dead letter; a replay of it may be running."""
+    WAITING = "waiting"
+    """In the inbox, which will have it handled; an attempt may be running."""
+    IN_FLIGHT = "in_flight"
+    """An attempt runs inside a request."""
+    FAILED = "failed"
+    """It was tried and given back: it is handled only if the sender brings it again."""
 
 
 class Ownership(Enum):

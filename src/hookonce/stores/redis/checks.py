@@ -11,7 +11,8 @@ from ...errors import StoreError
 from ...verification.loggers import get_logger
 from .codec import SCRIPT, decode
 from .connection import connected, exchange
-from .link import Safety, explained
+from .faults import explained
+from .safety import Safety
 
 __all__ = ["inspect"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -25,6 +25,7 @@ from ..values import (
     FailedAttempt,
     Full,
     InFlight,
+    Known,
     Ownership,
     PutResult,
     Stored,
@@ -38,12 +39,15 @@ __all__ = [
     "SCRIPT_SHA",
     "Step",
     "bulk",
+    "claim_step",
+    "completion_step",
     "decode",
     "encode",
     "error_arguments",
     "read_claim",
     "read_count",
     "read_entry",
+    "read_known",
     "read_letter",
     "read_ownership",
     "read_put",
@@ -61,7 +65,7 @@ def _joined(*parts: str) -> bytes:
 
 
 # Every call makes all functions anew, and for each variable that one uses Lua goes through the open
-# variables of the function around it: with a function around the steps that takes 14 µs, not 21.
+# variables of the function around it: there are fewer of them with a function around the steps.
 SCRIPT = b"\n".join(
     [
         _joined("prelude", "indexes", "records"),
@@ -104,6 +108,25 @@ def step(name: str, *arguments: str | bytes | float) -> Step:
             word = repr(argument).encode()
         request += b"$%d\r\n%b\r\n" % (len(word), word)
     return Step(request, len(arguments) + 2)
+
+
+def claim_step(key: DeliveryKey, token: Token, lease: float) -> Step:
+    """Return the step of a claim, as ``step`` does; every delivery has one."""
+    if not (key.isascii() and token.isascii()):
+        return step("claim", key, token, lease)
+    seconds = repr(lease)
+    request = (
+        f"$5\r\nclaim\r\n$1\r\n3\r\n${len(key)}\r\n{key}\r\n"
+        f"${len(token)}\r\n{token}\r\n${len(seconds)}\r\n{seconds}\r\n"
+    )
+    return Step(request.encode(), 5)
+
+
+def completion_step(key: DeliveryKey) -> Step:
+    """Return the step of a completion, as ``step`` does; every event has one."""
+    if not key.isascii():
+        return step("complete", key)
+    return Step(f"$8\r\ncomplete\r\n$1\r\n1\r\n${len(key)}\r\n{key}\r\n".encode(), 3)
 
 
 @cache
@@ -222,6 +245,21 @@ _PUT_RESULTS: dict[bytes, PutResult] = {
 def read_put(reply: Any) -> PutResult:
     """Return the answer to a put."""
     return _PUT_RESULTS[reply]
+
+
+_KNOWN = {
+    b"D": Known.DONE,
+    b"X": Known.DEAD,
+    b"W": Known.WAITING,
+    b"F": Known.IN_FLIGHT,
+    b"A": Known.FAILED,
+}
+
+
+def read_known(event_ids: Sequence[str], reply: Sequence[bytes]) -> dict[str, Known]:
+    """Return what is known of events, without those that nothing is known of."""
+    pairs = zip(event_ids, reply, strict=True)
+    return {event_id: _KNOWN[letter] for event_id, letter in pairs if letter}
 
 
 def read_taken(reply: Any, token: Token, lease: float) -> Taken:

@@ -254,7 +254,7 @@ async def exchange(
     Args:
         connection: where to.
         commands: what to send.
-        heard: called with each reply that has come.
+        heard: called when the first reply has come.
 
     """
     packed = [
@@ -268,5 +268,6 @@ async def exchange(
             replies.append(await connection.read_response(disable_decoding=True))
         except ResponseError as error:
             replies.append(error)
-        heard()
+        if len(replies) == 1:
+            heard()
     return replies

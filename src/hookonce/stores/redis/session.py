@@ -7,14 +7,24 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .batches import Batches
 from .codec import step
 from .connection import connected, exchange
-from .link import Link
+from .shard import Shard
 from .url import Place
 from .wake import Listener
 
 __all__ = ["Session", "listed"]
+
+# A connection cannot be used in two processes.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - it is what the process is, not what a store has
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class Session:
@@ -25,7 +35,7 @@ class Session:
         bases: what the keys of each shard begin with.
         channel: where workers hear that there is something to do.
         flushed: told of each batch: how many steps, and how many seconds.
-        link: what the shards' links are made with besides.
+        options: what the shards are made with besides.
 
     """
 
@@ -35,28 +45,26 @@ class Session:
         bases: Sequence[bytes],
         channel: bytes,
         flushed: Callable[[int, float], None],
-        **link: Any,
+        **options: Any,
     ) -> None:
-        self._owner = (asyncio.get_running_loop(), os.getpid())
+        self._loop, self._forks = asyncio.get_running_loop(), _forks
         self.servers = place.connect()
         self.shards = [
-            Batches(Link(base, self.servers, channel=channel, **link).send, flushed)
-            for base in bases
+            Shard(base, self.servers, flushed, channel=channel, **options) for base in bases
         ]
         self.listener = Listener(self.servers, channel, self.is_due)
 
     @property
     def is_ours(self) -> bool:
         """Whether it was made by the event loop and in the process that ask."""
-        return self._owner == (asyncio.get_running_loop(), os.getpid())
+        return self._loop is asyncio.get_running_loop() and self._forks == _forks
 
     async def is_due(self, endpoint: str) -> bool:
         """Return whether an endpoint may have something to take."""
         asked = (shard.run(step("due", endpoint)) for shard in self.shards)
         replies = await asyncio.gather(*asked, return_exceptions=True)
         return any(
-            isinstance(reply, BaseException) or (reply.value and float(reply.value) <= 0)
-            for reply in replies
+            isinstance(reply, BaseException) or (reply and float(reply) <= 0) for reply in replies
         )
 
     async def server_times(self) -> list[float]:
@@ -71,17 +79,17 @@ class Session:
     async def aclose(self) -> None:
         """Finish what is under way and close the connections."""
         for shard in self.shards:
-            await shard.drain()
+            await shard.aclose()
         await self.listener.aclose()
         await self.servers.aclose()
 
 
-async def listed(shard: Batches, name: str, wanted: tuple[str, str, str], limit: int) -> list[Any]:
+async def listed(shard: Shard, name: str, wanted: tuple[str, str, str], limit: int) -> list[Any]:
     """Return the first rows of a shard's list, a stretch at a time so that no call is long."""
     rows: list[Any] = []
     offset = b"0"
     while offset != b"-" and len(rows) < limit:
         reply = await shard.run(step(name, *wanted, offset, str(limit - len(rows))))
-        offset, found = reply.value
+        offset, found = reply
         rows += found
     return rows

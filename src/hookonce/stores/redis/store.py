@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from datetime import timedelta
 from hashlib import blake2b
 from math import ceil
@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from ...clock import Clock, system_clock
 from ...errors import StoreError
 from ...verification.loggers import get_logger
+from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from ..contract import DEFAULT_RETENTION, Flushes, check_retention
 from ..tokens import new_token
@@ -32,23 +33,27 @@ from ..values import (
     Delivery,
     DeliveryKey,
     Entry,
+    Known,
     Ownership,
     PutResult,
     Stored,
     StoreStats,
     Taken,
     Token,
+    delivery_key,
 )
-from .batches import CALL_SECONDS, Batches, Reply
 from .checks import inspect
 from .codec import (
     Step,
+    claim_step,
+    completion_step,
     decode,
     encode,
     error_arguments,
     read_claim,
     read_count,
     read_entry,
+    read_known,
     read_letter,
     read_ownership,
     read_put,
@@ -58,8 +63,10 @@ from .codec import (
     write_names,
 )
 from .connection import without_frames
-from .link import Durability, Safety, explained, is_passing
+from .faults import explained, is_passing
+from .safety import Durability, Safety
 from .session import Session, listed
+from .shard import CALL_SECONDS, Shard
 from .takes import Look, Looks, TakeNumbers
 from .url import place_of, place_of_client
 
@@ -75,6 +82,7 @@ _MOST_SHARDS = 1024
 _PAUSE_SECONDS = 0.1
 # More at once would keep the server from everybody else; a worker that can do more asks again.
 _MOST_TAKEN = 256
+_MOST_LOOKED_UP = 500
 
 _NONE: frozenset[str] = frozenset()
 
@@ -152,7 +160,7 @@ class RedisStore:
         self._safety = Safety(durability, replicas)
         self.retention_seconds = check_retention(retention)
         self.flushes = Flushes()
-        self._link = {
+        self._options = {
             "safety": self._safety,
             "clock": None if clock is system_clock else clock,
             "retention": self.retention_seconds,
@@ -213,17 +221,19 @@ class RedisStore:
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
-        reply = await self._of(key).run(step("claim", key, token, lease), may_be_dropped=True)
-        if reply.value == b"C":
+        shard = self._of(key)
+        reply = await shard.run(claim_step(key, token, lease), may_be_dropped=True)
+        if reply == b"C":
             return Claimed(key, token, 1, _NONE, lease)
-        return read_claim(reply.value, key, token, lease, self._clock_offset(reply))
+        return read_claim(reply, key, token, lease, self._clock_offset(shard))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
-        reply = await self._of(key).run(step("replay", key, token, lease), may_be_dropped=True)
-        if reply.value == b"N":
+        shard = self._of(key)
+        reply = await shard.run(step("replay", key, token, lease), may_be_dropped=True)
+        if reply == b"N":
             return None
-        return read_claim(reply.value, key, token, lease, self._clock_offset(reply))
+        return read_claim(reply, key, token, lease, self._clock_offset(shard))
 
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
@@ -231,11 +241,11 @@ class RedisStore:
         """Start the lease anew; see ``Store.extend``."""
         names = write_names(finished), write_names(owed)
         reply = await self._do(claim.key, "extend", claim.token, claim.lease, *names)
-        return read_ownership(reply.value)
+        return read_ownership(reply)
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
-        await self._do(claim.key, "complete")
+        await self._of(claim.key).run(completion_step(claim.key))
 
     async def release(
         self,
@@ -271,13 +281,13 @@ class RedisStore:
             write_names(owed),
             "1" if began else "0",
         )
-        return read_ownership(reply.value)
+        return read_ownership(reply)
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
         given = write_delivery(delivery)
         reply = await self._do(claim.key, "keep", claim.token, *given)
-        return read_ownership(reply.value)
+        return read_ownership(reply)
 
     async def keep_in_flight(self, delivery: Delivery) -> None:
         """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
@@ -305,7 +315,7 @@ class RedisStore:
             write_names(owed),
             *(() if delivery is None else write_delivery(delivery)),
         )
-        return read_ownership(reply.value)
+        return read_ownership(reply)
 
     async def dead_letters(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
@@ -321,12 +331,12 @@ class RedisStore:
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""
         reply = await self._do(key, "letter")
-        return None if reply.value == b"N" else read_letter(reply.value)
+        return None if reply == b"N" else read_letter(reply)
 
     async def discard(self, key: DeliveryKey) -> bool:
         """Forget a dead letter and remember the event as done; see ``Store.discard``."""
         reply = await self._do(key, "discard", new_token())
-        return bool(reply.value == b"1")
+        return bool(reply == b"1")
 
     async def put(
         self,
@@ -350,7 +360,7 @@ class RedisStore:
         reply = await self._of(delivery.key).run(
             step("put", *given, token, depth, size, delivery.key), may_be_dropped=True
         )
-        result = read_put(reply.value)
+        result = read_put(reply)
         if isinstance(result, Stored):
             self._running().listener.signal(delivery.endpoint)
         return result
@@ -387,7 +397,7 @@ class RedisStore:
             except StoreError as error:
                 failures[look.number] = error
                 continue
-            next_due, rows = reply.value
+            next_due, rows = reply
             taken += [read_taken(row, token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
         if failures and not taken:
@@ -409,32 +419,43 @@ class RedisStore:
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
     ) -> list[Entry]:
         """Return what is in the inbox, oldest first, with empty bodies."""
-        offset = 0.0
         rows: list[Any] = []
         for shard in self._running().shards:
             if endpoint is None:
-                endpoints = (await shard.run(step("endpoints"))).value
+                endpoints = await shard.run(step("endpoints"))
             else:
                 endpoints = [encode(endpoint)]
             for name in endpoints:
                 wanted = (decode(name), *_type_filter(event_type))
                 rows += await listed(shard, "entries", wanted, limit)
-        if rows and self._link["clock"] is None:
-            reply = await self._running().shards[0].run(step("endpoints"))
-            offset = self._clock_offset(reply)
         # By the time they were put, and then in the order of the shard.
         rows.sort(key=lambda row: (float(row[10]), row[11]))
+        offset = self._clock_offset(self._running().shards[0])
         return [read_entry(row, offset) for row in rows[:limit]]
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""
         reply = await self._do(key, "entry")
-        return None if reply.value == b"N" else read_entry(reply.value, self._clock_offset(reply))
+        return None if reply == b"N" else read_entry(reply, self._clock_offset(self._of(key)))
 
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
         reply = await self._do(key, "hasten")
-        return bool(reply.value == b"1")
+        return bool(reply == b"1")
+
+    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
+        """Return what is known of these events; see ``Store.known``."""
+        by_shard: dict[Shard, list[str]] = {}
+        for event_id in dict.fromkeys(event_ids):
+            by_shard.setdefault(self._of(delivery_key(endpoint, event_id)), []).append(event_id)
+        found: dict[str, Known] = {}
+        for shard, ids in by_shard.items():
+            for start in range(0, len(ids), _MOST_LOOKED_UP):
+                some = ids[start : start + _MOST_LOOKED_UP]
+                asked = step("known", *(delivery_key(endpoint, event_id) for event_id in some))
+                reply = await shard.run(asked)
+                found |= read_known(some, reply)
+        return found
 
     async def prune(self) -> int:
         """Remove records whose retention is over, and return how many.
@@ -445,7 +466,7 @@ class RedisStore:
         for shard in self._running().shards:
             cursor = b"0"
             while True:
-                cursor, count = (await shard.run(step("sweep", cursor))).value
+                cursor, count = await shard.run(step("sweep", cursor))
                 removed += int(count)
                 if cursor == b"0":
                     break
@@ -454,16 +475,16 @@ class RedisStore:
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         """Return how much the store holds, of one endpoint or of all."""
         replies = await self._of_all(step("stats", endpoint or ""))
-        numbers = [[read_count(number) for number in reply.value[:4]] for reply in replies]
+        numbers = [[read_count(number) for number in reply[:4]] for reply in replies]
         in_flight, dead, depth, size = (sum(column) for column in zip(*numbers, strict=True))
-        received = [float(reply.value[4]) for reply in replies if reply.value[4]]
+        received = [float(reply[4]) for reply in replies if reply[4]]
         return StoreStats(
             in_flight=in_flight,
             dead=dead,
             depth=depth,
             bytes=size,
             oldest_age=max(0.0, self._clock() - min(received)) if received else None,
-            workers=len({worker for reply in replies for worker in reply.value[5]}),
+            workers=len({worker for reply in replies for worker in reply[5]}),
         )
 
     @property
@@ -477,36 +498,47 @@ class RedisStore:
         """Note an application of an endpoint; see ``RegisteringStore.register``."""
         own = "" if application is None else application.dump()
         asked = step("register", endpoint, REMEMBERED_SECONDS, MOST_REMEMBERED, own)
-        rows = (await self._running().shards[0].run(asked)).value
+        rows = await self._running().shards[0].run(asked)
         return tuple(
             Application.load(text, float(seen))
             for text, seen in zip(rows[::2], rows[1::2], strict=True)
         )
 
+    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
+        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
+        asked = step("tell", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
+        return bool(int(await self._running().shards[0].run(asked)))
+
+    async def follow(self, endpoint: str, place: int | None) -> Activity:
+        """Return what was told after a place; see ``ActivityStore.follow``."""
+        asked = step("follow", endpoint, WATCHED_SECONDS, "" if place is None else str(place))
+        last, lines = await self._running().shards[0].run(asked)
+        return Activity(int(last), tuple(lines))
+
     def _running(self) -> Session:
         if self._session is None or not self._session.is_ours:
             # What belongs to another loop, or to the parent process, cannot even be closed here.
             self._session = Session(
-                self._place, self._bases, self._channel, self.flushes.tell, **self._link
+                self._place, self._bases, self._channel, self.flushes.tell, **self._options
             )
         return self._session
 
-    def _of(self, key: DeliveryKey) -> Batches:
+    def _of(self, key: DeliveryKey) -> Shard:
         """Return the shard of an event."""
         shards = self._running().shards
         return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
 
     def _do(
         self, key: DeliveryKey, name: str, *arguments: str | bytes | float
-    ) -> asyncio.Future[Reply]:
+    ) -> asyncio.Future[Any]:
         return self._of(key).run(step(name, key, *arguments))
 
-    async def _of_all(self, asked: Step) -> list[Reply]:
+    async def _of_all(self, asked: Step) -> list[Any]:
         return await asyncio.gather(*(shard.run(asked) for shard in self._running().shards))
 
-    def _clock_offset(self, reply: Reply) -> float:
-        """Return what a time by the server's clock is shown with, by the clock of this machine."""
-        return 0.0 if self._link["clock"] is not None else self._clock() - reply.now
+    def _clock_offset(self, shard: Shard) -> float:
+        """Return by how much this machine's clock is ahead of that which a shard goes by."""
+        return 0.0 if self._options["clock"] is not None else self._clock() - shard.now
 
 
 def _either(name: str, given: Any, options: dict[str, Any], usual: Any) -> Any:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from ...errors import StoreError
 from ...verification.loggers import get_logger
 from ..values import Token
-from .batches import Batches, Reply
 from .codec import step
+from .shard import Shard
 
 __all__ = ["Look", "Looks", "TakeNumbers"]
 
@@ -72,7 +73,7 @@ class Looks:
         self._silent: frozenset[int] = frozenset()
 
     async def look(
-        self, shards: Sequence[Batches], endpoint: str, worker: str, token: Token, number: int
+        self, shards: Sequence[Shard], endpoint: str, worker: str, token: Token, number: int
     ) -> list[Look]:
         """Return what the shards that answer have; the longest due first.
 
@@ -99,7 +100,7 @@ class Looks:
         answers = {n: task.result() for n, task in enumerate(tasks) if n not in failures}
         looks = [
             Look(n, float(due) if due else None, is_repeat == b"1")
-            for n, (due, is_repeat) in ((n, reply.value) for n, reply in answers.items())
+            for n, (due, is_repeat) in answers.items()
         ]
         return sorted(looks, key=lambda look: look.next_due or 0.0)
 
@@ -119,10 +120,10 @@ class Looks:
             _log.info("workers take from all shards again")
 
 
-def _has_answered(task: asyncio.Future[Reply]) -> bool:
+def _has_answered(task: asyncio.Future[Any]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _failure_of(task: asyncio.Future[Reply]) -> BaseException:
+def _failure_of(task: asyncio.Future[Any]) -> BaseException:
     error = task.exception() if task.done() and not task.cancelled() else None
     return error or StoreError("no answer in time")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -150,6 +151,12 @@ def _one(
 
 def _check(connection_class: type[AbstractConnection], settings: dict[str, Any]) -> None:
     """Find out now, by a connection that is not opened, whether redis-py knows all options."""
+    known = [*_OWN, *_parameters(connection_class)]
+    for name in sorted(settings):
+        if name not in known:
+            likely = get_close_matches(name.lower(), known, n=1)
+            hint = f"; did you mean {likely[0]!r}?" if likely else ""
+            raise _UnusableError(f"unknown option {name!r}{hint}")
     try:
         connection_class(**bounded(settings))
     except (TypeError, RedisError):

@@ -1,4 +1,4 @@
-"""What waits together is done together: one transaction, few statements, one answer to the loop.
+"""What waits together is done together: one transaction, few statements, one answer to each loop.
 
 No call is answered before the commit, and none fails for a neighbour's fault. Calls about one event
 take effect in the order they were made.
@@ -8,117 +8,94 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Self, TypeVar
 
 import apsw
 
 from ...errors import StoreError
+from ..contract import Flushes
 from ..values import DeliveryKey
 from .file import MovedError, OpenFile
 
-__all__ = ["Bulk", "CallT", "Job", "Step", "answer", "commit", "fail"]
+__all__ = ["DroppableStep", "Job", "Step", "answer", "commit", "fail"]
 
 T = TypeVar("T")
-Step: TypeAlias = Callable[[apsw.Connection], T]
 
 # Errors that one step can cause by itself; whatever else fails, fails for every step alike.
 _STEP_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError)
 
 
-class _Call(Protocol):
-    @property
-    def key(self) -> DeliveryKey: ...
+class Job(Generic[T]):
+    """What a caller waits for, done within a transaction.
 
-
-CallT = TypeVar("CallT", bound=_Call)
-_CallT_contra = TypeVar("_CallT_contra", bound=_Call, contravariant=True)
-_T_co = TypeVar("_T_co", covariant=True)
-
-
-class Bulk(Protocol[_CallT_contra, _T_co]):
-    """Does calls of one kind, each about the event of its ``key``: one of them, or many at once."""
-
-    def one(self, connection: apsw.Connection, call: _CallT_contra) -> _T_co:
-        """Do one call."""
-        ...
-
-    def many(
-        self, connection: apsw.Connection, calls: Sequence[_CallT_contra]
-    ) -> Mapping[int, _T_co]:
-        """Do calls about different events, and return what came of each, by its place.
-
-        Those that are left out are done one by one after that.
-        """
-        ...
-
-
-class Job:
-    """What somebody waits for: a step, or a call that is done together with others of its kind.
+    It may be done twice if a neighbour's error undid the batch; it must only read and write the
+    database. It may raise StoreError before it has written anything.
 
     Args:
-        loop: where the caller waits.
-        future: what it waits for.
-        may_be_dropped: leave it out if the caller is gone before its turn.
-        may_be_lost: a power cut soon after it may undo it.
-        step: what to do.
-        bulk: what does the call, in place of a step.
-        call: what ``bulk`` is to do.
+        flushes: who is told that it is done: those of the store that was called.
 
     Attributes:
-        outcome: what it has returned.
+        future: what the caller waits for.
+        outcome: what comes of it.
         error: what it has raised, or why it was not done.
         committed: whether it is, though others of its batch are not.
+        key: the event it is about, if it can be done together with others of its class.
+        may_be_dropped: leave it out if the caller is gone before its turn: a claim that nobody
+            waits for would have no owner, while a completion is a fact all the same.
+        may_be_lost: do not wait for the disk on its account. Every process sees what it did at
+            once, and it outlives them; a power cut before the next commit that waits undoes it.
 
     """
 
-    __slots__ = (
-        "bulk",
-        "call",
-        "committed",
-        "error",
-        "future",
-        "loop",
-        "may_be_dropped",
-        "may_be_lost",
-        "outcome",
-        "step",
-    )
+    __slots__ = ("committed", "error", "flushes", "future", "key", "outcome")
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[Any],
-        may_be_dropped: bool = False,
-        may_be_lost: bool = False,
-        step: Step[Any] | None = None,
-        bulk: Bulk[Any, Any] | None = None,
-        call: Any = None,
-    ) -> None:
-        self.loop = loop
-        self.future = future
-        self.may_be_dropped = may_be_dropped
-        self.may_be_lost = may_be_lost
-        self.step = step
-        self.bulk = bulk
-        self.call = call
-        self.outcome: Any = None
+    may_be_dropped = False
+    may_be_lost = False
+
+    outcome: T
+    future: asyncio.Future[T]
+
+    def __init__(self, flushes: Flushes, key: DeliveryKey | None = None) -> None:
+        self.flushes = flushes
+        self.key = key
         self.error: BaseException | None = None
         self.committed = False
 
     def do(self, connection: apsw.Connection) -> None:
         """Do it, on its own."""
-        try:
-            if self.bulk is not None:
-                self.outcome = self.bulk.one(connection, self.call)
-            elif self.step is not None:
-                self.outcome = self.step(connection)
-        except StoreError as error:
-            self.error = error
+        raise NotImplementedError
+
+    @classmethod
+    def do_all(cls, connection: apsw.Connection, jobs: Sequence[Self]) -> Iterable[Self]:  # noqa: ARG003 - for subclasses
+        """Do many, about different events; return those that are left to be done one by one."""
+        return jobs
 
 
-def commit(file: OpenFile, batch: Sequence[Job]) -> None:
+class Step(Job[T]):
+    """A job that is like no other."""
+
+    __slots__ = ("_step",)
+
+    def __init__(self, flushes: Flushes, step: Callable[[apsw.Connection], T]) -> None:
+        super().__init__(flushes)
+        self._step = step
+
+    def do(self, connection: apsw.Connection) -> None:
+        """Do it."""
+        self.outcome = self._step(connection)
+
+
+class DroppableStep(Step[T]):
+    """A step that is left out if the caller is gone before its turn."""
+
+    __slots__ = ()
+
+    may_be_dropped = True
+
+
+def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
     """Do what the jobs ask for in one transaction, or at a step's fault in one for each."""
     try:
         _transact(file, batch)
@@ -137,63 +114,63 @@ def commit(file: OpenFile, batch: Sequence[Job]) -> None:
                 job.error = StoreError(f"the SQLite store refused a record: {own_error}")
 
 
-def fail(batch: Sequence[Job], error: BaseException) -> None:
+def fail(batch: Sequence[Job[Any]], error: BaseException) -> None:
     """Note why nothing was done of what is not committed."""
     for job in batch:
         if not job.committed:
             job.error = job.error or error
 
 
-def answer(batch: Sequence[Job], also: Callable[[], None]) -> None:
-    """Tell the callers, in one call for each of their loops, and do something else in one."""
-    by_loop: defaultdict[asyncio.AbstractEventLoop, list[Job]] = defaultdict(list)
+def answer(batch: Sequence[Job[Any]], seconds: float) -> None:
+    """Tell the callers, in one call for each of their loops, and who counts flushes."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[Job[Any]]] = defaultdict(list)
     for job in batch:
-        by_loop[job.loop].append(job)
+        by_loop[job.future.get_loop()].append(job)
     for loop, jobs in by_loop.items():
         with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_resolve, jobs, also)
-        also = _nothing
+            loop.call_soon_threadsafe(_resolve, jobs, seconds)
 
 
 def _fails_for_all(error: Exception) -> bool:
     return isinstance(error, apsw.Error | MovedError) and not isinstance(error, _STEP_ERRORS)
 
 
-def _transact(file: OpenFile, batch: Sequence[Job]) -> None:
+def _transact(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
     connection = file.connection
     with file.transaction():
-        together: dict[Bulk[Any, Any], list[Job]] = {}
+        together: dict[type[Job[Any]], list[Job[Any]]] = {}
         keys: set[DeliveryKey] = set()
         for job in batch:
             if job.may_be_dropped and job.future.cancelled():
                 continue
-            if job.bulk is not None and job.call.key not in keys:
-                keys.add(job.call.key)
-                together.setdefault(job.bulk, []).append(job)
+            if job.key is not None and job.key not in keys:
+                keys.add(job.key)
+                together.setdefault(type(job), []).append(job)
                 continue
             # It may be about an event that comes before it.
             _do_together(connection, together)
             together.clear()
             keys.clear()
-            job.do(connection)
+            _do(connection, job)
         _do_together(connection, together)
 
 
-def _do_together(connection: apsw.Connection, together: Mapping[Bulk[Any, Any], list[Job]]) -> None:
-    for bulk, jobs in together.items():
-        outcomes = bulk.many(connection, [job.call for job in jobs])
-        for place, job in enumerate(jobs):
-            if place in outcomes:
-                job.outcome = outcomes[place]
-            else:
-                job.do(connection)
+def _do_together(
+    connection: apsw.Connection, together: Mapping[type[Job[Any]], list[Job[Any]]]
+) -> None:
+    for kind, jobs in together.items():
+        for job in kind.do_all(connection, jobs):
+            _do(connection, job)
 
 
-def _nothing() -> None:
-    """Be what a loop has to do besides, once another one does it."""
+def _do(connection: apsw.Connection, job: Job[Any]) -> None:
+    try:
+        job.do(connection)
+    except StoreError as error:
+        job.error = error
 
 
-def _resolve(jobs: Sequence[Job], also: Callable[[], None]) -> None:
+def _resolve(jobs: Sequence[Job[Any]], seconds: float) -> None:
     for job in jobs:
         if job.future.done():
             continue
@@ -201,4 +178,6 @@ def _resolve(jobs: Sequence[Job], also: Callable[[], None]) -> None:
             job.future.set_exception(job.error)
         else:
             job.future.set_result(job.outcome)
-    also()  # before the callers go on; should it fail, they have their answers
+    # Before the callers go on; should a listener fail, they have their answers.
+    for flushes, calls in Counter(job.flushes for job in jobs).items():
+        flushes.tell(calls, seconds)

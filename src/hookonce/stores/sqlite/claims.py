@@ -8,7 +8,7 @@ that ends later than it lasts is one from before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import ceil
 from typing import Any, TypeAlias, TypeVar, cast
@@ -20,8 +20,8 @@ from ...errors import StoreError
 from .. import life
 from ..contract import check_retention
 from ..life import Moment, Queued, Record
-from ..values import DeadLetter, Delivery, DeliveryKey
-from .records import COLUMNS, digest_of, dump_history, dump_names, load_record
+from ..values import DeadLetter, Delivery, DeliveryKey, Known
+from .records import COLUMNS, digest_of, dump_history, dump_names, execute_rows, load_record
 
 __all__ = ["LIVE", "Claims", "LifeStep"]
 
@@ -32,21 +32,36 @@ LifeStep: TypeAlias = Callable[[Record, Moment], tuple[T, Record]]
 _READ = f"""
 SELECT q.token, q.due, q.delay, d.expires, {COLUMNS}
 FROM (SELECT ?1 AS key) LEFT JOIN attempts AS a USING (key) LEFT JOIN dead AS l USING (key)
-LEFT JOIN inbox AS q USING (key) LEFT JOIN done AS d USING (key)
+LEFT JOIN entries AS q USING (key) LEFT JOIN done AS d USING (key)
 """
 _WRITE_ATTEMPT = """
 INSERT OR REPLACE INTO attempts
     (key, endpoint, token, until, lease, attempt, finished, owed, history, expires)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_FINISH = "INSERT OR REPLACE INTO done VALUES (?, ?)"
+# COMPLETE of every state: FREE.complete, CLAIMED.complete and so on.
+# REPLACE would copy each page before it changes it, to be able to undo rows that conflict.
+_FINISH = """
+INSERT OR IGNORE INTO done SELECT column1, ?1 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
+"""
+_FINISH_AGAIN = "UPDATE done SET expires = ?1 WHERE key IN ({rows})"
+_FORGET = tuple(f"DELETE FROM {table} WHERE key IN ({{rows}})" for table in ("attempts", "dead"))
 _FORGET_ATTEMPT = "DELETE FROM attempts WHERE key = ?"
-_FORGET_DEAD = "DELETE FROM dead WHERE key = ?"
-_FORGET_WAITING = "DELETE FROM inbox WHERE key = ?"
-_SCHEDULE = "UPDATE inbox SET due = ?, delay = ? WHERE key = ?"
+# What each endpoint holds is counted as it changes, so that a put need not count.
+_COUNT_OUT = """
+UPDATE inbox_sizes SET depth = depth - events, bytes = bytes - size FROM (
+    SELECT endpoint AS held_by, count(*) AS events, sum(size) AS size
+    FROM entries WHERE key IN ({rows}) GROUP BY endpoint
+) WHERE endpoint = held_by
+"""
+_LEAVE_INBOX = (
+    "DELETE FROM inbox_bodies WHERE id IN (SELECT id FROM entries WHERE key IN ({rows}))",
+    "DELETE FROM entries WHERE key IN ({rows})",
+)
+_SCHEDULE = "UPDATE entries SET due = ?, delay = ? WHERE key = ?"
 _WAITING = """
 SELECT endpoint, event_id, event_type, received_at, body
-FROM inbox JOIN inbox_bodies USING (id) WHERE key = ?
+FROM entries JOIN inbox_bodies USING (id) WHERE key = ?
 """
 _ADD_LETTER = """
 INSERT INTO dead (endpoint, event_id, event_type, received_at, body,
@@ -132,6 +147,10 @@ class Claims:
         queued = None if row[0] is None else Queued(*row[:3])
         return load_record(row[4:], queued, row[3])
 
+    def known(self, connection: apsw.Connection, key: DeliveryKey) -> Known | None:
+        """Return what is known of an event."""
+        return life.known_as(self.read(connection, digest_of(key)), self.moment())
+
     def _write(
         self,
         connection: apsw.Connection,
@@ -142,7 +161,7 @@ class Claims:
         delivery: Delivery | None,
     ) -> None:
         if record.done_until > known.done_until:  # a row that is over may still be there
-            self.finish(connection, key)
+            self.finish(connection, [(digest,)])
             return
         names = dump_names(record.finished), dump_names(record.owed), dump_history(record.history)
         if record.letter is not None:
@@ -161,16 +180,26 @@ class Claims:
             attempt = (*record[:4], *names, record.expires)
             connection.execute(_WRITE_ATTEMPT, (digest, key.partition(":")[0], *attempt))
         if record.queued is None and known.queued is not None:
-            connection.execute(_FORGET_WAITING, (digest,))
+            self.leave_inbox(connection, [(digest,)])
         elif record.queued is not None and record.queued != known.queued:
             connection.execute(_SCHEDULE, (*record.queued[1:], digest))
 
-    def finish(self, connection: apsw.Connection, key: DeliveryKey) -> None:
-        """Record that the event is handled; ``life.complete`` of every state."""
-        digest = digest_of(key)
-        connection.execute(_FINISH, (digest, self.expires()))
-        for forget in (_FORGET_ATTEMPT, _FORGET_WAITING, _FORGET_DEAD):
-            connection.execute(forget, (digest,))
+    def leave_inbox(self, connection: apsw.Connection, digests: Sequence[tuple[bytes]]) -> None:
+        """Take events out of the inbox, with their bodies; those that are in it."""
+        execute_rows(connection, _COUNT_OUT, (), digests)
+        if connection.changes():
+            for forget in _LEAVE_INBOX:
+                execute_rows(connection, forget, (), digests)
+
+    def finish(self, connection: apsw.Connection, digests: Sequence[tuple[bytes]]) -> None:
+        """Record that events are handled; ``life.complete`` of every state."""
+        expires = self.expires()
+        execute_rows(connection, _FINISH, (expires,), digests)
+        if connection.changes() < len(digests):
+            execute_rows(connection, _FINISH_AGAIN, (expires,), digests)
+        for forget in _FORGET:
+            execute_rows(connection, forget, (), digests)
+        self.leave_inbox(connection, digests)
 
     def letters(
         self,

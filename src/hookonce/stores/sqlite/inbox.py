@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import apsw
 
 from .. import life
-from ..contract import WORKER_SECONDS
+from ..contract import WORKER_SECONDS, Flushes
 from ..values import (
     Batch,
     Claimed,
@@ -30,11 +30,11 @@ from ..values import (
     Token,
     delivery_key,
 )
-from .bulk import execute_rows
+from .batch import Job
 from .claims import LIVE, Claims
-from .records import digest_of, load_history, load_names
+from .records import digest_of, execute_rows, load_history, load_names
 
-__all__ = ["BulkPuts", "InboxTable", "Put", "Sizes"]
+__all__ = ["InboxTable", "Put", "Sizes"]
 
 # A worker that has nothing to do is written down again this often, and no more: each time is an
 # fsync.
@@ -42,13 +42,13 @@ _SEEN_AGAIN_SECONDS = WORKER_SECONDS / 3
 
 _SIZE = "SELECT depth, bytes FROM inbox_sizes WHERE endpoint = ?"
 _PUT = """
-INSERT INTO inbox (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
+INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 """
 _PUT_BODY = "INSERT INTO inbox_bodies VALUES (?, ?)"
 # FREE.put of what is new.
 _PUT_NEW = """
-INSERT INTO inbox (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
+INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
 SELECT column1, column2, column3, column4, column5, column6, column7, ?1, 0
 FROM (VALUES {rows})
 WHERE column1 IS NOT NULL
@@ -59,42 +59,48 @@ ON CONFLICT (key) DO NOTHING
 """
 _PUT_BODIES = """
 INSERT INTO inbox_bodies
-SELECT id, column3 FROM (VALUES {rows}) CROSS JOIN inbox ON key = column1 WHERE token = column2
+SELECT id, column3 FROM (VALUES {rows}) CROSS JOIN entries ON key = column1 WHERE token = column2
 ON CONFLICT (id) DO NOTHING
 """
+# Of what was put in now, from that row on.
+_COUNT_IN = """
+INSERT INTO inbox_sizes
+SELECT endpoint, count(*), sum(size) FROM entries WHERE id >= ? GROUP BY endpoint
+ON CONFLICT (endpoint) DO UPDATE SET depth = depth + excluded.depth, bytes = bytes + excluded.bytes
+"""
 _PUT_WITH = """
-SELECT key FROM (VALUES {rows}) CROSS JOIN inbox ON key = column1 WHERE token = column2
+SELECT key FROM (VALUES {rows}) CROSS JOIN entries ON key = column1 WHERE token = column2
 """
 _DUE = """
 SELECT id, event_id, event_type, received_at, body
-FROM inbox JOIN inbox_bodies USING (id)
+FROM entries JOIN inbox_bodies USING (id)
 WHERE endpoint = ? AND due <= ? ORDER BY due, id LIMIT ?
 """
 _TAKEN_BEFORE = """
 SELECT id, event_id, event_type, received_at, body
-FROM inbox JOIN inbox_bodies USING (id)
+FROM entries JOIN inbox_bodies USING (id)
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
-_NEXT_DUE = "SELECT min(due) FROM inbox WHERE endpoint = ?"
+_NEXT_DUE = "SELECT min(due) FROM entries WHERE endpoint = ?"
 # WAITING.take of what waits for the first time.
 _TAKE_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
-SELECT key, endpoint, ?1, ?2 + ?3, ?3, 1, '', '', ?4 FROM inbox
+SELECT key, endpoint, ?1, ?2 + ?3, ?3, 1, '', '', ?4 FROM entries
 WHERE id IN ({rows})
-  AND NOT EXISTS (SELECT 1 FROM done WHERE key = inbox.key)
-  AND NOT EXISTS (SELECT 1 FROM dead WHERE key = inbox.key)
+  AND NOT EXISTS (SELECT 1 FROM done WHERE key = entries.key)
+  AND NOT EXISTS (SELECT 1 FROM dead WHERE key = entries.key)
 ON CONFLICT (key) DO NOTHING
 """
 # One that had the same token before is no new one.
 _TAKEN_NOW = """
-SELECT id FROM inbox CROSS JOIN attempts USING (key)
+SELECT id FROM entries CROSS JOIN attempts USING (key)
 WHERE id IN ({rows})
   AND attempts.token = ?1 AND until = ?2 + ?3 AND lease = ?3 AND attempt = 1 AND finished = ''
 """
-_SCHEDULE_ALL = "UPDATE inbox SET due = ?1, delay = ?2 WHERE id IN ({rows})"
+_SCHEDULE_ALL = "UPDATE entries SET due = ?1, delay = ?2 WHERE id IN ({rows})"
 # Uptime has begun anew, or a caller's own clock was set back.
 _PULL_FORWARD = """
-UPDATE inbox SET due = ?1 + delay WHERE due > ?1 + delay;
+UPDATE entries SET due = ?1 + delay WHERE due > ?1 + delay;
 UPDATE attempts SET until = ?1 + lease WHERE until > ?1 + lease;
 """
 _WORKER = "SELECT seen, token, taken FROM workers WHERE worker = ?"
@@ -112,13 +118,13 @@ WHERE ?1 IS NULL OR endpoint = ?1
 """
 # Rows are numbered as they arrive, and the first of them has waited longest.
 _OLDEST = """
-SELECT received_at FROM inbox WHERE ?1 IS NULL OR endpoint = ?1 ORDER BY id LIMIT 1
+SELECT received_at FROM entries WHERE ?1 IS NULL OR endpoint = ?1 ORDER BY id LIMIT 1
 """
 _ENTRY = f"""
 SELECT i.endpoint, event_id, event_type, received_at, {{body}},
        due, coalesce({LIVE}, 0), coalesce(attempt, 0), finished, coalesce(history, ''),
        coalesce(owed, '')
-FROM inbox AS i LEFT JOIN attempts USING (key)
+FROM entries AS i LEFT JOIN attempts USING (key)
 """
 
 # What one take hands over at the most, beside its first event: it holds the file meanwhile. Of puts
@@ -140,16 +146,6 @@ class Sizes(NamedTuple):
     workers: int
 
 
-class Put(NamedTuple):
-    """A call of ``InboxStore.put``."""
-
-    key: DeliveryKey
-    delivery: Delivery
-    token: Token
-    max_depth: int | None
-    max_bytes: int | None
-
-
 class InboxTable:
     """Reads and writes the inbox; every method runs within the caller's transaction.
 
@@ -159,12 +155,12 @@ class InboxTable:
     """
 
     def __init__(self, claims: Claims) -> None:
-        self._claims = claims
+        self.claims = claims
         self._last_uptime: float | None = None
 
     def looked(self) -> None:
         """Note that a look at the inbox was committed: uptime may begin anew only after now."""
-        self._last_uptime = self._claims.uptime()
+        self._last_uptime = self.claims.uptime()
 
     def put(
         self,
@@ -176,8 +172,8 @@ class InboxTable:
     ) -> PutResult:
         """Store a delivery; see ``InboxStore.put``."""
         digest, size = digest_of(delivery.key), len(delivery.body)
-        known = self._claims.read(connection, digest)
-        result, record = life.put(known, self._claims.moment(), token)
+        known = self.claims.read(connection, digest)
+        result, record = life.put(known, self.claims.moment(), token)
         if record.queued is None or known.queued is not None:
             return result
         if not self.has_room(connection, delivery.endpoint, 1, size, max_depth, max_bytes):
@@ -195,6 +191,7 @@ class InboxTable:
             ),
         ).get
         connection.execute(_PUT_BODY, (cast("int", row), delivery.body))
+        connection.execute(_COUNT_IN, (cast("int", row),))
         return Stored()
 
     def take(
@@ -207,7 +204,7 @@ class InboxTable:
         token: Token,
     ) -> Batch:
         """Claim events that are due; see ``InboxStore.take``."""
-        now = self._claims.uptime()
+        now = self.claims.uptime()
         if self._last_uptime is None or now < self._last_uptime:
             connection.execute(_PULL_FORWARD, (now, now))
         seen, last_token, last_ids = self._worker(connection, worker)
@@ -229,7 +226,7 @@ class InboxTable:
             if row[0] in new:
                 claim = Claimed(key, token, 1, _NONE, lease)
             else:
-                claim = self._claims.step(
+                claim = self.claims.step(
                     connection, key, partial(step, key=key, token=token, lease=lease)
                 )
             if claim is not None:
@@ -245,10 +242,10 @@ class InboxTable:
         self, connection: apsw.Connection, due: Sequence[_Row], token: Token, lease: float
     ) -> Collection[int]:
         """Claim the events that have not been tried yet, and return which rows they are."""
-        now = self._claims.uptime()
+        now = self.claims.uptime()
         rows = [(row[0],) for row in due]
         claim = (token, now, lease)
-        execute_rows(connection, _TAKE_NEW, (*claim, self._claims.expires()), rows)
+        execute_rows(connection, _TAKE_NEW, (*claim, self.claims.expires()), rows)
         if connection.changes() < len(rows):
             rows = list(execute_rows(connection, _TAKEN_NOW, claim, rows))
         if rows:
@@ -267,22 +264,22 @@ class InboxTable:
             "WHERE (?2 IS NULL OR i.endpoint = ?2) AND (?3 IS NULL OR event_type = ?3)"
             " ORDER BY i.id LIMIT ?4"
         )
-        bindings = (self._claims.uptime(), endpoint, event_type, limit)
+        bindings = (self.claims.uptime(), endpoint, event_type, limit)
         return [self._entry(row) for row in connection.execute(query, bindings)]
 
     def entry(self, connection: apsw.Connection, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""
         body = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
         query = _ENTRY.format(body=body) + "WHERE key = ?2"
-        row = connection.execute(query, (self._claims.uptime(), digest_of(key))).fetchone()
+        row = connection.execute(query, (self.claims.uptime(), digest_of(key))).fetchone()
         return None if row is None else self._entry(row)
 
     def sizes(self, connection: apsw.Connection, endpoint: str | None) -> Sizes:
         """Return how much waits, for how long, and how many work on it."""
         depth, size = cast("tuple[int, int]", connection.execute(_SIZES, (endpoint,)).get)
         oldest = cast("float | None", connection.execute(_OLDEST, (endpoint,)).get)
-        age = None if oldest is None else max(0.0, self._claims.clock() - oldest)
-        bindings = (self._claims.uptime(), WORKER_SECONDS, endpoint)
+        age = None if oldest is None else max(0.0, self.claims.clock() - oldest)
+        bindings = (self.claims.uptime(), WORKER_SECONDS, endpoint)
         workers = cast("int", connection.execute(_WORKERS, bindings).get)
         return Sizes(depth, size, age, workers)
 
@@ -312,7 +309,7 @@ class InboxTable:
         delivery, (due, in_flight, attempts, finished, history, owed) = row[:5], row[5:]
         return Entry(
             delivery=Delivery(*delivery),
-            due_at=self._claims.moment().unix_time(due),
+            due_at=self.claims.moment().unix_time(due),
             in_flight=bool(in_flight),
             attempts=attempts,
             finished=load_names(finished),
@@ -321,60 +318,82 @@ class InboxTable:
         )
 
 
-class BulkPuts:
-    """Stores new events in three statements: 64 in a third of the time they take one by one."""
+class Put(Job[PutResult]):
+    """A call of ``InboxStore.put``."""
 
-    def __init__(self, claims: Claims, inbox: InboxTable) -> None:
-        self._claims = claims
-        self._inbox = inbox
+    key: DeliveryKey
 
-    def one(self, connection: apsw.Connection, call: Put) -> PutResult:
+    __slots__ = ("delivery", "inbox", "limits", "token")
+
+    def __init__(
+        self,
+        flushes: Flushes,
+        inbox: InboxTable,
+        delivery: Delivery,
+        token: Token,
+        limits: tuple[int | None, int | None],
+    ) -> None:
+        super().__init__(flushes, delivery.key)
+        self.inbox = inbox
+        self.delivery = delivery
+        self.token = token
+        self.limits = limits
+
+    def do(self, connection: apsw.Connection) -> None:
         """Store one delivery, whatever is known of its event."""
-        return self._inbox.put(connection, *call[1:])
+        self.outcome = self.inbox.put(connection, self.delivery, self.token, *self.limits)
 
-    def many(self, connection: apsw.Connection, calls: Sequence[Put]) -> Mapping[int, Stored]:
+    @classmethod
+    def do_all(cls, connection: apsw.Connection, jobs: Sequence[Put]) -> Sequence[Put]:
         """Store those of events that nothing is known of, unless they are too much together."""
-        if not self._fit(connection, calls):
-            return {}
-        digests = [digest_of(call.key) for call in calls]
+        if not cls._fit(connection, jobs):
+            return jobs
+        digests = [digest_of(job.key) for job in jobs]
         rows = [
             (
                 digest,
-                delivery.endpoint,
-                delivery.event_id,
-                delivery.event_type,
-                delivery.received_at,
-                len(delivery.body),
-                token,
+                job.delivery.endpoint,
+                job.delivery.event_id,
+                job.delivery.event_type,
+                job.delivery.received_at,
+                len(job.delivery.body),
+                job.token,
             )
-            for digest, (_, delivery, token, *_) in zip(digests, calls, strict=True)
+            for digest, job in zip(digests, jobs, strict=True)
         ]
-        execute_rows(connection, _PUT_NEW, (self._claims.uptime(),), rows)
-        are_all_new = connection.changes() == len(calls)
+        execute_rows(connection, _PUT_NEW, (jobs[0].inbox.claims.uptime(),), rows)
+        count, last = connection.changes(), connection.last_insert_rowid()
         bodies = [
-            (digest, call.token, call.delivery.body)
-            for digest, call in zip(digests, calls, strict=True)
+            (digest, job.token, job.delivery.body)
+            for digest, job in zip(digests, jobs, strict=True)
         ]
         execute_rows(connection, _PUT_BODIES, (), bodies)
-        if are_all_new:
-            return dict.fromkeys(range(len(calls)), Stored())
-        own = [row[:2] for row in bodies]
-        stored = {digest for (digest,) in execute_rows(connection, _PUT_WITH, (), own)}
-        return {place: Stored() for place, digest in enumerate(digests) if digest in stored}
+        if count:  # each row has the number after the one before it
+            connection.execute(_COUNT_IN, (last - count + 1,))
+        stored = set(digests)
+        if count < len(jobs):
+            own = [row[:2] for row in bodies]
+            stored = {digest for (digest,) in execute_rows(connection, _PUT_WITH, (), own)}
+        left: list[Put] = []
+        for digest, job in zip(digests, jobs, strict=True):
+            if digest in stored:
+                job.outcome = Stored()
+            else:
+                left.append(job)
+        return left
 
-    def _fit(self, connection: apsw.Connection, calls: Sequence[Put]) -> bool:
+    @classmethod
+    def _fit(cls, connection: apsw.Connection, jobs: Sequence[Put]) -> bool:
         """Whether each endpoint has room for all that come for it, by every limit given."""
+        inbox = jobs[0].inbox
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for call in calls:
-            counts[call.delivery.endpoint] += 1
-            sizes[call.delivery.endpoint] += len(call.delivery.body)
-        limits = {(call.delivery.endpoint, call.max_depth, call.max_bytes) for call in calls}
+        for job in jobs:
+            counts[job.delivery.endpoint] += 1
+            sizes[job.delivery.endpoint] += len(job.delivery.body)
         return sizes.total() <= _MOST_BYTES and all(
-            self._inbox.has_room(
-                connection, endpoint, counts[endpoint], sizes[endpoint], max_depth, max_bytes
-            )
-            for endpoint, max_depth, max_bytes in limits
+            inbox.has_room(connection, endpoint, counts[endpoint], sizes[endpoint], *limits)
+            for endpoint, limits in {(job.delivery.endpoint, job.limits) for job in jobs}
         )
 
 

@@ -1,10 +1,15 @@
-"""How keys, names, histories and records are written into SQLite's columns, and read again."""
+"""How keys, names, histories and records are written into SQLite, and read again."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from functools import cache
 from hashlib import blake2b
+from itertools import chain, repeat
 from typing import Any
+
+import apsw
 
 from ..life import Letter, Queued, Record
 from ..values import DeadReason, DeliveryKey, FailedAttempt
@@ -14,6 +19,7 @@ __all__ = [
     "digest_of",
     "dump_history",
     "dump_names",
+    "execute_rows",
     "load_history",
     "load_names",
     "load_record",
@@ -84,3 +90,36 @@ def load_record(
         letter,
         done_until or 0.0,
     )
+
+
+def execute_rows(
+    connection: apsw.Connection,
+    statement: str,
+    constants: Sequence[apsw.SQLiteValue],
+    rows: Sequence[tuple[apsw.SQLiteValue, ...]],
+) -> apsw.Cursor:
+    """Execute a statement over rows of values.
+
+    Args:
+        connection: where.
+        statement: has ``{rows}`` for them, after VALUES or in a list. Rows of NULL can follow them.
+        constants: the values of ?1, ?2 and so on.
+        rows: at least one; for 1,000 of them SQLite takes 31 columns.
+
+    """
+    width = len(rows[0])
+    # Of a power of two, so that few texts have to be compiled.
+    count = 1 << (len(rows) - 1).bit_length()
+    padding = repeat(None, (count - len(rows)) * width)
+    text = _with_rows(statement, len(constants) + 1, count, width)
+    return connection.execute(text, (*constants, *chain.from_iterable(rows), *padding))
+
+
+@cache
+def _with_rows(statement: str, first: int, count: int, width: int) -> str:
+    numbers = range(first, first + count * width)
+    rows = (
+        ", ".join(f"?{number}" for number in numbers[start : start + width])
+        for start in range(0, len(numbers), width)
+    )
+    return statement.format(rows=", ".join(f"({row})" for row in rows))

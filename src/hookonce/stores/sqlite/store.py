@@ -8,15 +8,17 @@ work over network file systems.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import apsw
 
 from ...clock import Clock, system_clock
 from .. import life
+from ..activity import Activity
 from ..applications import Application
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..values import (
@@ -28,27 +30,30 @@ from ..values import (
     Delivery,
     DeliveryKey,
     Entry,
+    Known,
     Ownership,
     PutResult,
     StoreStats,
     Token,
+    delivery_key,
 )
-from .bulk import BulkClaims, BulkCompletions, Claim, Completion
-from .claims import Claims, LifeStep
-from .inbox import BulkPuts, InboxTable, Put
+from .activity import follow, tell
+from .batch import DroppableStep, Step
+from .claiming import Claim, Completion
+from .claims import LifeStep
+from .inbox import Put
 from .register import register
-from .writer import Writer
+from .shared import shared_file
+from .upkeep import PRUNED_TABLES
 
 __all__ = ["SQLiteStore"]
 
 T = TypeVar("T")
 
-# One step of pruning reads this many keys: a few milliseconds in which no claim can run.
-_PRUNE_KEYS = 2_000
-_PRUNE_PAUSE_SECONDS = 0.05
-_PRUNE_INTERVAL_SECONDS = 3_600.0
+# One look into so many records keeps claims waiting for some milliseconds.
+_MOST_LOOKED_UP = 500
 # A worker with nothing to do looks this often whether the file has changed. Such a look asks the
-# system for a file's times and reads nothing; an idle worker takes 0.7 % of a core, as measured.
+# system for a file's times, and reads nothing.
 _LOOK_SECONDS = 0.025
 
 _NONE: frozenset[str] = frozenset()
@@ -56,6 +61,9 @@ _NONE: frozenset[str] = frozenset()
 
 class SQLiteStore:
     """Remembers events in one SQLite file.
+
+    Stores of one process on one file, with one retention and clock, share a connection and a
+    thread, which the last of them closes.
 
     Args:
         path: the file; it is created where it does not exist, its folder is not.
@@ -80,21 +88,16 @@ class SQLiteStore:
     ) -> None:
         path = Path(path).absolute()  # the folder may be changed, and so may a link
         self._clock = clock
-        self._claims = Claims(retention, clock)
-        self._inbox = InboxTable(self._claims)
-        self._bulk_claims = BulkClaims(self._claims)
-        self._bulk_completions = BulkCompletions(self._claims)
-        self._bulk_puts = BulkPuts(self._claims, self._inbox)
+        self._file = shared_file(path, retention, clock)
+        self._claims, self._inbox = self._file.claims, self._file.inbox
         self._looked: dict[str, tuple[int, int] | None] = {}
         self.path = path.resolve()
         self.retention_seconds = retention.total_seconds()
         self.flushes = Flushes()
-        self._writer = Writer(path, self._maintain, self.flushes.tell)
-        self._prune_walk: tuple[str, bytes] | None = None
 
     async def open(self) -> None:
         """Open the file and bring its schema up to date, or raise StoreError."""
-        await self._writer.run(_nothing)
+        await self._run(_nothing)
 
     async def warnings(self) -> tuple[str, ...]:
         """Return nothing, if the file can be used: there are no settings to mend."""
@@ -103,24 +106,18 @@ class SQLiteStore:
 
     async def aclose(self) -> None:
         """Finish what waits and close the file."""
-        await self._writer.aclose()
+        await self._file.writer.leave(self.flushes)
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
-        # No answer rests on a claim: what one does rest on is committed later, and takes the claim
-        # along to the disk. If a power cut comes first, the sender has no answer and repeats the
-        # delivery; it counts them as well. Half the waits are saved: with a disk that takes 5 ms to
-        # sync, a claim and its completion at 64 at once take 119 µs instead of 240.
-        return await self._writer.run_with_others(
-            self._bulk_claims, Claim(key, token, lease), may_be_dropped=True, may_be_lost=True
-        )
+        return await self._file.writer.run(Claim(self.flushes, self._claims, key, token, lease))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
         return await self._step(
             key,
             lambda record, moment: life.replay(record, moment, key, token, lease),
-            may_be_dropped=True,
+            kind=DroppableStep,
         )
 
     async def extend(
@@ -145,7 +142,7 @@ class SQLiteStore:
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
-        await self._writer.run_with_others(self._bulk_completions, Completion(claim.key))
+        await self._file.writer.run(Completion(self.flushes, self._claims, claim.key))
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
@@ -182,25 +179,39 @@ class SQLiteStore:
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first, with empty bodies."""
-        return await self._writer.run(
+        return await self._run(
             lambda connection: self._claims.letters(connection, endpoint, event_type, limit)
         )
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""
-        return await self._writer.run(lambda connection: self._claims.letter(connection, key))
+        return await self._run(lambda connection: self._claims.letter(connection, key))
 
     async def discard(self, key: DeliveryKey) -> bool:
         """Forget a dead letter and remember the event as done; see ``Store.discard``."""
         return await self._step(key, life.discard)
 
+    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
+        """Return what is known of these events; see ``Store.known``."""
+
+        def step(some: Sequence[str], connection: apsw.Connection) -> dict[str, Known]:
+            keys = {event_id: delivery_key(endpoint, event_id) for event_id in some}
+            found = {e: self._claims.known(connection, key) for e, key in keys.items()}
+            return {e: known for e, known in found.items() if known is not None}
+
+        found: dict[str, Known] = {}
+        for start in range(0, len(event_ids), _MOST_LOOKED_UP):
+            some = event_ids[start : start + _MOST_LOOKED_UP]
+            found |= await self._run(partial(step, some))
+        return found
+
     async def prune(self) -> int:
         """Remove records whose retention is over, in small steps, and return how many."""
         removed = 0
-        for table in ("done", "attempts"):
+        for table in PRUNED_TABLES:
             after: bytes | None = b""
             while after is not None:
-                count, after = await self._writer.run(partial(self._prune_step, table, after))
+                count, after = await self._run(partial(self._file.upkeep.prune, table, after))
                 removed += count
         return removed
 
@@ -212,7 +223,7 @@ class SQLiteStore:
             sizes = self._inbox.sizes(connection, endpoint)
             return StoreStats(in_flight=in_flight, dead=dead, **sizes._asdict())
 
-        return await self._writer.run(step)
+        return await self._run(step)
 
     async def put(
         self,
@@ -223,8 +234,8 @@ class SQLiteStore:
         max_bytes: int | None = None,
     ) -> PutResult:
         """Store a delivery durably; see ``InboxStore.put``."""
-        call = Put(delivery.key, delivery, token, max_depth, max_bytes)
-        return await self._writer.run_with_others(self._bulk_puts, call)
+        limits = (max_depth, max_bytes)
+        return await self._file.writer.run(Put(self.flushes, self._inbox, delivery, token, limits))
 
     async def take(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
@@ -232,9 +243,9 @@ class SQLiteStore:
         """Claim events that are due; see ``InboxStore.take``."""
         # Noted before the look at the inbox: what is put after it shows as a change.
         self._looked[endpoint] = self._log_state()
-        batch = await self._writer.run(
+        batch: Batch = await self._run(
             lambda connection: self._inbox.take(connection, limit, lease, endpoint, worker, token),
-            may_be_dropped=True,
+            DroppableStep,
         )
         self._inbox.looked()
         return batch
@@ -271,19 +282,19 @@ class SQLiteStore:
 
     async def retire(self, worker: str) -> None:
         """Forget a worker that ends."""
-        await self._writer.run(lambda connection: self._inbox.retire(connection, worker))
+        await self._run(lambda connection: self._inbox.retire(connection, worker))
 
     async def entries(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
     ) -> list[Entry]:
         """Return what is in the inbox, oldest first, with empty bodies."""
-        return await self._writer.run(
+        return await self._run(
             lambda connection: self._inbox.entries(connection, endpoint, event_type, limit)
         )
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""
-        return await self._writer.run(lambda connection: self._inbox.entry(connection, key))
+        return await self._run(lambda connection: self._inbox.entry(connection, key))
 
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
@@ -298,62 +309,42 @@ class SQLiteStore:
         self, endpoint: str, application: Application | None
     ) -> tuple[Application, ...]:
         """Note an application of an endpoint; see ``RegisteringStore.register``."""
-        return await self._writer.run(
+        return await self._run(
             lambda connection: register(connection, self._clock(), endpoint, application)
         )
 
-    async def _step(
+    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
+        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
+        return await self._run(lambda connection: tell(connection, self._clock(), endpoint, lines))
+
+    async def follow(self, endpoint: str, place: int | None) -> Activity:
+        """Return what was told after a place; see ``ActivityStore.follow``."""
+        return await self._run(
+            lambda connection: follow(connection, self._clock(), endpoint, place)
+        )
+
+    def _step(
         self,
         key: DeliveryKey,
         step: LifeStep[T],
         delivery: Delivery | None = None,
-        *,
-        may_be_dropped: bool = False,
-    ) -> T:
-        return await self._writer.run(
-            lambda connection: self._claims.step(connection, key, step, delivery),
-            may_be_dropped=may_be_dropped,
+        kind: type[Step[T]] = Step,
+    ) -> asyncio.Future[T]:
+        return self._run(
+            lambda connection: self._claims.step(connection, key, step, delivery), kind
         )
+
+    def _run(
+        self, step: Callable[[apsw.Connection], T], kind: type[Step[T]] = Step
+    ) -> asyncio.Future[T]:
+        return self._file.writer.run(kind(self.flushes, step))
 
     def _log_state(self) -> tuple[int, int] | None:
         try:
-            status = self._writer.log.stat()
+            status = self._file.writer.log.stat()
         except OSError:  # not there yet, or not any more
             return None
         return status.st_mtime_ns, status.st_size
-
-    def _prune_step(
-        self, table: str, after: bytes, connection: apsw.Connection
-    ) -> tuple[int, bytes | None]:
-        """Prune the next keys of a table; return how many went, and where to go on, if anywhere."""
-        last = connection.execute(
-            f"SELECT key FROM {table} WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?",
-            (after, _PRUNE_KEYS - 1),
-        ).get
-        # 17 bytes of 0xff sort behind every 16-byte key.
-        upto = b"\xff" * 17 if last is None else last
-        now = self._clock()
-        live = ""
-        if table == "attempts":
-            live = " AND until <= ? AND NOT EXISTS (SELECT 1 FROM inbox WHERE key = attempts.key)"
-        connection.execute(
-            f"DELETE FROM {table} WHERE key > ? AND key <= ? AND expires <= ?{live}",
-            (after, upto, now, *([self._claims.uptime()] if live else [])),
-        )
-        return connection.changes(), cast("bytes | None", last)
-
-    def _maintain(self, connection: apsw.Connection) -> float:
-        """Prune one step further; a whole walk every hour keeps the file from growing."""
-        table, after = self._prune_walk or ("done", b"")
-        _, next_key = self._prune_step(table, after, connection)
-        if next_key is not None:
-            self._prune_walk = (table, next_key)
-        elif table == "done":
-            self._prune_walk = ("attempts", b"")
-        else:
-            self._prune_walk = None
-            return _PRUNE_INTERVAL_SECONDS
-        return _PRUNE_PAUSE_SECONDS
 
 
 def _nothing(_: apsw.Connection) -> None:

@@ -1,4 +1,4 @@
-"""One connection, one thread, and group commit.
+"""One connection, one thread and group commit for a file, shared by the stores on it.
 
 Every step that waits when the thread comes round is run in one transaction and shares one fsync,
 so durability costs a batch what it would cost a single call. A caller is answered only after the
@@ -8,22 +8,22 @@ commit.
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import queue
 import threading
 import time
-import weakref
+from collections import deque
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
 from ...errors import StoreError
 from ...verification.loggers import get_logger
-from .batch import Bulk, CallT, Job, Step, answer, commit, fail
+from ..contract import Flushes
+from .batch import Job, Step, answer, commit, fail
 from .file import GONE, MovedError, OpenFile, log_of
-from .jobs import Jobs
 from .schema import check_owner, migrate
 
 __all__ = ["Maintenance", "Writer"]
@@ -34,6 +34,8 @@ T = TypeVar("T")
 Maintenance: TypeAlias = Callable[[apsw.Connection], float]
 """A small piece of upkeep in its own transaction; returns the seconds until the next."""
 
+# Bounds a batch's transaction to some tens of milliseconds.
+_MOST_STEPS = 1_000
 # Another process may hold the file; a delivery must be answered within about three seconds.
 _BUSY_MILLISECONDS = 2_000
 _WAL_PAUSE_MILLISECONDS = 50
@@ -55,115 +57,142 @@ _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
 )
 
 
+class _Jobs:
+    """What waits for the writer's thread, in order; put there by the loops of any threads.
+
+    The thread is woken once for what is asked in a turn of a loop. Woken by each call, it would
+    take the interpreter's lock in the middle of the turn, and begin a transaction with the first
+    call while the others are still being made.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Job[Any] | None] = deque()
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # Each loop wakes it for itself: another may be held up by what a handler does.
+        self._waking: set[asyncio.AbstractEventLoop] = set()
+        self._is_full = False  # the last batch, so that more may wait
+
+    def put(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Add a job, within its loop."""
+        self._waiting.append(job)
+        # The thread looks at the jobs after it has cleared this, so none is overlooked.
+        if loop not in self._waking:
+            self._waking.add(loop)
+            loop.call_soon(self._wake)
+
+    def close(self) -> None:
+        """Let the thread end once all that waits is done; nothing may be put after that."""
+        self._waiting.append(None)
+        self._wake()
+
+    def next_batch(self, wait: float) -> tuple[list[Job[Any]], bool]:
+        """Return what waits, at the latest after ``wait`` seconds, and whether more may come."""
+        if not self._is_full:
+            # A loop that has ended since has woken nobody; after a while its jobs are done as well.
+            with contextlib.suppress(queue.Empty):
+                self._wakes.get(timeout=wait)
+        self._waking.clear()
+        batch: list[Job[Any]] = []
+        while self._waiting and len(batch) < _MOST_STEPS:
+            job = self._waiting.popleft()
+            if job is None:
+                return batch, False
+            batch.append(job)
+        self._is_full = len(batch) == _MOST_STEPS
+        return batch, True
+
+    def _wake(self) -> None:
+        self._wakes.put(None)
+
+
 class Writer:
     """Runs steps on one SQLite file, in order, each batch of them in one transaction.
 
-    It starts its thread at the first call, and again after ``aclose`` or a fork.
+    It starts its thread at the first call, and ends it when the last of the stores that have called
+    is closed; a later call starts it again, also after a fork. A store is known by its flushes.
+
+    Args:
+        path: the file.
+        maintenance: upkeep, done now and then while the file is open.
+
+    Attributes:
+        log: where the write-ahead log of the file is.
+
     """
 
-    def __init__(
-        self, path: Path, maintenance: Maintenance, flushed: Callable[[int, float], None]
-    ) -> None:
+    def __init__(self, path: Path, maintenance: Maintenance) -> None:
+        self.log = log_of(path)
         self._path = path
-        self._log = log_of(path)
-        self._flushed = flushed
         self._maintenance = maintenance
         self._file: OpenFile | None = None
         self._creates = True
         self._told: set[str] = set()
         self._syncs = True
+        self._begin()
+
+    def _begin(self) -> None:
         self._thread: threading.Thread | None = None
-        self._jobs = Jobs()
+        self._users: set[Flushes] = set()
+        self._jobs = _Jobs()
         self._lock = threading.Lock()
         self._connection_lock = threading.Lock()
-        with _registry:
-            _writers.add(self)
-
-    @property
-    def log(self) -> Path:
-        """Where the write-ahead log of the file is."""
-        return self._log
 
     def before_fork(self) -> None:
         """Close the file: a connection and its locks cannot live in two processes."""
         self._connection_lock.acquire()
         self._close()
 
-    def after_fork(self, *, in_child: bool) -> None:
-        """Go on; in the child with a thread and a queue of its own."""
-        if not in_child:
-            self._connection_lock.release()
-            return
-        # What waited in the queue is the parent's to answer. A fork that came from C, without
-        # before_fork, leaves a connection that must not even be closed here.
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._connection_lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Go on with a thread and a queue of its own; what waits is the parent's to answer."""
+        # A fork that came from C, without before_fork, leaves a connection that must not even be
+        # closed here.
         if self._file is not None:
             _abandoned.append(self._file)
-        self._file = self._thread = None
-        self._jobs = Jobs()
-        self._lock = threading.Lock()
-        self._connection_lock = threading.Lock()
+        self._file = None
+        self._begin()
 
-    def run(self, step: Step[T], *, may_be_dropped: bool = False) -> asyncio.Future[T]:
-        """Return what ``step`` returned, after its transaction has been committed.
-
-        A step may be run twice if a neighbour's error undid the batch; it must only read and write
-        the database. It may raise StoreError before it has written anything.
-
-        Args:
-            step: what to do.
-            may_be_dropped: leave it out if the caller is cancelled before its turn: a claim that
-                nobody waits for would have no owner, while a completion is a fact all the same.
+    def run(self, job: Job[T]) -> asyncio.Future[T]:
+        """Return what comes of a job, after its transaction has been committed.
 
         Raises:
             StoreError: it was not done.
 
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._hand_over(Job(loop, future, may_be_dropped, step=step))
-        return future
-
-    def run_with_others(
-        self,
-        bulk: Bulk[CallT, T],
-        call: CallT,
-        *,
-        may_be_dropped: bool = False,
-        may_be_lost: bool = False,
-    ) -> asyncio.Future[T]:
-        """Return what came of a call; like ``run``, but it is done with others of its kind at once.
-
-        Args:
-            bulk: what does such calls.
-            call: what it is to do.
-            may_be_dropped: as for ``run``.
-            may_be_lost: do not wait for the disk on its account. Every process sees what it did at
-                once, and it outlives them; a power cut before the next commit that waits undoes it.
-
-        Raises:
-            StoreError: it was not done.
-
-        """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._hand_over(Job(loop, future, may_be_dropped, may_be_lost, None, bulk, call))
-        return future
-
-    async def aclose(self) -> None:
-        """Finish what waits, close the file and end the thread."""
+        job.future = loop.create_future()
         with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is None:
-                return
-            self._jobs.close()
-            self._jobs = Jobs()
-        await asyncio.to_thread(thread.join)
-
-    def _hand_over(self, job: Job) -> None:
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._start()
-            self._jobs.put(job)
+            self._users.add(job.flushes)
+            self._jobs.put(job, loop)
+        return job.future
+
+    async def leave(self, user: Flushes) -> None:
+        """Finish what waits; if nobody else uses the file, close it and end the thread."""
+        loop = asyncio.get_running_loop()
+        last = Step(user, _nothing)
+        last.future = loop.create_future()
+        with self._lock:
+            thread = self._thread
+            if thread is None or user not in self._users:
+                return
+            self._users.remove(user)
+            is_used = bool(self._users)
+            if is_used:
+                self._jobs.put(last, loop)
+            else:
+                self._thread = None
+                self._jobs.close()
+                self._jobs = _Jobs()
+        if is_used:
+            with contextlib.suppress(StoreError):
+                await last.future
+        else:
+            await asyncio.to_thread(thread.join)
 
     def _start(self) -> None:
         thread = threading.Thread(
@@ -178,7 +207,15 @@ class Writer:
             raise StoreError(f"the SQLite store cannot start its thread: {error}") from error
         self._thread = thread
 
-    def _work(self, jobs: Jobs) -> None:
+    def _work(self, jobs: _Jobs) -> None:
+        try:
+            self._serve(jobs)
+        finally:
+            with self._lock:
+                if self._jobs is jobs:  # it was not closed: something has ended the thread
+                    self._thread = None
+
+    def _serve(self, jobs: _Jobs) -> None:
         next_maintenance = time.monotonic() + _FIRST_MAINTENANCE_SECONDS
         more_may_come = True
         while more_may_come:
@@ -187,14 +224,14 @@ class Writer:
             with self._connection_lock:
                 started = time.monotonic()
                 self._do(batch)
-                answer(batch, partial(self._flushed, len(batch), time.monotonic() - started))
+                answer(batch, time.monotonic() - started)
                 if time.monotonic() >= next_maintenance:
                     next_maintenance = time.monotonic() + self._maintain()
         with self._connection_lock:
             self._close()
             self._creates = True
 
-    def _do(self, batch: list[Job]) -> None:
+    def _do(self, batch: list[Job[Any]]) -> None:
         if not batch and (self._file is None or self._file.is_in_place):
             return
         try:
@@ -215,7 +252,7 @@ class Writer:
                 _log.warning("the SQLite store %r can be used again", str(self._path))
                 self._told.clear()
 
-    def _fail(self, batch: list[Job], moved: MovedError) -> None:
+    def _fail(self, batch: list[Job[Any]], moved: MovedError) -> None:
         """Refuse what did not go into the file at the path, and make way for the one there."""
         error = self._failed(str(moved), moved)
         fail(batch, error)
@@ -229,7 +266,7 @@ class Writer:
         file = OpenFile(self._path, _prepare, creates=self._creates)
         self._creates = False
         self._syncs = True
-        self._log = file.log
+        self.log = file.log
         return file
 
     def _sync_commits(self, connection: apsw.Connection, syncs: bool) -> None:
@@ -311,30 +348,8 @@ def _use_write_ahead_log(connection: apsw.Connection) -> None:
     connection.set_busy_timeout(_BUSY_MILLISECONDS)
 
 
-_registry = threading.Lock()
-_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
-_closed_for_fork: list[Writer] = []
+def _nothing(_: apsw.Connection) -> None:
+    """Do nothing: what was asked before it is done by then."""
+
+
 _abandoned: list[OpenFile] = []
-
-
-def _before_fork() -> None:
-    _registry.acquire()  # no writer comes into being until the fork is over
-    _closed_for_fork.extend(_writers)
-    for writer in _closed_for_fork:
-        writer.before_fork()
-
-
-def _after_fork(*, in_child: bool) -> None:
-    # A fork from C comes here, in the child, without having been announced.
-    for writer in _closed_for_fork or list(_writers):
-        writer.after_fork(in_child=in_child)
-    _closed_for_fork.clear()
-    if _registry.locked():
-        _registry.release()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=partial(_after_fork, in_child=False),
-    after_in_child=partial(_after_fork, in_child=True),
-)

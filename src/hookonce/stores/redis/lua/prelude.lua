@@ -14,14 +14,14 @@
 --   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last looked into
 --   BASE:x:<endpoint>  zset: its letters by the time buried; BASE:x of all endpoints
 --   BASE:p:<endpoint>  zset: the applications that receive there by the time seen, in the first shard
+--   BASE:g:<endpoint>  string: somebody looks at its activity; BASE:h:<endpoint> list: what was told of it, and
+--                      BASE:j:<endpoint> how many lines that were in all; in the first shard
 -- Of the shard: BASE:e endpoints that have an inbox, BASE:v live claims by their end, BASE:w workers
 -- by the time seen, BASE:y their endpoints, BASE:r:<worker> list: the number and token of its last take, and what
 -- that took, BASE:s a counter that breaks ties, BASE:t a mark to wait for.
 --
--- Every event that is known has a record, so that the usual claim is one SET NX, the usual put a GET
--- and an MSET, and a completion one SET GET. With a key for each state of an event, and hashes, the
--- server took twice as long: a claim 12 µs, now 6; put 17 and 10, take 20 and 12, completion 9 and 5
--- (of an entry 16 and 9), in calls of 32 steps.
+-- Every event that is known has one packed record, so that the usual claim is one SET NX, the usual put
+-- a GET and an MSET, and a completion one SET GET: every further command costs the server as much again.
 --
 -- What a step answers, and what becomes of the event, is written in life.py; the rows of its table
 -- that a line stands for are named beside it, as FREE.claim.
@@ -46,7 +46,7 @@ local latest_end = nil
 local to_wake = {}
 
 -- Lua's own conversion would cut a time to 14 digits. Most steps of a call write the same few times
--- and expiries, and to write one takes 0.5 µs.
+-- and expiries, so that each is converted once.
 local texts = {}
 local function text(number)
   local known = texts[number]

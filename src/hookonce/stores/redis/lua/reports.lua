@@ -39,6 +39,27 @@ function ops.stats(arg)
     oldest and text(oldest) or '', workers}
 end
 
+-- keys: of each what is known, as one letter, or ''
+function ops.known(arg)
+  local found = {}
+  for number, key in ipairs(arg) do
+    local record, known = record_of(key), ''
+    if record and record.done_until then
+      known = 'D'
+    elseif is_visible(record) then
+      known = 'X'
+    elseif record and record.endpoint then
+      known = 'W'
+    elseif is_live(record) then
+      known = 'F'
+    elseif record and record.attempt > 0 and now < record.expires then
+      known = 'A'
+    end
+    found[number] = known
+  end
+  return found
+end
+
 -- endpoint, seconds and number remembered, application or '': all that are known, with when they were seen
 function ops.register(arg)
   local name, own = base .. ':p:' .. arg[1], arg[4]
@@ -50,6 +71,31 @@ function ops.register(arg)
     redis.call('PEXPIRE', name, milliseconds(tonumber(arg[2])))
   end
   return redis.call('ZRANGEBYSCORE', name, '(' .. since, '+inf', 'WITHSCORES')
+end
+
+-- endpoint, seconds and number kept, lines: whether somebody looks
+function ops.tell(arg)
+  local endpoint, lines = arg[1], base .. ':h:' .. arg[1]
+  if redis.call('EXISTS', base .. ':g:' .. endpoint) == 0 then return '0' end
+  if #arg > 3 then
+    redis.call('RPUSH', lines, unpack(arg, 4))
+    redis.call('LTRIM', lines, -tonumber(arg[3]), -1)
+    redis.call('INCRBY', base .. ':j:' .. endpoint, #arg - 3)
+    redis.call('PEXPIRE', lines, milliseconds(6 * tonumber(arg[2])))
+    redis.call('PEXPIRE', base .. ':j:' .. endpoint, milliseconds(6 * tonumber(arg[2])))
+  end
+  return '1'
+end
+
+-- endpoint, seconds that a look counts, place or '': the place now, and the lines told since
+function ops.follow(arg)
+  local endpoint, place = arg[1], tonumber(arg[3])
+  redis.call('SET', base .. ':g:' .. endpoint, '', 'PX', milliseconds(tonumber(arg[2])))
+  local last = tonumber(redis.call('GET', base .. ':j:' .. endpoint) or '0')
+  if not place then return {tostring(last), {}} end
+  if place > last then place = 0 end
+  if place == last then return {tostring(last), {}} end
+  return {tostring(last), redis.call('LRANGE', base .. ':h:' .. endpoint, place - last, -1)}
 end
 
 -- The server forgets by itself what its own time says is over. With a clock of the caller's,

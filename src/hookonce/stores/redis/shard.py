@@ -1,0 +1,249 @@
+"""One shard: whatever is asked of it in one turn of the event loop goes out as one script call.
+
+One batch is under way at a time; what is asked meanwhile forms the next. A caller that is cancelled
+never takes the batch of the others with it. A batch may run twice, if a reply is lost: every step
+recognises its own token or nonce, and then answers as it did the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from ...errors import StoreError
+from .codec import SCRIPT, SCRIPT_SHA, Step, bulk, decode
+from .connection import Command, Servers, exchange, without_frames
+from .faults import explained, is_passing
+from .safety import Safety
+
+__all__ = ["CALL_SECONDS", "Shard"]
+
+CALL_SECONDS = 3.0
+"""A delivery must be answered within about three seconds, also while no server can be reached."""
+
+# A script call blocks the server for its whole length: some milliseconds.
+_MOST_STEPS = 256
+_MOST_BYTES = 1024 * 1024
+# If no reply has begun to come by then, it is worth asking for again over a new connection.
+_TRY_SECONDS = 1.0
+# With appendfsync everysec a server may answer up to a second after the write.
+_DURABLE_TRY_SECONDS = 2.5
+_PART_TO_WAIT = 0.8
+# It is answered just before the script: what follows may be long, and take its time, but it comes.
+_PRELUDE = b"*1\r\n$4\r\nPING\r\n"
+_FIRST_PAUSE_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 0.25
+
+
+class _Job(NamedTuple):
+    step: Step
+    future: asyncio.Future[Any]
+    deadline: float
+    may_be_dropped: bool
+
+
+class Shard:
+    """Sends the steps of one shard, within one event loop.
+
+    Args:
+        base: what the keys of the shard begin with.
+        servers: who holds them.
+        flushed: told how many steps a batch had, and the seconds it took.
+        safety: what must have happened before a batch counts as done.
+        clock: a time to go by instead of the server's own.
+        retention: seconds a done event is remembered.
+        channel: where workers hear that there is something to do.
+
+    Attributes:
+        now: Unix seconds by the clock that the script went by in the last batch.
+
+    """
+
+    def __init__(
+        self,
+        base: bytes,
+        servers: Servers,
+        flushed: Callable[[int, float], None],
+        *,
+        safety: Safety,
+        clock: Callable[[], float] | None,
+        retention: float,
+        channel: bytes,
+    ) -> None:
+        self.now = 0.0
+        self._base = base
+        self._servers = servers
+        self._flushed = flushed
+        self._safety = safety
+        self._clock = clock
+        self._retention = repr(retention).encode()
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Job] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._pool: ConnectionPool | None = None
+        self._connection: AbstractConnection
+
+    def run(self, step: Step, *, may_be_dropped: bool = False) -> asyncio.Future[Any]:
+        """Return the answer to a step, once it has come.
+
+        Args:
+            step: what to do.
+            may_be_dropped: leave it out if the caller is cancelled before its turn: a claim that
+                nobody waits for would have no owner, while a completion is a fact all the same.
+
+        Raises:
+            StoreError: from the future: it was not done, or nobody knows.
+
+        """
+        loop = self._loop
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append(_Job(step, future, loop.time() + CALL_SECONDS, may_be_dropped))
+        if self._task is None or self._task.done():
+            # It begins in the loop's next turn, when all that is asked in this one has joined.
+            self._task = loop.create_task(self._work(), name="hookonce-redis-batches")
+        return future
+
+    async def aclose(self) -> None:
+        """Finish what is under way, and let go of the connection."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+        await self._let_go()
+
+    async def _work(self) -> None:
+        while batch := self._next_batch():
+            started = self._loop.time()
+            try:
+                # The first has waited longest; the others give up with it, never later.
+                now, *values = await self._send([job.step for job in batch], batch[0].deadline)
+            except StoreError as error:
+                for job in batch:
+                    _fail(job, error)
+            except BaseException as error:
+                failure = StoreError("the Redis store was stopped before it got an answer")
+                failure.__cause__ = error
+                for job in [*batch, *self._waiting]:
+                    _fail(job, failure)
+                self._waiting.clear()
+                raise
+            else:
+                # On its own, and before the callers go on: should it fail, they have their answers.
+                self._loop.call_soon(self._flushed, len(batch), self._loop.time() - started)
+                self.now = float(now)
+                for job, value in zip(batch, values, strict=True):
+                    if value.__class__ is list and value and value[0] == b"!":
+                        _fail(job, _refused(value))
+                    elif not job.future.done():
+                        job.future.set_result(value)
+
+    def _next_batch(self) -> list[_Job]:
+        """Return what goes out together; nothing if nothing waits."""
+        batch: list[_Job] = []
+        size = 0
+        while self._waiting and len(batch) < _MOST_STEPS:
+            job = self._waiting[0]
+            if job.may_be_dropped and job.future.cancelled():
+                self._waiting.popleft()
+                continue
+            size += len(job.step.request)
+            if batch and size > _MOST_BYTES:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _send(self, steps: Sequence[Step], deadline: float) -> list[Any]:
+        """Return the script's time and the answer to each step, or raise StoreError."""
+        try_seconds = _DURABLE_TRY_SECONDS if self._safety.is_asked_for else _TRY_SECONDS
+        # The time stays the same when a call is repeated, as the rest of it does.
+        now = b"" if self._clock is None else repr(self._clock()).encode()
+        pause = 0.0
+        while True:
+            seconds = min(deadline - self._loop.time(), try_seconds)
+            try:
+                async with asyncio.timeout(seconds) as limit:
+                    heard = partial(limit.reschedule, deadline)
+                    return await self._try(steps, now, seconds, heard)
+            except (RedisError, OSError, TimeoutError) as error:
+                if not is_passing(error) or self._loop.time() + pause >= deadline:
+                    text = f"the Redis store failed: {explained(error)}"
+                    raise StoreError(text) from without_frames(error)
+            self._servers.suspect()
+            await asyncio.sleep(pause)
+            pause = min(max(_FIRST_PAUSE_SECONDS, 2 * pause), _LONGEST_PAUSE_SECONDS)
+
+    async def _try(
+        self, steps: Sequence[Step], now: bytes, seconds: float, heard: Callable[[], None]
+    ) -> list[Any]:
+        safety = self._safety
+        # The server is to say how far it has come before the time is up.
+        wait = [safety.command(_PART_TO_WAIT * seconds)] if safety.is_asked_for else []
+        try:
+            answer, waited = await self._exchange(steps, now, wait, heard)
+        except BaseException:
+            # The next try needs another connection: on this one replies to this try may still come.
+            await self._let_go()
+            raise
+        for reply in waited:
+            safety.check(reply)
+        return answer
+
+    async def _exchange(
+        self, steps: Sequence[Step], now: bytes, wait: Sequence[Command], heard: Callable[[], None]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the script's answer, and what its safety is said to be."""
+        connection = await self._connected()
+        for script in ((b"EVALSHA", SCRIPT_SHA), (b"EVAL", SCRIPT)):
+            commands: list[Command] = [_PRELUDE, self._call(script, now, steps), *wait]
+            _, answer, *waited = await exchange(connection, commands, heard=heard)
+            if not isinstance(answer, NoScriptError):
+                break
+        if isinstance(answer, Exception):
+            raise answer
+        for reply in answer[1:]:
+            if isinstance(reply, list) and reply and reply[0] == b"!":
+                error = ResponseError(decode(reply[1]))
+                if is_passing(error):
+                    raise error
+                reply[1] = explained(error).encode()
+        return answer, waited
+
+    async def _connected(self) -> AbstractConnection:
+        """Return the shard's connection, which is kept from one batch to the next."""
+        if self._pool is None:
+            pool = await self._servers.pool(self._base)
+            self._connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
+            self._pool = pool
+        return self._connection
+
+    async def _let_go(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await self._connection.disconnect(nowait=True)
+            await pool.release(self._connection)
+
+    def _call(self, script: tuple[bytes, ...], now: bytes, steps: Sequence[Step]) -> bytes:
+        is_safe = b"1" if self._safety.is_asked_for else b"0"
+        head = (*script, b"1", self._base, now, self._retention, self._channel, is_safe)
+        count = len(head) + sum(step.words for step in steps)
+        requests = (step.request for step in steps)
+        return b"".join([b"*%d\r\n" % count, *map(bulk, head), *requests])
+
+
+def _refused(answer: Sequence[bytes]) -> StoreError:
+    return StoreError(f"the Redis store could not do it: {decode(answer[1])}")
+
+
+def _fail(job: _Job, error: StoreError) -> None:
+    if not job.future.done():
+        # One object for all would collect every caller's traceback.
+        failure = StoreError(*error.args)
+        failure.__cause__ = error.__cause__
+        job.future.set_exception(failure)

@@ -1,0 +1,81 @@
+"""What the stores on one file share in a process, and what becomes of it in a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+from weakref import WeakSet, WeakValueDictionary
+
+from ...clock import Clock
+from .claims import Claims
+from .inbox import InboxTable
+from .upkeep import Upkeep
+from .writer import Writer
+
+__all__ = ["SharedFile", "shared_file"]
+
+_Key: TypeAlias = tuple[Path, timedelta, int]
+
+
+class SharedFile:
+    """The tables of a file and its writer, for stores that have one retention and one clock.
+
+    Args:
+        path: the file, absolute.
+        retention: how long a done event is remembered.
+        clock: Unix time in seconds.
+
+    """
+
+    def __init__(self, path: Path, retention: timedelta, clock: Clock) -> None:
+        self.claims = Claims(retention, clock)
+        self.inbox = InboxTable(self.claims)
+        self.upkeep = Upkeep(self.claims)
+        self.writer = Writer(path, self.upkeep.continue_walk)
+
+
+_lock = threading.Lock()
+_files: WeakValueDictionary[_Key, SharedFile] = WeakValueDictionary()
+_writers: WeakSet[Writer] = WeakSet()
+_closed_for_fork: list[Writer] = []
+
+
+def shared_file(path: Path, retention: timedelta, clock: Clock) -> SharedFile:
+    """Return what there is of a file in this process already, or begin with it."""
+    key = path, retention, id(clock)  # what is found has this clock, so that no other has its id
+    with _lock:
+        shared = _files.get(key)
+        if shared is None:
+            shared = _files[key] = SharedFile(path, retention, clock)
+            _writers.add(shared.writer)
+        return shared
+
+
+def _before_fork() -> None:
+    _lock.acquire()  # no writer comes into being until the fork is over
+    _closed_for_fork.extend(_writers)
+    for writer in _closed_for_fork:
+        writer.before_fork()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    # A fork from C comes here, in the child, without having been announced.
+    for writer in _closed_for_fork or list(_writers):
+        if in_child:
+            writer.after_fork_in_child()
+        else:
+            writer.after_fork_in_parent()
+    _closed_for_fork.clear()
+    if _lock.locked():
+        _lock.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, in_child=False),
+    after_in_child=partial(_after_fork, in_child=True),
+)

@@ -1,0 +1,57 @@
+"""Removal of records whose retention is over, in steps that keep no claim waiting for long."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import apsw
+
+from .claims import Claims
+
+__all__ = ["PRUNED_TABLES", "Upkeep"]
+
+PRUNED_TABLES = ("done", "attempts")
+
+# One step reads this many keys: a few milliseconds in which no claim can run.
+_KEYS = 2_000
+_PAUSE_SECONDS = 0.05
+_INTERVAL_SECONDS = 3_600.0
+
+
+class Upkeep:
+    """Prunes the tables of a file; a whole walk every hour keeps it from growing."""
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self._next = (PRUNED_TABLES[0], b"")
+
+    def prune(
+        self, table: str, after: bytes, connection: apsw.Connection
+    ) -> tuple[int, bytes | None]:
+        """Prune the next keys of a table; return how many went, and where to go on, if anywhere."""
+        last = connection.execute(
+            f"SELECT key FROM {table} WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?",
+            (after, _KEYS - 1),
+        ).get
+        # 17 bytes of 0xff sort behind every 16-byte key.
+        upto = b"\xff" * 17 if last is None else last
+        now = self._claims.clock()
+        live = ""
+        if table == "attempts":
+            live = " AND until <= ? AND NOT EXISTS (SELECT 1 FROM entries WHERE key = attempts.key)"
+        connection.execute(
+            f"DELETE FROM {table} WHERE key > ? AND key <= ? AND expires <= ?{live}",
+            (after, upto, now, *([self._claims.uptime()] if live else [])),
+        )
+        return connection.changes(), cast("bytes | None", last)
+
+    def continue_walk(self, connection: apsw.Connection) -> float:
+        """Prune one step further, and return the seconds until the next."""
+        table, after = self._next
+        _, next_key = self.prune(table, after, connection)
+        if next_key is not None:
+            self._next = (table, next_key)
+            return _PAUSE_SECONDS
+        place = PRUNED_TABLES.index(table) + 1
+        self._next = (PRUNED_TABLES[place % len(PRUNED_TABLES)], b"")
+        return _INTERVAL_SECONDS if place == len(PRUNED_TABLES) else _PAUSE_SECONDS
