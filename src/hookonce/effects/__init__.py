@@ -1,0 +1,34 @@
+"""Effects that happen once: a handler's work and its record are one commit in the user's database.
+
+A ledger is one small table there. `within=` runs a handler in a transaction of the ledger's::
+
+    ledger = SQLAlchemyLedger(sessionmaker)
+
+
+    @receiver.on(PostTargetPublished, within=ledger)
+    async def book(event: PostTargetPublished, session: AsyncSession) -> None: ...
+
+Each ledger has a module of its own, imported by those who have its package: `sqlalchemy`,
+`psycopg`, `asyncpg`, `django`, `sqlite` (the standard library) and `aiosqlite`.
+"""
+
+from __future__ import annotations
+
+from ..errors import AlreadyDone, LedgerError
+from .ledger import AnyLedger, Effect, Ledger, SyncLedger
+from .once import check, prune
+from .table import DIALECTS, TABLE, create_sql
+
+__all__ = [
+    "DIALECTS",
+    "TABLE",
+    "AlreadyDone",
+    "AnyLedger",
+    "Effect",
+    "Ledger",
+    "LedgerError",
+    "SyncLedger",
+    "check",
+    "create_sql",
+    "prune",
+]

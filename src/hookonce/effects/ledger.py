@@ -1,0 +1,102 @@
+"""What a ledger must do: begin a transaction, and know in it which effects there are.
+
+The once-only step itself is the same for all of them, in ``once.py``. Whoever writes a ledger for
+another database or driver runs ``contract.py`` on it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import NamedTuple, Protocol, TypeVar
+
+__all__ = ["AnyLedger", "Effect", "Ledger", "SyncLedger"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Effect(NamedTuple):
+    """What is done once: the work of one handler on one event.
+
+    Attributes:
+        endpoint: the name of the receiving endpoint, at most 64 characters.
+        event_id: the webhook-id, at most 512 characters.
+        handler: the handler's stable name, at most 200 characters.
+
+    """
+
+    endpoint: str
+    event_id: str
+    handler: str
+
+
+class AnyLedger(Protocol[T_co]):
+    """A ledger of either kind, by the transaction that its handlers are given."""
+
+    @property
+    def retention_seconds(self) -> float:
+        """How long a row stays at least; no shorter than the store remembers a handled event."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[T_co] | AbstractContextManager[T_co]:
+        """Return a transaction's context; see ``Ledger`` and ``SyncLedger``."""
+        ...
+
+
+class Ledger(AnyLedger[T], Protocol[T]):
+    """A ledger for async handlers.
+
+    Rows are unique by endpoint, event id and handler, compared byte for byte.
+    """
+
+    def transaction(self) -> AbstractAsyncContextManager[T]:
+        """Return the context of a new transaction: committed at its end, rolled back by an error.
+
+        READ COMMITTED, unless the user has asked for more. What is given is the handler's to work
+        with, and must not be able to commit alone. It must be a transaction of its own: not a
+        savepoint in one that somebody else commits.
+        """
+        ...
+
+    async def insert(self, transaction: T, effect: Effect) -> bool:
+        """Insert the effect's row; return False if it was there.
+
+        Where another transaction has inserted it and not ended, this waits for its end.
+        """
+        ...
+
+    async def holds(self, transaction: T, effect: Effect) -> bool:
+        """Return whether a commit would still keep the row; or raise why it would not.
+
+        It would not after a failed statement that the handler has swallowed (PostgreSQL turns the
+        COMMIT into a ROLLBACK and reports no error), nor where the handler has ended the
+        transaction.
+        """
+        ...
+
+    async def prune(self, transaction: T, limit: int) -> int:
+        """Delete at most ``limit`` rows that are older than the retention; return how many."""
+        ...
+
+
+class SyncLedger(AnyLedger[T], Protocol[T]):
+    """A ledger for handlers that run in threads; each call is made in the handler's own thread.
+
+    Its methods do what those of ``Ledger`` do.
+    """
+
+    def transaction(self) -> AbstractContextManager[T]:
+        """Return the context of a new transaction."""
+        ...
+
+    def insert(self, transaction: T, effect: Effect) -> bool:
+        """Insert the effect's row; return False if it was there."""
+        ...
+
+    def holds(self, transaction: T, effect: Effect) -> bool:
+        """Return whether a commit would still keep the row; or raise why it would not."""
+        ...
+
+    def prune(self, transaction: T, limit: int) -> int:
+        """Delete at most ``limit`` rows that are older than the retention; return how many."""
+        ...

@@ -1,0 +1,330 @@
+"""The once-only step: begin, insert the row first, work, commit.
+
+The row comes first, so that a second run waits for the first instead of working beside it, and
+finds its row, or none where it was rolled back. An error is never recorded: it rolls back.
+
+It is written once, for async ledgers; ``in_thread`` makes one of a ledger for threads, and
+``finish`` runs the step there, where nothing of it ever waits for an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from enum import Enum
+from typing import Any, Generic, TypeGuard, TypeVar, cast
+from uuid import uuid4
+
+from ..errors import LedgerError
+from ..verification.loggers import get_logger
+from .ledger import AnyLedger, Effect, Ledger, SyncLedger
+
+__all__ = [
+    "InThread",
+    "Once",
+    "Performed",
+    "check",
+    "finish",
+    "is_async_ledger",
+    "is_conflict",
+    "prune",
+    "sqlstate",
+]
+
+_log = get_logger("hookonce.effects")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_TRIES = 5
+_CONFLICTS = {"40001", "40P01"}  # serialization_failure and deadlock_detected, in SQL's own words
+_MYSQL_DEADLOCK = 1213  # its drivers tell the number, and not the SQLSTATE, which is 40001
+
+_LONG_SECONDS = 5.0
+"""A transaction that lasts longer holds its locks and its connection for too long."""
+
+_PRUNE_SECONDS = 60.0
+_PRUNE_ROWS = 1000
+
+_TABLE_HINT = (
+    "is the table there, as `hookonce ledger sql` prints it, and may this user write to it?"
+)
+
+
+class Performed(Enum):
+    """What became of an effect that did not fail."""
+
+    NOW = "now"
+    BEFORE = "before"
+    """Its record was there: nothing was run."""
+
+
+class _UndoError(Exception):
+    """Rolls a transaction back."""
+
+
+class Once(Generic[T]):
+    """Performs effects once, each with its record in a ledger.
+
+    Args:
+        ledger: where they are recorded.
+
+    """
+
+    def __init__(self, ledger: Ledger[T]) -> None:
+        self._ledger = ledger
+        self._prune_at = 0.0
+
+    async def perform(self, effect: Effect, work: Callable[[T], Awaitable[object]]) -> Performed:
+        """Do the work in a transaction with the effect's record; or nothing, if it was done before.
+
+        A serialization failure or a deadlock is tried again at once, on a new transaction, a few
+        times. Whatever else is raised is raised here, and everything is rolled back.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                performed = await self._try(effect, work)
+            except Exception as error:
+                if not left or not is_conflict(error):
+                    raise
+                _log.info(
+                    "%s met another transaction (%s), and is tried again",
+                    effect.handler,
+                    sqlstate(error),
+                )
+            else:
+                break
+        if performed is Performed.BEFORE:
+            _log.info("%s was done before for %s, by its record", effect.handler, effect.event_id)
+        await self._prune_now_and_then()
+        return performed
+
+    async def _try(self, effect: Effect, work: Callable[[T], Awaitable[object]]) -> Performed:
+        ledger, is_worked, began = self._ledger, False, 0.0
+        try:
+            async with ledger.transaction() as transaction:
+                try:
+                    is_new = await ledger.insert(transaction, effect)
+                except Exception as error:
+                    if not is_conflict(error):
+                        error.add_note(f"while recording the effect: {_TABLE_HINT}")
+                    raise
+                if not is_new:
+                    return Performed.BEFORE
+                began = time.perf_counter()  # what it waited for another's row is not its own
+                await work(transaction)
+                await _check_intact(ledger, transaction, effect)
+                is_worked = True
+        except Exception as error:
+            # Of a COMMIT that fails nobody knows whether it was done.
+            if not is_worked or is_conflict(error) or not await self._is_committed(effect, error):
+                raise
+        seconds = time.perf_counter() - began
+        if seconds >= _LONG_SECONDS:
+            _log.warning(
+                "%s has held its transaction for %.1f s, with its locks and its connection; call"
+                " other services in a handler of its own, outside of `within`",
+                effect.handler,
+                seconds,
+            )
+        return Performed.NOW
+
+    async def _is_committed(self, effect: Effect, lost: Exception) -> bool:
+        """Look on a new connection whether a COMMIT whose answer was lost was done.
+
+        By an insert, which waits for the old transaction where that has still to end.
+        """
+        try:
+            async with _undone(self._ledger) as transaction:
+                is_new = await self._ledger.insert(transaction, effect)
+        except Exception as error:  # noqa: BLE001 - then the next attempt at the event finds out
+            lost.add_note(f"whether it was committed could not be looked up: {_first_line(error)}")
+            return False
+        if not is_new:
+            _log.warning(
+                "the answer to the COMMIT of %s was lost (%s); it was done",
+                effect.handler,
+                _first_line(lost),
+            )
+        return not is_new
+
+    async def _prune_now_and_then(self) -> None:
+        """Delete some rows whose retention is over; those who keep too many go on at each event."""
+        now = time.monotonic()
+        if now < self._prune_at:
+            return
+        self._prune_at = now + _PRUNE_SECONDS
+        try:
+            if await _prune_some(self._ledger) == _PRUNE_ROWS:
+                self._prune_at = now
+        except Exception as error:  # noqa: BLE001 - the effect is done, whatever becomes of old rows
+            _log.warning("old rows of the ledger could not be deleted: %s", _first_line(error))
+
+
+async def _check_intact(ledger: Ledger[T], transaction: T, effect: Effect) -> None:
+    try:
+        is_intact = await ledger.holds(transaction, effect)
+    except Exception as error:
+        raise LedgerError(
+            "the handler's transaction cannot be committed any more: its connection was lost, or a"
+            " statement has failed and the handler went on; let such an error pass, or put the"
+            " statement into a savepoint"
+        ) from error
+    if not is_intact:
+        raise LedgerError(
+            "the handler's transaction has ended before the handler: the ledger commits it, and"
+            " rolls it back where the handler raises; take commit() and rollback() out of it"
+        )
+
+
+@asynccontextmanager
+async def _undone(ledger: Ledger[T]) -> AsyncIterator[T]:
+    """Return the context of a transaction that is only begun to look: it is rolled back."""
+    with suppress(_UndoError):
+        async with ledger.transaction() as transaction:
+            yield transaction
+            raise _UndoError
+
+
+async def check(ledger: AnyLedger[Any]) -> None:
+    """Return if the ledger can record effects; nothing is left in its table.
+
+    Raises:
+        LedgerError: they cannot; the message says what to do.
+
+    """
+    await _either(ledger, _check)
+
+
+async def prune(ledger: AnyLedger[Any]) -> int:
+    """Delete every row of the ledger whose retention is over, in small steps; return how many.
+
+    A receiver does this by and by; this is for a job of your own, where events are rare.
+    """
+    return await _either(ledger, _prune_all)
+
+
+async def _either(
+    ledger: AnyLedger[Any], step: Callable[[Ledger[Any]], Coroutine[Any, Any, R]]
+) -> R:
+    if is_async_ledger(ledger):
+        return await step(ledger)
+    threaded = InThread(cast("SyncLedger[Any]", ledger))
+    return await asyncio.to_thread(lambda: finish(step(threaded)))
+
+
+async def _check(ledger: Ledger[Any]) -> None:
+    probe = Effect("hookonce.check", uuid4().hex, "check")
+    try:
+        async with _undone(ledger) as transaction:
+            seen = [
+                await ledger.insert(transaction, probe),
+                await ledger.holds(transaction, probe),
+                await ledger.insert(transaction, probe),
+            ]
+    except Exception as error:
+        raise LedgerError(
+            f"{type(ledger).__name__} cannot record effects ({_first_line(error)}); {_TABLE_HINT}"
+        ) from error
+    if seen != [True, True, False]:
+        raise LedgerError(
+            f"{type(ledger).__name__} would record an effect twice: its table is old or not ours;"
+            " endpoint, event_id and handler are to be its primary key, as `hookonce ledger sql`"
+            " prints it"
+        )
+
+
+async def _prune_all(ledger: Ledger[Any]) -> int:
+    pruned = 0
+    while (step := await _prune_some(ledger)) == _PRUNE_ROWS:
+        pruned += step
+    return pruned + step
+
+
+async def _prune_some(ledger: Ledger[T]) -> int:
+    async with ledger.transaction() as transaction:
+        return await ledger.prune(transaction, _PRUNE_ROWS)
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """Return the SQLSTATE that an error carries, or what it was raised from; None if none does.
+
+    By the code and not by a driver's class: each driver has its own, and libraries wrap them.
+    """
+    seen: set[int] = set()
+    look: BaseException | None = error
+    while look is not None and id(look) not in seen:
+        seen.add(id(look))
+        for name in ("sqlstate", "pgcode"):
+            code = getattr(look, name, None)
+            if isinstance(code, str):
+                return code
+        if look.args[:1] == (_MYSQL_DEADLOCK,):
+            return "40001"
+        wrapped = getattr(look, "orig", None)  # SQLAlchemy's name for the driver's error
+        look = wrapped if isinstance(wrapped, BaseException) else look.__cause__
+    return None
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether another transaction was in the way, and this one is rolled back."""
+    return sqlstate(error) in _CONFLICTS
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_async_ledger(ledger: AnyLedger[T]) -> TypeGuard[Ledger[T]]:
+    """Return whether a ledger is one for async handlers; else it is one for threads."""
+    return inspect.iscoroutinefunction(getattr(ledger, "insert", None))
+
+
+class InThread(Generic[T]):
+    """A ledger for threads, as the step wants it; used with ``finish``, in the handler's thread.
+
+    Args:
+        ledger: the ledger for threads.
+
+    """
+
+    def __init__(self, ledger: SyncLedger[T]) -> None:
+        self._ledger = ledger
+
+    @property
+    def retention_seconds(self) -> float:
+        """As the ledger says."""
+        return self._ledger.retention_seconds
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[T]:
+        """Return the context of a new transaction."""
+        with self._ledger.transaction() as transaction:
+            yield transaction
+
+    async def insert(self, transaction: T, effect: Effect) -> bool:
+        """Insert the effect's row; return False if it was there."""
+        return self._ledger.insert(transaction, effect)
+
+    async def holds(self, transaction: T, effect: Effect) -> bool:
+        """Return whether a commit would still keep the row."""
+        return self._ledger.holds(transaction, effect)
+
+    async def prune(self, transaction: T, limit: int) -> int:
+        """Delete old rows; return how many."""
+        return self._ledger.prune(transaction, limit)
+
+
+def finish(step: Coroutine[Any, Any, R]) -> R:
+    """Run to its end, in this thread, what waits for nothing."""
+    try:
+        step.send(None)
+    except StopIteration as ended:
+        result: R = ended.value
+        return result
+    step.close()
+    raise RuntimeError("a ledger for threads has waited for an event loop, and there is none here")

@@ -1,0 +1,9 @@
+"""``python -m tests.effects [--events N]``: kill on every ledger, and print what is left."""
+
+import sys
+from pathlib import Path
+from runpy import run_module
+
+# Tests share `support` as a top-level package, as pytest's `pythonpath` has it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+run_module("effects.run", run_name="__main__")

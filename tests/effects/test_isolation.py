@@ -1,0 +1,157 @@
+"""How far transactions are isolated, and what becomes of those that meet."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from support.deliveries import comment, deliver, receiver_on
+from support.postgres import PostgresServer
+
+from hookonce.effects import create_sql
+from hookonce.effects.psycopg import PsycopgLedger
+from hookonce.effects.sqlalchemy import SQLAlchemyLedger
+from hookonce.events import CommentReceived
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def tables(postgres: PostgresServer) -> PostgresServer:
+    for statement in create_sql("postgresql").split(";\n")[:-1]:
+        postgres.execute(statement)
+    postgres.execute("CREATE TABLE stock (item text PRIMARY KEY, count int)")
+    postgres.execute("INSERT INTO stock VALUES ('a', 0), ('b', 0)")
+    return postgres
+
+
+@pytest.fixture
+async def pool(tables: PostgresServer) -> AsyncIterator[AsyncConnectionPool[Any]]:
+    async with AsyncConnectionPool(tables.url, min_size=0, max_size=4, open=False) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("options", [{}, {"isolation_level": "SERIALIZABLE"}])
+@pytest.mark.parametrize(("asked", "level"), [("", "read committed"), ("SERIALIZABLE",) * 2])
+async def test_sqlalchemy_is_read_committed_unless_it_is_told_more(
+    options: dict[str, Any], asked: str, level: str, tables: PostgresServer
+) -> None:
+    engine = create_async_engine(tables.sqlalchemy_url("asyncpg"), **options)
+    sessions, levels = async_sessionmaker(engine), []
+    more: dict[str, Any] = {"isolation": asked} if asked else {}
+    ledger: SQLAlchemyLedger[AsyncSession] = SQLAlchemyLedger(sessions, **more)
+    receiver = receiver_on()
+
+    @receiver.on(CommentReceived, within=ledger)
+    async def book(_: CommentReceived, session: AsyncSession) -> None:
+        levels.append(await session.scalar(text("SHOW transaction_isolation")))
+
+    assert (await deliver(receiver, comment())).status == 200
+    assert levels == [level.lower()]
+    async with sessions() as session:  # the user's own sessions are as before
+        own = await session.scalar(text("SHOW transaction_isolation"))
+    assert own == ("serializable" if options else "read committed")
+    await engine.dispose()
+
+
+async def test_an_engine_that_commits_by_itself_does_not_within_a_ledger(
+    tables: PostgresServer,
+) -> None:
+    engine = create_async_engine(tables.sqlalchemy_url("asyncpg"), isolation_level="AUTOCOMMIT")
+    ledger: SQLAlchemyLedger[AsyncSession] = SQLAlchemyLedger(async_sessionmaker(engine))
+    receiver = receiver_on()
+
+    @receiver.on(CommentReceived, within=ledger)
+    async def book(_: CommentReceived, session: AsyncSession) -> None:
+        await session.execute(text("UPDATE stock SET count = 7"))
+        raise ValueError
+
+    assert (await deliver(receiver, comment())).status == 500
+    assert tables.execute("SELECT count FROM stock") == [(0,), (0,)]
+    assert tables.execute("SELECT * FROM hookonce_effects") == []
+    await engine.dispose()
+
+
+async def test_a_session_on_a_connection_of_a_test_is_rolled_back_with_it(
+    tables: PostgresServer,
+) -> None:
+    """As test suites do it: everything in one outer transaction that is never committed."""
+    engine = create_async_engine(tables.sqlalchemy_url("psycopg"))
+    async with engine.connect() as connection:
+        outer = await connection.begin()
+        sessions = async_sessionmaker(connection, join_transaction_mode="create_savepoint")
+        receiver = receiver_on()
+
+        @receiver.on(CommentReceived, within=SQLAlchemyLedger(sessions))
+        async def book(_: CommentReceived, session: AsyncSession) -> None:
+            await session.execute(text("UPDATE stock SET count = 1 WHERE item = 'a'"))
+
+        assert (await deliver(receiver, comment())).status == 200
+        assert await connection.scalar(text("SELECT count FROM stock WHERE item = 'a'")) == 1
+        await outer.rollback()
+    assert tables.execute("SELECT * FROM hookonce_effects") == []
+    await engine.dispose()
+
+
+async def test_a_pool_gets_its_connections_back_as_they_were(
+    pool: AsyncConnectionPool[Any],
+) -> None:
+    ledger, levels = PsycopgLedger(pool), []
+    receiver = receiver_on()
+
+    @receiver.on(CommentReceived, within=ledger)
+    async def book(_: CommentReceived, connection: psycopg.AsyncConnection[Any]) -> None:
+        levels.append(connection.isolation_level)
+
+    await deliver(receiver, comment())
+    async with pool.connection() as connection:
+        levels.append(connection.isolation_level)
+    assert levels == [IsolationLevel.READ_COMMITTED, None]
+
+
+async def test_two_events_that_block_each_other_are_both_handled(
+    pool: AsyncConnectionPool[Any], tables: PostgresServer
+) -> None:
+    """PostgreSQL ends one of the two (40P01), which is tried again at once."""
+    receiver, runs, both = receiver_on(), 0, asyncio.Barrier(2)
+
+    @receiver.on(CommentReceived, within=PsycopgLedger(pool))
+    async def book(event: CommentReceived, connection: psycopg.AsyncConnection[Any]) -> None:
+        nonlocal runs
+        runs += 1
+        first, second = ("a", "b") if event.id.endswith("1") else ("b", "a")
+        change = "UPDATE stock SET count = count + 1 WHERE item = %s"
+        await connection.execute(change, (first,))
+        if runs <= 2:
+            await both.wait()
+        await connection.execute(change, (second,))
+
+    one, two = (deliver(receiver, comment(f"evt_{number}")) for number in (1, 2))
+    assert [outcome.status for outcome in await asyncio.gather(one, two)] == [200, 200]
+    assert runs == 3
+    assert tables.execute("SELECT count FROM stock ORDER BY item") == [(2,), (2,)]
+
+
+async def test_a_serialization_failure_is_tried_again_at_once(
+    pool: AsyncConnectionPool[Any], tables: PostgresServer
+) -> None:
+    receiver, runs = receiver_on(), 0
+    ledger = PsycopgLedger(pool, isolation=IsolationLevel.SERIALIZABLE)
+
+    @receiver.on(CommentReceived, within=ledger)
+    async def book(_: CommentReceived, connection: psycopg.AsyncConnection[Any]) -> None:
+        nonlocal runs
+        runs += 1
+        await connection.execute("SELECT count FROM stock")
+        if runs == 1:
+            await asyncio.to_thread(tables.execute, "UPDATE stock SET count = count + 1")
+        await connection.execute("UPDATE stock SET count = count + 1")
+
+    assert (await deliver(receiver, comment())).status == 200
+    assert runs == 2
+    assert tables.execute("SELECT count FROM stock") == [(2,), (2,)]

@@ -1,0 +1,239 @@
+"""Handlers that own their transaction record their effect in it."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from support.deliveries import answer_of, comment, deliver, receiver_on
+from support.postgres import PostgresServer
+
+from hookonce import Context
+from hookonce.effects import create_sql
+from hookonce.errors import AlreadyDone, LedgerError
+from hookonce.events import CommentReceived
+from hookonce.stores.values import DeliveryKey
+
+from .shops import Shop
+
+pytestmark = pytest.mark.anyio
+
+INSERT = "INSERT INTO done VALUES ('once')"
+Record = Callable[[Context], Awaitable[None]]
+
+
+async def by_asyncpg(url: str, context: Context) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await context.record_in(connection)
+            await connection.execute(INSERT)
+    finally:
+        await connection.close()
+
+
+async def by_asyncpg_pool(url: str, context: Context) -> None:
+    async with (
+        asyncpg.create_pool(url, min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+        connection.transaction(),
+    ):
+        await context.record_in(connection)
+        await connection.execute(INSERT)
+
+
+async def by_psycopg(url: str, context: Context) -> None:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        await context.record_in(connection)
+        await connection.execute(INSERT)
+
+
+async def by_psycopg_in_a_thread(url: str, context: Context) -> None:
+    def work() -> None:
+        with psycopg.connect(url) as connection:
+            context.record_in_sync(connection)
+            connection.execute(INSERT)
+
+    await asyncio.to_thread(work)
+
+
+async def by_sqlalchemy(url: str, context: Context) -> None:
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
+    try:
+        async with AsyncSession(engine) as session, session.begin():
+            await context.record_in(session)
+            await session.execute(text(INSERT))
+    finally:
+        await engine.dispose()
+
+
+async def by_a_connection_of_sqlalchemy(url: str, context: Context) -> None:
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    try:
+        async with engine.begin() as connection:
+            await context.record_in(connection)
+            await connection.execute(text(INSERT))
+    finally:
+        await engine.dispose()
+
+
+async def by_sqlalchemy_in_a_thread(url: str, context: Context) -> None:
+    def work() -> None:
+        engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+        try:
+            with Session(engine) as session, session.begin():
+                context.record_in_sync(session)
+                session.execute(text(INSERT))
+        finally:
+            engine.dispose()
+
+    await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        by_asyncpg,
+        by_asyncpg_pool,
+        by_psycopg,
+        by_psycopg_in_a_thread,
+        by_sqlalchemy,
+        by_a_connection_of_sqlalchemy,
+        by_sqlalchemy_in_a_thread,
+    ],
+)
+async def test_a_second_run_is_told_that_it_was_done(
+    own: Callable[[str, Context], Awaitable[None]], postgres: PostgresServer
+) -> None:
+    postgres.execute("CREATE TABLE done (key text)")
+    for statement in create_sql("postgresql").split(";\n")[:-1]:
+        postgres.execute(statement)
+    event, runs = comment(), 0
+    for _ in range(2):
+        receiver = receiver_on()
+
+        @receiver.on(CommentReceived, name="own")
+        async def handler(_: CommentReceived, context: Context) -> None:
+            nonlocal runs
+            runs += 1
+            await own(postgres.url, context)
+
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+    assert runs == 2
+    assert postgres.execute("SELECT key FROM done") == [("once",)]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+async def run_twice(handler: Callable[[Context], Any]) -> None:
+    event = comment()
+    for _ in range(2):
+        receiver = receiver_on()
+
+        @receiver.on(CommentReceived, name="own")
+        async def own(_: CommentReceived, context: Context) -> None:
+            await handler(context)
+
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+
+
+async def test_in_sqlite_too(shop: Shop) -> None:
+    async def by_aiosqlite(context: Context) -> None:
+        async with aiosqlite.connect(shop.file) as connection:
+            await context.record_in(connection)
+            await connection.execute("INSERT INTO orders VALUES (?, 'aio')", (context.event_id,))
+            await connection.commit()
+
+    async def by_sqlite3(context: Context) -> None:
+        with closing(sqlite3.connect(shop.file)) as connection, connection:
+            context.record_in_sync(connection)
+            connection.execute("INSERT INTO orders VALUES (?, 'plain')", (context.event_id,))
+
+    await run_twice(by_aiosqlite)
+    await run_twice(by_sqlite3)
+    assert [by for _, by in shop.orders()] == ["aio", "plain"]
+    shop.ledger.close()
+
+
+def context_of(event_id: str) -> Context:
+    return Context(
+        key=DeliveryKey("default:evt_1"),
+        endpoint="default",
+        event_id=event_id,
+        event_type="comment.received",
+        handler="own",
+        attempt=1,
+        delivery_attempt=None,
+        last_chance=False,
+        is_replay=False,
+        received_at=0.0,
+        body=b"",
+    )
+
+
+def test_a_second_record_says_that_it_was_done_and_what(shop: Shop) -> None:
+    with shop.ledger.transaction() as connection:
+        context_of("evt_1").record_in_sync(connection)
+        with pytest.raises(AlreadyDone, match="own was done for evt_1 before"):
+            context_of("evt_1").record_in_sync(connection)
+    shop.ledger.close()
+
+
+@asynccontextmanager
+async def outside_of_a_transaction(shop: Shop) -> AsyncIterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(shop.file, isolation_level=None)) as connection:
+        yield connection
+
+
+async def test_a_record_that_would_be_committed_alone_is_refused(shop: Shop) -> None:
+    async with outside_of_a_transaction(shop) as connection:
+        with pytest.raises(LedgerError, match="in no transaction"):
+            context_of("evt_1").record_in_sync(connection)
+    async with aiosqlite.connect(shop.file, isolation_level=None) as later:
+        with pytest.raises(LedgerError, match="in no transaction"):
+            await context_of("evt_1").record_in(later)
+    assert shop.recorded() == []
+    shop.ledger.close()
+
+
+async def test_in_postgresql_too(postgres: PostgresServer) -> None:
+    context = context_of("evt_1")
+    connection = await asyncpg.connect(postgres.url)
+    with pytest.raises(LedgerError, match="in no transaction"):
+        await context.record_in(connection)
+    await connection.close()
+    with (
+        psycopg.connect(postgres.url, autocommit=True) as plain,
+        pytest.raises(LedgerError, match="in no transaction"),
+    ):
+        context.record_in_sync(plain)
+
+
+async def test_what_is_no_connection_or_of_the_other_kind_is_refused(shop: Shop) -> None:
+    context = context_of("evt_1")
+    with pytest.raises(TypeError, match="takes a session or connection of SQLAlchemy"):
+        await context.record_in(object())
+    with pytest.raises(TypeError, match="call record_in_sync"):
+        await context.record_in(sqlite3.connect(":memory:"))
+    engine = create_engine("sqlite://")
+    with Session(engine) as session, pytest.raises(TypeError, match="call record_in_sync"):
+        await context.record_in(session)
+    later = create_async_engine(f"sqlite+aiosqlite:///{shop.file}")
+    async with AsyncSession(later) as session:
+        with pytest.raises(TypeError, match="await record_in"):
+            context.record_in_sync(session)
+    await later.dispose()
+    engine.dispose()
+    shop.ledger.close()

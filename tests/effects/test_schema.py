@@ -1,0 +1,92 @@
+"""The table is the same by whatever way it is made."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from django.apps import apps  # type: ignore[import-untyped] # Django ships no types
+from django.db import connections  # type: ignore[import-untyped] # the same
+from django.db.migrations import Migration, RunPython  # type: ignore[import-untyped] # the same
+from django.db.migrations.state import ProjectState  # type: ignore[import-untyped] # the same
+from integrations import django_project  # noqa: F401 - it configures Django
+from sqlalchemy import Connection, MetaData, create_engine, text
+from support.postgres import PostgresServer
+
+from hookonce.effects import create_sql
+from hookonce.effects import django as django_ledger
+from hookonce.effects.sqlalchemy import effects_table
+
+COLUMNS = """
+    SELECT column_name, data_type, character_maximum_length, collation_name, is_nullable
+    FROM information_schema.columns WHERE table_name = 'hookonce_effects' ORDER BY 1
+"""
+INDEXES = (
+    "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'hookonce_effects' ORDER BY 1"
+)
+
+
+def by_sql(connection: Connection) -> None:
+    dialect = connection.dialect.name
+    for statement in create_sql(dialect).split(";\n")[:-1]:
+        connection.execute(text(statement))
+
+
+def by_metadata(connection: Connection) -> None:
+    metadata = MetaData()
+    effects_table(metadata)
+    metadata.create_all(connection)
+
+
+def test_the_printed_table_is_the_one_of_the_metadata(postgres: PostgresServer) -> None:
+    seen: list[Any] = []
+    for make in (by_sql, by_metadata):
+        postgres.clear()
+        engine = create_engine(postgres.sqlalchemy_url("psycopg"))
+        with engine.begin() as connection:
+            make(connection)
+        engine.dispose()
+        seen.append((postgres.execute(COLUMNS), postgres.execute(INDEXES)))
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) == 4
+    assert len(seen[0][1]) == 2
+
+
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+def test_alembic_finds_nothing_to_change_in_the_printed_table(
+    database: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    if database == "postgresql":
+        url = postgres.sqlalchemy_url("psycopg")
+    engine, metadata = create_engine(url), MetaData()
+    effects_table(metadata)
+    with engine.begin() as connection:
+        context = MigrationContext.configure(connection)
+        [made, *_] = compare_metadata(context, metadata)
+        assert made[0] == "add_table"
+        by_sql(connection)
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_a_migration_of_django_makes_the_table_and_drops_it(tmp_path: Path) -> None:
+    connections.databases["migrated"] = {
+        **connections.databases["default"],
+        "NAME": str(tmp_path / "app.db"),
+    }
+    connection = connections["migrated"]
+    try:
+        migration = Migration("0002_effects", "shop")
+        migration.operations = [RunPython(django_ledger.create_table, django_ledger.drop_table)]
+        state = ProjectState.from_apps(apps)
+        with connection.schema_editor() as editor:
+            migration.apply(state, editor)
+        assert "hookonce_effects" in connection.introspection.table_names()
+        with connection.schema_editor() as editor:
+            migration.unapply(state, editor)
+        assert "hookonce_effects" not in connection.introspection.table_names()
+    finally:
+        connection.close()
+        del connections["migrated"], connections.databases["migrated"]

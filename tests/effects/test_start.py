@@ -1,0 +1,179 @@
+"""What is wrong with a ledger is said before the first event, and by the doctor."""
+
+import asyncio
+import smtplib
+import sqlite3
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.deliveries import answer_of, comment, deliver, receiver_on
+
+from hookonce import Receiver
+from hookonce.cli.commands import cli
+from hookonce.doctor import Level
+from hookonce.doctor.effects import ledger_findings, transaction_findings
+from hookonce.effects import create_sql
+from hookonce.effects.aiosqlite import AioSQLiteLedger
+from hookonce.effects.sqlite import SQLiteLedger
+from hookonce.errors import LedgerError
+from hookonce.events import CommentReceived
+
+pytestmark = pytest.mark.anyio
+
+OLD = "CREATE TABLE hookonce_effects (endpoint text, event_id text, recorded_at bigint)"
+NOT_UNIQUE = "CREATE TABLE hookonce_effects (endpoint, event_id, handler, recorded_at)"
+
+
+def with_table(folder: Path, *statements: str) -> Path:
+    file = folder / "app.db"
+    with closing(sqlite3.connect(file)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    return file
+
+
+def receiver_within(ledger: SQLiteLedger) -> Receiver:
+    receiver = receiver_on()
+    receiver.on(CommentReceived, name="book", within=ledger)(book)
+    return receiver
+
+
+def book(_: CommentReceived, __: sqlite3.Connection) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        ((), "no such table: hookonce_effects.*hookonce ledger sql"),
+        ((OLD,), "has no column named handler.*hookonce ledger sql"),
+        ((NOT_UNIQUE,), "would record an effect twice: its table is old"),
+    ],
+)
+async def test_a_missing_or_old_table_is_an_error_at_the_start(
+    statements: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    ledger = SQLiteLedger(with_table(tmp_path, *statements))
+    with pytest.raises(LedgerError, match=says):
+        async with receiver_within(ledger):
+            pass
+    [finding] = await ledger_findings(receiver_within(ledger).handlers, None)
+    assert finding.level is Level.FAULT
+    assert "hookonce ledger sql" in finding.fix
+
+
+async def test_where_nobody_looks_at_the_start_the_first_event_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver = receiver_within(SQLiteLedger(tmp_path / "app.db"))
+    assert answer_of(await deliver(receiver, comment())) == (500, "handler_failed")
+    assert "is the table there, as `hookonce ledger sql` prints it" in caplog.text
+
+
+async def test_a_ledger_that_works_is_found_to_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    ledger = SQLiteLedger(with_table(tmp_path))
+    ledger.create_table()
+    ledger.create_table()  # where it is there already, nothing happens
+    async with receiver_within(ledger):
+        pass
+    [finding] = await ledger_findings(receiver_within(ledger).handlers, None)
+    assert (finding.level, finding.found) == (
+        Level.OK,
+        "SQLiteLedger records the effects of handlers: 1",
+    )
+    with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM hookonce_effects").fetchone() == (0,)
+    ledger.close()
+
+
+async def test_a_ledger_must_not_forget_earlier_than_the_store(tmp_path: Path) -> None:
+    ledger = SQLiteLedger(tmp_path / "app.db", retention=timedelta(days=3))
+    ledger.create_table()
+    with pytest.raises(LedgerError, match=r"rows for 3 days, and the store .* for 15 days"):
+        async with receiver_within(ledger):
+            pass
+    with pytest.raises(ValueError, match="retention must be at least 26 hours"):
+        SQLiteLedger(tmp_path / "app.db", retention=timedelta(hours=1))
+    ledger.close()
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql", "sqlite"])
+def test_the_command_prints_the_table(dialect: str) -> None:
+    result = CliRunner().invoke(cli, ["ledger", "sql", "--dialect", dialect])
+    assert (result.exit_code, result.output) == (0, create_sql(dialect))
+    other = CliRunner().invoke(cli, ["ledger", "sql", "--dialect", dialect, "--table", "app.done"])
+    assert "CREATE TABLE IF NOT EXISTS app.done (" in other.output
+
+
+def test_the_command_refuses_a_name_that_needs_quoting() -> None:
+    arguments = ["ledger", "sql", "--dialect", "sqlite", "--table", "a b"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert "a table's name is letters" in result.output
+
+
+# Handlers within a transaction that wait for somebody else, and one that does not.
+
+MAIL = smtplib.SMTP
+
+
+async def sleeps(_: CommentReceived, __: Any) -> None:
+    await asyncio.sleep(1)
+
+
+def sleeps_in_a_thread(_: CommentReceived, __: Any) -> None:
+    time.sleep(1)
+
+
+def calls_out(_: CommentReceived, connection: Any) -> None:
+    with urllib.request.urlopen("https://example.com") as answer:
+        connection.execute("SELECT 1", answer.read())
+
+
+def mails(_: CommentReceived, __: Any) -> None:
+    MAIL("mail.example.com").sendmail("a", "b", "c")
+
+
+def only_writes(event: CommentReceived, connection: Any) -> None:
+    connection.execute("INSERT INTO orders VALUES (?)", (event.id,))
+
+
+@pytest.mark.parametrize(
+    ("function", "called"),
+    [
+        (sleeps, "asyncio.sleep"),
+        (sleeps_in_a_thread, "time.sleep"),
+        (calls_out, "urllib.request.urlopen"),
+        (mails, "MAIL"),
+        (only_writes, None),
+    ],
+)
+def test_the_doctor_names_handlers_that_hold_a_transaction_for_long(
+    function: Callable[..., Any], called: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "app.db"
+    ledger = AioSQLiteLedger(file) if asyncio.iscoroutinefunction(function) else SQLiteLedger(file)
+    receiver = receiver_on()
+    receiver.on(CommentReceived, name="book", within=ledger)(function)
+    found = [finding.found for finding in transaction_findings(receiver.handlers)]
+    if called is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert found[0].startswith(f"the handler book calls {called}")
+
+
+def test_outside_of_a_ledger_a_handler_may_wait() -> None:
+    receiver = receiver_on()
+
+    @receiver.on(CommentReceived)
+    async def waits(_: CommentReceived) -> None:
+        await asyncio.sleep(1)
+
+    assert transaction_findings(receiver.handlers) == []

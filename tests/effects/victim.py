@@ -1,0 +1,109 @@
+"""A worker that is killed: it writes an effect for each event, within a ledger or without one."""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# Tests share these as top-level packages, as pytest's `pythonpath` has it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.deliveries import receiver_on
+
+from effects.benches import ON_POSTGRES, ON_SQLITE
+from hookonce import Inbox, Receiver
+from hookonce.effects.once import is_async_ledger
+from hookonce.errors import LedgerError
+from hookonce.events import CommentReceived
+
+_LONGEST_SECONDS = 0.004
+"""How long a handler goes on after its effect: where a kill leaves one of the two alone."""
+
+
+def key_of(event: CommentReceived) -> str:
+    return f"{event.id} {event.data.text}"
+
+
+def handler_within(parts: dict[str, Any]) -> Callable[..., Any]:
+    """Return a handler that leaves its transaction to the ledger."""
+
+    async def work(event: CommentReceived, transaction: Any) -> None:
+        await parts["write"](transaction, key_of(event))
+        say("wrote")
+        await asyncio.sleep(random.uniform(0, _LONGEST_SECONDS))
+
+    def work_in_a_thread(event: CommentReceived, transaction: Any) -> None:
+        parts["write"](transaction, key_of(event))
+        say("wrote")
+        time.sleep(random.uniform(0, _LONGEST_SECONDS))
+
+    return work if is_async_ledger(parts["ledger"]) else work_in_a_thread
+
+
+def handler_alone(parts: dict[str, Any]) -> Callable[..., Any]:
+    """Return one that commits for itself, as code does where there is no ledger."""
+    ledger = parts["ledger"]
+
+    async def work(event: CommentReceived) -> None:
+        async with ledger.transaction() as transaction:
+            await parts["write"](transaction, key_of(event))
+        say("wrote")
+        await asyncio.sleep(random.uniform(0, _LONGEST_SECONDS))
+
+    def work_in_a_thread(event: CommentReceived) -> None:
+        with ledger.transaction() as transaction:
+            parts["write"](transaction, key_of(event))
+        say("wrote")
+        time.sleep(random.uniform(0, _LONGEST_SECONDS))
+
+    return work if is_async_ledger(ledger) else work_in_a_thread
+
+
+async def main(name: str, how: str, database: str, store: str) -> None:
+    """Handle what is in the inbox, and end when it is empty."""
+    inbox = Inbox(concurrency=8, max_attempts=10_000, backoff=0.02, embedded=False)
+    receiver = receiver_on(store, inbox=inbox, lease_seconds=1.0)
+    register: Callable[..., Any] = receiver.on
+    async with {**ON_POSTGRES, **ON_SQLITE}[name](database, time.time) as parts:
+        if how == "within":
+            register(CommentReceived, name="book", within=parts["ledger"])(handler_within(parts))
+        else:
+            register(CommentReceived, name="book")(handler_alone(parts))
+        while await _left(receiver):
+            # At the start the ledger is tried, and the database may be away.
+            with suppress(LedgerError):
+                await asyncio.sleep(0.01)
+                async with receiver.working():
+                    say("ready")
+                    while await _left(receiver):  # noqa: ASYNC110 - nobody tells of it
+                        await asyncio.sleep(0.02)
+
+
+async def _left(receiver: Receiver) -> int:
+    async with receiver.opened():
+        return (await receiver.stats()).depth
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+def fork(arguments: Sequence[str]) -> None:
+    """Begin a worker at each line that comes in: a fork of what is imported already."""
+    for _ in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            asyncio.run(main(*arguments))
+            os._exit(0)
+        say(f"pid {pid}")
+        _, status = os.waitpid(pid, 0)
+        say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    fork(sys.argv[1:])

@@ -1,0 +1,99 @@
+"""A proxy before PostgreSQL that cuts a connection off at its next COMMIT."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from enum import Enum
+from urllib.parse import urlsplit
+
+__all__ = ["Cut", "PostgresProxy", "postgres_proxy"]
+
+_CHUNK = 65_536
+
+
+class Cut(Enum):
+    """Where a connection is cut off."""
+
+    BEFORE_COMMIT = "before the server has heard of it"
+    AFTER_COMMIT = "after the server has done it, and before the client hears of it"
+
+
+class PostgresProxy:
+    """Passes everything on, until it is told to cut."""
+
+    def __init__(self, url: str) -> None:
+        self._url = urlsplit(url)
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self.cut: Cut | None = None
+        self.cuts = 0
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        port = self._server.sockets[0].getsockname()[1]
+        return f"postgresql://postgres@127.0.0.1:{port}{self._url.path}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
+        for connection in self._connections:
+            connection.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, away = await asyncio.open_connection(self._url.hostname, self._url.port)
+        answered = asyncio.Event()
+        is_cut = False
+
+        async def answer() -> None:
+            with suppress(ConnectionError):
+                while data := await there.read(_CHUNK):
+                    if is_cut:
+                        answered.set()
+                    else:
+                        writer.write(data)
+                writer.write_eof()
+
+        back = asyncio.create_task(answer())
+        try:
+            while data := await reader.read(_CHUNK):
+                if self.cut is not None and b"COMMIT" in data:
+                    cut, self.cut, is_cut = self.cut, None, True
+                    self.cuts += 1
+                    if cut is Cut.AFTER_COMMIT:
+                        away.write(data)
+                        await answered.wait()
+                    break
+                away.write(data)
+        except ConnectionError:
+            pass
+        finally:
+            back.cancel()
+            writer.close()
+            away.close()
+            with suppress(asyncio.CancelledError):
+                await back
+
+
+@asynccontextmanager
+async def postgres_proxy(url: str) -> AsyncIterator[PostgresProxy]:
+    """Run one before the server of this URL while the block lasts."""
+    proxy = PostgresProxy(url)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop()
