@@ -25,6 +25,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError, core_schema
 
 __all__ = [
+    "AbsoluteInstant",
     "ApiKey",
     "Blocker",
     "Channel",
@@ -33,6 +34,7 @@ __all__ = [
     "Comment",
     "CommentStatus",
     "ContentType",
+    "DeletedPost",
     "ErrorBody",
     "ErrorKind",
     "ErrorResponse",
@@ -54,17 +56,26 @@ __all__ = [
     "PostTarget",
     "PostTargetInput",
     "PublishWarning",
+    "PublishedPost",
     "ReceivedComment",
     "ReceivedMessage",
+    "RepliedComment",
+    "ReplyInput",
     "RequestLimits",
     "Resource",
+    "SavedPost",
     "TargetError",
     "TargetStatus",
     "TargetValidation",
+    "Upload",
+    "UploadCompletion",
+    "UploadInput",
     "ValidationIssue",
     "ValidationResult",
+    "WebhookChange",
     "WebhookDelivery",
     "WebhookEndpoint",
+    "WebhookInput",
     "Workspace",
 ]
 
@@ -105,12 +116,21 @@ Instant: TypeAlias = Annotated[
 ]
 """A datetime that always has an offset; JSON gets UTC, milliseconds and `Z`."""
 
+AbsoluteInstant: TypeAlias = Annotated[
+    datetime,
+    GetPydanticSchema(lambda _source, _handler: core_schema.datetime_schema(tz_constraint="aware")),
+    PlainSerializer(_write_as_service, return_type=str, when_used="json"),
+]
+"""A datetime that was given with its offset: what is sent must not be guessed."""
+
 # Checked as the plain string it may be: trying the listed values first costs time on every
 # field, and most of all for a value that is new.
 _OPEN = GetPydanticSchema(lambda _source, handler: handler(str))
 
 Plan: TypeAlias = Annotated[Literal["free", "starter", "pro", "agency"] | str, _OPEN]
+"""The plan of a workspace (interface, Resources: Workspace). Others are kept as text."""
 KeyRole: TypeAlias = Annotated[Literal["viewer", "contributor", "editor", "admin"] | str, _OPEN]
+"""What a key may do (interface, Resources: Workspace, key, limits). Others are kept as text."""
 Platform: TypeAlias = Annotated[
     Literal[
         "instagram",
@@ -128,9 +148,11 @@ Platform: TypeAlias = Annotated[
     | str,
     _OPEN,
 ]
+"""A social network (interface, Resources: Channel). Other values are kept as text."""
 ChannelStatus: TypeAlias = Annotated[
     Literal["active", "needs_reconnect", "disconnected", "error"] | str, _OPEN
 ]
+"""Whether a channel is connected (interface, States). Other values are kept as text."""
 PostStatus: TypeAlias = Annotated[
     Literal[
         "draft", "pending_approval", "scheduled", "publishing", "published", "failed", "partial"
@@ -138,23 +160,31 @@ PostStatus: TypeAlias = Annotated[
     | str,
     _OPEN,
 ]
+"""How far a post has come (interface, States). Other values are kept as text."""
 ContentType: TypeAlias = Annotated[
     Literal["feed", "photo", "post", "text", "carousel", "reels", "video", "short", "story"] | str,
     _OPEN,
 ]
+"""The form of a post on a channel (interface, Resources: PostTarget). Others are kept as text."""
 TargetStatus: TypeAlias = Annotated[
     Literal["pending", "queued", "publishing", "published", "failed", "held", "skipped"] | str,
     _OPEN,
 ]
+"""How far one channel of a post has come (interface, States). Other values are kept as text."""
 PostMode: TypeAlias = Literal["draft", "schedule", "now", "queue"]
+"""What becomes of a post when it is sent (interface, Resources: Post input)."""
 MediaKind: TypeAlias = Annotated[Literal["image", "video"] | str, _OPEN]
+"""What a file is (interface, Resources: Media). Other values are kept as text."""
 MediaStatus: TypeAlias = Annotated[Literal["uploading", "ready", "failed"] | str, _OPEN]
+"""How far an upload has come (interface, States). Other values are kept as text."""
 CommentStatus: TypeAlias = Annotated[Literal["open", "assigned", "done"] | str, _OPEN]
+"""How far a comment is dealt with (interface, States). Other values are kept as text."""
 ErrorKind: TypeAlias = Annotated[
     Literal["validation", "permission", "not_found", "conflict", "limit", "platform", "internal"]
     | str,
     _OPEN,
 ]
+"""The family of an error, which says whether a retry can help (interface, Errors)."""
 
 
 class Resource(BaseModel):
@@ -325,7 +355,7 @@ class PostInput(_Input):
     media_ids: list[str] | None = Field(default=None, max_length=35)
     base_media_ids: list[str] | None = Field(default=None, max_length=35)  # old name of media_ids
     targets: list[PostTargetInput] = Field(min_length=1)
-    scheduled_at: Instant | None = None
+    scheduled_at: AbsoluteInstant | None = None  # with an offset, or it is refused
     mode: PostMode = "draft"  # closed, unlike what is read: we are the ones who write it
 
     @model_validator(mode="after")
@@ -336,6 +366,34 @@ class PostInput(_Input):
                 "post.schedule_required", "scheduledAt is required when mode is schedule"
             )
         return self
+
+
+class UploadInput(_Input):
+    """The body to start an upload (interface, Endpoints: Media)."""
+
+    filename: str = Field(max_length=255)
+    mime: str
+    size: int = Field(ge=1)  # bytes
+    folder_id: str | None = None
+
+
+class Upload(Resource):
+    """Where to send a file's bytes, which may be done once (interface, Endpoints: Media)."""
+
+    media_id: str
+    # Whoever has the two may write there in our name.
+    upload_url: str = Field(repr=False)
+    headers: dict[str, str] = Field(repr=False)
+    method: Literal["PUT", "POST"]
+    url: str  # where the file will be publicly readable
+
+
+class UploadCompletion(_Input):
+    """What is known of a file whose bytes were sent (interface, Endpoints: Media)."""
+
+    width: int | None = Field(default=None, ge=1)
+    height: int | None = Field(default=None, ge=1)
+    duration_ms: int | None = Field(default=None, ge=0)  # of a video only
 
 
 class Media(Resource):
@@ -369,6 +427,19 @@ class Comment(Resource):
     created_at: Instant | None = None
 
 
+class ReplyInput(_Input):
+    """The body to answer a comment (interface, Endpoints: Comments)."""
+
+    text: str = Field(min_length=1, max_length=2200)
+
+
+class RepliedComment(Resource):
+    """A comment that was answered (interface, Endpoints: Comments)."""
+
+    id: str
+    status: CommentStatus
+
+
 class ReceivedComment(Comment):
     """The comment of a `comment.received` event (interface, Resources: Comment)."""
 
@@ -390,6 +461,23 @@ class ReceivedMessage(Resource):
     """The data of a `message.received` event (interface, Events: Event types)."""
 
     message: Message
+
+
+class WebhookInput(_Input):
+    """The body to register an endpoint (interface, Endpoints: Webhooks)."""
+
+    url: str
+    events: list[str]
+    description: str | None = None
+
+
+class WebhookChange(_Input):
+    """The body to change an endpoint; what is None stays (interface, Endpoints: Webhooks)."""
+
+    url: str | None = None
+    events: list[str] | None = None
+    description: str | None = None
+    enabled: bool | None = None  # True turns a disabled endpoint back on
 
 
 class WebhookEndpoint(Resource):
@@ -474,6 +562,29 @@ class ValidationResult(Resource):
     targets: list[TargetValidation]
     blockers: list[Blocker]
     warnings: list[PublishWarning]
+
+
+class SavedPost(Resource):
+    """What creating or replacing a post answers (interface, Endpoints: Posts)."""
+
+    id: str
+    status: PostStatus
+    scheduled_at: Instant | None = None
+    warnings: list[PublishWarning] = Field(default_factory=list)
+
+
+class DeletedPost(Resource):
+    """What deleting a post answers (interface, Endpoints: Posts)."""
+
+    id: str
+    deleted: bool
+
+
+class PublishedPost(Resource):
+    """What publishing answers, before any platform has (interface, Endpoints: Posts)."""
+
+    id: str
+    status: PostStatus
 
 
 class ErrorBody(Resource):

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hookonce.emulator.generated import DIRECT_MESSAGE, STORY_REPLY, EventGenerator, content_types
+from hookonce.emulator.generated import DIRECT_MESSAGE, STORY_REPLY, EventGenerator
+from hookonce.emulator.platforms import content_types
 from hookonce.events import EVENT_CLASSES, EventParser
 from hookonce.resources import Channel
 

@@ -1,8 +1,9 @@
-"""The sending side of the service, for your desk and your tests."""
+"""The service itself, for your desk and your tests."""
 
 from __future__ import annotations
 
 from .chaos import Chaos, Disturbance
+from .described import WorkspaceData
 from .flows import FLOWS, lose_channel, publish_post, receive_comment, receive_story_reply
 from .generated import EventGenerator
 from .records import Attempt, DeliveryStatus, DisabledReason, EndpointStatus, Notice
@@ -21,6 +22,7 @@ __all__ = [
     "EventGenerator",
     "Notice",
     "VirtualClock",
+    "WorkspaceData",
     "lose_channel",
     "publish_post",
     "receive_comment",

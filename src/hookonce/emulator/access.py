@@ -60,6 +60,18 @@ class Keys:
         """What may be known of the keys, oldest first."""
         return [row.shown for row in self._by_hash.values()]
 
+    def take(self, key: str, role: str, *, name: str, expires_at: float | None) -> None:
+        """Accept a key that is known already; ValueError if it has not the documented form."""
+        if not key.startswith(self._prefix) or len(key) < len(self._prefix) + 2 * _SHOWN_OF_A_KEY:
+            raise ValueError(f"a key is {self._prefix} and a secret part of 8 characters or more")
+        shown = ApiKey(
+            id=f"key_{token_hex(8)}",
+            name=name,
+            prefix=key[: len(self._prefix) + _SHOWN_OF_A_KEY],
+            role=role,
+        )
+        self._by_hash[_hash(key)] = KeyRow(shown, expires_at)
+
     def new(self, role: str, *, name: str, expires_at: float | None, most: int) -> str:
         """Return a new key.
 
@@ -77,15 +89,8 @@ class Keys:
             raise ValueError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
         if len(self._by_hash) >= most:
             raise ValueError(f"the plan allows {most} keys; revoke one first")
-        secret_part = token_hex(20)
-        shown = ApiKey(
-            id=f"key_{token_hex(8)}",
-            name=name,
-            prefix=self._prefix + secret_part[:_SHOWN_OF_A_KEY],
-            role=role,
-        )
-        key = self._prefix + secret_part
-        self._by_hash[_hash(key)] = KeyRow(shown, expires_at)
+        key = self._prefix + token_hex(20)
+        self.take(key, role, name=name, expires_at=expires_at)
         return key
 
     def revoke(self, key: str) -> None:
@@ -159,6 +164,10 @@ class DailyQuota:
             self._count += 1
         remaining = max(0, limit - self._count)
         return Allowance(limit, remaining, (day + 1) * _DAY_SECONDS, is_exceeded)
+
+    def leave(self, remaining: int, limit: int, now: float) -> None:
+        """Let so many of this day's requests be left."""
+        self._day, self._count = int(now // _DAY_SECONDS), max(0, limit - remaining)
 
 
 def _hash(key: str) -> str:

@@ -15,7 +15,8 @@ from pydantic import JsonValue
 
 from ..events import Event
 from ..resources import Channel
-from .generated import STORY_REPLY, EventGenerator, content_types
+from .generated import STORY_REPLY, EventGenerator
+from .platforms import content_types
 
 __all__ = [
     "FLOWS",

@@ -8,7 +8,7 @@ and which content types a platform takes. Settings stay empty, because their key
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from string import ascii_letters, digits
@@ -16,9 +16,10 @@ from string import ascii_letters, digits
 from pydantic import JsonValue
 
 from ..clock import Clock, system_clock
-from ..resources import Channel, ContentType, PostTarget, ReceivedComment, TargetError
+from ..resources import Channel, PostTarget, ReceivedComment, TargetError
+from .platforms import FIRST_COMMENTS, content_types
 
-__all__ = ["DIRECT_MESSAGE", "STORY_REPLY", "EventGenerator", "content_types"]
+__all__ = ["DIRECT_MESSAGE", "STORY_REPLY", "EventGenerator"]
 
 DIRECT_MESSAGE = "direct_message"
 STORY_REPLY = "story_reply"
@@ -31,21 +32,7 @@ _WEIGHTS: Mapping[str, int] = {
     "channel.unhealthy": 3,
     "channel.disconnected": 2,
 }
-# The first is the one for a single image or video. Platforms not listed get an ordinary post.
-_CONTENT_TYPES: Mapping[str, tuple[ContentType, ...]] = {
-    "instagram": ("feed", "carousel", "reels", "story"),
-    "facebook": ("photo", "feed", "video", "reels", "story"),
-    "youtube": ("video", "short"),
-    "threads": ("post", "text", "carousel"),
-    "tiktok": ("video", "carousel"),
-    "linkedin": ("post", "text", "carousel"),
-    "x": ("post", "text"),
-    "bluesky": ("post", "text"),
-    "pinterest": ("photo", "video"),
-    "shopee": ("video",),
-}
 _MEDIA_COUNTS: Mapping[str, tuple[int, int]] = {"text": (0, 0), "carousel": (2, 10), "post": (0, 4)}
-_FIRST_COMMENTS = frozenset({"instagram", "facebook", "linkedin"})
 # Whole articles as a caption: 63206 characters are accepted, few networks show as many.
 _LONG_CAPTIONS = frozenset({"facebook", "linkedin"})
 
@@ -124,14 +111,6 @@ _STATUS_REASONS = (
 )
 
 
-def content_types(platform: str) -> tuple[ContentType, ...]:
-    """Return the content types a platform is given here, that of a single picture or clip first.
-
-    The values are those of the interface (Resources: PostTarget); who takes which is ours.
-    """
-    return _CONTENT_TYPES.get(platform, ("post",))
-
-
 class EventGenerator:
     """Makes up the events of one workspace, whose channels are the same in every generator.
 
@@ -139,17 +118,25 @@ class EventGenerator:
         seed: the same seed, clock and calls give the same data; or a source of randomness to share;
             by default no two generators are alike.
         clock: what every time is counted back from.
+        channels: the workspace's channels; by default a bakery's, one at least for every documented
+            platform.
 
     Attributes:
-        channels: the workspace's channels, one at least for every documented platform.
+        channels: the workspace's channels.
 
     """
 
-    def __init__(self, seed: int | Random | None = None, *, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        seed: int | Random | None = None,
+        *,
+        clock: Clock = system_clock,
+        channels: Sequence[Channel] = (),
+    ) -> None:
         # Made-up posts need no randomness that withstands an attacker.
         self._random = seed if isinstance(seed, Random) else Random(seed)  # noqa: S311 - see above
         self._clock = clock
-        self.channels = tuple(
+        self.channels = tuple(channels) or tuple(
             Channel(
                 id=channel_id,
                 platform=platform,
@@ -208,7 +195,7 @@ class EventGenerator:
     def _target(self, channel: Channel, *, published: bool) -> dict[str, JsonValue]:
         content_type = self._random.choice(content_types(channel.platform))
         media_count = self._random.randint(*_MEDIA_COUNTS.get(content_type, (1, 1)))
-        first_comment = channel.platform in _FIRST_COMMENTS and self._once_in(3)
+        first_comment = channel.platform in FIRST_COMMENTS and self._once_in(3)
         external_id = self._external_id()
         code, message = self._random.choice(_ERRORS)
         return PostTarget(

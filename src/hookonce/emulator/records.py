@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from ..resources import WebhookDelivery, WebhookEndpoint
 from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TWO_SIGNATURES_SECONDS
 from .chaos import Disturbance
+from .moments import instant, moment
 
 __all__ = [
     "Attempt",
@@ -150,9 +150,9 @@ class EndpointRow:
             disabled_reason=self.disabled_reason,
             secret_prefix=self.secret[:_SHOWN_OF_A_SECRET],
             consecutive_failures=self.consecutive_failures,
-            last_success_at=_instant(self.last_success_at),
-            last_failure_at=_instant(self.last_failure_at),
-            created_at=_moment(self.created_at),
+            last_success_at=instant(self.last_success_at),
+            last_failure_at=instant(self.last_failure_at),
+            created_at=moment(self.created_at),
             **({"secret": self.secret} if with_secret else {}),
         )
 
@@ -187,9 +187,9 @@ class DeliveryRow:
             error_message=self.error_message,
             duration_ms=self.duration_ms,
             is_test=self.is_test,
-            created_at=_moment(self.created_at),
-            delivered_at=_instant(self.delivered_at),
-            next_attempt_at=_instant(self.next_attempt_at),
+            created_at=moment(self.created_at),
+            delivered_at=instant(self.delivered_at),
+            next_attempt_at=instant(self.next_attempt_at),
         )
 
 
@@ -230,11 +230,3 @@ class Attempt:
     disturbance: Disturbance | None = None
     is_genuine: bool = True
     is_extra: bool = False
-
-
-def _moment(unix: float) -> datetime:
-    return datetime.fromtimestamp(unix, UTC)
-
-
-def _instant(unix: float | None) -> datetime | None:
-    return None if unix is None else _moment(unix)

@@ -9,19 +9,27 @@ from types import MappingProxyType
 
 from pydantic import JsonValue
 
-from ..resources import ErrorBody, ErrorKind
+from ..resources import Blocker, ErrorBody, ErrorKind
 
 __all__ = [
     "Issue",
     "RefusedError",
     "at_endpoint_limit",
+    "at_storage",
+    "blocked",
+    "conflict",
     "internal",
     "invalid",
+    "no_first_comments",
+    "no_such",
+    "no_such_media",
     "no_such_path",
-    "no_such_webhook",
     "not_on_plan",
+    "platform_rejected",
     "private_url",
     "quota_used_up",
+    "refused_for",
+    "storage_full",
     "unauthorized",
     "wrong_method",
     "wrong_role",
@@ -133,13 +141,19 @@ def wrong_method(allowed: str) -> RefusedError:
     )
 
 
-def no_such_webhook() -> RefusedError:
-    """Refuse the id of an endpoint that this workspace does not have."""
+def no_such(what: str, name: str) -> RefusedError:
+    """Refuse the id of a row that this workspace does not have.
+
+    Args:
+        what: what its code begins with, such as ``post``.
+        name: what people call it.
+
+    """
     return RefusedError(
         HTTPStatus.NOT_FOUND,
-        "webhook.not_found",
+        f"{what}.not_found",
         "not_found",
-        "There is no such webhook endpoint in this workspace.",
+        f"There is no such {name} in this workspace.",
     )
 
 
@@ -151,8 +165,97 @@ def invalid(issues: Sequence[Issue]) -> RefusedError:
         "validation",
         "The request did not validate.",
         hint="error.details.issues says what is wrong with which field.",
-        details={"issues": [{"field": i.field, "message": i.message} for i in issues]},
+        details=_details(issues),
     )
+
+
+def _details(issues: Sequence[Issue]) -> JsonValue:
+    return {"issues": [{"field": i.field, "message": i.message} for i in issues]}
+
+
+def no_first_comments(issues: Sequence[Issue]) -> RefusedError:
+    """Refuse first comments for platforms that have none."""
+    return RefusedError(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "first_comment.unsupported",
+        "validation",
+        "A first comment was sent for a platform without first comments.",
+        hint="Leave firstComment out for this channel.",
+        details=_details(issues),
+    )
+
+
+def no_such_media(issues: Sequence[Issue]) -> RefusedError:
+    """Refuse a post that names an unknown or unfinished media id."""
+    return RefusedError(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "media.not_found",
+        "validation",
+        "The post names media that is unknown or not finished.",
+        hint="Complete the upload first, and use the id that it was started under.",
+        details=_details(issues),
+    )
+
+
+def blocked(validations: JsonValue) -> RefusedError:
+    """Refuse a post while a target has a blocking validation error."""
+    return RefusedError(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "validation.failed",
+        "validation",
+        "A target of the post did not pass its checks.",
+        hint="error.details.validations lists the checks; a draft can be saved all the same.",
+        details={"validations": validations},
+    )
+
+
+def refused_for(blocker: Blocker) -> RefusedError:
+    """Refuse a post for anything else that keeps it from being scheduled or published."""
+    status, kind = _BLOCKERS[blocker.code]
+    return RefusedError(status, blocker.code, kind, blocker.message, hint=blocker.hint)
+
+
+_BLOCKERS: Mapping[str, tuple[HTTPStatus, ErrorKind]] = MappingProxyType(
+    {
+        "post.schedule_required": (HTTPStatus.UNPROCESSABLE_ENTITY, "validation"),
+        "post.schedule_in_past": (HTTPStatus.UNPROCESSABLE_ENTITY, "validation"),
+        "queue.no_free_slot": (HTTPStatus.CONFLICT, "conflict"),
+        "post.monthly_limit": (HTTPStatus.CONFLICT, "limit"),
+        "post.no_x_credits": (HTTPStatus.CONFLICT, "limit"),
+    }
+)
+
+
+def conflict(code: str, message: str) -> RefusedError:
+    """Refuse what the state of a row does not allow."""
+    return RefusedError(HTTPStatus.CONFLICT, code, "conflict", message)
+
+
+def platform_rejected(code: str, message: str | None) -> RefusedError:
+    """Refuse a reply that its platform did not take (interface, Errors: 502)."""
+    return RefusedError(
+        HTTPStatus.BAD_GATEWAY,
+        code,
+        "platform",
+        message or "The platform did not take the reply.",
+        hint="Nothing was changed; the reply can be sent again.",
+    )
+
+
+def storage_full(most: int) -> RefusedError:
+    """Refuse a file that the storage quota has no room for."""
+    return RefusedError(
+        HTTPStatus.CONFLICT,
+        "media.storage_quota_exceeded",
+        "limit",
+        f"The plan of this workspace allows {most} bytes of media.",
+    )
+
+
+def at_storage(status: HTTPStatus, message: str) -> RefusedError:
+    """Refuse bytes at the storage address, which is no part of the API."""
+    kind: ErrorKind = "not_found" if status is HTTPStatus.NOT_FOUND else "validation"
+    return RefusedError(status, "storage.refused", kind, message)
 
 
 def private_url() -> RefusedError:

@@ -12,6 +12,7 @@ from ..events import EVENT_CLASSES
 __all__ = [
     "PLANS",
     "SUBSCRIBABLE",
+    "Allowances",
     "PlanLimits",
 ]
 
@@ -44,3 +45,20 @@ PLANS: Mapping[str, PlanLimits] = MappingProxyType(
     }
 )
 """The plans by the names that ``GET /v1/me`` gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowances:
+    """The limits whose numbers the interface does not show (Limits: Gaps).
+
+    Attributes:
+        scheduled_posts_per_month: how many posts may be scheduled or published in a month of the
+            workspace's time zone; None is no limit.
+        x_credits: how many credits there are for posts to X; None is no limit.
+        storage_bytes: how many bytes of media there may be. The emulator holds them in memory.
+
+    """
+
+    scheduled_posts_per_month: int | None = None
+    x_credits: int | None = None
+    storage_bytes: int = 512 * 2**20

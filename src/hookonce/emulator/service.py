@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -20,20 +21,32 @@ from ..errors import shows_half_built
 from ..events import Event, EventClass
 from ..http.app import ASGIApp
 from ..receiver import Receiver
-from ..resources import ApiKey, KeyRole, WebhookDelivery, WebhookEndpoint
+from ..resources import (
+    ApiKey,
+    KeyRole,
+    ReceivedComment,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 from ..sender import ANSWER_SECONDS
 from ..testing.samples import make_event
 from ..verification.secrets import decode_secret, new_secret
-from .access import ADMIN, Keys
+from .access import ADMIN, DailyQuota, Keys
 from .api import Api
+from .app import App
 from .chaos import Chaos
 from .deliveries import Deliveries
+from .described import WorkspaceData
+from .faults import FaultsOnPurpose
+from .generated import EventGenerator
+from .operations import Desk
+from .publishing import Publishing
 from .records import Attempt, DisabledReason, EndpointRow, EndpointStatus, Notice, OutgoingEvent
 from .rules import SUBSCRIBABLE
+from .storage import Storage
 from .timeline import FrozenTime, ServiceTime, Timeline, TimeSource
 from .transport import InProcess, Transport
 from .wire import Wire
-from .workspace import Workspace
 
 __all__ = ["EmulatedService", "Target"]
 
@@ -50,8 +63,8 @@ _ATTEMPTS_KEPT = 100_000
 
 
 @shows_half_built
-class EmulatedService:
-    """The sending side of the service, as its interface documents it; an async context manager.
+class EmulatedService(FaultsOnPurpose):
+    """The service, as its interface documents it; an async context manager.
 
     In a test time moves only with ``advance``, and what is due is delivered in order, at once::
 
@@ -74,7 +87,8 @@ class EmulatedService:
         path: where an application receives.
         service: the name in the service's own headers and keys; by default what a receiver was
             told, else "example".
-        plan: the workspace's plan: free, starter, pro or agency.
+        plan: the workspace's plan: free, starter, pro or agency; by default what ``data`` says.
+        data: what the workspace starts with; by default a bakery's channels, and nothing else.
         clock: what deliveries are signed by.
         speed: let time flow by itself, so many times as fast as the clock; by default it moves
             with ``advance`` only.
@@ -84,10 +98,13 @@ class EmulatedService:
         allow_loopback: whether the API accepts loopback addresses, also by http, which the real
             service refuses.
         on_attempt: told of every request once its fate is known.
+        on_event: told of every event of the workspace, and to how many endpoints it goes.
         on_rotation: told of each new secret when chaos rotates it; without it, it does not.
 
     Attributes:
+        app: what people do in the service's app, such as approving a post.
         seed: give it to another service, and that draws the same.
+        workspace: what there is in it.
 
     Raises:
         ValueError: an argument cannot be used; the message says what to do.
@@ -103,7 +120,8 @@ class EmulatedService:
         events: Sequence[str] = SUBSCRIBABLE,
         path: str = "/webhooks",
         service: str | None = None,
-        plan: str = "agency",
+        plan: str | None = None,
+        data: WorkspaceData | None = None,
         clock: TimeSource = system_clock,
         speed: float | None = None,
         chaos: Chaos | None = None,
@@ -111,6 +129,7 @@ class EmulatedService:
         answer_seconds: float = ANSWER_SECONDS,
         allow_loopback: bool = True,
         on_attempt: Callable[[Attempt], None] | None = None,
+        on_event: Callable[[Event[Any], int], None] | None = None,
         on_rotation: Callable[[str], None] | None = None,
     ) -> None:
         if speed is not None and not 0 < speed < float("inf"):
@@ -129,10 +148,12 @@ class EmulatedService:
         self._open = AsyncExitStack()
         self._attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS_KEPT)
         self._on_attempt = on_attempt
+        self._on_event = on_event
         self._on_rotation = on_rotation
-        self.workspace = Workspace(
-            id=f"ws_{self._random.randbytes(8).hex()}", plan=plan, service=service
-        )
+        data = data or WorkspaceData()
+        workspace_id = f"ws_{self._random.randbytes(8).hex()}"
+        self.workspace = data.empty_workspace(workspace_id, plan=plan, service=service)
+        super().__init__(self.workspace.channels)
         wire = Wire(
             self._transport,
             self._time,
@@ -151,13 +172,28 @@ class EmulatedService:
             rotate=self._rotate_by_chaos if on_rotation else None,
         )
         self._keys = Keys(service)
-        self._api = Api(
-            self,
-            self._keys,
+        self._quota = DailyQuota()
+        self._publishing = Publishing(
+            self.workspace.posts,
+            timeline=self._timeline,
+            time=self._time,
+            faults=self._faults,
+            emit=self._emit_data,
+            seed=self.seed,
+        )
+        self.app = App(self.workspace, self._publishing, time=self._time, emit=self._emit_data)
+        desk = Desk(
+            service=self,
+            publishing=self._publishing,
+            storage=Storage(self.workspace),
+            faults=self._faults,
             log=self._deliveries.rows,
             new_id=self._new_id,
+            random=Random(f"{self.seed}:at once"),  # noqa: S311 - what is made up is no secret
             allow_loopback=allow_loopback,
         )
+        self._api = Api(desk, self._keys, self._quota)
+        self._start_with(data)
         if target is not None:
             self._register(target, secret, events, path)
 
@@ -180,6 +216,7 @@ class EmulatedService:
         *,
         endpoint: str | None = ...,
         data: Mapping[str, JsonValue] | None = ...,
+        extra: bool = ...,
         event_id: str | None = ...,
     ) -> E: ...
     @overload
@@ -189,6 +226,7 @@ class EmulatedService:
         *,
         endpoint: str | None = ...,
         data: Mapping[str, JsonValue] | None = ...,
+        extra: bool = ...,
         event_id: str | None = ...,
     ) -> Event[Any]: ...
 
@@ -198,16 +236,19 @@ class EmulatedService:
         *,
         endpoint: str | None = None,
         data: Mapping[str, JsonValue] | None = None,
+        extra: bool = False,
         event_id: str | None = None,
     ) -> Event[Any]:
         """Emit an event, deliver it to the endpoints that subscribed to it, and return it.
 
-        Where time moves with ``advance`` only, the first attempts have been made by then.
+        Where time moves with ``advance`` only, the first attempts have been made by then. A comment
+        can be listed and answered from then on.
 
         Args:
             event: a type string or event class, of which a realistic event is made, or an event.
             endpoint: deliver to this endpoint alone, by its id.
-            data: fields by their wire names that differ from the realistic ones.
+            data: fields that differ from the realistic ones, by either of their names.
+            extra: also take fields that the type does not have.
             event_id: a new one by default.
 
         Raises:
@@ -216,22 +257,28 @@ class EmulatedService:
 
         """
         chosen = self.workspace.endpoints.values() if endpoint is None else [self._row(endpoint)]
-        emitted = self._event(event, data, event_id)
+        emitted = self._event(event, data, event_id, extra=extra)
         if emitted.type == TEST_TYPE:
             raise ValueError("a test event is no event of the workspace; ask for one with `test`")
+        if isinstance(emitted.data, ReceivedComment):
+            self.workspace.keep_comment(emitted.data, self._time.now())
+        if self._faults.loses(emitted.type):
+            return emitted
         outgoing = _outgoing(emitted)
         rows = [
             self._deliveries.begin(row, outgoing)
             for row in chosen
             if row.status is EndpointStatus.ACTIVE and emitted.type in row.events
         ]
+        if self._on_event is not None:
+            self._on_event(emitted, len(rows))
         await self._timeline.do_due({row.id for row in rows})
         return emitted
 
     async def test(self, endpoint: str | None = None) -> WebhookDelivery:
         """Deliver a test event at once, as the app's button and the test operation do."""
         row = self._row(endpoint)
-        emitted = self._event(TEST_TYPE, None, None)
+        emitted = self._event(TEST_TYPE, None, None, extra=False)
         delivery = self._deliveries.begin(row, _outgoing(emitted), is_test=True)
         await self._timeline.do_due({delivery.id})
         return delivery.shown()
@@ -264,7 +311,7 @@ class EmulatedService:
 
     @property
     def api(self) -> ASGIApp:
-        """The webhook operations of the service's HTTP API, to serve or to call in this process."""
+        """The service's HTTP API, to serve or to call in this process."""
         return self._api
 
     @property
@@ -322,8 +369,9 @@ class EmulatedService:
         await self._timeline.advance_to(self._time.now() + delta.total_seconds())
 
     async def settle(self) -> None:
-        """Return when every delivery has succeeded or been given up, however late that is.
+        """Return when nothing is due any more, however late that is.
 
+        Every delivery has succeeded or been given up by then, and every scheduled post is out.
         Where time moves with ``advance`` only, it is moved as far as that takes.
         """
         if self._flows:
@@ -374,6 +422,43 @@ class EmulatedService:
         """What the workspace's owner and admins were told."""
         return list(self._deliveries.notices)
 
+    def leave_quota(self, requests: int) -> None:
+        """Let so many requests be left of this day's quota."""
+        self._quota.leave(requests, self.workspace.limits.requests_per_day, self._time.now())
+
+    async def wait(self, seconds: float) -> None:
+        """Return after so many seconds where time flows by itself, else at once."""
+        if self._flows:
+            await asyncio.sleep(seconds / self._time.speed)
+
+    def _start_with(self, data: WorkspaceData) -> None:
+        now = self._time.now()
+        made_up = Random(f"{self.seed}:workspace")  # noqa: S311 - what is made up is no secret
+        generator = EventGenerator(made_up, clock=self._time.now)
+        data.fill(self.workspace, generator.channels, now, self._new_id)
+        for post in self.workspace.posts.values():
+            if post.status == "scheduled" and post.scheduled_at is not None:
+                self._publishing.schedule(post, post.scheduled_at)
+        for fault in data.faults:
+            self.platform_fails(fault.channel_id, **fault.model_dump(exclude={"channel_id"}))
+        for delay in data.slow:
+            self.platform_is_slow(delay.channel_id, seconds=delay.seconds)
+        if data.limits.requests_left is not None:
+            self.leave_quota(data.limits.requests_left)
+        for key in data.keys:
+            expires_at = None if key.expires_at is None else key.expires_at.timestamp()
+            secret = key.key.get_secret_value()
+            self._keys.take(secret, key.role, name=key.name, expires_at=expires_at)
+        for webhook in data.webhooks:
+            given = webhook.secret.get_secret_value() if webhook.secret else new_secret()
+            decode_secret(given)
+            endpoint_id = webhook.id or self._new_id("wh")
+            url = _checked_url(webhook.url)
+            self.workspace.add(url, webhook.events, webhook.description, given, now, endpoint_id)
+
+    async def _emit_data(self, event_type: str, data: Mapping[str, JsonValue]) -> Event[Any]:
+        return await self.emit(event_type, data=data)
+
     def _register(
         self, target: Target, secret: str | None, events: Sequence[str], path: str
     ) -> None:
@@ -406,6 +491,8 @@ class EmulatedService:
         event: str | EventClass | Event[Any],
         data: Mapping[str, JsonValue] | None,
         event_id: str | None,
+        *,
+        extra: bool,
     ) -> Event[Any]:
         if isinstance(event, Event):
             if data is not None or event_id is not None:
@@ -417,6 +504,7 @@ class EmulatedService:
             created_at=datetime.fromtimestamp(self._time.signing(), UTC),
             workspace_id=self.workspace.id,
             data=data,
+            extra=extra,
         )
 
     def _new_id(self, prefix: str) -> str:

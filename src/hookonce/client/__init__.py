@@ -1,0 +1,57 @@
+"""The service's API, typed: publish, upload, answer, and look after endpoints.
+
+It needs the extra ``client``: pip install 'hookonce[client]'.
+"""
+
+from __future__ import annotations
+
+from .client import Channels, Client
+from .comments import Comments
+from .errors import (
+    ApiError,
+    ApiKeyError,
+    ClientError,
+    ConflictError,
+    InternalError,
+    LimitError,
+    NoAnswerError,
+    NotFoundError,
+    PermissionDeniedError,
+    PlatformError,
+    UnreadableAnswerError,
+    UploadError,
+    ValidationFailedError,
+)
+from .keys import EnvironmentKey, FileKey, KeyProvider
+from .listing import Listing
+from .media import MediaLibrary
+from .posts import Posts
+from .quota import Quota
+from .webhooks import Webhooks
+
+__all__ = [
+    "ApiError",
+    "ApiKeyError",
+    "Channels",
+    "Client",
+    "ClientError",
+    "Comments",
+    "ConflictError",
+    "EnvironmentKey",
+    "FileKey",
+    "InternalError",
+    "KeyProvider",
+    "LimitError",
+    "Listing",
+    "MediaLibrary",
+    "NoAnswerError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "PlatformError",
+    "Posts",
+    "Quota",
+    "UnreadableAnswerError",
+    "UploadError",
+    "ValidationFailedError",
+    "Webhooks",
+]

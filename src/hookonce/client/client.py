@@ -1,0 +1,141 @@
+"""The client: every documented operation of the service."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import httpx2
+
+from ..errors import shows_half_built
+from ..resources import Channel, Me, Page, Resource
+from .comments import Comments
+from .connection import Connection, Operation
+from .errors import ApiKeyError
+from .keys import EnvironmentKey, Key, KeySource
+from .listing import Listing
+from .media import MediaLibrary
+from .posts import Posts
+from .quota import Quota, QuotaListener, QuotaWatch
+from .webhooks import Webhooks
+
+__all__ = ["Channels", "Client"]
+
+
+class _Me(Resource):
+    data: Me
+
+
+class Channels:
+    """Operations on channels (interface, Endpoints: Channels); each raises ``ClientError``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def list(self, *, include_disconnected: bool = False) -> Listing[Channel]:
+        """Return the connected channels.
+
+        Args:
+            include_disconnected: return disconnected ones as well.
+
+        """
+        wanted: Literal["true"] | None = "true" if include_disconnected else None
+        query = {"includeDisconnected": wanted}
+        return Listing(self._connection, Page[Channel], "/v1/channels", query)
+
+
+@shows_half_built
+class Client:
+    """The service's API, typed; an async context manager.
+
+    An operation raises ``ClientError``; see ``hookonce.client.errors`` for its kinds. It waits and
+    asks again, within ``patience``, where the service says so (429) and where asking twice is safe:
+    for what only reads, and for requests that never got out.
+
+    Args:
+        base_url: where the service is, without ``/v1``.
+        key: the API key, or a provider of it such as ``FileKey``; by default it is in the
+            environment variable ``HOOKONCE_API_KEY``.
+        patience: seconds that one call may spend waiting before it asks again.
+        answer_seconds: how long an answer may take.
+        on_quota: told once when little of the day's quota is left, with the ``Quota``.
+        quota_reserve: the part of the quota that counts as little.
+        allow_http: whether http will do also for other hosts than this machine, where everybody on
+            the way can read the key.
+        transport: what httpx2 sends with, for tests; the network by default.
+
+    Attributes:
+        channels: operations on channels.
+        posts: operations on posts.
+        media: operations on media.
+        comments: operations on comments.
+        webhooks: operations on webhook endpoints.
+
+    Raises:
+        ApiKeyError: the key cannot be used, or there is none.
+        ValueError: another argument cannot be used; the message says what to do.
+
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        key: KeySource | None = None,
+        *,
+        patience: float = 30.0,
+        answer_seconds: float = 30.0,
+        on_quota: QuotaListener | None = None,
+        quota_reserve: float = 0.1,
+        allow_http: bool = False,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        # First, and let go of: error trackers send the locals of every frame away.
+        try:
+            known = Key(EnvironmentKey() if key is None else key)
+        except ApiKeyError as error:
+            raise error.with_traceback(None) from None
+        finally:
+            del key
+        if not (patience >= 0 and 0 < answer_seconds < float("inf")):
+            raise ValueError("patience is at least 0 seconds, and answer_seconds more than 0")
+        if not 0 <= quota_reserve <= 1:
+            raise ValueError(f"quota_reserve is a part, from 0 to 1, not {quota_reserve!r}")
+        self._watch = QuotaWatch(on_quota, quota_reserve)
+        self._connection = Connection(
+            base_url,
+            known,
+            patience=patience,
+            answer_seconds=answer_seconds,
+            watch=self._watch,
+            allow_http=allow_http,
+            transport=transport,
+        )
+        self.channels = Channels(self._connection)
+        self.posts = Posts(self._connection)
+        self.media = MediaLibrary(self._connection)
+        self.comments = Comments(self._connection)
+        self.webhooks = Webhooks(self._connection)
+
+    def __repr__(self) -> str:
+        return f"Client({self._connection.base_url!r})"
+
+    @property
+    def quota(self) -> Quota | None:
+        """What was left of the day's quota at the last answer; None before the first."""
+        return self._watch.current
+
+    async def me(self) -> Me:
+        """Return who the key is: the cheapest call to prove that it is alive."""
+        return (await self._connection.ask(_ME, _Me)).data
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._connection.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+_ME = Operation("GET", "/v1/me", is_repeatable=True)

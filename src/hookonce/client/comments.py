@@ -1,0 +1,69 @@
+"""Operations on comments (interface, Endpoints: Comments)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from ..resources import Comment, Page, RepliedComment, ReplyInput, Resource
+from .connection import Connection, Operation, segment
+from .listing import LARGEST_PAGE, Listing
+
+__all__ = ["Comments"]
+
+
+class _Replied(Resource):
+    data: RepliedComment
+
+
+class Comments:
+    """Operations on comments; each raises ``ClientError``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def list(
+        self,
+        *,
+        status: Literal["all", "open", "assigned", "done"] | None = None,
+        channels: Iterable[str] = (),
+        q: str | None = None,
+        post_id: str | None = None,
+        page_size: int = LARGEST_PAGE,
+    ) -> Listing[Comment]:
+        """Return comments by other people on your posts, newest first.
+
+        Args:
+            status: only comments of this status.
+            channels: only comments on these channels.
+            q: only comments whose text has this in it, in any case.
+            post_id: only comments on this post.
+            page_size: items a request asks for, 100 at the most.
+
+        """
+        query = {
+            "status": status,
+            "channels": ",".join(channels) or None,
+            "q": q,
+            "postId": post_id,
+            "limit": page_size,
+        }
+        return Listing(self._connection, Page[Comment], "/v1/comments", query)
+
+    async def reply(self, comment_id: str, text: str) -> RepliedComment:
+        """Answer a comment on its platform, at once, and mark it done.
+
+        It is never repeated by itself where it may have arrived: people would read it twice.
+
+        Args:
+            comment_id: which one.
+            text: 1 to 2200 characters.
+
+        Raises:
+            PlatformError: the platform rejects the reply.
+            ValueError: the text is empty or too long.
+
+        """
+        path = f"/v1/comments/{segment(comment_id)}/reply"
+        operation = Operation("POST", path, body=ReplyInput(text=text))
+        return (await self._connection.ask(operation, _Replied)).data

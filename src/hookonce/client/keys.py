@@ -1,0 +1,154 @@
+"""The API key: given, or from the environment or a file, and never shown.
+
+Here the environment is read for the key, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from ..verification.loggers import get_logger
+from .errors import ApiKeyError
+
+__all__ = ["KEY_VARIABLE", "EnvironmentKey", "FileKey", "Key", "KeyProvider", "KeySource"]
+
+_log = get_logger("hookonce.client")
+
+KEY_VARIABLE = "HOOKONCE_API_KEY"
+
+# What may stand in a header (RFC 6750, 2.1, allows less, but the form of a key is not shown).
+_KEY = re.compile(r"[!-~]{1,4096}")
+
+
+@runtime_checkable
+class KeyProvider(Protocol):
+    """Anything that has the API key, and may have another one later."""
+
+    def current(self) -> str:
+        """Return the key."""
+        ...
+
+
+KeySource: TypeAlias = str | KeyProvider
+
+
+class Key:
+    """A key that no repr of what holds it shows.
+
+    Args:
+        source: the key, or what provides it.
+
+    Raises:
+        ApiKeyError: it cannot be used.
+
+    """
+
+    __slots__ = ("_read",)
+
+    def __init__(self, source: KeySource) -> None:
+        self._read: Callable[[], str]
+        if isinstance(source, str):
+            fault = _fault_of(source)
+            self._read = source.strip
+        elif isinstance(source, KeyProvider):
+            fault, self._read = None, source.current
+        else:
+            fault = f"a key is text or has a method current(), and this is {type(source).__name__}"
+        del source  # error trackers send the locals of every frame away
+        if fault is not None:
+            raise ApiKeyError(fault)
+
+    def __repr__(self) -> str:
+        return "Key(…)"
+
+    def current(self) -> str:
+        """Return the key; ApiKeyError if the provider has none that can be used."""
+        try:
+            text = self._read().strip()
+            fault = _fault_of(text)
+        except Exception as error:  # noqa: BLE001 - foreign code, whose words may show the key
+            text, fault = "", f"the provider of the key raised {type(error).__name__}"
+        if fault is not None:
+            del text
+            raise ApiKeyError(fault)
+        return text
+
+
+class EnvironmentKey:
+    """The key in an environment variable, read once.
+
+    Raises:
+        ApiKeyError: the variable is not set, or holds no key.
+
+    """
+
+    def __init__(self, variable: str = KEY_VARIABLE) -> None:
+        self._key = os.environ.get(variable, "").strip()
+        if not self._key:
+            raise ApiKeyError(f"set the environment variable {variable} to an API key")
+        fault = _fault_of(self._key)
+        if fault is not None:
+            raise ApiKeyError(f"{variable}: {fault}")
+
+    def current(self) -> str:
+        """Return the key."""
+        return self._key
+
+
+class FileKey:
+    """The key in a file, read again at each request, so that it can be replaced while we run.
+
+    While the file at ``path`` cannot be used, the last good key stays and the fault is logged.
+
+    Raises:
+        ApiKeyError: at the start, the file cannot be read or holds no key.
+
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._logged: str | None = None
+        self._key, fault = self._look()
+        if fault is not None:
+            raise ApiKeyError(fault)
+
+    def current(self) -> str:
+        """Return the key in the file as it is now."""
+        key, fault = self._look()
+        if fault is None:
+            self._key = key
+        elif fault != self._logged:
+            _log.error("the API key in use stays, for the new one cannot be used: %s", fault)
+        self._logged = fault
+        return self._key
+
+    def _look(self) -> tuple[str, str | None]:
+        try:
+            text = self._path.read_text("utf-8").strip()
+        except UnicodeDecodeError:
+            return "", f"{self._path} is not UTF-8 text"
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or type(error).__name__
+            return "", f"cannot read the API key in {self._path}: {said}"
+        fault = _fault_of(text)
+        return text, None if fault is None else f"{self._path}: {fault}"
+
+
+def _fault_of(key: object) -> str | None:
+    """Return what is wrong with a key, without showing it."""
+    if not isinstance(key, str):
+        return (
+            f"an API key is text, not {type(key).__name__}; is the setting it comes from missing?"
+        )
+    text = key.strip()
+    if not text:
+        return "the API key is empty; copy the whole value that was shown when it was made"
+    if text.startswith("whsec_"):
+        return "this is a signing secret (whsec_…), not an API key"
+    if _KEY.fullmatch(text) is None:
+        return "the API key has spaces, line breaks or other characters that no header can hold"
+    return None

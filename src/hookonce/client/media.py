@@ -1,0 +1,218 @@
+"""Operations on media, and the upload in three steps (interface, Endpoints: Media)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeAlias
+
+from ..resources import Media, Page, Resource, Upload, UploadCompletion, UploadInput
+from .connection import Connection, Operation, segment
+from .listing import LARGEST_PAGE, Listing
+
+__all__ = ["MediaLibrary", "Progress", "Source"]
+
+Source: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | AsyncIterable[bytes]
+"""A path, or the bytes themselves: at once, in a file open for reading, or piece by piece."""
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Told of the bytes that were sent so far, and of all there are."""
+
+_PIECE_BYTES = 256 * 1024
+
+# "Accepted media types" (interface, Resources: Media), by what their files are called.
+_MIME = {
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".heic": "image/heic",
+    ".mp4": "video/mp4",
+    ".mov": "video/quicktime",
+    ".webm": "video/webm",
+}
+
+
+class _Media(Resource):
+    data: Media
+
+
+class _Upload(Resource):
+    data: Upload
+
+
+class MediaLibrary:
+    """Operations on media; each raises ``ClientError``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def list(
+        self, *, kind: Literal["image", "video"] | None = None, page_size: int = LARGEST_PAGE
+    ) -> Listing[Media]:
+        """Return the finished uploads.
+
+        Args:
+            kind: only images, or only videos.
+            page_size: items a request asks for, 100 at the most.
+
+        """
+        query = {"type": kind, "limit": page_size}
+        return Listing(self._connection, Page[Media], "/v1/media", query)
+
+    async def start_upload(
+        self, filename: str, mime: str, size: int, *, folder_id: str | None = None
+    ) -> Upload:
+        """Reserve an id, and return where to send the bytes.
+
+        Args:
+            filename: at most 255 characters.
+            mime: its media type.
+            size: bytes.
+            folder_id: where to keep it.
+
+        """
+        body = UploadInput(filename=filename, mime=mime, size=size, folder_id=folder_id)
+        operation = Operation("POST", "/v1/media/uploads", body=body)
+        return (await self._connection.ask(operation, _Upload)).data
+
+    async def complete(
+        self,
+        media_id: str,
+        *,
+        width: int | None = None,
+        height: int | None = None,
+        duration_ms: int | None = None,
+    ) -> Media:
+        """Say that the bytes are there; the media may then be used by a post.
+
+        Args:
+            media_id: of the upload.
+            width: in pixels; several platforms reject media without it.
+            height: likewise.
+            duration_ms: of a video.
+
+        """
+        completion = UploadCompletion(width=width, height=height, duration_ms=duration_ms)
+        body = completion if completion.model_dump() else None
+        operation = Operation("POST", f"/v1/media/{segment(media_id)}/complete", body=body)
+        return (await self._connection.ask(operation, _Media)).data
+
+    async def upload(
+        self,
+        source: Source,
+        *,
+        filename: str | None = None,
+        mime: str | None = None,
+        size: int | None = None,
+        width: int | None = None,
+        height: int | None = None,
+        duration_ms: int | None = None,
+        folder_id: str | None = None,
+        progress: Progress | None = None,
+        seconds: float = 900.0,
+    ) -> Media:
+        """Upload a file in the three steps, and return the media, ready to be used by a post.
+
+        The bytes go to the storage's own address, without the key.
+
+        Args:
+            source: a path, bytes, a file open for reading, or an async iterable of bytes.
+            filename: what it is called; the path's last part by default.
+            mime: its media type; by default what the name's ending says.
+            size: how many bytes an async iterable gives; of everything else it is known.
+            width: in pixels; several platforms reject media without it.
+            height: likewise.
+            duration_ms: of a video.
+            folder_id: where to keep it.
+            progress: told of the bytes sent so far, and of all there are, after each piece.
+            seconds: how long the storage may take for all of it.
+
+        Raises:
+            UploadError: the storage did not take it. The id that was reserved stays unfinished;
+                upload again.
+            ValueError: the name, type or size is needed and cannot be told, or there are more or
+                fewer bytes than was said.
+            OSError: the file cannot be read.
+
+        """
+        if isinstance(source, str | os.PathLike):
+            path = Path(source)
+            with await asyncio.to_thread(path.open, "rb") as file:
+                return await self.upload(
+                    file,
+                    filename=filename or path.name,
+                    mime=mime,
+                    size=size,
+                    width=width,
+                    height=height,
+                    duration_ms=duration_ms,
+                    folder_id=folder_id,
+                    progress=progress,
+                    seconds=seconds,
+                )
+        if filename is None:
+            raise ValueError("upload needs a filename, since the source is no path")
+        mime = mime or _MIME.get(Path(filename).suffix.lower())
+        if mime is None:
+            raise ValueError(f"upload cannot tell the media type of {filename!r}; give mime=…")
+        size = _size_of(source) if size is None else size
+        upload = await self.start_upload(filename, mime, size, folder_id=folder_id)
+        # The storage must be told the length, and may have been told it by the service already.
+        headers = {k: v for k, v in upload.headers.items() if k.lower() != "content-length"}
+        await self._connection.send_file(
+            upload.media_id,
+            upload.method,
+            upload.upload_url,
+            {**headers, "content-length": str(size)},
+            _counted(_pieces(source), size, progress),
+            seconds,
+        )
+        return await self.complete(
+            upload.media_id, width=width, height=height, duration_ms=duration_ms
+        )
+
+
+def _size_of(source: bytes | BinaryIO | AsyncIterable[bytes]) -> int:
+    """Return how many bytes are left to read; ValueError where nobody can tell."""
+    if isinstance(source, bytes):
+        return len(source)
+    if isinstance(source, AsyncIterable):
+        raise ValueError("upload cannot tell how many bytes come; give size=…")  # noqa: TRY004 - the type is right
+    try:
+        here = source.tell()
+        end = source.seek(0, os.SEEK_END)
+        source.seek(here)
+    except OSError:
+        raise ValueError("upload cannot tell how many bytes come; give size=…") from None
+    return end - here
+
+
+async def _pieces(source: bytes | BinaryIO | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    if isinstance(source, bytes):
+        for start in range(0, len(source), _PIECE_BYTES):
+            yield source[start : start + _PIECE_BYTES]
+    elif isinstance(source, AsyncIterable):
+        async for piece in source:
+            yield piece
+    else:
+        # In a thread: a disk may take its time.
+        while piece := await asyncio.to_thread(source.read, _PIECE_BYTES):
+            yield piece
+
+
+async def _counted(
+    pieces: AsyncIterator[bytes], size: int, progress: Progress | None
+) -> AsyncIterator[bytes]:
+    sent = 0
+    async for piece in pieces:
+        sent += len(piece)
+        if sent > size:
+            break
+        yield piece
+        if progress is not None:
+            progress(sent, size)
+    if sent != size:
+        raise ValueError(f"the source has {'more' if sent > size else 'fewer'} than {size} bytes")

@@ -1,0 +1,237 @@
+"""The checks of a post: whether it can be read, and whether it can go out.
+
+"Runs every check creation would run" is said of the validate operation (interface, Endpoints:
+Posts): so creating, replacing, validating and publishing a draft run these and no others. Which
+checks block a target is not shown; here it has to hold something, and the media that its content
+type is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ..resources import (
+    Blocker,
+    PostMode,
+    PublishWarning,
+    TargetValidation,
+    ValidationIssue,
+    ValidationResult,
+)
+from .content import ChannelRow, PostRow, TargetRow
+from .moments import instant
+from .platforms import NEEDS_MEDIA, unknown_settings
+from .refusals import RefusedError, blocked, refused_for
+from .workspace import Workspace
+
+__all__ = ["Findings", "check"]
+
+_X = "x"
+_CREDITS_EACH = 1
+_QUEUE_WEEKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the checks of a post found.
+
+    Attributes:
+        mode: the mode it was checked for.
+        scheduled_at: when it would go out, in Unix seconds; for mode queue the free slot.
+        targets: the findings of each target.
+        blockers: what else would refuse it.
+        warnings: what would not.
+        x_credits: how many credits it takes.
+
+    """
+
+    mode: PostMode
+    scheduled_at: float | None
+    targets: list[TargetValidation]
+    blockers: list[Blocker]
+    warnings: list[PublishWarning]
+    x_credits: int
+
+    @property
+    def refusal(self) -> RefusedError | None:
+        """Why the post is refused, if it is; "Drafts are always accepted"."""
+        if self.mode == "draft":
+            return None
+        failed = [target for target in self.targets if not target.ok]
+        if failed:
+            return blocked([target.model_dump(mode="json") for target in failed])
+        return refused_for(self.blockers[0]) if self.blockers else None
+
+    def shown(self) -> ValidationResult:
+        """Return the resource of the interface."""
+        return ValidationResult(
+            ok=self.refusal is None,
+            mode=self.mode,
+            scheduled_at=instant(self.scheduled_at),
+            x_credits=self.x_credits,
+            targets=self.targets,
+            blockers=self.blockers,
+            warnings=self.warnings,
+        )
+
+
+def check(post: PostRow, mode: PostMode, workspace: Workspace, now: float) -> Findings:
+    """Return what the checks find of a post that is to be saved with a mode.
+
+    Args:
+        post: as it would be saved; ``scheduled_at`` is what was sent.
+        mode: draft, schedule, now or queue.
+        workspace: what it would be saved in.
+        now: Unix seconds.
+
+    """
+    targets = [target for target in post.targets if target.status != "published"]
+    scheduled_at = post.scheduled_at
+    if mode == "queue":
+        scheduled_at = _free_slot(post, workspace, now)
+    credits_taken = _CREDITS_EACH * sum(target.channel.platform == _X for target in targets)
+    return Findings(
+        mode=mode,
+        scheduled_at=scheduled_at,
+        targets=[_validation(target, post) for target in targets],
+        blockers=[]
+        if mode == "draft"
+        else list(_blockers(post, mode, scheduled_at, credits_taken, workspace, now)),
+        warnings=[warning for target in targets for warning in _warnings(target, post, workspace)],
+        x_credits=credits_taken,
+    )
+
+
+def _validation(target: TargetRow, post: PostRow) -> TargetValidation:
+    media_ids = target.media_ids or post.media_ids
+    caption = post.caption if target.caption is None else target.caption
+    issues = []
+    if target.content_type in NEEDS_MEDIA and not media_ids:
+        issues.append(_error("media.required", "mediaIds", f"A {target.content_type} needs media."))
+    elif not (media_ids or caption):
+        issues.append(_error("content.missing", "caption", "There is nothing to publish."))
+    return TargetValidation(
+        channel_id=target.channel.id,
+        platform=target.channel.platform,
+        ok=not issues,
+        issues=issues,
+    )
+
+
+def _error(code: str, field: str, message: str) -> ValidationIssue:
+    return ValidationIssue(level="error", code=code, field=field, message=message)
+
+
+def _blockers(
+    post: PostRow,
+    mode: PostMode,
+    scheduled_at: float | None,
+    credits_taken: int,
+    workspace: Workspace,
+    now: float,
+) -> Iterable[Blocker]:
+    if mode == "queue" and scheduled_at is None:
+        yield Blocker(
+            code="queue.no_free_slot",
+            message="The queue of the channel has no free slot.",
+            hint="Add slots to the queue in the app, or choose a time.",
+        )
+    if mode == "schedule" and scheduled_at is None:
+        yield Blocker(
+            code="post.schedule_required",
+            message="The mode schedule needs a time.",
+            hint="Send scheduledAt.",
+        )
+    elif mode == "schedule" and scheduled_at is not None and scheduled_at <= now:
+        yield Blocker(
+            code="post.schedule_in_past",
+            message="The time of the post has passed.",
+            hint="Send a scheduledAt that lies ahead, or the mode now.",
+        )
+    allowances, counted = workspace.allowances, workspace.posts_this_month(now)
+    most = allowances.scheduled_posts_per_month
+    if most is not None and post.id not in counted and len(counted) >= most:
+        yield Blocker(
+            code="post.monthly_limit",
+            message=f"The plan of this workspace allows {most} scheduled posts a month.",
+            hint="Wait for the next month, or change to a larger plan.",
+        )
+    spent = sum(taken for one, taken in workspace.usage.x_credits.items() if one != post.id)
+    if allowances.x_credits is not None and spent + credits_taken > allowances.x_credits:
+        yield Blocker(
+            code="post.no_x_credits",
+            message="There are too few X credits left.",
+            hint="Buy credits, or leave the channel on X out.",
+        )
+
+
+def _warnings(target: TargetRow, post: PostRow, workspace: Workspace) -> Iterable[PublishWarning]:
+    for name in unknown_settings(target.channel.platform, target.settings):
+        yield _warning(
+            target,
+            "settings.unknown_key",
+            f"settings.{name}",
+            "The platform has no such setting.",
+            "Check its spelling; the post is accepted without it.",
+        )
+    for media_id in target.media_ids or post.media_ids:
+        row = workspace.media.get(media_id)
+        if row is not None and (row.width is None or row.height is None):
+            yield _warning(
+                target,
+                "media.dimensions_unknown",
+                "mediaIds",
+                "The aspect ratio of the media cannot be checked ahead of time.",
+                "Send width and height when the upload is completed.",
+            )
+    if not target.channel.is_active:
+        yield _warning(
+            target,
+            "channel.not_active",
+            "channelId",
+            "The channel is not active; what is scheduled to it is held.",
+            "Reconnect it in the app.",
+        )
+
+
+def _warning(target: TargetRow, code: str, field: str, message: str, hint: str) -> PublishWarning:
+    return PublishWarning(
+        channel_id=target.channel.id,
+        platform=target.channel.platform,
+        code=code,
+        field=field,
+        message=message,
+        hint=hint,
+    )
+
+
+def _free_slot(post: PostRow, workspace: Workspace, now: float) -> float | None:
+    """Return the next free slot from the channel queue; the first target's, where there are more.
+
+    "Queue takes the next free slot from the channel queue (weekly slots, resolved in the workspace
+    timezone)" (interface, Resources: Post input, mode semantics).
+    """
+    channel = post.targets[0].channel
+    taken = {
+        other.scheduled_at
+        for other in workspace.posts.values()
+        if other.id != post.id
+        and other.status in {"scheduled", "pending_approval"}
+        and any(target.channel is channel for target in other.targets)
+    }
+    return next((slot for slot in _slots(channel, workspace, now) if slot not in taken), None)
+
+
+def _slots(channel: ChannelRow, workspace: Workspace, now: float) -> Iterable[float]:
+    today = datetime.fromtimestamp(now, workspace.zone).date()
+    for day in range(_QUEUE_WEEKS * 7 + 1):
+        date = today + timedelta(days=day)
+        for slot in sorted(channel.slots):
+            if slot.weekday != date.weekday():
+                continue
+            hour, minute = divmod(slot.minute, 60)
+            local = datetime(date.year, date.month, date.day, hour, minute, tzinfo=workspace.zone)
+            if (moment := local.timestamp()) > now:
+                yield moment

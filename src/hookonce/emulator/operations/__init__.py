@@ -1,0 +1,189 @@
+"""The operations of the API in one table (interface, Endpoints)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel
+
+from ...resources import Page, Resource
+from ..access import ADMIN
+from ..refusals import no_such, no_such_path, wrong_method
+from ..workspace import Workspace
+from . import account, comments, media, posts, webhooks
+from .bodies import (
+    Body,
+    ChannelQuery,
+    CommentQuery,
+    Completion,
+    EndpointBody,
+    EndpointChange,
+    MediaQuery,
+    PageQuery,
+    PostBody,
+    PostQuery,
+    ReplyBody,
+    UploadBody,
+)
+from .call import Call, Desk, Service
+
+__all__ = [
+    "NOT_SHOWN",
+    "OPERATIONS",
+    "Call",
+    "Desk",
+    "Operation",
+    "Service",
+    "operation_for",
+    "row_of",
+]
+
+Answer: TypeAlias = Resource | Page[Any]
+
+VIEWER, CONTRIBUTOR, EDITOR = "viewer", "contributor", "editor"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        method: of the request.
+        path: with the name of a row's id in braces, if it is about a row.
+        role: the least one that may do it. The interface shows it for webhooks alone
+            (Authentication 6); the others are ours.
+        perform: does it.
+        status: of a success.
+        query: the model of its query, if it has one.
+        body: the model of its body, likewise.
+        body_is_optional: whether an empty body will do.
+
+    """
+
+    method: str
+    path: str
+    role: str
+    perform: Callable[[Call], Awaitable[Answer]]
+    status: HTTPStatus = HTTPStatus.OK
+    query: type[BaseModel] | None = None
+    body: type[Body] | None = None
+    body_is_optional: bool = False
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """What a path has to look like."""
+        return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
+
+
+_CREATED = HTTPStatus.CREATED
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("GET", "/v1/me", VIEWER, account.me),
+    Operation("GET", "/v1/channels", VIEWER, account.list_channels, query=ChannelQuery),
+    Operation("GET", "/v1/posts", VIEWER, posts.list_posts, query=PostQuery),
+    Operation("POST", "/v1/posts", CONTRIBUTOR, posts.create, _CREATED, body=PostBody),
+    Operation("POST", "/v1/posts/validate", CONTRIBUTOR, posts.validate, body=PostBody),
+    Operation("GET", "/v1/posts/{postId}", VIEWER, posts.read),
+    Operation("PATCH", "/v1/posts/{postId}", CONTRIBUTOR, posts.replace_post, body=PostBody),
+    Operation("DELETE", "/v1/posts/{postId}", CONTRIBUTOR, posts.delete),
+    Operation("POST", "/v1/posts/{postId}/publish", EDITOR, posts.publish),
+    Operation("GET", "/v1/media", VIEWER, media.list_media, query=MediaQuery),
+    Operation(
+        "POST", "/v1/media/uploads", CONTRIBUTOR, media.start_upload, _CREATED, body=UploadBody
+    ),
+    Operation(
+        "POST",
+        "/v1/media/{mediaId}/complete",
+        CONTRIBUTOR,
+        media.complete,
+        body=Completion,
+        body_is_optional=True,
+    ),
+    Operation("GET", "/v1/comments", VIEWER, comments.list_comments, query=CommentQuery),
+    Operation(
+        "POST", "/v1/comments/{commentId}/reply", CONTRIBUTOR, comments.reply, body=ReplyBody
+    ),
+    Operation("POST", "/v1/webhooks", ADMIN, webhooks.create, _CREATED, body=EndpointBody),
+    Operation("PATCH", "/v1/webhooks/{webhookId}", ADMIN, webhooks.change, body=EndpointChange),
+    Operation("POST", "/v1/webhooks/{webhookId}/test", ADMIN, webhooks.test),
+    Operation(
+        "GET",
+        "/v1/webhooks/{webhookId}/deliveries",
+        ADMIN,
+        webhooks.list_deliveries,
+        query=PageQuery,
+    ),
+    Operation("POST", "/v1/webhooks/{webhookId}/rotate-secret", ADMIN, webhooks.rotate_secret),
+)
+
+NOT_SHOWN: tuple[str, ...] = (
+    "GET /v1/capabilities",
+    "POST /v1/media/imports",
+    "read one channel with its rules",
+    "list Pinterest boards",
+    "read TikTok creator info",
+    "list the live posts of a channel",
+    "reschedule a post",
+    "approve a post",
+    "reject a post",
+    "retry failed channels of a post",
+    "delete posts in bulk",
+    "read the calendar",
+    "metrics on each target of a published post",
+    "read one media item",
+    "delete a media item",
+    "read one comment with its thread",
+    "hide, unhide, like, mark done and delete a comment",
+    "list webhook endpoints",
+    "queue slots",
+    "direct messages",
+    "analytics",
+)
+"""What the interface names without showing its path, method or shape (Endpoints: Gaps).
+
+None of it is served: a request for it is answered as any unknown path or method is.
+"""
+
+_Rows: TypeAlias = Callable[[Workspace], Mapping[str, object]]
+
+_ROWS: Mapping[str, tuple[_Rows, str, str]] = MappingProxyType(
+    {
+        "postId": (lambda workspace: workspace.posts, "post", "post"),
+        "mediaId": (lambda workspace: workspace.media, "media", "media item"),
+        "commentId": (lambda workspace: workspace.comments, "comment", "comment"),
+        "webhookId": (lambda workspace: workspace.endpoints, "webhook", "webhook endpoint"),
+    }
+)
+
+
+def operation_for(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
+    """Return the operation that a request asks for, and the ids in its path by their names.
+
+    Raises:
+        RefusedError: there is no such path, or it does not take the method.
+
+    """
+    found = [(one, place) for one in OPERATIONS if (place := one.pattern.fullmatch(path))]
+    if not found:
+        raise no_such_path()
+    for operation, place in found:
+        if operation.method == method:
+            return operation, place.groupdict()
+    raise wrong_method(", ".join(dict.fromkeys(operation.method for operation, _ in found)))
+
+
+def row_of(workspace: Workspace, ids: Mapping[str, str]) -> object:
+    """Return the row that a path names, or None; RefusedError if it is not in this workspace."""
+    for name, row_id in ids.items():
+        rows, what, called = _ROWS[name]
+        try:
+            return rows(workspace)[row_id]
+        except KeyError:
+            raise no_such(what, called) from None
+    return None

@@ -1,0 +1,32 @@
+"""The operations on the account and its channels (interface, Endpoints: Account, Channels)."""
+
+from __future__ import annotations
+
+from ...resources import Channel, Me, Page, RequestLimits
+from .bodies import ChannelQuery
+from .call import Call
+
+__all__ = ["list_channels", "me"]
+
+
+async def me(call: Call) -> Me:
+    """``GET /v1/me``; the shape of ``features`` is not shown, so it is empty."""
+    workspace = call.desk.workspace
+    return Me(
+        workspace=workspace.shown(),
+        key=call.key,
+        limits=RequestLimits(requests_per_day=workspace.limits.requests_per_day),
+        features={},
+    )
+
+
+async def list_channels(call: Call) -> Page[Channel]:
+    """``GET /v1/channels``: "disconnected channels are excluded by default"."""
+    query: ChannelQuery = call.query
+    shown = [
+        row.shown
+        for row in call.desk.workspace.channels.values()
+        if query.include_disconnected == "true" or row.shown.status != "disconnected"
+    ]
+    # It has no limit and no cursor, but "a collection is returned as data (array) plus nextCursor".
+    return Page(data=shown, next_cursor=None)

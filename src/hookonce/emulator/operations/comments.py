@@ -1,0 +1,44 @@
+"""The operations on comments (interface, Endpoints: Comments)."""
+
+from __future__ import annotations
+
+from ...resources import Comment, Page, RepliedComment
+from ..content import CommentRow
+from ..paging import page_of
+from ..refusals import platform_rejected
+from ..states import COMMENTS, CommentStep, after
+from .bodies import CommentQuery
+from .call import Call
+
+__all__ = ["list_comments", "reply"]
+
+
+async def list_comments(call: Call) -> Page[Comment]:
+    """``GET /v1/comments``: by other people, newest first."""
+    query: CommentQuery = call.query
+    wanted, text = query.channel_ids, query.q.casefold()
+    rows = [
+        row
+        for row in call.desk.workspace.comments.values()
+        if query.status in {"all", row.resource.status}
+        and (not wanted or row.resource.channel_id in wanted)
+        and text in row.resource.text.casefold()
+        and query.post_id in {None, row.post_id}
+    ]
+    rows.sort(key=lambda row: (row.created_at, row.number), reverse=True)
+    return page_of(rows, CommentRow.shown, prefix="cmt", limit=query.limit, cursor=query.cursor)
+
+
+async def reply(call: Call) -> RepliedComment:
+    """``POST /v1/comments/{commentId}/reply``: "Sends the reply to the platform at once"."""
+    desk, row = call.desk, call.row
+    channel_id = row.resource.channel_id
+    await desk.service.wait(desk.faults.delay(channel_id))
+    fault = desk.faults.at_platform(channel_id, desk.random)
+    if fault is not None:
+        raise platform_rejected(fault.error.code, fault.error.message)
+    channel = desk.workspace.channels.get(channel_id)
+    if channel is None or not channel.is_active:
+        raise platform_rejected("channel.not_active", "The channel is not connected.")
+    row.turn(after(COMMENTS, row.resource.status, CommentStep.REPLY))
+    return RepliedComment(id=row.id, status=row.resource.status)

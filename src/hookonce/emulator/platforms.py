@@ -1,0 +1,133 @@
+"""What each platform takes, as far as the emulator checks it.
+
+The content types, platforms and names of settings are those of the interface (Resources: Channel,
+PostTarget, Post input). Which platform takes which of them is not shown: the tables here are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, Strict, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+
+from ..resources import ContentType
+
+__all__ = [
+    "CONTENT_TYPES",
+    "FIRST_COMMENTS",
+    "NEEDS_MEDIA",
+    "PLATFORMS",
+    "content_types",
+    "one_of",
+    "settings_issues",
+    "unknown_settings",
+]
+
+PLATFORMS = (
+    "instagram",
+    "facebook",
+    "youtube",
+    "threads",
+    "tiktok",
+    "linkedin",
+    "x",
+    "bluesky",
+    "pinterest",
+    "google_business",
+    "shopee",
+)
+"""Resources: Channel, platform."""
+
+CONTENT_TYPES: tuple[ContentType, ...] = (
+    "feed",
+    "photo",
+    "post",
+    "text",
+    "carousel",
+    "reels",
+    "video",
+    "short",
+    "story",
+)
+"""Resources: PostTarget, contentType."""
+
+NEEDS_MEDIA = frozenset({"photo", "carousel", "reels", "video", "short", "story"})
+"""What there is nothing of without an image or a video."""
+
+FIRST_COMMENTS = frozenset({"instagram", "facebook", "linkedin"})
+
+# The first is the one for a single image or video. Platforms not listed get an ordinary post.
+_CONTENT_TYPES: Mapping[str, tuple[ContentType, ...]] = {
+    "instagram": ("feed", "carousel", "reels", "story"),
+    "facebook": ("photo", "feed", "video", "reels", "story"),
+    "youtube": ("video", "short"),
+    "threads": ("post", "text", "carousel"),
+    "tiktok": ("video", "carousel"),
+    "linkedin": ("post", "text", "carousel"),
+    "x": ("post", "text"),
+    "bluesky": ("post", "text"),
+    "pinterest": ("photo", "video"),
+    "shopee": ("video",),
+}
+
+_Text = Annotated[str, Strict()]
+_PRIVACY: TypeAdapter[object] = TypeAdapter(Literal["public", "unlisted", "private"])
+_TITLE: TypeAdapter[object] = TypeAdapter(Annotated[_Text, Field(max_length=100)])
+_TEXT: TypeAdapter[object] = TypeAdapter(_Text)
+_TEXTS: TypeAdapter[object] = TypeAdapter(list[_Text])
+_YES_OR_NO: TypeAdapter[object] = TypeAdapter(Annotated[bool, Strict()])
+
+# "Example keys seen: title, privacy, categoryId, tags, madeForKids" (Resources: Post input), and
+# "Pinterest boards (for settings.boardId)" (Endpoints: Channels).
+_SETTINGS: Mapping[str, Mapping[str, TypeAdapter[object]]] = MappingProxyType(
+    {
+        "youtube": {
+            "title": _TITLE,
+            "privacy": _PRIVACY,
+            "categoryId": _TEXT,
+            "tags": _TEXTS,
+            "madeForKids": _YES_OR_NO,
+        },
+        "tiktok": {"privacy": _PRIVACY},
+        "pinterest": {"title": _TITLE, "boardId": _TEXT},
+    }
+)
+
+
+def one_of(names: Collection[str]) -> AfterValidator:
+    """Return what lets a field be one of these names and no other."""
+
+    def check(name: str) -> str:
+        if name not in names:
+            raise PydanticCustomError(
+                "one_of", "Input should be one of {names}", {"names": ", ".join(names)}
+            )
+        return name
+
+    return AfterValidator(check)
+
+
+def content_types(platform: str) -> tuple[ContentType, ...]:
+    """Return the content types a platform is given here, that of a single picture or clip first."""
+    return _CONTENT_TYPES.get(platform, ("post",))
+
+
+def settings_issues(platform: str, settings: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Return what is wrong with each setting whose value has a wrong type or is not allowed."""
+    issues = {}
+    for name, schema in _SETTINGS.get(platform, {}).items():
+        if name not in settings:
+            continue
+        try:
+            schema.validate_python(settings[name])
+        except ValidationError as error:
+            issues[name] = error.errors(include_input=False, include_url=False)[0]["msg"]
+    return issues
+
+
+def unknown_settings(platform: str, settings: Mapping[str, JsonValue]) -> list[str]:
+    """Return the keys that a platform's schema does not have."""
+    return [name for name in settings if name not in _SETTINGS.get(platform, {})]

@@ -1,0 +1,137 @@
+"""The storage that takes the bytes of media (interface, Endpoints: Media, upload procedure).
+
+It is no part of the API: the address it is reached by is signed, no key goes with it, and it
+answers for itself. What it checks, and how it answers, is not shown, and ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
+from secrets import token_hex
+from typing import Literal, TypeAlias
+from urllib.parse import quote
+
+from .content import MediaRow
+from .refusals import at_storage
+from .workspace import Workspace
+
+__all__ = ["ACCEPTED", "Storage", "is_of", "method_of"]
+
+Method: TypeAlias = Literal["PUT", "POST"]
+
+ACCEPTED = (
+    "image/jpeg",
+    "image/png",
+    "image/webp",
+    "image/heic",
+    "video/mp4",
+    "video/quicktime",
+    "video/webm",
+)
+"""Resources: Media, "Accepted media types"."""
+
+_OPEN_SECONDS = 3600.0
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
+_UPLOAD_HEADER = "x-storage-upload"
+
+
+class Storage:
+    """Takes and serves the bytes of media.
+
+    Args:
+        workspace: whose media it is.
+
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def reserve(
+        self, row: MediaRow, base_url: str, now: float
+    ) -> tuple[str, Method, dict[str, str]]:
+        """Return the address, the method and the headers by which the bytes may be sent.
+
+        Images are sent by PUT and videos by POST, so that a client has to heed what it is told.
+        """
+        row.token = token_hex(16)
+        row.expires_at = now + _OPEN_SECONDS
+        row.url = f"{base_url}/files/{row.id}/{quote(row.filename, safe='')}"
+        headers = {"content-type": row.mime, _UPLOAD_HEADER: row.id}
+        return f"{base_url}/storage/{row.token}", method_of(row), headers
+
+    async def take(
+        self,
+        token: str,
+        method: str,
+        headers: Mapping[str, str],
+        body: AsyncIterator[bytes],
+        now: float,
+    ) -> None:
+        """Keep the bytes of a file.
+
+        Args:
+            token: the last part of the address.
+            method: of the request.
+            headers: of the request; their names are looked up in lower case.
+            body: the bytes.
+            now: Unix seconds.
+
+        Raises:
+            RefusedError: they are not what was announced, or not sent as they should be.
+
+        """
+        row = next((row for row in self._workspace.media.values() if row.token == token), None)
+        if row is None or now >= row.expires_at or row.status != "uploading":
+            raise at_storage(HTTPStatus.FORBIDDEN, "The address is not valid, or not any more.")
+        if "authorization" in headers or "x-api-key" in headers:
+            raise at_storage(HTTPStatus.BAD_REQUEST, "An API key is for the API alone.")
+        if method != method_of(row):
+            raise at_storage(HTTPStatus.METHOD_NOT_ALLOWED, f"The method is {method_of(row)}.")
+        if headers.get(_UPLOAD_HEADER) != row.id or headers.get("content-type") != row.mime:
+            raise at_storage(HTTPStatus.FORBIDDEN, "The headers are not those that were given.")
+        content = bytearray()
+        async for piece in body:
+            content += piece
+            if len(content) > row.size:
+                raise at_storage(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "There are more bytes than announced."
+                )
+        if len(content) < row.size:
+            raise at_storage(HTTPStatus.BAD_REQUEST, "There are fewer bytes than announced.")
+        if not is_of(row.mime, bytes(content[:32])):
+            raise at_storage(HTTPStatus.BAD_REQUEST, f"The bytes are no {row.mime}.")
+        row.content = bytes(content)
+
+    def file(self, media_id: str) -> tuple[str, bytes]:
+        """Return the media type and the bytes of a file; RefusedError if there is none."""
+        row = self._workspace.media.get(media_id)
+        if row is None or row.content is None:
+            raise at_storage(HTTPStatus.NOT_FOUND, "There is no such file.")
+        return row.mime, row.content
+
+
+def method_of(row: MediaRow) -> Method:
+    """Return how the bytes of a file are to be sent."""
+    return "PUT" if row.kind == "image" else "POST"
+
+
+def is_of(mime: str, start: bytes) -> bool:
+    """Return whether a file that starts like this can be of a media type."""
+    is_ftyp, brand = start[4:8] == b"ftyp", start[8:12]
+    match mime:
+        case "image/jpeg":
+            return start.startswith(b"\xff\xd8\xff")
+        case "image/png":
+            return start.startswith(b"\x89PNG\r\n\x1a\n")
+        case "image/webp":
+            return start.startswith(b"RIFF") and brand == b"WEBP"
+        case "image/heic":
+            return is_ftyp and brand in _HEIC_BRANDS
+        case "video/mp4":
+            return is_ftyp and brand not in _HEIC_BRANDS | {b"qt  "}
+        case "video/quicktime":
+            # Older files begin with another box than the one that names the brand.
+            return (is_ftyp and brand == b"qt  ") or start[4:8] in {b"moov", b"mdat", b"wide"}
+        case _:
+            return start.startswith(b"\x1a\x45\xdf\xa3")
