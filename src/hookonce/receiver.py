@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Container, Coroutine, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import PurePath
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, TypeVar, Unpack, overload
 
 from .clock import Clock, system_clock
+from .delivery.activity import Reporter
+from .delivery.calls import Threads
 from .delivery.disabling import DisableWatch, FailureStreak
+from .delivery.expecting import POLL_SECONDS, Expectation, Poll
+from .delivery.handler import is_async
+from .delivery.ledgers import check_ledgers
 from .delivery.limits import Limits
-from .delivery.log import DeliveryLog
+from .delivery.log import AttemptLog, DeliveryLog
 from .delivery.outcome import Outcome
 from .delivery.parts import Parts
 from .delivery.pipeline import Pipeline
@@ -25,6 +32,7 @@ from .delivery.router import Router
 from .delivery.runs import Runs
 from .delivery.time_limit import within
 from .errors import SecretError, shows_half_built
+from .events import Event
 from .http.app import (
     DeliveryApp,
     Middleware,
@@ -42,21 +50,35 @@ from .inbox.intake import Intake
 from .inbox.letters import DeadLetters
 from .inbox.settings import Inbox
 from .inbox.waiting import WaitingEvents
+from .reconcile import GapHook, Reconciliation, Verdict, compare
+from .sender import LOG_SECONDS
 from .stores import open_store
+from .stores.activity import ActivityStore
 from .stores.applications import Application
 from .stores.contract import DEFAULT_RETENTION, BatchingStore, InboxStore, Store
-from .stores.values import StoreStats
+from .stores.values import Known, StoreStats
 from .verification.headers import RawHeaders
 from .verification.loggers import get_logger
 from .verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
-from .verification.signature import DEFAULT_TOLERANCE, Verifier
+from .verification.signature import DEFAULT_TOLERANCE, Verifier, sign
+
+if TYPE_CHECKING:  # it needs httpx2
+    from .client import Client
 
 __all__ = ["Receiver"]
+
+G = TypeVar("G", bound="GapHook")
+E1 = TypeVar("E1", bound=Event[Any])
+E2 = TypeVar("E2", bound=Event[Any])
+P = TypeVar("P")
 
 _log = get_logger("hookonce")
 
 # Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+# What has been handled, or waits in the inbox, which loses nothing.
+_MADE_UP = {Known.DONE, Known.WAITING}
 
 # Where a receiver answers that is an application by itself, or mounted as one.
 _OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
@@ -122,7 +144,8 @@ class _Machine:
         self._router = router
         self.rotation = RotationWatch(self.current_secrets, clock)
         self.disabling = DisableWatch(clock)
-        self.observers = Observers([DeliveryLog(), self.rotation, self.disabling, *observers])
+        logs = [DeliveryLog(), *([] if settings.inbox is None else [AttemptLog(clock)])]
+        self.observers = Observers([*logs, self.rotation, self.disabling, *observers])
         inbox_store = None if settings.inbox is None else _with_inbox(store)
         parts = Parts(
             endpoint=settings.endpoint,
@@ -132,7 +155,9 @@ class _Machine:
             limits=limits,
             clock=clock,
             observers=self.observers,
+            threads=Threads(limits.threads),
         )
+        self._threads = parts.threads
         if isinstance(store, BatchingStore):
             store.flushes.add(self._note_flush)
         self.runs = Runs(parts)
@@ -151,10 +176,25 @@ class _Machine:
         self.readiness = ReadinessLook(
             parts,
             self.runs,
-            watches=(self.disabling.warnings, self.rotation.warnings, self.secrets_fault),
+            watches=(
+                self.disabling.warnings,
+                self.rotation.warnings,
+                self.secrets_fault,
+                self.runs.warnings,
+            ),
             registration=self.registration,
             inbox=None if self.intake is None else self.intake.problem,
+            secrets=self.current_secrets,
         )
+        self._reporter: Reporter | None = None
+        if isinstance(store, ActivityStore):
+            self._reporter = Reporter(
+                store,
+                settings.endpoint,
+                self.observers,
+                store_seconds=limits.store_seconds,
+                clock=clock,
+            )
         self.users = self.servers = 0
 
     def current_secrets(self) -> tuple[str, ...]:
@@ -193,6 +233,14 @@ class _Machine:
         except BaseException:
             await self.leave()
             raise
+        if self._reporter is not None:
+            self._reporter.start()
+
+    async def register(self) -> None:
+        """Find out before the first event what would go wrong with it."""
+        retention: float | None = getattr(self.settings.store, "retention_seconds", None)
+        await check_ledgers(self._router.handlers, retention)
+        await self.registration.enter()
 
     async def leave(self) -> None:
         """Close what is open when nobody uses it any more."""
@@ -203,8 +251,10 @@ class _Machine:
                 if self.intake is not None:
                     await self.intake.stop()
                 await self.runs.drain()
+                if self._reporter is not None:
+                    await self._reporter.stop()
             finally:  # also where a server waits no longer
-                self.runs.close()
+                self._threads.close()
                 await self.settings.store.aclose()
 
     async def end_work(self) -> None:
@@ -270,21 +320,30 @@ class Receiver(Router):
             raise error.with_traceback(None) from error.__cause__
         finally:
             del secrets
-        if _ENDPOINT.fullmatch(endpoint) is None:
+        if not isinstance(endpoint, str) or _ENDPOINT.fullmatch(endpoint) is None:
             raise ValueError(
                 "endpoint takes 1 to 64 letters, digits, underscores, full stops and hyphens,"
                 f" not {endpoint!r}"
             )
         if isinstance(store, str):
             try:
-                store = open_store(store, retention=retention or DEFAULT_RETENTION, clock=clock)
+                kept = DEFAULT_RETENTION if retention is None else retention
+                store = open_store(store, retention=kept, clock=clock)
             except (ValueError, ImportError) as error:
                 del store
                 raise error.with_traceback(None) from error.__cause__
+        elif isinstance(store, type) or not isinstance(store, Store):
+            raise TypeError(_store_fault(store))
         elif retention is not None:
             raise ValueError("give retention to the store itself, or the store as a URL")
         if inbox is not None and not isinstance(inbox, Inbox):
             raise TypeError(f"inbox takes an Inbox, such as Inbox(concurrency=16), not {inbox!r}")
+        if limits is not None and not isinstance(limits, Limits):
+            raise TypeError(f"limits takes Limits, such as Limits(threads=16), not {limits!r}")
+        if service is not None and not (isinstance(service, str) and service):
+            raise TypeError(
+                f"service takes the sender's name in its own two headers, or None, not {service!r}"
+            )
         settings = _Settings(
             secrets=known,
             store=store,
@@ -297,6 +356,7 @@ class Receiver(Router):
             clock=clock,
         )
         self._machine = _Machine(settings, verifier, self, observers)
+        self._gap_hooks: list[GapHook] = []
         # Routes hold on to these two, and they ask this object at each delivery.
         self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
         self._guarded = StatusGuard(self._app)
@@ -348,6 +408,11 @@ class Receiver(Router):
     def has_embedded_workers(self) -> bool:
         """Whether handlers run after the answer, in the lifespan of this process."""
         return self._machine.settings.inbox is not None and self._machine.settings.inbox.embedded
+
+    @property
+    def inbox_settings(self) -> Inbox | None:
+        """How its inbox is worked off; None where it handles inside the request."""
+        return self._machine.settings.inbox
 
     @property
     def inbox(self) -> WaitingEvents:
@@ -436,6 +501,7 @@ class Receiver(Router):
         finally:  # as in the constructor: error trackers send locals away
             given.clear()
             del changes
+        copied._gap_hooks = [*self._gap_hooks]  # noqa: SLF001 - its own, as below
         machine = copied._machine  # noqa: SLF001 - its own, for copies of the copy
         machine.settings = replace(machine.settings, retention=retention)
         # Not the router itself: it would hold on to the copy.
@@ -485,6 +551,189 @@ class Receiver(Router):
         """
         self._machine.observers.add(observer, of=of)
 
+    @overload
+    def expecting(
+        self,
+        event: type[E1],
+        /,
+        *,
+        where: Callable[[E1], bool] | None = ...,
+        within: float | timedelta = ...,
+        poll: Poll[P],
+        poll_every: float = ...,
+    ) -> Expectation[E1, P]: ...
+    @overload
+    def expecting(
+        self,
+        event: type[E1],
+        /,
+        *,
+        where: Callable[[E1], bool] | None = ...,
+        within: float | timedelta = ...,
+    ) -> Expectation[E1, Never]: ...
+    @overload
+    def expecting(
+        self,
+        first: type[E1],
+        second: type[E2],
+        /,
+        *,
+        where: Callable[[E1 | E2], bool] | None = ...,
+        within: float | timedelta = ...,
+        poll: Poll[P],
+        poll_every: float = ...,
+    ) -> Expectation[E1 | E2, P]: ...
+    @overload
+    def expecting(
+        self,
+        first: type[E1],
+        second: type[E2],
+        /,
+        *,
+        where: Callable[[E1 | E2], bool] | None = ...,
+        within: float | timedelta = ...,
+    ) -> Expectation[E1 | E2, Never]: ...
+    @overload
+    def expecting(
+        self,
+        *classes: type[Event[Any]],
+        where: Callable[[Any], bool] | None = ...,
+        within: float | timedelta = ...,
+        poll: Poll[P] | None = ...,
+        poll_every: float = ...,
+    ) -> Expectation[Event[Any], P]: ...
+
+    def expecting(
+        self,
+        *classes: type[Event[Any]],
+        where: Callable[[Any], bool] | None = None,
+        within: float | timedelta = 60.0,
+        poll: Poll[Any] | None = None,
+        poll_every: float = POLL_SECONDS,
+    ) -> Expectation[Any, Any]:
+        """Wait in this process for events that the program itself causes.
+
+        Cause it inside the block, so that nothing comes too early::
+
+            targets = {target.id for target in (await client.posts.get(post_id)).targets}
+            async with receiver.expecting(
+                PostTargetPublished, PostTargetFailed, where=lambda event: event.data.id in targets
+            ) as expected:
+                await client.posts.publish(post_id)
+                event = await expected.first()
+
+        An event may arrive in another process, or never: ``poll`` is asked as well.
+
+        Args:
+            classes: the classes of event that will do.
+            where: which of them; each by default.
+            within: seconds from the beginning of the block, or a ``timedelta``.
+            poll: returns what is waited for as far as it is known elsewhere, else None. It is asked
+                as soon as ``first`` has nothing to return, and then every so often.
+            poll_every: seconds between two polls.
+
+        Raises:
+            TypeError: no class was given.
+            ValueError: a time is not more than 0.
+
+        """
+        seconds = within.total_seconds() if isinstance(within, timedelta) else within
+        return Expectation(
+            self._machine.observers,
+            lambda: self.parser,
+            classes,
+            where=where,
+            seconds=seconds,
+            poll=poll,
+            poll_seconds=poll_every,
+        )
+
+    def on_gap(self, function: G, /) -> G:
+        """Register a function that makes up for events that were missed: ``(gaps, client)``.
+
+        ``reconcile`` calls it with every ``Gap`` it has found, oldest first, and the client. The
+        log has no payload: look for what was missed among the posts and comments of the service,
+        and hand each to ``make_up`` under the gap's id.
+        """
+        if not is_async(function):
+            raise TypeError("on_gap takes an async function of (gaps, client)")
+        self._gap_hooks.append(function)
+        return function
+
+    async def reconcile(
+        self, client: Client, webhook_id: str, *, since: datetime | timedelta | None = None
+    ) -> Reconciliation:
+        """Return what was missed: what the sender's log has, and this receiver has not handled.
+
+        Gaps go to the functions registered with ``on_gap``, and what they make up for is no gap
+        any more; what they raise is logged and in ``failures``. It can be done at any time, beside
+        deliveries, as often as you like. It costs one request of the day's quota for each 100
+        deliveries, and one for the endpoint's status.
+
+        Args:
+            client: of the service, with an admin's key.
+            webhook_id: the service's id of this endpoint.
+            since: how far back to look, a time with an offset or so long ago; as far as the log
+                reaches, 14 days, by default.
+
+        Raises:
+            ClientError: the service does not give its log.
+            StoreError: the store does not say what it knows.
+            ValueError: ``since`` has no offset.
+
+        """
+        now = datetime.fromtimestamp(self.clock(), UTC)
+        if since is None:
+            since = timedelta(seconds=LOG_SECONDS)
+        start = now - since if isinstance(since, timedelta) else since
+        if start.tzinfo is None:
+            raise ValueError("since takes a time with an offset, such as datetime.now(UTC)")
+        found = await compare(
+            client,
+            webhook_id,
+            store=self.store,
+            endpoint=self.endpoint,
+            has_handler=self._has_handler,
+            since=start,
+            clock=self.clock,
+        )
+        if not (found.gaps and self._gap_hooks):
+            return found
+        failures: list[Exception] = []
+        for hook in self._gap_hooks:
+            try:
+                await hook(found.gaps, client)
+            except Exception as error:  # noqa: BLE001 - what was found is told all the same
+                _log.exception("a function of on_gap failed")
+                failures.append(error)
+        known = await self.store.known(self.endpoint, [gap.event_id for gap in found.gaps])
+        made_up = tuple(gap for gap in found.gaps if known.get(gap.event_id) in _MADE_UP)
+        gaps = tuple(gap for gap in found.gaps if gap not in made_up)
+        counts = found.counts + Counter({Verdict.HANDLED: len(made_up)})
+        counts[Verdict.GAP] = len(gaps)
+        return replace(found, counts=counts, gaps=gaps, made_up=made_up, failures=tuple(failures))
+
+    def _has_handler(self, event_type: str) -> bool:
+        known = event_type in self.parser.classes
+        return any(handler.wants(event_type, known=known) for handler in self.handlers)
+
+    async def make_up(self, event: Event[Any]) -> Outcome:
+        """Hand an event to the handlers that was not delivered, as if it had been.
+
+        It goes the way of a delivery: an event of the same id that is handled already is not
+        handled again, and with an inbox it waits for a worker.
+
+        Args:
+            event: what was missed, made from what the service has; its id is that of the gap.
+
+        Raises:
+            SecretError: a secret cannot be used, or there is none.
+
+        """
+        body = event.model_dump_json().encode()
+        headers = sign(self.current_secrets()[0], event.id, body, timestamp=int(self.clock()))
+        return await self.handle(body, headers)
+
     def note_unread(self, outcome: Outcome, seconds: float) -> None:
         """Tell observers of a request that was answered without its body: by an HTTP face.
 
@@ -524,11 +773,7 @@ class Receiver(Router):
             ValueError: the token is too short.
 
         """
-
-        async def recent() -> Readiness:  # of the parts that this receiver has then
-            return await self._machine.readiness.recent()
-
-        return health_routes(recent, token=token)
+        return health_routes(self.recent_check, token=token)
 
     async def stats(self) -> StoreStats:
         """Return how much the store holds of this endpoint; raises StoreError."""
@@ -536,6 +781,10 @@ class Receiver(Router):
             self.limits.store_seconds,
             self.store.stats(endpoint=self.endpoint),
         )
+
+    async def recent_check(self) -> Readiness:
+        """Return what ``check`` has found lately; what is seconds old is found anew, for all."""
+        return await self._machine.readiness.recent()
 
     async def check(self) -> Readiness:
         """Return whether deliveries can be taken at this moment, and if not, why."""
@@ -567,7 +816,7 @@ class Receiver(Router):
         if self._machine.intake is None:
             raise LookupError("there is nothing to work on: this receiver has no inbox")
         async with self.opened():
-            await self._machine.registration.enter()
+            await self._machine.register()
             self._machine.intake.start()
             try:
                 yield
@@ -591,7 +840,7 @@ class Receiver(Router):
         machine = self._machine
         await machine.enter()
         try:
-            await machine.registration.enter()
+            await machine.register()
             if machine.intake is not None and machine.intake.embedded:
                 machine.intake.start()
         except BaseException:
@@ -627,6 +876,18 @@ class Receiver(Router):
             await self._guarded(scope, receive, send)
         else:
             await elsewhere(scope, receive, send)
+
+
+def _store_fault(store: object) -> str:
+    """Return what is wrong with what was given as the store; it may hold a password."""
+    takes = "store takes a URL, such as sqlite:///hookonce.db or redis://host, or a store"
+    if store is None:
+        return f"{takes}, not None; is the setting it comes from missing?"
+    if isinstance(store, type):
+        return f"{takes}, not the class {store.__name__}: make one of it"
+    if isinstance(store, PurePath):
+        return f"{takes}, not a path: write f'sqlite:///{{path}}'"
+    return f"{takes}, not {type(store).__name__}"
 
 
 def _with_inbox(store: Store) -> InboxStore:

@@ -1,5 +1,7 @@
 """What cannot work is refused when a receiver is made."""
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ from support.deliveries import SECRET
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
+from hookonce.stores.memory import MemoryStore
 from hookonce.testing import TestSender, make_event
 
 pytestmark = pytest.mark.anyio
@@ -24,11 +27,44 @@ pytestmark = pytest.mark.anyio
         ({"tolerance": -1}, "tolerance"),
         ({"secrets": []}, "at least one secret"),
         ({"secrets": "whsec_"}, "empty"),
+        ({"secrets": SECRET.encode()}, "not bytes; decode it"),
+        ({"secrets": [SECRET.encode()]}, "not bytes; decode it"),
+        ({"store": ""}, "is empty; is its setting missing"),
+        ({"store": "memory://hooks"}, "takes no path and no options"),
+        ({"store": "memory://?durability=fsync"}, "takes no path and no options"),
+        ({"retention": timedelta(0)}, "retention must be at least 26 hours"),
     ],
 )
 def test_a_receiver_refuses_what_cannot_work(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Receiver(**{"secrets": SECRET, "store": "memory://", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"store": None}, "store takes a URL.*not None; is the setting it comes from missing"),
+        ({"store": 6379}, "store takes a URL.*not int"),
+        ({"store": Path("hookonce.db")}, "write f'sqlite:///{path}'"),
+        ({"store": MemoryStore}, "not the class MemoryStore: make one of it"),
+        ({"limits": 8}, "limits takes Limits"),
+        ({"limits": 0}, "limits takes Limits"),
+        ({"inbox": True}, "inbox takes an Inbox"),
+        ({"service": 5}, "service takes the sender's name"),
+        ({"retention": 15}, "retention takes a timedelta"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused_in_one_sentence(
+    arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(TypeError, match=words) as caught:
+        Receiver(**{"secrets": SECRET, "store": "memory://", **arguments})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_endpoint_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="endpoint takes"):
+        Receiver(secrets=SECRET, store="memory://", endpoint=None)  # type: ignore[arg-type] # the mistake
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,201 @@
+"""Whether anything was missed: the sender's delivery log beside what the store knows.
+
+The log names each delivery of the last 14 days and has no payload (interface, Endpoints: Webhooks).
+What it says is compared with the store, event by event:
+
+    the store says      the sender says            so the event is
+    done                anything                   handled
+    dead letter         anything                   dead: it waits for a person here
+    in the inbox, or    anything                   waiting
+      an attempt runs
+    tried, or nothing   more attempts follow       retrying
+    tried, or nothing   delivered                  a gap: lost here, or another store's
+    tried, or nothing   no more attempts follow    a gap: lost on the way
+
+An event that no handler is for is answered 2xx and not remembered: it is ignored here as well. So
+are test events. What is older than the store remembers cannot be judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+from .clock import Clock
+from .resources import WebhookDelivery, WebhookEndpoint
+from .stores.contract import Store
+from .stores.values import Known
+
+if TYPE_CHECKING:  # it needs httpx2
+    from .client import Client
+
+__all__ = ["Gap", "GapHook", "Reconciliation", "Verdict", "Why", "compare"]
+
+_PENDING = "pending"
+"""The one status of a delivery that the interface shows."""
+
+
+class Verdict(StrEnum):
+    """What an event of the log is."""
+
+    HANDLED = "handled"
+    DEAD = "dead"
+    WAITING = "waiting"
+    RETRYING = "retrying"
+    IGNORED = "ignored"
+    UNJUDGED = "unjudged"
+    """Older than the store remembers."""
+    GAP = "gap"
+
+
+class Why(StrEnum):
+    """Why an event is a gap."""
+
+    UNKNOWN_HERE = "unknown_here"
+    """The sender was answered 2xx, and the store does not know that it is handled: the store has
+    lost it, or another endpoint's store has it."""
+    FAILED_AT_SENDER = "failed_at_sender"
+    """Every attempt failed, or the endpoint was disabled: the sender has given it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An event that nobody has handled, and nobody will bring again.
+
+    Attributes:
+        event_id: what it is handled once under.
+        event_type: what to look for.
+        created_at: when to look for it.
+        why: how it got lost.
+        delivery: all that the log says.
+
+    """
+
+    event_id: str
+    event_type: str
+    created_at: datetime
+    why: Why
+    delivery: WebhookDelivery
+
+
+GapHook: TypeAlias = "Callable[[Sequence[Gap], Client], Awaitable[object]]"
+"""Makes up for gaps with the service at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """What was found.
+
+    Attributes:
+        webhook_id: whose log it was.
+        since: the log was read back to here.
+        counts: how many events there are of each verdict.
+        gaps: the events that must be made up for, oldest first.
+        made_up: the events that were gaps until an ``on_gap`` function made up for them.
+        endpoint: the endpoint as the service has it; None where it does not tell.
+        requests: what it cost of the day's quota, without what ``on_gap`` functions asked.
+        failures: what ``on_gap`` functions have raised.
+
+    """
+
+    webhook_id: str
+    since: datetime
+    counts: Counter[Verdict] = field(default_factory=Counter)
+    gaps: tuple[Gap, ...] = ()
+    made_up: tuple[Gap, ...] = ()
+    endpoint: WebhookEndpoint | None = None
+    requests: int = 0
+    failures: tuple[Exception, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing, and no ``on_gap`` function has failed."""
+        return not (self.gaps or self.failures)
+
+
+async def compare(
+    client: Client,
+    webhook_id: str,
+    *,
+    store: Store,
+    endpoint: str,
+    has_handler: Callable[[str], bool],
+    since: datetime,
+    clock: Clock,
+) -> Reconciliation:
+    """Return what the log of an endpoint has that the store does not know as handled.
+
+    It asks once for the endpoint, and once for each 100 deliveries.
+
+    Args:
+        client: of the service, with an admin's key.
+        webhook_id: which endpoint of the service.
+        store: what remembers.
+        endpoint: the receiver's name for it.
+        has_handler: whether anybody is registered for a type.
+        since: how far back to look.
+        clock: Unix time in seconds.
+
+    Raises:
+        ClientError: the service does not give its log.
+        StoreError: the store does not say what it knows.
+
+    """
+    remembered_since = datetime.min.replace(tzinfo=UTC)
+    retention = getattr(store, "retention_seconds", None)
+    if retention is not None:
+        remembered_since = datetime.fromtimestamp(clock(), UTC) - timedelta(seconds=retention)
+    seen: set[str] = set()
+    counts: Counter[Verdict] = Counter()
+    gaps: list[Gap] = []
+    state = await client.webhooks.read(webhook_id)
+    requests = 1
+    async for page in client.webhooks.deliveries(webhook_id).pages():
+        requests += 1
+        recent = [delivery for delivery in page.data if delivery.created_at >= since]
+        new = [one for one in recent if not one.is_test and one.event_id not in seen]
+        # After the page was read: what was delivered by then is in the store by now.
+        known = await store.known(endpoint, [delivery.event_id for delivery in new])
+        for delivery in new:
+            if delivery.event_id in seen:
+                continue
+            seen.add(delivery.event_id)
+            is_known = delivery.event_id in known
+            if not is_known and delivery.created_at < remembered_since:
+                verdict: Verdict | Why = Verdict.UNJUDGED
+            elif not is_known and not has_handler(delivery.event_type):
+                verdict = Verdict.IGNORED
+            else:
+                verdict = _judged(delivery, known.get(delivery.event_id))
+            if isinstance(verdict, Why):
+                gaps.append(_gap(delivery, verdict))
+                verdict = Verdict.GAP
+            counts[verdict] += 1
+        if len(recent) < len(page.data):
+            break  # newest first, so all that follows is older
+    gaps.sort(key=lambda gap: gap.created_at)
+    return Reconciliation(webhook_id, since, counts, tuple(gaps), endpoint=state, requests=requests)
+
+
+def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
+    match known:
+        case Known.DONE:
+            return Verdict.HANDLED
+        case Known.DEAD:
+            return Verdict.DEAD
+        case Known.WAITING | Known.IN_FLIGHT:
+            return Verdict.WAITING
+    if delivery.delivered_at is not None:
+        return Why.UNKNOWN_HERE
+    # While an attempt is under way no next one is planned, and the status says that more may come.
+    if delivery.next_attempt_at is not None or delivery.status == _PENDING:
+        return Verdict.RETRYING
+    return Why.FAILED_AT_SENDER
+
+
+def _gap(delivery: WebhookDelivery, why: Why) -> Gap:
+    return Gap(delivery.event_id, delivery.event_type, delivery.created_at, why, delivery)

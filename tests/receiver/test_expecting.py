@@ -1,0 +1,109 @@
+"""A program waits for the events it causes, and asks elsewhere for those that do not come."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.deliveries import SECRET, comment, deliver
+
+from hookonce import Receiver
+from hookonce.errors import WebhookError
+from hookonce.events import ChannelUnhealthy, CommentReceived
+from hookonce.testing import make_event
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver(secrets=SECRET, store="memory://")
+
+
+async def test_an_event_of_the_block_is_given_even_if_it_came_before_anybody_waited(
+    receiver: Receiver,
+) -> None:
+    async with receiver.expecting(CommentReceived, within=5) as expected:
+        await deliver(receiver, comment("evt_1"))
+        found: CommentReceived = await expected.first()
+    assert found.id == "evt_1"
+
+
+async def test_only_events_of_the_classes_and_the_condition_are_given_each_once(
+    receiver: Receiver,
+) -> None:
+    async with receiver.expecting(
+        CommentReceived, where=lambda event: event.id != "evt_1", within=5
+    ) as expected:
+        await deliver(receiver, make_event(ChannelUnhealthy))
+        for event_id in ("evt_1", "evt_2", "evt_2", "evt_3"):
+            await deliver(receiver, comment(event_id))
+        assert [(await expected.first()).id for _ in range(2)] == ["evt_2", "evt_3"]
+
+
+async def test_nothing_in_time_is_a_timeout(receiver: Receiver) -> None:
+    async with receiver.expecting(CommentReceived, within=0.05) as expected:
+        with pytest.raises(TimeoutError, match=r"within 0\.05 s"):
+            await expected.first()
+
+
+async def test_the_poll_gives_what_came_earlier_or_does_not_come(receiver: Receiver) -> None:
+    answers: list[str | None] = [None, None, "published"]
+
+    async def poll() -> str | None:
+        return answers.pop(0)
+
+    async with receiver.expecting(
+        CommentReceived, within=5, poll=poll, poll_every=0.001
+    ) as expected:
+        assert await expected.first() == "published"
+    assert answers == []
+
+
+async def test_a_poll_that_fails_at_the_service_does_not_end_the_wait(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def poll() -> str | None:
+        raise WebhookError("the service is down")
+
+    async with receiver.expecting(CommentReceived, within=5, poll=poll) as expected:
+        waiting = asyncio.create_task(expected.first())
+        await asyncio.sleep(0)
+        await deliver(receiver, comment("evt_1"))
+        found = await waiting
+    assert isinstance(found, CommentReceived)
+    assert "the service is down" in caplog.text
+
+
+async def test_a_condition_that_raises_fails_the_wait_and_not_the_delivery(
+    receiver: Receiver,
+) -> None:
+    def where(_: Any) -> bool:
+        raise KeyError("no such target")
+
+    async with receiver.expecting(CommentReceived, where=where, within=5) as expected:
+        assert (await deliver(receiver, comment())).status == 200
+        with pytest.raises(KeyError):
+            await expected.first()
+
+
+async def test_after_the_block_nobody_listens_any_more(receiver: Receiver) -> None:
+    async with receiver.expecting(CommentReceived, within=5) as expected:
+        pass
+    await deliver(receiver, comment())
+    assert expected._came.empty()
+
+
+async def test_what_cannot_be_expected_is_refused(receiver: Receiver) -> None:
+    with pytest.raises(TypeError, match="at least one event class"):
+        receiver.expecting()
+    with pytest.raises(ValueError, match="more than 0"):
+        receiver.expecting(CommentReceived, within=0)
+    with pytest.raises(RuntimeError, match="inside the block"):
+        await receiver.expecting(CommentReceived).first()

@@ -1,0 +1,362 @@
+"""Reconcile finds exactly what was missed: no more and no less.
+
+The service is the emulator, asked over its API by the client; time is virtual. What a gap is, is
+known from what the test itself has seen: which events were handled, and what the sender has done.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.responses import Response
+from support.deliveries import SECRET
+
+from hookonce import Inbox, Receiver
+from hookonce.client import Client
+from hookonce.emulator import EmulatedService, VirtualClock
+from hookonce.events import ChannelUnhealthy, CommentReceived, MessageReceived, PostTargetFailed
+from hookonce.http.app import Receive, Scope, Send
+from hookonce.reconcile import Gap, Reconciliation, Verdict, Why
+from hookonce.stores.contract import Store
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, delivery_key
+from hookonce.testing import make_event
+
+pytestmark = pytest.mark.anyio
+
+DAYS, HOURS = 86_400.0, 3_600.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Bench:
+    """A receiver and the service, in virtual time.
+
+    Attributes:
+        handled: the events that its handlers have done, in the order of that.
+        answers_with: what is answered instead of the receiver, while it is down.
+
+    """
+
+    clock: VirtualClock
+    store: Store
+    receiver: Receiver
+    service: EmulatedService
+    client: Client
+    webhook_id: str
+    handled: list[str] = field(default_factory=list)
+    answers_with: int | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.answers_with is not None and scope["type"] == "http":
+            await Response(status_code=self.answers_with)(scope, receive, send)
+        else:
+            await self.receiver(scope, receive, send)
+
+    async def reconcile(self, **arguments: Any) -> Reconciliation:
+        return await self.receiver.reconcile(self.client, self.webhook_id, **arguments)
+
+    async def gaps(self) -> dict[str, Why]:
+        return {gap.event_id: gap.why for gap in (await self.reconcile()).gaps}
+
+
+def receiver_with(store: Store, clock: VirtualClock, handled: list[str]) -> Receiver:
+    receiver = Receiver(secrets=SECRET, store=store, clock=clock)
+
+    @receiver.on(CommentReceived, MessageReceived, name="note")
+    async def note(event: CommentReceived | MessageReceived) -> None:
+        handled.append(event.id)
+
+    return receiver
+
+
+@asynccontextmanager
+async def bench(
+    *, seed: int = 1, file: Path | None = None, retention: timedelta = timedelta(days=15)
+) -> AsyncIterator[Bench]:
+    clock = VirtualClock()
+    store: Store = MemoryStore(clock=clock, retention=retention)
+    if file is not None:
+        store = SQLiteStore(file, clock=clock)
+    handled: list[str] = []
+    receiver = receiver_with(store, clock, handled)
+    it: Bench
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await it(scope, receive, send)
+
+    async with EmulatedService(app, secret=SECRET, clock=clock, seed=seed) as service:
+        transport = httpx2.ASGITransport(service.api)
+        async with Client(
+            "https://service.test", service.new_key(), transport=transport, patience=0
+        ) as client:
+            it = Bench(
+                clock, store, receiver, service, client, service.endpoint().id, handled=handled
+            )
+            yield it
+            await it.store.aclose()
+
+
+async def test_what_was_handled_is_no_gap_and_costs_two_requests() -> None:
+    async with bench() as it:
+        for _ in range(3):
+            await it.service.emit(CommentReceived)
+        found = await it.reconcile()
+        assert found.is_whole
+        assert found.counts == {Verdict.HANDLED: 3}
+        assert found.requests == 2
+        assert found.endpoint is not None
+        assert found.endpoint.status == "active"
+
+
+async def test_a_failure_that_is_retried_is_no_gap_until_the_sender_gives_up() -> None:
+    async with bench() as it:
+        it.answers_with = 503
+        event = await it.service.emit(CommentReceived)
+        assert (await it.reconcile()).counts == {Verdict.RETRYING: 1}
+        await it.service.advance(hours=20)
+        assert (await it.reconcile()).counts == {Verdict.RETRYING: 1}
+        await it.service.advance(hours=8)
+        [gap] = (await it.reconcile()).gaps
+        assert (gap.event_id, gap.event_type) == (event.id, "comment.received")
+        assert gap.why is Why.FAILED_AT_SENDER
+        assert abs(gap.created_at.timestamp() - event.created_at.timestamp()) < 1
+
+
+async def test_an_answer_that_was_lost_leaves_no_gap() -> None:
+    async with bench() as it:
+        event = await it.service.emit(CommentReceived)
+        for row in it.service._deliveries.rows():
+            row.delivered_at, row.status = None, type(row.status).FAILED
+        assert (await it.reconcile()).counts == {Verdict.HANDLED: 1}
+        assert it.handled == [event.id]
+
+
+async def test_a_store_that_was_lost_is_a_gap_of_everything_delivered() -> None:
+    async with bench() as it:
+        event = await it.service.emit(CommentReceived)
+        it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
+        assert await it.gaps() == {event.id: Why.UNKNOWN_HERE}
+
+
+async def test_an_attempt_that_did_not_end_well_is_a_gap_whatever_was_answered() -> None:
+    async with bench() as it:
+        event = await it.service.emit(CommentReceived)
+        store = MemoryStore(clock=it.clock)
+        claim = await store.claim(delivery_key("default", event.id), new_token(), 30.0)
+        assert isinstance(claim, Claimed)
+        await store.release(claim, frozenset(), "it broke")
+        it.receiver = receiver_with(store, it.clock, it.handled)
+        assert await it.gaps() == {event.id: Why.UNKNOWN_HERE}
+
+
+async def test_what_nobody_here_handles_and_tests_are_no_gaps() -> None:
+    async with bench() as it:
+        await it.service.emit(PostTargetFailed)
+        await it.service.test()
+        assert (await it.reconcile()).counts == {Verdict.IGNORED: 1}
+
+
+async def test_a_dead_letter_is_no_gap_for_a_person_has_it(tmp_path: Path) -> None:
+    async with bench(file=tmp_path / "hooks.db") as it:
+        it.receiver.on(ChannelUnhealthy, name="reject")(_reject)
+        await it.service.emit(ChannelUnhealthy)
+        assert (await it.reconcile()).counts == {Verdict.DEAD: 1}
+
+
+async def _reject(_: ChannelUnhealthy) -> None:
+    from hookonce import Reject
+
+    raise Reject
+
+
+async def test_what_waits_in_the_inbox_is_no_gap(tmp_path: Path) -> None:
+    async with bench(file=tmp_path / "hooks.db") as it:
+        it.receiver = it.receiver.copy(inbox=Inbox(embedded=False))
+        await it.service.emit(CommentReceived)
+        assert (await it.reconcile()).counts == {Verdict.WAITING: 1}
+
+
+async def test_a_disabled_endpoint_is_told_with_its_reason() -> None:
+    async with bench() as it:
+        it.answers_with = 410
+        event = await it.service.emit(CommentReceived)
+        found = await it.reconcile()
+        assert [gap.event_id for gap in found.gaps] == [event.id]
+        assert found.endpoint is not None
+        assert found.endpoint.status == "disabled"
+        assert found.endpoint.disabled_reason
+
+
+async def test_only_what_is_newer_than_asked_for_is_looked_at() -> None:
+    async with bench() as it:
+        it.answers_with = 410
+        await it.service.emit(CommentReceived)
+        it.service.enable()
+        await it.service.advance(hours=2)
+        event = await it.service.emit(CommentReceived)
+        found = await it.reconcile(since=timedelta(hours=1))
+        assert [gap.event_id for gap in found.gaps] == [event.id]
+        since = datetime.fromtimestamp(it.clock(), UTC) - timedelta(hours=3)
+        assert len((await it.reconcile(since=since)).gaps) == 2
+        with pytest.raises(ValueError, match="with an offset"):
+            await it.reconcile(since=since.replace(tzinfo=None))
+
+
+async def test_what_is_older_than_the_store_remembers_is_not_judged() -> None:
+    async with bench(retention=timedelta(hours=26)) as it:
+        await it.service.emit(CommentReceived)
+        await it.service.advance(hours=30)
+        assert (await it.reconcile()).counts == {Verdict.UNJUDGED: 1}
+
+
+async def test_a_long_log_costs_one_request_for_each_hundred() -> None:
+    async with bench() as it:
+        for _ in range(201):
+            await it.service.emit(CommentReceived)
+        it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
+        found = await it.reconcile()
+        assert (len(found.gaps), found.requests) == (201, 4)
+
+
+async def test_gaps_that_are_made_up_go_to_the_same_handlers_once() -> None:
+    async with bench() as it:
+        it.answers_with = 410
+        event = await it.service.emit(CommentReceived)
+        it.answers_with = None
+        it.service.enable()
+        told: list[str] = []
+
+        @it.receiver.on_gap
+        async def sweep(gaps: Sequence[Gap], client: Client) -> None:
+            assert client is it.client
+            for gap in gaps:
+                told.append(gap.event_id)
+                missed = make_event(CommentReceived, event_id=gap.event_id)
+                assert (await it.receiver.make_up(missed)).status == 200
+                assert (await it.receiver.make_up(missed)).reason == "duplicate"
+
+        found = await it.reconcile()
+        assert found.is_whole
+        assert [gap.event_id for gap in found.made_up] == told == [event.id]
+        assert found.counts == {Verdict.HANDLED: 1, Verdict.GAP: 0}
+        assert it.handled == [event.id]
+        assert (await it.reconcile()).made_up == ()
+        assert told == [event.id]  # what was made up is no gap the next time
+
+
+async def test_on_gap_takes_async_functions_alone_and_a_copy_has_them_too() -> None:
+    async with bench() as it:
+        with pytest.raises(TypeError, match="async function"):
+            it.receiver.on_gap(print)  # type: ignore[type-var] # the fault
+        seen: list[int] = []
+
+        @it.receiver.on_gap
+        async def sweep(gaps: Sequence[Gap], _: Client) -> None:
+            seen.append(len(gaps))
+
+        it.answers_with = 410
+        await it.service.emit(CommentReceived)
+        await it.receiver.copy().reconcile(it.client, it.webhook_id)
+        assert seen == [1]
+
+
+_UNHANDLED = "channel.unhealthy"
+
+
+class Misfortunes:
+    """What may happen to a receiver, and which events came meanwhile that it has handlers for."""
+
+    def __init__(self, it: Bench, file: Path, random: Random) -> None:
+        self._it = it
+        self._file = file
+        self._random = random
+        self.emitted: list[str] = []
+
+    async def live(self, days: float) -> None:
+        """Let events come, some of a type that nobody handles."""
+        end = self._it.clock() + days * DAYS
+        while self._it.clock() < end:
+            await self._it.service.advance(seconds=self._random.uniform(1, 9) * HOURS)
+            kind = self._random.choice(
+                ["comment.received", "message.received", "channel.unhealthy"]
+            )
+            event = await self._it.service.emit(kind)
+            if kind != "channel.unhealthy":
+                self.emitted.append(event.id)
+
+    async def be_down_for_two_days(self) -> None:
+        self._it.answers_with = self._random.choice([500, 503, 404, 302])
+        await self.live(2)
+        self._it.answers_with = None
+
+    async def be_disabled(self) -> None:
+        self._it.answers_with = 410
+        await self.live(0.3)
+        self._it.answers_with = None
+        await self.live(self._random.uniform(0, 1))  # nothing is sent to it meanwhile
+        self._it.service.enable()
+
+    async def be_restored_from_a_backup_of_yesterday(self) -> None:
+        handled, backup = [*self._it.handled], self._file.with_name("backup")
+        await self._it.store.open()
+        await self._it.store.aclose()  # which writes all into the one file
+        shutil.copy(self._file, backup)
+        await self.live(1)
+        await self._it.store.aclose()
+        shutil.copy(backup, self._file)
+        self._it.handled[:] = handled
+
+
+@pytest.mark.sample(10)
+@pytest.mark.parametrize("seed", range(200))
+async def test_exactly_the_planted_gaps_are_found_and_made_up_once(
+    seed: int, tmp_path: Path
+) -> None:
+    random, file = Random(seed), tmp_path / "hooks.db"
+    async with bench(seed=seed, file=file) as it:
+        world = Misfortunes(it, file, random)
+        planned = [
+            world.be_down_for_two_days,
+            world.be_disabled,
+            world.be_restored_from_a_backup_of_yesterday,
+        ]
+        await world.live(random.uniform(0.2, 1))
+        for misfortune in random.sample(planned, random.randint(1, 3)):
+            await misfortune()
+            await world.live(random.uniform(0, 1.5))
+        sent = {delivery.event_id: delivery for delivery in it.service.deliveries()}
+        expected = {
+            event_id: Why.UNKNOWN_HERE
+            if sent[event_id].status == "delivered"
+            else Why.FAILED_AT_SENDER
+            for event_id in world.emitted
+            if event_id in sent  # to a disabled endpoint nothing is sent
+            and event_id not in it.handled
+            and sent[event_id].status != "pending"
+        }
+        assert await it.gaps() == expected
+
+        @it.receiver.on_gap
+        async def make_up(gaps: Sequence[Gap], _: Client) -> None:
+            for gap in gaps:
+                await it.receiver.make_up(make_event(gap.event_type, event_id=gap.event_id))
+
+        assert (await it.reconcile()).is_whole
+        assert set(expected) <= set(it.handled)
+        assert len(it.handled) == len(set(it.handled))
