@@ -5,6 +5,8 @@
     ├── VerificationError                 not a genuine delivery; also a standardwebhooks error
     ├── PayloadError                      genuine, but not readable as an event
     ├── StoreError                        the store did not do what it was asked
+    ├── LedgerError                       an effect cannot be recorded, or not be committed
+    ├── AlreadyDone                       raised by record_in: this effect was done before
     ├── Reject                            raised by a handler: bury this event
     └── Retry                             raised by a handler: bring it again later
 
@@ -24,6 +26,8 @@ from typing import TypeVar
 from standardwebhooks import WebhookVerificationError
 
 __all__ = [
+    "AlreadyDone",
+    "LedgerError",
     "PayloadError",
     "PayloadFault",
     "Refusal",
@@ -118,6 +122,11 @@ class VerificationError(WebhookError, WebhookVerificationError):
 
     It is also a ``standardwebhooks.WebhookVerificationError``, so code that catches the reference
     library's error keeps working. Its fields are read from ``args``, so that making one is cheap.
+
+    Args:
+        reason: the ``Refusal``, for a program to branch on.
+        skew: for a timestamp outside the tolerance, our clock minus the timestamp in seconds.
+
     """
 
     def __init__(self, reason: Refusal, skew: float | None = None) -> None:
@@ -201,11 +210,29 @@ class StoreError(WebhookError):
     """
 
 
+class LedgerError(WebhookError):
+    """An effect cannot be recorded in the user's database, or not be committed with its record.
+
+    Nothing of it is there; the handler counts as failed.
+    """
+
+
+class AlreadyDone(WebhookError):  # noqa: N818 - it tells what is so, and no fault
+    """Raised by ``Context.record_in``: this handler's effect on this event was committed before.
+
+    Where a handler lets it pass, its transaction is rolled back and the handler has succeeded.
+    """
+
+
 class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
     """Raised by a handler to say that no attempt will ever succeed.
 
     If no other handler of the event has failed otherwise, it becomes a dead letter and is answered
     202, so that the sender stops; else it comes again, for the others' sake.
+
+    Args:
+        reason: why, for whoever looks at the dead letter.
+
     """
 
     def __init__(self, reason: str = "rejected by a handler") -> None:

@@ -38,7 +38,8 @@ __all__ = [
     "unwrap",
 ]
 
-DataT = TypeVar("DataT")
+# An event is read and never changed, so one that carries a comment is one that carries an object.
+DataT = TypeVar("DataT", covariant=True)  # noqa: PLC0105 - a public name of its own
 
 
 class Event(Resource, Generic[DataT]):
@@ -67,6 +68,7 @@ class Event(Resource, Generic[DataT]):
 
 
 EventClass: TypeAlias = type[Event[Any]]
+"""A class of events: one of those below, or one of your own that derives from ``Event``."""
 
 
 class PostTargetPublished(Event[PostTarget]):

@@ -3,16 +3,16 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from support.deliveries import SECRET, deliver, receiver_on
 from support.stores import FaultyInboxStore, FaultyStore
 from support.waiting import until, until_async
 
-from hookonce import Inbox, Outcome, Receiver, Reject
+from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore
@@ -22,6 +22,8 @@ from hookonce.telemetry import EventRetried, Observer
 from hookonce.testing import make_event, signed_request
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 
 def answer_of(outcome: Outcome) -> tuple[int, str]:
@@ -271,7 +273,8 @@ async def test_a_receiver_that_is_entered_twice_serves_until_it_is_left_twice(
 
 
 async def test_a_shutdown_that_is_cancelled_closes_the_store_all_the_same(tmp_path: Path) -> None:
-    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
+    store, limits = f"sqlite:///{tmp_path}/hooks.db", Limits(drain_seconds=0.1)
+    receiver = Receiver(secrets=SECRET, store=store, limits=limits)
     gate, began = asyncio.Event(), list[str]()
 
     async def wait(event: CommentReceived) -> None:
@@ -292,19 +295,23 @@ async def test_a_shutdown_that_is_cancelled_closes_the_store_all_the_same(tmp_pa
     await delivery
 
 
-async def test_a_worker_goes_on_when_its_store_cancels_a_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cancelled", ["take", "wait"])
+async def test_a_worker_goes_on_when_its_store_cancels_a_call(
+    tmp_path: Path, cancelled: str
+) -> None:
     class Cancelling(FaultyInboxStore):
-        async def take(self, *arguments: Any, **options: Any) -> Any:
-            self.calls["taken"] += 1
-            if self.calls["taken"] == 1:
+        async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+            if name == cancelled and not self.calls[name]:
+                self.calls[name] += 1
                 raise asyncio.CancelledError
-            return await super().take(*arguments, **options)
+            return await super().call(name, call)
 
     store = Cancelling(SQLiteStore(tmp_path / "hooks.db"))
     receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox())
     ran = list[str]()
     receiver.on(CommentReceived, name="note")(lambda event: ran.append(event.id))
     async with receiver:
+        await until(lambda: store.calls[cancelled])
         request = signed_request(make_event(CommentReceived), SECRET)
         await receiver.handle(request.body, request.headers)
         await until(lambda: ran)

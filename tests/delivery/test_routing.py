@@ -501,6 +501,78 @@ def test_a_handler_of_a_type_string_annotated_with_another_events_class_is_refus
         Router().on("comment.received")(wants_failure)  # type: ignore[arg-type] # what is tested
 
 
+async def wants_a_channel(event: ChannelUnhealthy | ChannelDisconnected) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("events", "function", "words"),
+    [
+        (["channel.*"], wants_failure, "'channel.unhealthy', which comes as ChannelUnhealthy"),
+        (["*"], wants_failure, "expects PostTargetFailed and is registered for"),
+        (["post.*.failed", "comment.*"], wants_failure, "'comment.received'"),
+        (["channel.*"], wants_either, "expects PostTargetFailed | CommentReceived and is"),
+        (["comment.received"], wants_a_channel, "which comes as CommentReceived"),
+        (["post.*"], wants_a_channel, "'post.target.published'"),
+    ],
+)
+def test_a_handler_of_a_pattern_or_union_is_refused_where_another_event_could_come(
+    events: list[str], function: Any, words: str
+) -> None:
+    router = Router()
+    with pytest.raises(TypeError, match=re.escape(words)):
+        router.on(*events)(function)
+    assert names(router) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "function"),
+    [
+        (["channel.*"], wants_a_channel),
+        (["post.*.failed"], wants_failure),
+        (["post.target.failed", "comment.*"], wants_either),
+        (["*"], wants_any),
+    ],
+)
+def test_a_handler_of_a_pattern_is_accepted_with_a_class_that_suits_all(
+    events: list[str], function: Any
+) -> None:
+    router = Router()
+    router.on(*events)(function)
+    assert len(router.handlers) == 1
+
+
+def test_an_own_class_that_a_pattern_meets_is_the_one_its_handler_is_given() -> None:
+    class AdPublished(Event[dict[str, Any]]):
+        type: Literal["ad.published"]
+
+    async def ads(event: AdPublished) -> None: ...
+
+    router = Router()
+    router.on("ad.*", name="ads")(ads)
+    assert type(router.parser.parse(event_body("ad.published"))) is AdPublished
+
+
+def test_a_handler_of_unknown_types_annotated_with_a_known_class_is_refused() -> None:
+    with pytest.raises(TypeError, match="'every unknown type', which comes as UnknownEvent"):
+        Router().on_unknown(wants_failure)
+
+
+def test_a_base_of_several_event_classes_names_no_type_and_suits_them() -> None:
+    class Ad(Event[dict[str, Any]]):
+        pass
+
+    class AdPaid(Ad):
+        type: Literal["ad.paid"]
+
+    async def wants_ads(event: Ad) -> None: ...
+
+    router = Router()
+    router.on(AdPaid, name="paid")(wants_ads)
+    router.on("ad.*", name="all")(wants_ads)
+    with pytest.raises(TypeError, match="which comes as ChannelUnhealthy"):
+        router.on("channel.*")(wants_ads)
+
+
 @pytest.mark.parametrize("function", [wants_either, wants_any, wants_unreadable, _another()])
 def test_annotations_that_fit_or_cannot_be_read_are_accepted(function: Any) -> None:
     router = Router()
@@ -645,6 +717,7 @@ from hookonce.events import (
     PostTargetFailed,
     PostTargetPublished,
 )
+from hookonce.resources import Channel, Resource
 
 receiver = Receiver(secrets="whsec_")
 
@@ -734,6 +807,30 @@ async def wrong_field(event: CommentReceived) -> None:
 
 receiver.on(int)  # 24
 Receiver()  # 25
+
+
+def told(event: Event[object]) -> str:
+    match event:
+        case CommentReceived():
+            return event.data.text
+        case PostTargetFailed(data=target):
+            return target.username
+        case AdPublished():
+            return str(event.data)
+        case _:
+            return event.type
+
+
+@receiver.on(CommentReceived, AdPublished)
+async def good_object(event: Event[object]) -> None:
+    told(event)
+
+
+async def narrow(event: Event[Channel], events: list[ChannelUnhealthy]) -> None:
+    told(event)
+    [told(one) for one in events]
+    about: Event[Resource] = events[0]
+    wrong: Event[str] = about  # 26
 """
 
 
@@ -806,7 +903,7 @@ def test_a_type_checker_sees_a_handler_unchanged_by_its_registration(
     assert "Coroutine[Any, Any, None]" in checked[16].text
 
 
-@pytest.mark.parametrize("number", range(17, 26))
+@pytest.mark.parametrize("number", range(17, 27))
 def test_a_type_checker_refuses_what_would_be_refused_at_run_time(
     checked: dict[int, Line], number: int
 ) -> None:

@@ -43,6 +43,19 @@ async def test_a_process_without_the_handler_that_failed_does_not_complete_its_e
     assert ran == ["both", "only new", "only new"]
 
 
+async def test_an_event_is_owed_to_a_handler_that_is_for_other_events_here(
+    durable_url: str,
+) -> None:
+    old, new = receiver_on(durable_url), receiver_on(durable_url)
+    on(old, "fails", _fail)
+    new.on("channel.*", name="fails")(_fail)
+    on(new, "stays", succeed)
+    async with old, new:
+        event = make_event(CommentReceived)
+        assert answer_of(await deliver(old, event)) == (500, "handler_failed")
+        assert answer_of(await deliver(new, event, attempt=2)) == (503, "handler_absent")
+
+
 async def test_a_process_with_no_handler_at_all_leaves_an_event_to_the_one_it_is_owed_to(
     durable_url: str,
 ) -> None:

@@ -19,6 +19,7 @@ from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import make_event
+from hookonce.verification.secrets import fingerprint
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +47,7 @@ async def test_a_receiver_that_works_is_alive_and_ready(tmp_path: Path) -> None:
         ready = await sender.client.get("/readyz")
         assert (ready.status_code, ready.json()) == (
             200,
-            {"ready": True, "problems": [], "warnings": []},
+            {"ready": True, "problems": [], "warnings": [], "secrets": [fingerprint(SECRET)]},
         )
         assert (await sender.client.post("/readyz")).status_code == 405
 

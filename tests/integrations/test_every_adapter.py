@@ -1,4 +1,4 @@
-"""The outcomes of the README's table, through every adapter and the server it runs on in life.
+"""The outcomes of the page on answers, through every adapter and the server it runs on in life.
 
 Every answer is also checked for what holds for all of them (``check_answer``), and every log line
 for what must never be in one.
@@ -271,5 +271,14 @@ async def test_deliveries_of_many_events_at_once_are_each_handled_once(
     ids = [new_event_id() for _ in range(20)]
     bodies = [event_body("comment.received", event_id=event_id) for event_id in ids]
     answers = await asyncio.gather(*(served.sender.send(body) for body in bodies * 2))
-    assert {answer.status for answer in answers} == {200}
+    # On a busy machine a copy may wait for longer than this short budget; the sender comes again.
+    assert {(answer.status, answer.reason) for answer in answers} <= {
+        (200, "handled"),
+        (200, "duplicate"),
+        (503, "in_flight"),
+        (503, "still_running"),
+    }
+    await until(lambda: handler.ended == len(ids))
+    again = await asyncio.gather(*(served.sender.send(body) for body in bodies))
+    assert {(answer.status, answer.reason) for answer in again} == {(200, "duplicate")}
     assert sorted(handler.bodies) == sorted(bodies)

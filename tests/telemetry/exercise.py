@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import until_async
 
 from hookonce import Backoff, Context, Inbox, Receiver, Reject, Retry
-from hookonce.delivery.records import Observer
+from hookonce.delivery.records import LoopBlocked, Observer
 from hookonce.events import ChannelUnhealthy, CommentReceived, PostTargetFailed
 from hookonce.telemetry.prometheus import PrometheusObserver
 from hookonce.testing import SignedRequest, TestSender, event_body, make_event, signed_request
@@ -113,6 +113,8 @@ async def _inline(observer: Observer, here: Path, at_the_end: LookOn) -> None:
         bare = signed_request(comment, SECRET)
         headers = {n: v for n, v in bare.headers.items() if n != "webhook-id"}
         (await sender.post(SignedRequest(bare.body, headers))).expect(400, "missing_id")
+        # To block a loop takes a second; that it is noticed has a test of its own.
+        observer.loop_blocked(LoopBlocked("inline", "fails-once", 1.0))
         await at_the_end(receiver)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.needs import needed
 
 from hookonce import Receiver, Refusal
 from hookonce.delivery.outcome import Reason
@@ -131,10 +131,10 @@ def test_the_panels_of_the_dashboard_do_not_cover_each_other() -> None:
     assert len({panel["id"] for panel in panels()}) == len(panels())
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
+@pytest.mark.full("promtool: 5 s")
 def test_alerts_fire_when_they_should_and_not_otherwise() -> None:
     ended = subprocess.run(
-        ["promtool", "test", "rules", HERE / "alerts_test.yml"],
+        [needed("promtool", package="prometheus"), "test", "rules", HERE / "alerts_test.yml"],
         capture_output=True,
         text=True,
         check=False,

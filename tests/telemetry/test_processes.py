@@ -96,7 +96,7 @@ async def test_whichever_process_is_asked_shows_what_all_have_done(
 @pytest.mark.anyio
 async def test_the_option_gives_a_receiver_that_was_loaded_a_route_of_its_metrics() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
-    routes = [*receiver.routes("/webhooks"), *metrics_of(receiver, "/webhooks")]
+    routes = [*receiver.routes("/webhooks"), *metrics_of([receiver], "/webhooks")]
     app = application(routes, receiver.lifespan)
     async with serving(app) as site, httpx2.AsyncClient(base_url=site.url) as client:
         await HttpSender(client, SECRET).send(make_event(CommentReceived))
@@ -109,9 +109,9 @@ def test_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(click.ClickException, match=r"pip install 'hookonce\[prometheus\]'"):
-        metrics_of(Receiver(secrets=SECRET, store="memory://"), "/webhooks")
+        metrics_of([Receiver(secrets=SECRET, store="memory://")], "/webhooks")
 
 
 def test_deliveries_cannot_arrive_where_the_metrics_are() -> None:
     with pytest.raises(click.BadParameter, match="/metrics"):
-        metrics_of(Receiver(secrets=SECRET, store="memory://"), "/metrics/")
+        metrics_of([Receiver(secrets=SECRET, store="memory://")], "/metrics/")

@@ -299,8 +299,12 @@ class TestStoreGauges:
 
         monkeypatch.setattr(receiver, "stats", stats)
         async with observer.refreshing(receiver, every_seconds=0.001):
-            await until(lambda: found_in(samples(observer), "store_up"), what="it was asked again")
-        assert value(observer, "store_up") == 1
+            await until(
+                lambda: (
+                    found_in(samples(observer), "store_up") and value(observer, "store_up") == 1
+                ),
+                what="it was asked again",
+            )
 
 
 async def test_metrics_are_read_over_http_with_the_gauges_of_that_moment(

@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import random
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,8 @@ from freezegun import freeze_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
-from support.node import installed_modules, missing
+from support.needs import needed
+from support.node import installed_modules, node_program
 
 from hookonce import Refusal, VerificationError, sign, verify
 
@@ -47,7 +47,7 @@ def we_accept(
 
 @pytest.fixture(scope="module")
 def openssl() -> str:
-    return shutil.which("openssl") or missing("openssl is not installed")
+    return needed("openssl", package="openssl")
 
 
 @pytest.mark.parametrize("length", [16, 24, 32, 63, 64, 65, 200])
@@ -311,9 +311,7 @@ AskNode = Callable[[list[Case]], list[Answer]]
 
 @pytest.fixture(scope="session")
 def ask_node(tmp_path_factory: pytest.TempPathFactory) -> AskNode:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("Node is not installed")
+    node = node_program()
     modules = installed_modules(tmp_path_factory.mktemp("node"))
 
     def ask(cases: list[Case]) -> list[Answer]:

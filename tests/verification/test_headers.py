@@ -365,6 +365,13 @@ def test_headers_that_cannot_be_indexed_are_refused_as_they_are_by_verify(
     assert caught.value.reason is refusal(headers)
 
 
+def test_a_name_that_has_no_hash_is_no_obstacle() -> None:
+    headers: Any = [([], b"1"), *as_bytes({**GENUINE, "acme-delivery-attempt": "3"})]
+    indexed = DeliveryHeaders.indexed(headers)
+    assert indexed[:4] == DeliveryHeaders.parse(headers)[:4]
+    assert indexed.hints == DeliveryHints.parse(headers)
+
+
 def test_indexed_headers_show_no_signature() -> None:
     indexed = DeliveryHeaders.indexed(as_bytes(GENUINE))
     assert GENUINE["webhook-signature"].removeprefix("v1,") not in repr(indexed)

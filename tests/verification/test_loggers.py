@@ -107,10 +107,73 @@ def test_a_traceback_that_can_do_no_harm_is_left_to_the_formatter(lines: io.Stri
         def formatException(self, _: object) -> str:  # noqa: N802 - logging's own name
             return "on one line"
 
-    logging.getLogger("hookonce").handlers[-1].setFormatter(OneLine())
+    [handler] = (
+        handler
+        for handler in logging.getLogger("hookonce").handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream is lines
+    )
+    handler.setFormatter(OneLine())
     error = error_with_frames(ValueError("harmless"))
     get_logger("hookonce.http").error("it failed", exc_info=error)
     assert lines.getvalue() == "it failed\non one line\n"
+
+
+FORGED = "first\nLINE hookonce: forged"
+
+
+def in_a_note(error: ValueError) -> ValueError:
+    error.add_note(FORGED)
+    return error
+
+
+def as_cause(error: Exception) -> Exception:
+    error.__cause__, error.__context__ = ValueError(FORGED), ValueError("met before")
+    return error
+
+
+def as_context(error: ValueError) -> ValueError:
+    error.__context__ = ValueError(FORGED)
+    return error
+
+
+def as_cause_of_a_context(error: ValueError) -> ValueError:
+    error.__context__ = as_cause(ValueError("between"))
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(ValueError(FORGED), id="text"),
+        pytest.param(in_a_note(ValueError("noted")), id="note"),
+        pytest.param(as_cause(ValueError("caused")), id="cause"),
+        pytest.param(as_context(ValueError("met")), id="context"),
+        pytest.param(as_cause_of_a_context(ValueError("met")), id="cause of a context"),
+        pytest.param(ExceptionGroup("all", [ValueError("a"), ValueError(FORGED)]), id="group"),
+        pytest.param(as_cause(ExceptionGroup("all", [ValueError("a")])), id="cause of a group"),
+    ],
+)
+def test_a_line_break_alone_begins_no_line_of_the_log(error: Exception, lines: io.StringIO) -> None:
+    get_logger("hookonce.http").error("it failed", exc_info=error)
+    shown = lines.getvalue()
+    assert "LINE hookonce: forged" in shown, "the text was not logged at all"
+    assert [line for line in shown.splitlines() if line.startswith("LINE")] == [
+        "LINE hookonce.http: it failed"
+    ]
+    assert not forged(shown)
+
+
+def test_errors_that_lead_to_each_other_end_in_one_traceback(lines: io.StringIO) -> None:
+    one, other = ValueError("one"), ValueError(FORGED)
+    one.__context__, other.__context__ = other, one
+    get_logger("hookonce.http").error("it failed", exc_info=one)
+    assert not forged(lines.getvalue())
+    assert lines.getvalue().count("forged") == 1
+
+
+def test_text_keeps_its_letters_and_what_it_is_told_to_keep() -> None:
+    assert printable("Zo\xeb\n\t\x1b") == r"Zo\xeb\n\t\x1b".replace(r"\xeb", "\xeb")
+    assert printable("Zo\xeb\n\t\x1b", keep="\n\t") == "Zo\xeb\n\t" + r"\x1b"
 
 
 class UnspeakableError(Exception):

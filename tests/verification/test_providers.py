@@ -28,6 +28,31 @@ BODY = b"{}"
 BY_OLD, BY_NEW = (sign(secret, "evt_1", BODY, timestamp=NOW) for secret in (OLD, NEW))
 
 
+def test_what_a_provider_raises_is_said_without_its_words() -> None:
+    class Vault:
+        def current(self) -> tuple[str, ...]:
+            raise ConnectionError(f"no answer for {NEW}")
+
+    with pytest.raises(SecretError) as caught:
+        Verifier(Vault()).verify(BODY, BY_NEW, now=NOW)
+    assert str(caught.value) == (
+        "Vault.current() raised ConnectionError;"
+        " as long as it does, there is no secret to verify with"
+    )
+    cause = caught.value.__cause__
+    assert isinstance(cause, ConnectionError)
+    assert cause.__traceback__ is not None
+    assert cause.__traceback__.tb_frame.f_code.co_name == "current", "where it happened, no more"
+
+
+def test_a_provider_of_one_secret_may_give_it_as_it_is() -> None:
+    class Vault:
+        def current(self) -> str:
+            return NEW
+
+    assert Verifier(Vault()).verify(BODY, BY_NEW, now=NOW).secret_index == 0
+
+
 # The environment
 
 
@@ -129,6 +154,26 @@ def replace(file: Path, text: str) -> None:
     beside = file.with_name("beside")
     beside.write_text(text)
     os.replace(beside, file)
+
+
+def test_what_cannot_be_read_is_said_in_the_systems_words(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(SecretError, match=r"secrets in .*missing: No such file or directory$"):
+        FileSecrets(missing)
+    (tmp_path / "binary").write_bytes(b"\xff")
+    with pytest.raises(SecretError, match=r"secrets in .*binary: it is not UTF-8 text$"):
+        FileSecrets(tmp_path / "binary")
+
+
+def test_a_change_is_said_with_how_many_secrets_there_are(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    verifier = Verifier(FileSecrets(file))
+    replace(file, f"{NEW}\n{OLD}\n")
+    verifier.verify(BODY, BY_NEW, now=NOW)
+    verifier.verify(BODY, BY_NEW, now=NOW)
+    said = [line.getMessage() for line in caplog.records if line.levelno == logging.INFO]
+    assert said == ["the secrets were read anew; there are now 2"]
 
 
 def replace_by_a_twin(file: Path, text: str) -> None:

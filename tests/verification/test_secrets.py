@@ -29,7 +29,13 @@ from hookonce import (
 from hookonce.emulator import EmulatedService
 from hookonce.events import CommentReceived
 from hookonce.testing import make_event, signed_request
-from hookonce.verification.secrets import decode_secret, new_secret, secret_lines, split_secrets
+from hookonce.verification.secrets import (
+    decode_secret,
+    fingerprint,
+    new_secret,
+    secret_lines,
+    split_secrets,
+)
 
 KEY = bytes(range(24))
 ENCODED = base64.b64encode(KEY).decode()
@@ -124,6 +130,7 @@ WAYS: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.sample(90)
 @pytest.mark.parametrize("use", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize(("secret", "fault"), UNUSABLE.values(), ids=UNUSABLE.keys())
 def test_a_secret_that_cannot_be_used_is_named_where_it_is_configured(
@@ -179,7 +186,7 @@ def test_a_secret_that_is_no_text_is_a_secret_error_that_names_its_type(
 
 def test_bytes_are_no_secret_either() -> None:
     secret: Any = SECRET.encode()
-    with pytest.raises(SecretError, match="must be text"):
+    with pytest.raises(SecretError, match="not bytes; decode it"):
         Verifier(secret)
 
 
@@ -333,3 +340,15 @@ def test_a_file_holds_a_secret_a_line_but_for_blank_lines_and_comments(
     text: str, secrets: tuple[str, ...]
 ) -> None:
     assert secret_lines(text) == secrets
+
+
+def test_a_fingerprint_tells_secrets_apart_and_stays_what_it_is() -> None:
+    """It is compared with what another version has stored."""
+    old, new = (
+        "whsec_" + base64.b64encode(key).decode()
+        for key in (b"the old secret, of 24 B.", b"the new secret, of 24 B.")
+    )
+    assert fingerprint(old) == fingerprint(old.removeprefix("whsec_")) == "c0cfd2436d35e553"
+    assert fingerprint(new) != fingerprint(old)
+    with pytest.raises(SecretError):
+        fingerprint("whsec_")

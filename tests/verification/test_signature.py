@@ -1,7 +1,6 @@
 """A delivery is genuine when one v1 signature of one secret matches its very bytes."""
 
 import base64
-import dataclasses
 import hashlib
 import hmac
 import pickle
@@ -155,9 +154,9 @@ def test_the_delivery_says_what_it_was() -> None:
 
 def test_a_delivery_cannot_be_changed() -> None:
     delivery = verify(BODY, GENUINE, SECRET, now=NOW)
-    for field in dataclasses.fields(delivery):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(delivery, field.name, None)
+    for name in VerifiedDelivery._fields:
+        with pytest.raises(AttributeError):
+            setattr(delivery, name, None)
 
 
 def test_the_repr_of_a_delivery_names_it_and_hides_the_body() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..effects.ledger import Effect
+from ..effects.recording import record_in, record_in_sync
+from ..effects.table import TABLE
 from ..stores.values import DeliveryKey
 
 __all__ = ["Context"]
@@ -49,3 +52,45 @@ class Context:
         or a database can tell by this key that it has seen the effect before.
         """
         return f"{self.key}:{self.handler}"
+
+    @property
+    def effect(self) -> Effect:
+        """What a ledger records of this run: its row."""
+        return Effect(self.endpoint, self.event_id, self.handler)
+
+    async def record_in(self, connection: object, *, table: str = TABLE) -> None:
+        """Record this handler's effect in your own transaction, whose commit makes it done.
+
+        Call it first in the transaction, so that a second run waits for the first::
+
+            async with sessions.begin() as session:
+                await context.record_in(session)
+                session.add(…)
+
+        Args:
+            connection: an async session or connection of SQLAlchemy, psycopg 3, asyncpg or
+                aiosqlite, in a transaction.
+            table: the ledger's table.
+
+        Raises:
+            AlreadyDone: the effect was committed before. Let it pass: the transaction is rolled
+                back, and the handler has succeeded.
+            LedgerError: the connection is in no transaction.
+
+        """
+        await record_in(connection, self.effect, table)
+
+    def record_in_sync(self, connection: object, *, table: str = TABLE) -> None:
+        """Do the same in a handler that runs in a thread.
+
+        Args:
+            connection: a session or connection of SQLAlchemy, psycopg 3, sqlite3 or Django
+                (``django.db.connection``), in a transaction.
+            table: the ledger's table.
+
+        Raises:
+            AlreadyDone: the effect was committed before. Let it pass.
+            LedgerError: the connection is in no transaction.
+
+        """
+        record_in_sync(connection, self.effect, table)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from ..effects.ledger import AnyLedger
 from ..events import Event, EventClass
 from .context import Context
 
@@ -20,10 +22,12 @@ __all__ = [
     "ErrorHook",
     "Handler",
     "accepts",
-    "annotated_class",
+    "annotated_classes",
     "check_annotation",
+    "check_no_generator",
     "described",
     "is_async",
+    "is_context",
     "stable_name",
     "takes_context",
 ]
@@ -44,6 +48,8 @@ class Handler:
         patterns: the patterns it is registered for.
         for_unknown: whether it is for every type that has no model.
         written: the type strings and patterns as they were written.
+        ledger: where its effects are recorded, if it runs within one; its function then takes the
+            context and begins the transaction itself.
 
     """
 
@@ -55,6 +61,7 @@ class Handler:
     patterns: tuple[re.Pattern[str], ...] = ()
     for_unknown: bool = False
     written: tuple[str, ...] = ()
+    ledger: AnyLedger[Any] | None = None
 
     def wants(self, event_type: str, *, known: bool) -> bool:
         """Return whether an event of this type is for this handler.
@@ -105,22 +112,29 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def takes_context(function: Callable[..., Any]) -> bool:
     """Return whether a handler wants a context beside its event; TypeError if it is none."""
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
-    for candidate in (function, inspect.unwrap(function), call):
-        if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
-            raise TypeError(
-                f"{described(function)} is a generator; a handler is a plain or async function"
-            )
+    check_no_generator(function)
     if not accepts(function, 1):
         if accepts(function, 2):
             return True
         raise TypeError(f"{described(function)} must be callable as (event) or (event, context)")
     # An optional second parameter is the handler's own business unless it says it is the context.
     second = list(inspect.signature(function).parameters.values())[1:2]
-    return accepts(function, 2) and any(
-        parameter.name == "context" or parameter.annotation in {Context, Context.__name__}
-        for parameter in second
-    )
+    return accepts(function, 2) and any(is_context(parameter) for parameter in second)
+
+
+def check_no_generator(function: Callable[..., Any]) -> None:
+    """Refuse a function of whose body nothing runs when it is called."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
+    for candidate in (function, inspect.unwrap(function), call):
+        if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
+            raise TypeError(
+                f"{described(function)} is a generator; a handler is a plain or async function"
+            )
+
+
+def is_context(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter says that it is the context, by its name or annotation."""
+    return parameter.name == "context" or parameter.annotation in {Context, Context.__name__}
 
 
 def accepts(function: Callable[..., Any], count: int) -> bool:
@@ -136,34 +150,38 @@ def accepts(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def annotated_class(function: Callable[..., Any]) -> EventClass | None:
-    """Return the event class a handler's first parameter is annotated with, if it is one class."""
+def annotated_classes(function: Callable[..., Any]) -> tuple[EventClass, ...]:
+    """Return the event classes a handler's first parameter is annotated with; none if others are.
+
+    It is one class, or the members of a union.
+    """
     try:
         hints = get_type_hints(inspect.unwrap(function))
         parameters = list(inspect.signature(function).parameters)
     except (NameError, TypeError, AttributeError):
-        return None  # an annotation that cannot be read here is the type checker's affair
+        return ()  # an annotation that cannot be read here is the type checker's affair
     first, second = ([hints.get(name) for name in parameters] + [None, None])[:2]
     if first is Context or (isinstance(second, type) and issubclass(second, Event)):
         raise TypeError(f"{described(function)} takes its context before its event; swap them")
-    if not (isinstance(first, type) and issubclass(first, Event)):
-        return None
+    members = get_args(first) if get_origin(first) in {Union, UnionType} else (first,)
+    if not all(isinstance(one, type) and issubclass(one, Event) for one in members):
+        return ()
     # Event[Any] and the like are classes of their own to pydantic.
-    origin = first.__pydantic_generic_metadata__["origin"]
-    return cast("EventClass", origin or first)
+    return tuple(one.__pydantic_generic_metadata__["origin"] or one for one in members)
 
 
 def check_annotation(
     function: Callable[..., Any],
-    annotated: EventClass | None,
+    annotated: Sequence[EventClass],
     classes: Mapping[str, EventClass],
 ) -> None:
-    """Refuse a handler annotated with another event's class than it will be given."""
+    """Refuse a handler annotated with other events' classes than it will be given."""
     for event_type, cls in classes.items():
-        if annotated is not None and not issubclass(cls, annotated):
+        if annotated and not issubclass(cls, tuple(annotated)):
+            names = " | ".join(one.__name__ for one in annotated)
             raise TypeError(
-                f"{described(function)} expects {annotated.__name__} and is registered for"
-                f" {event_type!r}, which comes as {cls.__name__}"
+                f"{described(function)} expects {names} and is registered for {event_type!r},"
+                f" which comes as {cls.__name__}"
             )
 
 

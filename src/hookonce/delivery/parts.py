@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..clock import Clock
 from ..stores.contract import InboxStore, Store
+from ..stores.values import DeliveryKey
+from .calls import Threads
 from .limits import Limits
 from .records import Observers
 from .router import Router
@@ -25,6 +27,9 @@ class Parts:
         limits: time limits.
         clock: Unix time in seconds.
         observers: who is told of every step.
+        threads: where sync handlers run.
+        unrecorded: the handlers that have succeeded in an attempt which could not be recorded
+            while its lease lived; the next attempt in this process leaves them out.
 
     """
 
@@ -35,3 +40,5 @@ class Parts:
     limits: Limits
     clock: Clock
     observers: Observers
+    threads: Threads
+    unrecorded: dict[DeliveryKey, set[str]] = field(default_factory=dict)

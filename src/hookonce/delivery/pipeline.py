@@ -20,12 +20,13 @@ from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, h
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
 from .handler import Handler
-from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, HANDLED, Outcome, Reason, later
+from .outcome import ALREADY_DEAD, DUPLICATE, HANDLED, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
+from .run import Run
 from .runs import Runs
 from .time_limit import within
-from .verdict import is_last_delivery
+from .verdict import is_last_delivery, unavailable
 
 __all__ = ["Intake", "Pipeline"]
 
@@ -96,7 +97,7 @@ class Pipeline:
         verified = event_type = hints = refusal = indexed = None
         try:
             indexed = DeliveryHeaders.indexed(headers, self._service)
-            verified = self._verifier.verify_indexed(body, indexed)
+            verified = self._verifier.verify_indexed(body, indexed, now=received.at)
         except VerificationError as error:
             # Its traceback leads back to this frame: a circle, with the body in it.
             refusal = error.with_traceback(None)
@@ -164,10 +165,11 @@ class Pipeline:
         ignored: Outcome | None = None,
     ) -> Outcome:
         """Begin the run of an event, or join the one under way, and return its answer."""
-        runs = self._runs
-        while (under_way := runs.find(arrived.key)) is not None:
-            # One that has its answer already, and is only still being recorded, wakes nobody more.
-            if under_way.outcome is not HANDLED and not await under_way.settled(deadline):
+        runs, key = self._runs, arrived.key
+        while (under_way := runs.find(key)) is not None:
+            left = deadline - asyncio.get_running_loop().time()
+            # One that is answered already, and is only still being recorded, wakes nobody more.
+            if under_way.outcome is not HANDLED and not await under_way.join(left):
                 outcome = later(Reason.IN_FLIGHT, under_way.left)
                 break
             if under_way.has_succeeded:
@@ -175,12 +177,17 @@ class Pipeline:
             if not runs.accepting:
                 return later(Reason.SHUTTING_DOWN)
         else:
-            run = runs.make(arrived, event, handlers)
-            run.answer = asyncio.get_running_loop().create_future()
-            run.answer_by, run.delivery_attempt = deadline, hints.attempt
-            run.fault, run.ignored = fault, ignored
-            runs.begin(run)
-            outcome = await run.answer
+            run = Run(
+                self._parts,
+                arrived,
+                event,
+                handlers,
+                answer_by=deadline,
+                delivery_attempt=hints.attempt,
+                fault=fault,
+                ignored=ignored,
+            )
+            outcome = await runs.begin(run).answer
         if outcome.reason == Reason.IN_FLIGHT and is_last_delivery(hints.attempt):
             await self._keep_in_flight(arrived)
         return outcome
@@ -210,10 +217,7 @@ class Pipeline:
             result = await within(seconds, intake.put(arrived))
         except StoreError as error:
             _log.error("cannot store %s: %s", arrived.key, error)
-            return later(Reason.STORE_UNAVAILABLE)
-        except Exception:  # noqa: BLE001 - a store that breaks its contract
-            _log.exception("cannot store %s", arrived.key)
-            return BROKEN
+            return unavailable(error)
         match result:
             case Stored():
                 return _STORED

@@ -33,6 +33,7 @@ __all__ = [
     "HandlerFailed",
     "HandlerFinished",
     "HandlerStarted",
+    "LoopBlocked",
     "Observer",
     "Observers",
 ]
@@ -299,6 +300,22 @@ class BatchFlushed:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopBlocked:
+    """An async handler has kept the event loop from everything else.
+
+    Attributes:
+        endpoint: the name of the endpoint it works for.
+        handler: the handler's name.
+        seconds: for how long, to a quarter of a second; a second at the least.
+
+    """
+
+    endpoint: str
+    handler: str
+    seconds: float
+
+
 class Observer(Protocol):
     """Watches a receiver: subclass it, and write the methods you want.
 
@@ -362,6 +379,10 @@ class Observer(Protocol):
         """See how much a store did in one step."""
         return
 
+    def loop_blocked(self, record: LoopBlocked) -> None:
+        """See that an async handler has blocked the event loop."""
+        return
+
 
 _Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
 """A method, and of which events it is told; None for all."""
@@ -386,6 +407,7 @@ class Observers:
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._listeners: dict[type, list[_Listener]] = {}
+        self.look_closely = False
         for observer in observers:
             self.add(observer)
 
@@ -396,6 +418,16 @@ class Observers:
             if getattr(method, "__func__", None) is not getattr(Observer, _HOOKS[record]):
                 events = of if issubclass(record, _Step) else None
                 self._listeners.setdefault(record, []).append((method, events))
+                self.look_closely |= issubclass(record, _Step)
+
+    def remove(self, observer: Observer) -> None:
+        """Tell this one nothing any more."""
+        for record, listeners in self._listeners.items():
+            others = [one for one in listeners if getattr(one[0], "__self__", None) is not observer]
+            self._listeners[record] = others
+        self.look_closely = any(
+            listeners and issubclass(record, _Step) for record, listeners in self._listeners.items()
+        )
 
     def wants(self, record: type, event_id: str | None = None) -> bool:
         """Return whether anybody would listen: most records are made for nobody otherwise."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypeVar, overload
 
+from ..effects.ledger import AnyLedger
 from ..events import (
     EVENT_CLASSES,
     ChannelDisconnected,
@@ -30,25 +32,26 @@ from .handler import (
     ErrorHook,
     Handler,
     accepts,
-    annotated_class,
+    annotated_classes,
     check_annotation,
     described,
     is_async,
     stable_name,
     takes_context,
 )
+from .within import within_ledger
 
-__all__ = ["HandlerDecorator", "Router"]
+__all__ = ["HandlerDecorator", "Router", "TransactionDecorator"]
 
 _log = get_logger("hookonce")
 
 E = TypeVar("E")
+T = TypeVar("T")
 E1 = TypeVar("E1", bound=Event[Any])
 E2 = TypeVar("E2", bound=Event[Any])
 E3 = TypeVar("E3", bound=Event[Any])
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 class HandlerDecorator(Protocol[E]):
@@ -58,6 +61,20 @@ class HandlerDecorator(Protocol[E]):
     def __call__(self, handler: Callable[[E], R], /) -> Callable[[E], R]: ...
     @overload
     def __call__(self, handler: Callable[[E, Context], R], /) -> Callable[[E, Context], R]: ...
+
+
+class TransactionDecorator(Protocol[E, T]):
+    """Takes a handler of the event and a ledger's transaction, and gives it back unchanged.
+
+    With a context as third argument, or without one.
+    """
+
+    @overload
+    def __call__(self, handler: Callable[[E, T], R], /) -> Callable[[E, T], R]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[E, T, Context], R], /
+    ) -> Callable[[E, T, Context], R]: ...
 
 
 def _unchanged(value: T) -> T:
@@ -86,6 +103,11 @@ class Router:
         return tuple(self._error_hooks)
 
     @property
+    def is_included(self) -> bool:
+        """Whether another router has taken its handlers over."""
+        return bool(self._included_by)
+
+    @property
     def parser(self) -> EventParser:
         """A parser that knows the event classes handlers were registered with."""
         if self._parser is None:
@@ -103,51 +125,137 @@ class Router:
             self._found[event.type] = found
         return found
 
-    # The literal type strings are spelled out so that type checkers infer the class of each.
+    # Spelled out so that type checkers infer the class of each, and that of the transaction.
     @overload
     def on(self, event: type[E1], /, *, name: str | None = None) -> HandlerDecorator[E1]: ...
+    @overload
+    def on(
+        self, event: type[E1], /, *, within: AnyLedger[T], name: str | None = None
+    ) -> TransactionDecorator[E1, T]: ...
     @overload
     def on(
         self, first: type[E1], second: type[E2], /, *, name: str | None = None
     ) -> HandlerDecorator[E1 | E2]: ...
     @overload
     def on(
+        self, first: type[E1], second: type[E2], /, *, within: AnyLedger[T], name: str | None = None
+    ) -> TransactionDecorator[E1 | E2, T]: ...
+    @overload
+    def on(
         self, first: type[E1], second: type[E2], third: type[E3], /, *, name: str | None = None
     ) -> HandlerDecorator[E1 | E2 | E3]: ...
+    @overload
+    def on(
+        self,
+        first: type[E1],
+        second: type[E2],
+        third: type[E3],
+        /,
+        *,
+        within: AnyLedger[T],
+        name: str | None = None,
+    ) -> TransactionDecorator[E1 | E2 | E3, T]: ...
     @overload
     def on(
         self, event: Literal["post.target.published"], /, *, name: str | None = None
     ) -> HandlerDecorator[PostTargetPublished]: ...
     @overload
     def on(
+        self,
+        event: Literal["post.target.published"],
+        /,
+        *,
+        within: AnyLedger[T],
+        name: str | None = None,
+    ) -> TransactionDecorator[PostTargetPublished, T]: ...
+    @overload
+    def on(
         self, event: Literal["post.target.failed"], /, *, name: str | None = None
     ) -> HandlerDecorator[PostTargetFailed]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["post.target.failed"],
+        /,
+        *,
+        within: AnyLedger[T],
+        name: str | None = None,
+    ) -> TransactionDecorator[PostTargetFailed, T]: ...
     @overload
     def on(
         self, event: Literal["comment.received"], /, *, name: str | None = None
     ) -> HandlerDecorator[CommentReceived]: ...
     @overload
     def on(
+        self,
+        event: Literal["comment.received"],
+        /,
+        *,
+        within: AnyLedger[T],
+        name: str | None = None,
+    ) -> TransactionDecorator[CommentReceived, T]: ...
+    @overload
+    def on(
         self, event: Literal["message.received"], /, *, name: str | None = None
     ) -> HandlerDecorator[MessageReceived]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["message.received"],
+        /,
+        *,
+        within: AnyLedger[T],
+        name: str | None = None,
+    ) -> TransactionDecorator[MessageReceived, T]: ...
     @overload
     def on(
         self, event: Literal["channel.unhealthy"], /, *, name: str | None = None
     ) -> HandlerDecorator[ChannelUnhealthy]: ...
     @overload
     def on(
+        self,
+        event: Literal["channel.unhealthy"],
+        /,
+        *,
+        within: AnyLedger[T],
+        name: str | None = None,
+    ) -> TransactionDecorator[ChannelUnhealthy, T]: ...
+    @overload
+    def on(
         self, event: Literal["channel.disconnected"], /, *, name: str | None = None
     ) -> HandlerDecorator[ChannelDisconnected]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["channel.disconnected"],
+        /,
+        *,
+        within: AnyLedger[T],
+        name: str | None = None,
+    ) -> TransactionDecorator[ChannelDisconnected, T]: ...
     @overload
     def on(
         self, event: Literal["webhook.test"], /, *, name: str | None = None
     ) -> HandlerDecorator[WebhookTest]: ...
     @overload
     def on(
+        self, event: Literal["webhook.test"], /, *, within: AnyLedger[T], name: str | None = None
+    ) -> TransactionDecorator[WebhookTest, T]: ...
+    @overload
+    def on(
         self, *events: str | type[Event[Any]], name: str | None = None
     ) -> HandlerDecorator[Any]: ...
+    @overload
+    def on(
+        self, *events: str | type[Event[Any]], within: AnyLedger[T], name: str | None = None
+    ) -> TransactionDecorator[Any, T]: ...
 
-    def on(self, *events: str | type[Event[Any]], name: str | None = None) -> HandlerDecorator[Any]:
+    def on(
+        self,
+        *events: str | type[Event[Any]],
+        name: str | None = None,
+        within: AnyLedger[Any] | None = None,
+    ) -> HandlerDecorator[Any] | TransactionDecorator[Any, Any]:
         """Register a handler for event classes, type strings or patterns.
 
         In a pattern ``*`` stands for one segment, and at the end for one or more: ``channel.*``,
@@ -157,6 +265,9 @@ class Router:
             events: what the handler is for; several are one handler.
             name: the stable name under which its success is remembered, the function's module and
                 qualified name by default. Give one before you move or rename a function.
+            within: the ledger in whose transaction the handler runs, committed with a record of it:
+                its effect is there once, or not at all. The transaction is the handler's second
+                argument, and the context the third (``hookonce.effects``).
 
         Raises:
             TypeError: the function cannot be called as a handler of these events.
@@ -183,23 +294,25 @@ class Router:
             self._warn_of_misspelling(wanted)
 
         def register(function: F, /) -> F:
+            own_name = stable_name(function, name)
+            called: Callable[..., Any] = function
+            with_context = True
+            if within is None:
+                with_context = takes_context(function)
+            else:
+                called = within_ledger(within, function, own_name)
             handler = Handler(
-                name=stable_name(function, name),
-                function=function,
-                is_async=is_async(function),
-                takes_context=takes_context(function),
+                name=own_name,
+                function=called,
+                is_async=is_async(called),
+                takes_context=with_context,
+                ledger=within,
                 types=frozenset(types),
                 patterns=tuple(patterns),
                 written=tuple(wanted for wanted in events if isinstance(wanted, str)),
             )
-            annotated = annotated_class(function)
             classes = {event_type: cls for event_type, cls in types.items() if cls is not None}
-            if annotated is not None:
-                plain = [event_type for event_type, cls in types.items() if cls is None]
-                expected = {name: self._class_for(name, annotated) for name in plain} | classes
-                check_annotation(function, annotated, expected)
-                if annotated is not Event:
-                    classes |= {t: c for t, c in expected.items() if c is not UnknownEvent}
+            self._check_annotation(handler, types, classes)
             self._add(handler, classes)
             return function
 
@@ -220,16 +333,16 @@ class Router:
         """
 
         def register(function: F, /) -> F:
-            self._add(
-                Handler(
-                    name=stable_name(function, name),
-                    function=function,
-                    is_async=is_async(function),
-                    takes_context=takes_context(function),
-                    for_unknown=True,
-                ),
-                {},
+            handler = Handler(
+                name=stable_name(function, name),
+                function=function,
+                is_async=is_async(function),
+                takes_context=takes_context(function),
+                for_unknown=True,
             )
+            annotated = annotated_classes(function)
+            check_annotation(function, annotated, {"every unknown type": UnknownEvent})
+            self._add(handler, {})
             return function
 
         return register if function is None else register(function)
@@ -250,11 +363,34 @@ class Router:
         self._add_error_hook(ErrorHook(function, is_async(function), arguments))
         return function
 
-    def _class_for(self, event_type: str, annotated: EventClass) -> EventClass:
-        """Return the class in which a handler of a type string is given its events."""
-        if annotated not in {Event, UnknownEvent} and event_type in event_types_of(annotated):
-            return annotated
-        return self._classes.get(event_type) or EVENT_CLASSES.get(event_type, UnknownEvent)
+    def _check_annotation(
+        self,
+        handler: Handler,
+        types: Mapping[str, EventClass | None],
+        classes: dict[str, EventClass],
+    ) -> None:
+        """Refuse a handler that expects other classes than its events come in.
+
+        The class that it is annotated with is the one in which events of its type come from now on.
+
+        Args:
+            handler: the handler.
+            types: the types it names, with the class where that was what named it.
+            classes: those classes by their types, to which is added what the annotation says.
+
+        """
+        annotated = annotated_classes(handler.function)
+        own: dict[str, EventClass] = {}
+        for cls in annotated:
+            with suppress(TypeError):  # a base of several event classes names no type
+                own |= dict.fromkeys(event_types_of(cls), cls)
+        known = {**EVENT_CLASSES, **self._classes, **own}
+        matched = [name for name in known if handler.wants(name, known=True)]
+        expected = {name: known.get(name, UnknownEvent) for name in [*types, *matched]} | classes
+        check_annotation(handler.function, annotated, expected)
+        if annotated and Event not in annotated:
+            asked_for = own.keys() & expected.keys() | {n for n in types if n in known}
+            classes |= {name: expected[name] for name in asked_for}
 
     def _warn_of_misspelling(self, wanted: str) -> None:
         """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""

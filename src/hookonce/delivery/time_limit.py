@@ -1,4 +1,4 @@
-"""Time limits for calls that are made now and then; runs are watched by their watchman."""
+"""Calls with a time limit of their own; the calls of a run are watched by the watchman."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Awaitable, Generator
 from typing import Any, Generic, TypeVar
 
 from ..errors import StoreError
+from ..verification.loggers import get_logger
 
-__all__ = ["OutOfTimeError", "limited", "within"]
+__all__ = ["BrokenStoreError", "OutOfTimeError", "limited", "store_error", "within"]
+
+_log = get_logger("hookonce")
 
 T = TypeVar("T")
+
+
+class BrokenStoreError(StoreError):
+    """A store of somebody's own has raised what its contract does not name."""
 
 
 class OutOfTimeError(TimeoutError):
@@ -18,11 +25,25 @@ class OutOfTimeError(TimeoutError):
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:
-    """Return what a store's call returns; one that takes longer is an unreachable store."""
+    """Return what a store's call returns; StoreError where it fails, or takes longer."""
     try:
         return await limited(seconds, call)
+    except StoreError:
+        raise
     except TimeoutError as error:
         raise StoreError(f"the store did not answer within {seconds:g} s") from error
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise store_error(error) from error
+    except Exception as error:
+        raise store_error(error) from error
+
+
+def store_error(error: BaseException) -> StoreError:
+    """Return what to raise for an error that the contract of stores does not name, and log it."""
+    _log.error("the store raised an error that is no StoreError", exc_info=error)
+    return BrokenStoreError(f"the store raised {type(error).__name__}")
 
 
 async def limited(seconds: float, call: Awaitable[T]) -> T:

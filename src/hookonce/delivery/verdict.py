@@ -6,25 +6,24 @@ Nothing here waits, writes or answers; a run does what is decided here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import NamedTuple
 
-from ..errors import Reject, Retry
+from ..errors import Reject, Retry, StoreError
 from ..sender import ATTEMPTS
 from ..stores.values import Claimed, DeadReason
-from .outcome import Outcome, Reason, later
+from .outcome import BROKEN, Outcome, Reason, later
+from .time_limit import BrokenStoreError
 
 __all__ = [
-    "Bury",
-    "Complete",
     "Failure",
-    "Release",
+    "LeaseLost",
     "Report",
     "Verdict",
     "decide",
     "is_last_chance",
     "is_last_delivery",
+    "unavailable",
     "wait_seconds",
 ]
 
@@ -43,17 +42,27 @@ def is_last_chance(claim: Claimed, delivery_attempt: int | None) -> bool:
     return claim.attempt >= _LAST_OWN_ATTEMPT or is_last_delivery(delivery_attempt)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A handler and what it raised."""
+def unavailable(error: StoreError) -> Outcome:
+    """Return what to answer where a store has failed."""
+    return BROKEN if isinstance(error, BrokenStoreError) else later(Reason.STORE_UNAVAILABLE)
+
+
+class LeaseLost(Retry):
+    """A handler was not begun: another process may have the event by now."""
+
+    def __str__(self) -> str:
+        return "not begun, since the lease was over"
+
+
+class Failure(NamedTuple):
+    """A handler that has not succeeded, and what it raised."""
 
     handler: str
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What became of one attempt.
+class Report(NamedTuple):
+    """What is missing after an attempt.
 
     Attributes:
         failures: the handlers that have not succeeded, in the order of registration.
@@ -63,11 +72,6 @@ class Report:
 
     failures: Sequence[Failure]
     absent: frozenset[str] = frozenset()
-
-    @property
-    def rejected(self) -> bool:
-        """Whether there are failures, and all of them are ``Reject``."""
-        return bool(self.failures) and all(isinstance(f.error, Reject) for f in self.failures)
 
     @property
     def retry_after(self) -> float | None:
@@ -89,7 +93,8 @@ class Report:
         """Return what is missing as text for an operator, one line for each handler."""
         lines = [f"{failure.handler}: {_one_line(failure.error)}" for failure in self.failures]
         lines += [
-            f"{name}: no handler of this name is registered here" for name in sorted(self.absent)
+            f"{name}: no handler of this name is registered for it here"
+            for name in sorted(self.absent)
         ]
         return "\n".join(lines)
 
@@ -102,46 +107,38 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """Every handler has succeeded: record it."""
+class Verdict(NamedTuple):
+    """What follows from an attempt that has not succeeded.
 
+    Attributes:
+        outcome: the answer.
+        dead: why the event becomes a dead letter; None where it is given back, and the sender or
+            the inbox brings it again.
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Give the event back; the sender or the inbox will bring it again."""
+    """
 
     outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Bury:
-    """Make the event a dead letter."""
-
-    reason: DeadReason
-    outcome: Outcome
-
-
-Verdict: TypeAlias = Complete | Release | Bury
+    dead: DeadReason | None = None
 
 
 def decide(report: Report, *, last_chance: bool, keeps_bodies: bool) -> Verdict:
-    """Return what follows from a report.
+    """Return what follows from a report of what is missing.
 
     A rejection counts only when nothing else is missing: as long as another handler may still
     succeed, the event comes again, and the rejecting one will reject it then.
     """
-    if not report.failures and not report.absent:
-        return Complete()
-    if report.rejected and not report.absent:
-        return Bury(DeadReason.REJECTED, Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED))
+    errors = [failure.error for failure in report.failures]
+    if errors and not report.absent and all(isinstance(error, Reject) for error in errors):
+        return Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED), DeadReason.REJECTED)
     if last_chance and keeps_bodies:
-        return Bury(DeadReason.EXHAUSTED, Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED))
+        return Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED), DeadReason.EXHAUSTED)
     if report.errors:
-        return Release(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED))
-    if report.failures:
-        return Release(later(Reason.RETRY_REQUESTED, report.retry_after))
-    return Release(later(Reason.HANDLER_ABSENT))
+        return Verdict(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED))
+    if any(isinstance(error, LeaseLost) for error in errors):
+        return Verdict(later(Reason.IN_FLIGHT))
+    if errors:
+        return Verdict(later(Reason.RETRY_REQUESTED, report.retry_after))
+    return Verdict(later(Reason.HANDLER_ABSENT))
 
 
 def wait_seconds(report: Report, backoff_seconds: float) -> float:

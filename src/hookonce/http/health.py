@@ -18,17 +18,23 @@ from ..delivery.runs import Runs
 from ..delivery.time_limit import within
 from ..errors import SecretError, StoreError
 from ..stores.contract import InboxStore
+from ..verification.secrets import fingerprint
 from .peers import check_token, has_bearer, is_local
 
 __all__ = [
+    "HEALTH_PATHS",
     "Readiness",
     "ReadinessLook",
     "health_routes",
+    "stranded",
 ]
 
 _log = logging.getLogger("hookonce")
 
 _FRESH_SECONDS = 2.0
+
+HEALTH_PATHS = ("/livez", "/readyz")
+"""Where a receiver tells whether it lives, and whether it can take deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +44,13 @@ class Readiness:
     Attributes:
         problems: why it cannot.
         warnings: what an operator should mend, though it can.
+        secrets: the fingerprints of the secrets in force, newest first.
 
     """
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -62,6 +70,7 @@ class ReadinessLook:
         watches: warnings of what is watched; may raise SecretError.
         registration: knows of other applications under the endpoint.
         inbox: what is wrong with the inbox, if it has one; may raise StoreError.
+        secrets: returns the secrets in force; may raise SecretError.
 
     """
 
@@ -73,12 +82,14 @@ class ReadinessLook:
         watches: Iterable[Callable[[], tuple[str, ...]]],
         registration: Registration,
         inbox: Callable[[], Awaitable[str | None]] | None,
+        secrets: Callable[[], tuple[str, ...]],
     ) -> None:
         self._parts = parts
         self._runs = runs
         self._watches = tuple(watches)
         self._registration = registration
         self._inbox = inbox
+        self._secrets = secrets
         self._last = Readiness()
         self._fresh_until = 0.0
         self._looking: asyncio.Task[None] | None = None
@@ -100,6 +111,7 @@ class ReadinessLook:
             return _SHUTTING_DOWN
         problems: list[str] = []
         warnings: tuple[str, ...] = ()
+        fingerprints: tuple[str, ...] = ()
         limits, store = self._parts.limits, self._parts.store
         if overdue := self._runs.overdue:
             problems.append(
@@ -107,6 +119,7 @@ class ReadinessLook:
                 f" keep their events, and each sync one keeps one of {limits.threads} threads"
             )
         try:
+            fingerprints = tuple(fingerprint(secret) for secret in self._secrets())
             for watch in self._watches:
                 warnings += watch()
             warnings += await within(limits.store_seconds, store.warnings())
@@ -120,7 +133,7 @@ class ReadinessLook:
             problems.append("the store cannot be used; the log says why")
         except SecretError as error:
             problems.append(f"no delivery can be verified: {error}")
-        return Readiness(tuple(problems), warnings)
+        return Readiness(tuple(problems), warnings, fingerprints)
 
     async def _refresh(self) -> None:
         self._last = await self.now()
@@ -132,13 +145,15 @@ class ReadinessLook:
         if not isinstance(store, InboxStore):
             return ()
         stats = await within(self._parts.limits.store_seconds, store.stats(endpoint=endpoint))
-        if not stats.depth or stats.workers:
-            return ()
-        warning = (
-            f"{stats.depth} events wait in the inbox of {endpoint}, nobody works on it, and"
-            " this receiver has none; give it inbox=Inbox() until they are handled"
-        )
-        return (warning,)
+        return (stranded(endpoint, stats.depth),) if stats.depth and not stats.workers else ()
+
+
+def stranded(endpoint: str, depth: int) -> str:
+    """Return what is wrong and, behind a semicolon, its fix: a receiver has lost its inbox."""
+    return (
+        f"{depth} events wait in the inbox of {endpoint}, nobody works on it, and this receiver"
+        " has none; give it inbox=Inbox() until they are handled, or start a worker"
+    )
 
 
 def health_routes(
@@ -169,7 +184,8 @@ def health_routes(
         if is_local(scope) or (token is not None and has_bearer(scope, token)):
             content["problems"] = list(readiness.problems)
             content["warnings"] = list(readiness.warnings)
+            content["secrets"] = list(readiness.secrets)
         status = HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return JSONResponse(content, status)
 
-    return [Route("/livez", livez), Route("/readyz", readyz)]
+    return [Route(path, answer) for path, answer in zip(HEALTH_PATHS, (livez, readyz), strict=True)]

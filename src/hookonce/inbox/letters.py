@@ -8,8 +8,10 @@ from http import HTTPStatus
 
 from ..delivery.outcome import DUPLICATE, Outcome, Reason, later
 from ..delivery.parts import Parts
+from ..delivery.run import Run
 from ..delivery.runs import Runs
 from ..errors import StoreError
+from ..stores.contract import Letters
 from ..stores.tokens import new_token
 from ..stores.values import Claimed, DeadLetter, InFlight, delivery_key
 
@@ -27,7 +29,7 @@ class DeadLetters:
 
     def __init__(self, parts: Parts, runs: Runs) -> None:
         self._parts = parts
-        self._store = parts.store
+        self._store: Letters = parts.store
         self._endpoint = parts.endpoint
         self._runs = runs
 
@@ -83,10 +85,17 @@ class DeadLetters:
             return DUPLICATE
         if self._runs.adopt(claim):
             return later(Reason.IN_FLIGHT)
-        run = self._runs.make(letter.delivery, event, handlers)
-        run.claim, run.claimed_at = claim, asked_at
-        run.last_chance = run.is_replay = True
-        return await self._runs.settled(self._runs.begin(run))
+        run = Run(
+            self._parts,
+            letter.delivery,
+            event,
+            handlers,
+            claim=claim,
+            claimed_at=asked_at,
+            is_replay=True,
+            last_chance=True,
+        )
+        return await self._runs.end_of(self._runs.begin(run))
 
     async def discard(self, event_id: str) -> bool:
         """Forget a dead letter, and the event with it: it counts as handled from now on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..stores.contract import InboxStore
+from ..stores.contract import Listing
 from ..stores.values import Entry, StoreStats, delivery_key
 
 __all__ = ["WaitingEvents"]
@@ -19,7 +19,7 @@ class WaitingEvents:
 
     """
 
-    def __init__(self, *, store: InboxStore, endpoint: str) -> None:
+    def __init__(self, *, store: Listing, endpoint: str) -> None:
         self._store = store
         self._endpoint = endpoint
 

@@ -20,7 +20,7 @@ from ..delivery.run import Run
 from ..delivery.runs import Runs
 from ..delivery.time_limit import within
 from ..errors import PayloadError, StoreError
-from ..stores.contract import WORKER_SECONDS, InboxStore
+from ..stores.contract import WORKER_SECONDS, Queue
 from ..stores.tokens import new_token
 from ..stores.values import INTERRUPTED, Batch, DeadReason, Ownership, Taken, Token
 from ..verification.loggers import get_logger
@@ -51,7 +51,7 @@ class Worker:
 
     """
 
-    def __init__(self, parts: Parts, *, store: InboxStore, settings: Inbox, runs: Runs) -> None:
+    def __init__(self, parts: Parts, *, store: Queue, settings: Inbox, runs: Runs) -> None:
         self._parts = parts
         self._store = store
         self._settings = settings
@@ -83,7 +83,7 @@ class Worker:
 
     async def run(self) -> None:
         """Take and begin events until ``stop``; what was begun goes on."""
-        name = self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:6]}"
+        name = self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[2:8]}"
         work = self._work = asyncio.Event()
         self._room, self._stop = asyncio.Event(), asyncio.Event()
         _log.info("working on the inbox of %s as %s", self._parts.endpoint, name)
@@ -134,7 +134,7 @@ class Worker:
         An event whose handlers have ended is only being recorded: the next ones are taken
         meanwhile, unless the store is so slow that those that wait for it pile up.
         """
-        begun = self._begun = [run for run in self._begun if not run.is_settled]
+        begun = self._begun = [run for run in self._begun if run.has_the_event]
         busy = len([run for run in begun if run.is_busy])
         most = self._settings.concurrency
         return max(0, min(most - busy, _MOST_UNRECORDED * most - len(begun)))
@@ -186,11 +186,18 @@ class Worker:
         if not handlers:
             # It was stored where there was one, by another version of the application.
             return self._put_off(taken, f"this worker has no handler for {event.type}")
-        run = self._runs.make(delivery, event, handlers)
-        run.claim, run.claimed_at = claim, self._asked_at
-        run.last_chance = claim.attempt >= self._settings.max_attempts
-        run.backoff_seconds = self._settings.backoff_seconds(claim.attempt)
-        run.room, run.work = self._room, self._work
+        run = Run(
+            self._parts,
+            delivery,
+            event,
+            handlers,
+            claim=claim,
+            claimed_at=self._asked_at,
+            last_chance=claim.attempt >= self._settings.max_attempts,
+            backoff_seconds=self._settings.backoff_seconds(claim.attempt),
+            room=self._room,
+            work=self._work,
+        )
         self._begun.append(self._runs.begin(run))
         return None
 
@@ -225,7 +232,7 @@ class Worker:
 
     async def _bury(self, taken: Taken, reason: DeadReason, error: str) -> None:
         _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
-        if await self._is_settled(taken, self._store.bury(taken.claim, reason, error=error)):
+        if await self._is_settled(taken, self._parts.store.bury(taken.claim, reason, error=error)):
             self._parts.observers.tell(
                 EventBuried(taken.delivery, taken.claim.attempt, reason, error)
             )

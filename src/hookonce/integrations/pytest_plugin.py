@@ -12,7 +12,7 @@ from typing import Protocol
 import pytest
 
 from ..clock import system_clock
-from ..emulator import Chaos, EmulatedService, VirtualClock
+from ..emulator import Chaos, EmulatedService, VirtualClock, WorkspaceData
 from ..emulator.timeline import TimeSource
 from ..http.app import ASGIApp
 from ..testing import TestSender
@@ -47,6 +47,7 @@ class ServiceFactory(Protocol):
         clock: TimeSource = system_clock,
         chaos: Chaos | None = None,
         seed: int | None = None,
+        data: WorkspaceData | None = None,
     ) -> EmulatedService:
         """Return a service whose time moves with ``advance``; see ``EmulatedService``."""
         ...
@@ -85,9 +86,10 @@ def emulated_service(webhook_secret: str) -> ServiceFactory:
         clock: TimeSource = system_clock,
         chaos: Chaos | None = None,
         seed: int | None = None,
+        data: WorkspaceData | None = None,
     ) -> EmulatedService:
         return EmulatedService(
-            app, secret=webhook_secret, path=path, clock=clock, chaos=chaos, seed=seed
+            app, secret=webhook_secret, path=path, clock=clock, chaos=chaos, seed=seed, data=data
         )
 
     return make

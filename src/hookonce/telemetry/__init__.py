@@ -21,6 +21,7 @@ from ..delivery.records import (
     HandlerFailed,
     HandlerFinished,
     HandlerStarted,
+    LoopBlocked,
     Observer,
 )
 
@@ -39,5 +40,6 @@ __all__ = [
     "HandlerFailed",
     "HandlerFinished",
     "HandlerStarted",
+    "LoopBlocked",
     "Observer",
 ]

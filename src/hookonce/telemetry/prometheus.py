@@ -32,6 +32,7 @@ from ..delivery.records import (
     EventTaken,
     HandlerFailed,
     HandlerFinished,
+    LoopBlocked,
     Observer,
 )
 from ..delivery.time_limit import within
@@ -241,6 +242,10 @@ class PrometheusObserver(Observer):
         """Show how much a store did in one step."""
         self._metrics.batch_calls[record.store,].observe(record.calls)
         self._metrics.batch_duration[record.store,].observe(record.seconds)
+
+    def loop_blocked(self, record: LoopBlocked) -> None:
+        """Add up how long handlers have blocked the event loop."""
+        self._metrics.blocked[record.endpoint, record.handler].inc(record.seconds)
 
     def _type_label(self, event_type: str | None) -> str:
         """Return what to call an event type in a label: only what was registered by its name."""

@@ -122,6 +122,11 @@ class Metrics:
             *("endpoint", "handler", "result"),
             buckets=_HANDLER_BUCKETS,
         )
+        self.blocked = counter(
+            "loop_blocked_seconds_total",
+            "How long async handlers have kept the event loop from everything else.",
+            *("endpoint", "handler"),
+        )
         self.puts = counter(
             "inbox_puts_total",
             "Deliveries brought to the inbox: stored, or known already, or no room.",

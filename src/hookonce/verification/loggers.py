@@ -15,8 +15,11 @@ __all__ = ["LOGGERS", "get_logger", "printable"]
 
 LOGGERS = (
     "hookonce",
+    "hookonce.activity",
+    "hookonce.client",
     "hookonce.disabling",
     "hookonce.dispatch",
+    "hookonce.effects",
     "hookonce.emulator",
     "hookonce.emulator.api",
     "hookonce.http",

@@ -1,6 +1,7 @@
 """Secrets that come from outside the program: the environment, and files that change.
 
-The environment is read here and nowhere else in the library.
+The environment is read here, and for the API key in ``client/keys.py``, but nowhere else in the
+library.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import base64
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from secrets import token_bytes
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -23,6 +24,7 @@ __all__ = [
     "SecretsProvider",
     "decode_secret",
     "fault_among",
+    "fingerprint",
     "new_secret",
     "provided",
     "secret_lines",
@@ -44,6 +46,9 @@ _FOREIGN_PREFIXES = {
     "whsk_": "a private key of the asymmetric scheme",
     "v1,whsec_": "a secret with a signature version before it; remove the 'v1,'",
 }
+
+
+_BYTES = "a secret is text such as 'whsec_…', not bytes; decode it: secret.decode()"
 
 
 @runtime_checkable
@@ -70,6 +75,8 @@ def secrets_of(secrets: SecretSource) -> tuple[str, ...]:
         return (secrets,)
     if isinstance(secrets, list | tuple):
         return tuple(secrets)
+    if isinstance(secrets, bytes | bytearray | memoryview):
+        raise SecretError(_BYTES)
     if secrets is None:
         raise SecretError("no secret is configured; is the setting it comes from missing?")
     if isinstance(secrets, SecretsProvider):
@@ -114,6 +121,17 @@ def decode_secret(secret: str) -> bytes:
     return key
 
 
+def fingerprint(secret: str) -> str:
+    """Return 16 hexadecimal digits that tell a secret from others, and nothing else about it.
+
+    Raises:
+        SecretError: it cannot be used.
+
+    """
+    key = blake2b(decode_secret(secret)).digest()
+    return blake2b(b"hookonce fingerprint", key=key, digest_size=8).hexdigest()
+
+
 def fault_among(secrets: Iterable[str], where: str) -> str | None:
     """Return what is wrong with the first of the secrets that cannot be used, and where it is."""
     for number, secret in enumerate(secrets, start=1):
@@ -125,6 +143,8 @@ def fault_among(secrets: Iterable[str], where: str) -> str | None:
 
 def _key_or_fault(secret: object) -> bytes | str:
     """Return the key, or what is wrong with the secret."""
+    if isinstance(secret, bytes | bytearray | memoryview):
+        return _BYTES
     if not isinstance(secret, str):
         return (
             f"a secret must be text such as 'whsec_…', not {type(secret).__name__};"

@@ -1,0 +1,57 @@
+"""The ledgers that handlers run within, looked at before the first event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from ..effects.ledger import AnyLedger
+from ..effects.once import check
+from ..errors import LedgerError
+from .handler import Handler
+from .time_limit import OutOfTimeError, limited
+
+__all__ = ["check_ledger", "check_ledgers", "ledgers_of"]
+
+# Pools of drivers wait for a connection for half a minute and longer.
+_CHECK_SECONDS = 10.0
+
+
+def ledgers_of(handlers: Iterable[Handler]) -> list[AnyLedger[Any]]:
+    """Return the ledgers of these handlers, each once."""
+    ledgers = {id(handler.ledger): handler.ledger for handler in handlers}
+    return [ledger for ledger in ledgers.values() if ledger is not None]
+
+
+async def check_ledgers(handlers: Iterable[Handler], store_retention: float | None) -> None:
+    """Return if every ledger of these handlers can record effects.
+
+    Args:
+        handlers: every handler of a receiver.
+        store_retention: how long its store remembers a handled event, in seconds, if it says so.
+
+    Raises:
+        LedgerError: one cannot, or forgets earlier than the store; the message says what to do.
+
+    """
+    for ledger in ledgers_of(handlers):
+        await check_ledger(ledger, store_retention)
+
+
+async def check_ledger(ledger: AnyLedger[Any], store_retention: float | None) -> None:
+    """Return if one ledger can; see ``check_ledgers``."""
+    name = type(ledger).__name__
+    if store_retention is not None and ledger.retention_seconds < store_retention:
+        kept, known = (
+            f"{timedelta(seconds=seconds) / timedelta(days=1):g} days"
+            for seconds in (ledger.retention_seconds, store_retention)
+        )
+        raise LedgerError(
+            f"{name} keeps its rows for {kept}, and the store remembers handled events for {known};"
+            " give the ledger a retention no shorter than the store's"
+        )
+    try:
+        await limited(_CHECK_SECONDS, check(ledger))
+    except OutOfTimeError:
+        raise LedgerError(f"{name} did not answer within {_CHECK_SECONDS:g} s") from None

@@ -1,0 +1,251 @@
+"""An event under way as the rest of this process sees it: how far it is, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
+from typing import TypeVar
+
+from ..errors import StoreError
+from ..stores.values import Claimed, Delivery, Ownership, Token
+from ..verification.loggers import get_logger
+from .calls import Calls
+from .handler import Handler
+from .lease import Lease
+from .outcome import HANDLED, Outcome, Reason, later
+from .parts import Parts
+from .records import EventSettled
+
+__all__ = ["Phase", "Presence"]
+
+_log = get_logger("hookonce")
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
+
+
+class Phase(IntEnum):
+    """How far a run has come. Until `LATE` the event is its own in this process."""
+
+    CLAIMING = 0
+    """It asks the store for the event."""
+    HANDLING = 1
+    """It has the event, and runs its handlers."""
+    SUCCEEDED = 2
+    """All of them have succeeded, and that is being recorded."""
+    FAILED = 3
+    """They have ended, and the event is being given back or buried."""
+    LATE = 4
+    """The same, and the lease is over: others may have the event."""
+    RETURNING = 5
+    """It gives back what a call to the store may have claimed; nobody waits for it."""
+    ENDED = 6
+    """What is left to do or to say needs no claim."""
+
+
+class Presence(Lease):
+    """What others of this process see of an event under way, join, adopt and stop.
+
+    Args:
+        parts: what it works with.
+        delivery: what was delivered.
+        handlers: every handler the event is for.
+        room: set when a worker may begin one event more.
+        work: set when the event is due again some time.
+
+    Attributes:
+        phase: how far it has come.
+        outcome: the answer that stands at the moment.
+        answer: what the request that brings it awaits.
+        calls: the handlers under way.
+
+    """
+
+    phase = Phase.CLAIMING
+    outcome: Outcome | None = None
+    _token = Token("")
+    _is_refused = False
+    _has_begun = False
+    _joined: asyncio.Event | None = None
+
+    def __init__(
+        self,
+        parts: Parts,
+        delivery: Delivery,
+        handlers: Sequence[Handler],
+        room: asyncio.Event | None,
+        work: asyncio.Event | None,
+    ) -> None:
+        super().__init__(parts, delivery, handlers)
+        self.answer: asyncio.Future[Outcome] = self._loop.create_future()
+        self.calls = Calls(parts.threads, parts.limits.handler_timeout_seconds)
+        self._room = room
+        self._work = work
+
+    @property
+    def number(self) -> int:
+        """Which attempt at the event it is, from 1."""
+        return 1 if self.claim is None else self.claim.attempt
+
+    @property
+    def has_the_event(self) -> bool:
+        """Whether nobody else in this process may have the event."""
+        return self.phase < Phase.LATE
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether all of its handlers have succeeded, recorded or not."""
+        return self.phase is Phase.SUCCEEDED or self.outcome is HANDLED
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has still to end its handlers."""
+        return self.phase <= Phase.HANDLING
+
+    def adopt(self, claim: Claimed) -> bool:
+        """Go on under a new claim, which is granted where the lease was lost.
+
+        False if it can have none: it still asks for one, and waits for the owner of this.
+        """
+        if self.claim is None or not self.has_the_event:
+            return False
+        self._hold(claim, time.monotonic())
+        if self.phase is Phase.FAILED:
+            self._let_go()
+        else:
+            self._checkpoint_soon()
+        return True
+
+    async def join(self, seconds: float | None) -> bool:
+        """Return whether it has ended, or all handlers have succeeded, within so many seconds."""
+        if self._joined is None:
+            self._joined = asyncio.Event()
+        joined = self._joined
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await joined.wait()
+        return joined.is_set()
+
+    def refuse(self) -> None:
+        """Begin with no handler, if it has not claimed the event yet."""
+        self._is_refused = True
+
+    def stop(self) -> None:
+        """Cancel it: its handlers, and then its claim, with what has succeeded."""
+        self.calls.is_stopping = True
+        self.task.cancel()
+
+    async def _record(self, step: Callable[[], Awaitable[T]]) -> T | None:
+        """Ask the store until it answers; return None where that is of no use any more."""
+        pause, unrecorded = _FIRST_PAUSE_SECONDS, self._parts.unrecorded
+        while self.phase is not Phase.LATE or unrecorded.get(self.key) is self.finished:
+            claim = self.claim
+            try:
+                result = await self._ask(step())
+            except StoreError as error:
+                if not self._goes_on_unrecorded(error):
+                    break
+            else:
+                if claim is self.claim:
+                    if unrecorded.get(self.key) is self.finished:
+                        del unrecorded[self.key]
+                    return result
+                continue  # another was adopted meanwhile: that one is to be settled
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        return None
+
+    def _goes_on_unrecorded(self, error: StoreError) -> bool:
+        """Say what stands while the store fails, and return whether to ask it again."""
+        is_over = self._loop.time() >= self._ends
+        if self.is_busy or self.phase is Phase.RETURNING:
+            if is_over:
+                _log.error("could not release %s; its lease will run out: %s", self.key, error)
+            return not is_over
+        self._answer(HANDLED if self.has_succeeded else later(Reason.STORE_UNAVAILABLE))
+        if is_over and self.phase is not Phase.LATE:
+            if self.has_succeeded:
+                _log.error(
+                    "%s is handled, but that could not be recorded while its lease lived; until it"
+                    " is, another process would handle a further delivery of it again: %s",
+                    self.key,
+                    error,
+                )
+            else:
+                _log.error("could not settle %s; its lease runs out: %s", self.key, error)
+                self._tell_settled(later(Reason.STORE_UNAVAILABLE))
+            self._parts.unrecorded[self.key] = self.finished
+            self._leave(Phase.LATE)
+        return True
+
+    async def _return(self) -> None:
+        """Give back what a call may have claimed that failed; no new run has to wait for that."""
+        self._leave(Phase.RETURNING)
+        await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Release the claim of an attempt that does not end, or has not begun."""
+        if self.claim is None:  # the call may have been made all the same
+            lease = self._parts.limits.lease_seconds
+            self._hold(Claimed(self.key, self._token, 1, frozenset(), lease), time.monotonic())
+        self._let_go()
+        await self._record(self._giving_back)
+
+    def _giving_back(self) -> Awaitable[Ownership]:
+        """Release the claim, unless a thread goes on, which no cancellation can end.
+
+        No other attempt shall run beside it, so the claim is left to its lease.
+        """
+        claim, store, calls = self._held(), self._parts.store, self.calls.under_way
+        # In this order: a thread may end at any moment, and its success is not to be missed.
+        thread_goes_on = any(call.thread_goes_on for call in calls)
+        self.finished.update(call.name for call in calls if call.has_succeeded)
+        finished, owed = frozenset(self.finished), self._owed()
+        if thread_goes_on:
+            return store.extend(claim, finished, owed)
+        if self._has_begun:
+            return store.release(claim, finished, "cancelled at shutdown", owed=owed)
+        return store.release(claim, finished, began=False)
+
+    def _answer(self, outcome: Outcome) -> None:
+        """Let this be the answer; a request that has one already keeps it."""
+        if self.outcome is HANDLED:
+            return
+        self.outcome = outcome
+        if not self.answer.done():
+            self.answer.set_result(outcome)
+        if outcome is HANDLED:
+            self._wake_joined()
+
+    def _leave(self, phase: Phase = Phase.ENDED) -> None:
+        """Let others have the event."""
+        if self._work is not None and self.phase is not Phase.SUCCEEDED:
+            self._work.set()  # nobody else tells an idle worker when it is due again
+        self.phase = phase
+        self._let_go()
+        if self._room is not None:
+            self._room.set()
+        self._wake_joined()
+
+    def _wake_joined(self) -> None:
+        if self._joined is not None:
+            self._joined.set()
+            self._joined = None
+
+    def end(self) -> None:
+        """Let nobody wait for it any longer, however its task has ended."""
+        if self.phase is not Phase.ENDED:
+            self._leave()
+        if self.outcome is None:
+            self._answer(later(Reason.SHUTTING_DOWN))
+
+    def _tell_settled(self, outcome: Outcome) -> None:
+        observers = self._parts.observers
+        if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
+            observers.tell(EventSettled(self.delivery, self.number, outcome))

@@ -1,0 +1,196 @@
+"""What happens to an event, step by step, in plain values: for a page, and for other processes."""
+
+from __future__ import annotations
+
+import traceback
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from ..stores.values import (
+    Claimed,
+    ClaimResult,
+    Dead,
+    Done,
+    Full,
+    InFlight,
+    PutResult,
+    Stored,
+    Waiting,
+)
+from .records import (
+    EventBuried,
+    EventClaimed,
+    EventPut,
+    EventRetried,
+    EventSettled,
+    EventTaken,
+    HandlerFailed,
+    HandlerFinished,
+    Observer,
+)
+
+__all__ = ["State", "Step", "StepObserver", "StepRecord", "What", "step_of"]
+
+StepRecord: TypeAlias = (
+    EventBuried
+    | EventClaimed
+    | EventPut
+    | EventRetried
+    | EventSettled
+    | EventTaken
+    | HandlerFailed
+    | HandlerFinished
+)
+
+_MOST_NOTE = 8 * 1024
+
+
+class What(StrEnum):
+    """What a step is."""
+
+    CLAIM = "claim"
+    PUT = "put"
+    TAKEN = "taken"
+    FINISHED = "finished"
+    FAILED = "failed"
+    SETTLED = "settled"
+    RETRIED = "retried"
+    BURIED = "buried"
+
+
+class State(StrEnum):
+    """What an event is after a step; a step that changes nothing leaves it as it was."""
+
+    UNCHANGED = ""
+    RUNNING = "running"
+    WAITING = "waiting"
+    HANDLED = "handled"
+    FAILED = "failed"
+    DEAD = "dead"
+
+
+class Step(NamedTuple):
+    """One thing that happened to an event.
+
+    Attributes:
+        at: Unix seconds, by the clock of the process in which it happened.
+        what: which thing.
+        attempt: which attempt it belongs to, from 1, where it is known.
+        text: what the store said, or what the attempt came to; of a failure its class.
+        state: what the event is by it.
+        handler: whose, of a handler.
+        seconds: how long a handler ran, or how long an event waits.
+        note: what failed, as text; of a handler the traceback.
+        received_at: of a claim or a put, when its delivery had arrived.
+        process: in which process; empty in the process that tells of it.
+
+    """
+
+    at: float
+    what: What
+    attempt: int | None
+    text: str
+    state: State = State.UNCHANGED
+    handler: str | None = None
+    seconds: float | None = None
+    note: str = ""
+    received_at: float | None = None
+    process: str = ""
+
+
+class StepObserver(Observer):
+    """Hears of every step of an event by one method."""
+
+    def note(self, record: StepRecord) -> None:
+        """See a step."""
+        raise NotImplementedError
+
+    def event_claimed(self, record: EventClaimed) -> None:
+        """See what the store knows of the event."""
+        self.note(record)
+
+    def event_put(self, record: EventPut) -> None:
+        """See a delivery stored for the workers."""
+        self.note(record)
+
+    def event_taken(self, record: EventTaken) -> None:
+        """See a worker take an event."""
+        self.note(record)
+
+    def handler_finished(self, record: HandlerFinished) -> None:
+        """See a handler succeed."""
+        self.note(record)
+
+    def handler_failed(self, record: HandlerFailed) -> None:
+        """See a handler fail."""
+        self.note(record)
+
+    def event_settled(self, record: EventSettled) -> None:
+        """See an attempt end."""
+        self.note(record)
+
+    def event_retried(self, record: EventRetried) -> None:
+        """See an event go back to the inbox after a failure."""
+        self.note(record)
+
+    def event_buried(self, record: EventBuried) -> None:
+        """See an event become a dead letter."""
+        self.note(record)
+
+
+def step_of(record: StepRecord, at: float) -> tuple[str, Step]:
+    """Return the event that a record is about, and the step it tells of."""
+    match record:
+        case EventClaimed(delivery, result):
+            state = State.RUNNING if isinstance(result, Claimed) else State.UNCHANGED
+            step = Step(at, What.CLAIM, None, _said(result), state)
+            step = step._replace(received_at=delivery.received_at)
+        case EventPut(delivery, result):
+            state = State.WAITING if isinstance(result, Stored) else State.UNCHANGED
+            step = Step(at, What.PUT, None, _said(result), state)
+            step = step._replace(received_at=delivery.received_at)
+        case EventTaken(delivery, attempt):
+            step = Step(at, What.TAKEN, attempt, "", State.RUNNING)
+        case HandlerFinished(delivery, handler, attempt, seconds):
+            step = Step(at, What.FINISHED, attempt, "", State.UNCHANGED, handler, seconds)
+        case HandlerFailed(delivery, handler, attempt, seconds, error):
+            # As text: the traceback itself would keep every local of its frames alive.
+            note, name = _cut("".join(traceback.format_exception(error))), type(error).__name__
+            step = Step(at, What.FAILED, attempt, name, State.UNCHANGED, handler, seconds, note)
+        case EventSettled(delivery, attempt, outcome):
+            state = State.HANDLED if outcome.status < 300 else State.FAILED
+            text = f"{int(outcome.status)} {outcome.reason}"
+            step = Step(at, What.SETTLED, attempt, text, state)
+        case EventRetried(delivery, attempt, seconds, error_text):
+            step = Step(at, What.RETRIED, attempt, "", State.WAITING, None, seconds)
+            step = step._replace(note=_cut(error_text))
+        case EventBuried(delivery, attempt, reason, error_text):
+            step = Step(at, What.BURIED, attempt, reason, State.DEAD, note=_cut(error_text))
+    return delivery.event_id, step
+
+
+def _said(result: ClaimResult | PutResult) -> str:
+    """Return what the store said of a delivery, in words."""
+    match result:
+        case Claimed(attempt=1):
+            return "new here: attempt 1 began"
+        case Claimed(attempt=attempt):
+            return f"not handled yet: attempt {attempt} began"
+        case Stored():
+            return "new here: stored in the inbox"
+        case Done():
+            return "the event had been handled before"
+        case Dead():
+            return "the event was a dead letter already"
+        case InFlight():
+            return "another delivery of the event was being handled"
+        case Waiting():
+            return "the event was in the inbox already"
+        case Full():
+            return "the inbox was full"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MOST_NOTE:
+        return text
+    return f"{text[: _MOST_NOTE // 2]}\n[…]\n{text[-_MOST_NOTE // 2 :]}"

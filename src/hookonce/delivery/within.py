@@ -1,0 +1,116 @@
+"""A handler within a ledger: the user's function, with its transaction put around it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from ..effects.ledger import AnyLedger, Ledger, SyncLedger
+from ..effects.once import InThread, Once, finish, is_async_ledger
+from ..effects.table import HANDLER_CHARACTERS
+from ..events import Event
+from .context import Context
+from .handler import accepts, check_no_generator, described, is_async, is_context
+
+__all__ = ["within_ledger"]
+
+T = TypeVar("T")
+
+
+def within_ledger(
+    ledger: AnyLedger[Any], function: Callable[..., Any], name: str
+) -> Callable[[Event[Any], Context], Any]:
+    """Return a handler of (event, context) that runs the function in the ledger's transactions.
+
+    Raises:
+        TypeError: the function does not suit the ledger, or it is no ledger.
+        ValueError: the name is too long for the ledger's table.
+
+    """
+    if isinstance(ledger, type) or not (
+        callable(getattr(ledger, "transaction", None)) and callable(getattr(ledger, "insert", None))
+    ):
+        raise TypeError(f"within= takes a ledger, such as SQLiteLedger('app.db'), not {ledger!r}")
+    if len(name) > HANDLER_CHARACTERS:
+        raise ValueError(
+            f"the handler's name is longer than the {HANDLER_CHARACTERS} characters that a ledger"
+            " records; register it with a shorter name=…"
+        )
+    check_no_generator(function)
+    takes_context = _takes_context(function)
+    if is_async_ledger(ledger):
+        if not is_async(function):
+            raise TypeError(
+                f"{described(function)} runs in a thread, and {type(ledger).__name__} is for async"
+                " handlers; make it async def, or take a ledger for threads"
+            )
+        return _awaited(ledger, function, takes_context=takes_context)
+    if is_async(function):
+        raise TypeError(
+            f"{described(function)} is async, and {type(ledger).__name__} is for handlers that run"
+            " in threads; make it a plain function, or take an async ledger"
+        )
+    return _threaded(cast("SyncLedger[Any]", ledger), function, takes_context=takes_context)
+
+
+def _takes_context(function: Callable[..., Any]) -> bool:
+    takes_two, takes_three = accepts(function, 2), accepts(function, 3)
+    if not takes_two and not takes_three:
+        raise TypeError(
+            f"{described(function)} must be callable as (event, transaction) or"
+            " (event, transaction, context), since it is within a ledger"
+        )
+    parameters = list(inspect.signature(function).parameters.values())
+    second, third = parameters[1:2], parameters[2:3]
+    if any(is_context(parameter) for parameter in second):
+        raise TypeError(
+            f"{described(function)} takes its context where its transaction is: within a ledger it"
+            " is called with (event, transaction, context)"
+        )
+    # An optional third parameter is its own business unless it says it is the context.
+    return takes_three and (not takes_two or any(is_context(parameter) for parameter in third))
+
+
+def _awaited(
+    ledger: Ledger[T], function: Callable[..., Any], *, takes_context: bool
+) -> Callable[[Event[Any], Context], Any]:
+    once = Once(ledger)
+
+    @wraps(function)
+    async def run(event: Event[Any], context: Context) -> None:
+        async def work(transaction: T) -> None:
+            more = (context,) if takes_context else ()
+            result = await function(event, transaction, *more)
+            while inspect.isawaitable(result):  # before the commit, and not after it
+                result = await result
+            _check_has_run(result)
+
+        await once.perform(context.effect, work)
+
+    return run
+
+
+def _threaded(
+    ledger: SyncLedger[T], function: Callable[..., Any], *, takes_context: bool
+) -> Callable[[Event[Any], Context], Any]:
+    once = Once(InThread(ledger))
+
+    @wraps(function)
+    def run(event: Event[Any], context: Context) -> None:
+        async def work(transaction: T) -> None:
+            more = (context,) if takes_context else ()
+            _check_has_run(function(event, transaction, *more))
+
+        finish(once.perform(context.effect, work))
+
+    return run
+
+
+def _check_has_run(result: object) -> None:
+    """Refuse what would be committed before it is done."""
+    if inspect.iscoroutine(result):
+        result.close()
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError(f"it returned a {type(result).__name__}, so nothing of it has run")

@@ -1,0 +1,84 @@
+"""An async handler that blocks the event loop is noticed, and named."""
+
+import asyncio
+import logging
+import time
+
+import pytest
+from support.deliveries import SECRET
+
+from hookonce import Event, Receiver
+from hookonce.delivery import blocking
+from hookonce.delivery.records import LoopBlocked, Observer
+from hookonce.events import CommentReceived
+from hookonce.testing import TestSender, make_event
+
+pytestmark = pytest.mark.anyio
+
+LONG = 0.4
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a tenth of a second be long, and be looked for that often."""
+    monkeypatch.setattr(blocking, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(blocking, "BLOCKED_SECONDS", 0.1)
+
+
+class Blocks(Observer):
+    def __init__(self) -> None:
+        self.seen: list[LoopBlocked] = []
+
+    def loop_blocked(self, record: LoopBlocked) -> None:
+        self.seen.append(record)
+
+
+def query(event: Event[object]) -> None:  # noqa: ARG001 - what a handler calls
+    time.sleep(LONG)
+
+
+async def test_a_handler_that_blocks_the_loop_is_told_of_by_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    blocks = Blocks()
+    receiver = Receiver(secrets=SECRET, store="memory://", endpoint="shop", observers=[blocks])
+
+    @receiver.on(CommentReceived, name="waits")
+    async def waits(event: CommentReceived) -> None:  # noqa: ARG001 - the shape of a handler
+        await asyncio.sleep(LONG)
+
+    @receiver.on(CommentReceived, name="blocks")
+    async def blocked(event: CommentReceived) -> None:
+        await asyncio.sleep(0)
+        query(event)
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+        readiness = await receiver.check()
+    [record] = blocks.seen
+    assert (record.endpoint, record.handler) == ("shop", "blocks")
+    assert 0.1 <= record.seconds <= LONG + 0.1
+    [line] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert line.startswith("the handler blocks has blocked the event loop for 0.")
+    assert "waits" not in line
+    assert readiness.ready
+    assert [text for text in readiness.warnings if "handler blocks has blocked" in text]
+
+
+async def test_handlers_that_wait_or_run_in_threads_block_nothing() -> None:
+    blocks = Blocks()
+    receiver = Receiver(secrets=SECRET, store="memory://", observers=[blocks])
+
+    @receiver.on(CommentReceived, name="thread")
+    def in_thread(event: CommentReceived) -> None:
+        query(event)
+
+    @receiver.on(CommentReceived, name="waits")
+    async def waits(event: CommentReceived) -> None:  # noqa: ARG001 - the shape of a handler
+        await asyncio.sleep(LONG)
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+        readiness = await receiver.check()
+    assert blocks.seen == []
+    assert not [text for text in readiness.warnings if "blocked" in text]

@@ -1,0 +1,172 @@
+"""A handler begins only while its event is this process's own."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from support.deliveries import answer_of, deliver, receiver_on
+from support.handlers import on
+from support.stores import FaultyStore
+from support.waiting import until
+
+from hookonce import Receiver
+from hookonce.events import CommentReceived
+from hookonce.stores import open_store
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import Ownership
+from hookonce.testing import make_event
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_handler_does_not_begin_when_another_has_blocked_the_loop_past_the_lease(
+    durable_url: str,
+) -> None:
+    event, ran = make_event(CommentReceived), list[str]()
+
+    def handling(place: str, **limits: Any) -> Receiver:
+        receiver = receiver_on(durable_url, **limits)
+
+        async def first(_: CommentReceived) -> None:
+            ran.append(f"first {place}")
+            if place == "here":
+                time.sleep(0.3)  # noqa: ASYNC251 - the stall is longer than the lease
+                other = threading.Thread(target=asyncio.run, args=(deliver_there(),))
+                other.start()
+                other.join()
+
+        async def second(_: CommentReceived) -> None:
+            ran.append(f"second {place}")
+
+        on(receiver, "first", first)
+        on(receiver, "second", second)
+        return receiver
+
+    async def deliver_there() -> None:
+        async with handling("there") as there:
+            assert answer_of(await deliver(there, event, attempt=2)) == (200, "handled")
+
+    async with handling("here", lease_seconds=0.2) as here:
+        assert answer_of(await deliver(here, event)) == (503, "in_flight")
+    assert ran == ["first here", "first there", "second there"]
+
+
+async def test_an_event_that_another_process_has_when_its_body_is_kept_is_not_begun(
+    durable_url: str,
+) -> None:
+    class Lost(FaultyStore):
+        async def keep(self, *_: Any) -> Ownership:
+            return Ownership.LOST
+
+    receiver, ran = receiver_on(Lost(open_store(durable_url, clock=time.time))), list[str]()
+
+    async def note(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    on(receiver, "note", note)
+    async with receiver:
+        last = await deliver(receiver, make_event(CommentReceived), attempt=9)
+        assert answer_of(last) == (503, "in_flight")
+    assert ran == []
+
+
+async def test_an_event_that_was_not_begun_costs_no_attempt_and_tells_no_error_hook(
+    store_url: str,
+) -> None:
+    """The store fails to say whose the event is by now."""
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = receiver_on(store, lease_seconds=0.1)
+    attempts, told = list[int](), list[BaseException]()
+    receiver.on_error(told.append)
+
+    async def note(_: CommentReceived, context: Any) -> None:
+        attempts.append(context.attempt)
+
+    on(receiver, "note", note)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures["extend"] = 1
+        slow = store.hang("claim")
+        first = asyncio.create_task(deliver(receiver, event))
+        asyncio.get_running_loop().call_later(0.2, slow.set)
+        assert answer_of(await first) == (503, "in_flight")
+        store.failures.clear()
+        del store.gates["claim"]
+        assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "handled")
+    assert (attempts, told) == ([1], [])
+
+
+async def test_a_success_is_recorded_although_the_store_cancels_its_call(store_url: str) -> None:
+    class Cancelling(FaultyStore):
+        async def complete(self, claim: Any) -> None:
+            self.calls["complete"] += 1
+            if self.calls["complete"] == 1:
+                raise asyncio.CancelledError
+            await self.inner.complete(claim)
+
+    receiver = receiver_on(store := Cancelling(open_store(store_url, clock=time.time)))
+
+    async def note(_: CommentReceived) -> None: ...
+
+    on(receiver, "note", note)
+    async with receiver:
+        event = make_event(CommentReceived)
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+        assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "duplicate")
+        assert await receiver.idle(5)
+        assert answer_of(await deliver(receiver, event, attempt=3)) == (200, "duplicate")
+    assert store.calls["complete"] == 2
+
+
+async def test_a_stop_is_not_undone_by_a_call_that_is_late_at_the_same_moment(
+    tmp_path: Any,
+) -> None:
+    store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver, ran = receiver_on(store, drain_seconds=0.05, store_seconds=0.2), list[str]()
+
+    async def note(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    on(receiver, "note", note)
+    store.hang("keep")
+    async with receiver:
+        event = make_event(CommentReceived)
+        request = asyncio.create_task(deliver(receiver, event, attempt=9))
+        await until(lambda: store.calls["keep"])
+        [run] = receiver._machine.runs._by_task.values()  # both in one turn of the loop
+        run.look(asyncio.get_running_loop().time() + 0.2)
+        run.stop()
+        assert answer_of(await request) == (503, "shutting_down")
+    assert ran == []
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_handler_that_cancels_its_own_task_ends_as_it_says(
+    store_url: str, has_other: bool, raises: bool
+) -> None:
+    receiver, ran = receiver_on(store_url), list[str]()
+
+    async def cancel_itself(_: CommentReceived) -> None:
+        ran.append("cancelled")
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if raises and len(ran) == 1:
+            raise ValueError("no")
+
+    on(receiver, "cancels", cancel_itself)
+    if has_other:
+        on(receiver, "other", _succeed)
+    async with receiver:
+        event = make_event(CommentReceived)
+        first = answer_of(await deliver(receiver, event))
+        assert first == ((500, "handler_failed") if raises else (200, "handled"))
+        again = answer_of(await deliver(receiver, event, attempt=2))
+        assert again == ((200, "handled") if raises else (200, "duplicate"))
+    assert len(ran) == (2 if raises else 1)
+
+
+async def _succeed(_: CommentReceived) -> None: ...
