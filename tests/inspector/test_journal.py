@@ -12,10 +12,11 @@ from support.waiting import until
 from hookonce import Inbox, Limits, Receiver, Reject
 from hookonce.delivery.outcome import Outcome
 from hookonce.delivery.records import DeliveryAnswered, DeliveryReceived
+from hookonce.delivery.steps import What
 from hookonce.errors import Refusal, VerificationError
 from hookonce.events import CommentReceived
 from hookonce.inspector import Bounds
-from hookonce.inspector.journal import Journal, Seen, What
+from hookonce.inspector.journal import Journal, Seen
 from hookonce.inspector.series import Kind
 from hookonce.testing import TestSender, make_event, signed_request
 from hookonce.verification.secrets import new_secret

@@ -31,7 +31,7 @@ class Stream:
         return [json.loads(event["data"]) for event in self.heard if event.get("event") == name]
 
     def rows(self) -> list[int]:
-        return [row["number"] for rows in self.named("rows") for row in rows]
+        return [row["number"] for rows in self.named("rows") for row in rows if row["html"]]
 
     def last_id(self) -> str:
         return next(event["id"] for event in reversed(self.heard) if "id" in event)
@@ -164,7 +164,7 @@ async def test_no_more_pages_are_live_than_the_bounds_say_and_a_place_is_free_ag
         async with streaming(here):
             answer = await here.visitor.get(f"{PATH}/stream")
             assert (answer.status_code, "too many" in answer.text) == (503, True)
-        await until(lambda: not here.inspector._site.live.is_full, what="the place is free")
+        await until(lambda: not here.inspector._sites[0].live.is_full, what="the place is free")
         async with streaming(here):
             pass
 
@@ -202,7 +202,7 @@ async def test_a_server_that_stops_without_a_word_waits_for_the_end_of_the_strea
 async def test_a_visitor_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hookonce.inspector.live._SEND_SECONDS", 0.01)
     inspector = Inspector(a_receiver())
-    site = inspector._site
+    site = inspector._sites[0]
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.body":

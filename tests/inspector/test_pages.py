@@ -95,7 +95,10 @@ async def test_no_genuine_delivery_can_script_a_page(receiver: Receiver, hostile
     closed(receiver)
     event_id = f"evt_{hostile}".replace(".", "")
     event = make_event(
-        CommentReceived, event_id=event_id, data={"text": hostile, hostile: [hostile]}
+        CommentReceived,
+        event_id=event_id,
+        data={"text": hostile, hostile: [hostile]},
+        extra=True,
     )
     async with inspected(receiver) as here:
         answer = await here.deliver(event, user_agent=hostile, x_other=hostile)
@@ -145,7 +148,7 @@ async def test_a_dead_letter_whose_body_is_no_text_is_shown(receiver: Receiver) 
 async def test_a_delivery_is_shown_with_all_that_decided_it(receiver: Receiver) -> None:
     closed(receiver, name="front door")
     async with inspected(receiver) as here:
-        event = make_event(CommentReceived, data={"mood": "glad"})
+        event = make_event(CommentReceived, data={"mood": "glad"}, extra=True)
         await here.sender.send(event, attempt=3, skew=42)
         text = " ".join(Markup(await here.page("/deliveries/1")).text.split())
     for part in (
@@ -236,7 +239,9 @@ async def test_what_is_configured_is_hidden_on_every_page(receiver: Receiver) ->
     closed(receiver)
     redaction = Redaction(paths=["data.text"], headers=["x-tenant"])
     async with inspected(receiver, redaction=redaction) as here:
-        event = make_event(CommentReceived, data={"text": "hush-hush", "password": "quiet-please"})
+        event = make_event(
+            CommentReceived, data={"text": "hush-hush", "password": "quiet-please"}, extra=True
+        )
         request = signed_request(event, SECRET)
         secret = {"x-tenant": "tenant-secret", "authorization": "Bearer bearer-secret"}
         await here.sender.post(SignedRequest(request.body, {**request.headers, **secret}))
@@ -272,7 +277,7 @@ async def test_no_text_about_a_dead_letter_quotes_what_its_body_hides(receiver: 
     receiver.on(CommentReceived, name="shop")(quote_what_is_hidden)
     hidden = {"userPassword": QUOTED, "cvc": "737", "token": "hush-hush", "note": "hush-hush!"}
     async with inspected(receiver) as here:
-        event = make_event(CommentReceived, data=hidden)
+        event = make_event(CommentReceived, data=hidden, extra=True)
         await here.sender.send(event, attempt=9)
         for path in ("/dead", f"/dead/letter?id={event.id}", "/deliveries/1"):
             page = await here.page(path)
@@ -285,7 +290,7 @@ async def test_no_text_about_the_inbox_quotes_what_a_body_hides(tmp_path: Path) 
     receiver.on(CommentReceived, name="shop")(quote_what_is_hidden)
     async with inspected(receiver) as here:
         hidden = {"userPassword": QUOTED, "cvc": "737"}
-        await here.sender.send(make_event(CommentReceived, data=hidden))
+        await here.sender.send(make_event(CommentReceived, data=hidden, extra=True))
 
         async def is_listed() -> bool:
             return "ValueError" in await here.page("/inbox")
@@ -320,7 +325,7 @@ async def test_the_page_of_a_large_event_is_small_and_says_what_is_cut(
 ) -> None:
     closed(receiver)
     async with inspected(receiver) as here:
-        event = make_event(CommentReceived, data=data)
+        event = make_event(CommentReceived, data=data, extra=True)
         assert (await here.sender.send(event)).status == 202
         for path in ("/deliveries/1", f"/dead/letter?id={event.id}"):
             page = await here.page(path)
@@ -366,7 +371,8 @@ async def test_while_a_page_is_made_others_are_answered() -> None:
         assert (await here.sender.send(make_event(CommentReceived))).status == 200
         assert "2" in Markup(await here.page("/")).text
         others = [asyncio.create_task(here.page("/deliveries/1")) for _ in range(7)]
-        await until(lambda: here.inspector._site._waiting_pages == 8, what="others wait their turn")
+        site = here.inspector._sites[0]
+        await until(lambda: site._waiting_pages == 8, what="others wait their turn")
         assert "too many pages" in await here.page("/deliveries/1", status=503)
         waits.gate.set()
         for made in [page, *others]:
@@ -393,7 +399,7 @@ async def test_control_characters_are_spelt_out_wherever_they_stand(receiver: Re
         raise Reject(event.data.text)
 
     async with inspected(receiver) as here:
-        event = make_event(CommentReceived, data={"text": hostile, hostile: 1})
+        event = make_event(CommentReceived, data={"text": hostile, hostile: 1}, extra=True)
         await here.sender.send(event)
         pages = [
             await here.page(path)
@@ -416,7 +422,7 @@ async def test_the_inbox_is_listed_where_there_is_one(tmp_path: Path) -> None:
         await here.sender.send(event)
 
         def retried() -> bool:
-            history = here.inspector._site._journal.history_of(event.id)
+            history = here.inspector._sites[0]._journal.history_of(event.id)
             return history is not None and any(s.what == "retried" for s in history.steps)
 
         await until(retried, what="the event waits for another attempt")
@@ -473,3 +479,34 @@ async def test_it_is_mounted_as_any_application_is() -> None:
         style = await visitor.get("/admin/hooks/static/inspector.css")
     assert 'href="/admin/hooks/static/inspector.css"' in page.text
     assert (style.status_code, style.headers["content-type"]) == (200, "text/css; charset=utf-8")
+
+
+async def test_dead_letters_are_filtered_by_reason_age_handler_and_type(tmp_path: Path) -> None:
+    ahead = 0.0
+    receiver = a_receiver(
+        store=f"sqlite:///{tmp_path}/dead.db", clock=lambda: system_clock() + ahead
+    )
+
+    @receiver.on(CommentReceived, name="answer")
+    async def answer(_: CommentReceived) -> None:
+        raise Reject("closed")
+
+    async with inspected(receiver) as here:
+        old = make_event(CommentReceived)
+        await here.sender.send(old)
+        ahead = 2 * 3600.0
+        new = make_event(CommentReceived)
+        await here.sender.send(new, skew=-ahead)
+        await here.sender.send(b"{", message_id="evt_cut", skew=-ahead)
+
+        async def shown(query: str) -> set[str]:
+            page = await here.page(f"/dead?{query}")
+            return {one for one in (old.id, new.id, "evt_cut") if one in page}
+
+        assert await shown("") == {old.id, new.id, "evt_cut"}
+        assert await shown("reason=unreadable") == {"evt_cut"}
+        assert await shown("age=1h&reason=rejected") == {new.id}
+        assert await shown("age=24h&handler=answ") == {old.id, new.id}
+        assert await shown("handler=count") == set()
+        assert await shown("type=comment.*&age=1h") == {new.id}
+        assert "No dead letter matches" in await here.page("/dead?type=channel.*")

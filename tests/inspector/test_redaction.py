@@ -146,7 +146,7 @@ def test_a_string_in_json_may_itself_be_json_a_form_or_xml(text: str) -> None:
     assert shown.raw is None
     assert shown.hidden == {"hush-hush"}
     assert "[redacted]" in repr(shown.tokens)
-    event = make_event("comment.received", data={"payload": text})
+    event = make_event("comment.received", data={"payload": text}, extra=True)
     model = model_of(event.model_dump_json().encode(), event.id, EventParser(), Redaction())
     assert "hush-hush" not in repr(model)
 
@@ -280,7 +280,7 @@ def test_other_names_in_a_text_hide_nothing() -> None:
 
 
 def test_the_model_hides_what_the_body_hides() -> None:
-    event = make_event("comment.received", data={"text": "hush-hush", "token": "quiet"})
+    event = make_event("comment.received", data={"text": "hush-hush", "token": "quiet"}, extra=True)
     model = model_of(event.model_dump_json().encode(), event.id, EventParser(), HIDE_TEXT)
     hidden = {field.path for field in model.fields if field.is_hidden}
     assert hidden == {"data.text", "data.token"}
@@ -288,7 +288,7 @@ def test_the_model_hides_what_the_body_hides() -> None:
 
 
 def test_the_model_marks_what_it_does_not_know() -> None:
-    event = make_event("comment.received", data={"mood": {"now": "glad"}})
+    event = make_event("comment.received", data={"mood": {"now": "glad"}}, extra=True)
     model = model_of(event.model_dump_json().encode(), event.id, EventParser(), Redaction())
     assert model.name == "CommentReceived"
     unknown = [(field.path, field.value) for field in model.fields if field.is_unknown]

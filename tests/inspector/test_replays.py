@@ -97,11 +97,11 @@ async def test_each_replay_leaves_a_line_in_the_log_and_no_body(
 
 async def test_a_few_run_at_once_and_no_more(receiver: Receiver) -> None:
     shop = Shop(receiver)
-    async with inspected(receiver, bounds=Bounds(replays=1)) as here:
+    async with inspected(receiver, bounds=Bounds(actions=1)) as here:
         first, second = await buried(here), await buried(here)
         shop.gate, shop.is_closed = asyncio.Event(), False
         running = asyncio.create_task(here.replay(first))
-        await until(lambda: here.inspector._site._replays._running == 1)
+        await until(lambda: here.inspector._sites[0]._actions._running == 1)
         assert (await here.replay(second)).status_code == 429
         shop.gate.set()
         assert (await running).json()["ok"]

@@ -52,6 +52,7 @@ def put(file: Path, *secrets: str) -> None:
     new.replace(file)
 
 
+@pytest.mark.full("2.5 s")
 async def test_a_hot_rotation_refuses_nothing_while_everything_is_watched(tmp_path: Path) -> None:
     old = new_secret()
     file = tmp_path / "secrets"

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+"""The names that this machine has for itself."""
 
 COOKIE = "hookonce_inspector"
 WRITE_HEADER = "x-hookonce-inspector"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from http import HTTPStatus
 from importlib.resources import files
 from math import ceil
@@ -34,29 +34,30 @@ from .watched import Watched
 __all__ = ["Inspector"]
 
 _PAGE = re.compile(
-    r"/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
+    r"(?:/at/[A-Za-z0-9_.-]{1,64})?/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
 )
 
 _log = get_logger("hookonce.inspector")
 
 _STATIC = {
+    "actions.js": "text/javascript",
     "inspector.css": "text/css",
     "inspector.js": "text/javascript",
     "live.js": "text/javascript",
     "page.js": "text/javascript",
-    "replays.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 
 
 class Inspector:
-    """An ASGI application: pages for the engineer who runs a receiver.
+    """An ASGI application: pages for the engineer who runs a receiver, or several.
 
-    It sees what happens in this process, from its making on. Without a token it answers clients of
-    its own machine only, by their addresses. Behind a proxy always set one.
+    It sees what happens in this process, from its making on, and what other processes on the same
+    store do while a page is open. Without a token it answers clients of its own machine only, by
+    their addresses. Behind a proxy always set one.
 
     Args:
-        receiver: whose deliveries.
+        receivers: whose deliveries: one receiver, or several of different endpoints.
         token: what a visitor must know, at least 16 characters; it is sent in a form or as
             ``Authorization: Bearer``, never in a URL.
         hosts: which ``Host`` is accepted, exactly; one without a port goes with every port.
@@ -64,31 +65,44 @@ class Inspector:
         bounds: how much is kept, and for how many visitors.
 
     Raises:
-        ValueError: the token is too short, or a host is none; the message says what to do.
+        ValueError: the token is too short, a host is none, or two receivers have one endpoint;
+            the message says what to do.
 
     """
 
     def __init__(
         self,
-        receiver: Watched,
+        receivers: Watched | Sequence[Watched],
         *,
         token: str | None = None,
         hosts: Collection[str] = LOOPBACK_HOSTS,
         redaction: Redaction | None = None,
         bounds: Bounds | None = None,
     ) -> None:
+        several = list(receivers) if isinstance(receivers, Sequence) else [receivers]
+        endpoints = tuple(receiver.endpoint for receiver in several)
+        if not several or len(set(endpoints)) < len(several):
+            raise ValueError(
+                "an inspector takes a receiver, or several that each have an endpoint of their"
+                f" own, not {', '.join(endpoints) or 'none'}"
+            )
         self._access = Access(token, hosts)
-        self._site = Site(
-            receiver,
-            access=self._access,
-            redaction=redaction or Redaction(),
-            bounds=bounds or Bounds(),
-        )
+        self._sites = [
+            Site(
+                receiver,
+                endpoints=endpoints,
+                access=self._access,
+                redaction=redaction or Redaction(),
+                bounds=bounds or Bounds(),
+            )
+            for receiver in several
+        ]
         folder = files("hookonce.inspector") / "static"
         self._static = {name: (folder / name).read_bytes() for name in _STATIC}
         self._router = Router(
             [
-                *self._site.routes(),
+                *(route for site in self._sites for route in site.routes()),
+                *([] if len(several) == 1 else [Route("/", self._to_the_first)]),
                 Route("/login", self._login, methods=["POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/static/{name}", self._file),
@@ -114,7 +128,8 @@ class Inspector:
 
     def end(self) -> None:
         """End open streams at once, for a server that stops; else they end within seconds."""
-        self._site.live.end()
+        for site in self._sites:
+            site.live.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; every answer carries the headers that keep a page to itself."""
@@ -157,7 +172,11 @@ class Inspector:
             return self._too_soon(visit)
         if standing is Standing.WRONG:
             _log_wrong(visit)
-        return _plain("log in first\n", HTTPStatus.UNAUTHORIZED) if path == "/stream" else self._ask
+        return (
+            _plain("log in first\n", HTTPStatus.UNAUTHORIZED)
+            if path.endswith("/stream")
+            else self._ask
+        )
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ask whoever wants to see a page for the token."""
@@ -176,10 +195,13 @@ class Inspector:
         return PlainTextResponse(text, HTTPStatus.TOO_MANY_REQUESTS, headers)
 
     def _login_page(self, scope: Scope, *, is_wrong: bool = False, to: str) -> Response:
-        frame = self._site.frame(scope)
-        to = _own_page(to, frame.root)
-        text = self._site.pages.render("login.html", frame, is_wrong=is_wrong, to=to)
+        frame = self._sites[0].frame(scope)
+        to = _own_page(to, frame.home)
+        text = self._sites[0].pages.render("login.html", frame, is_wrong=is_wrong, to=to)
         return HTMLResponse(text, HTTPStatus.UNAUTHORIZED)
+
+    async def _to_the_first(self, request: Request) -> Response:
+        return RedirectResponse(f"{self._sites[0].frame(request.scope).root}/")
 
     async def _login(self, request: Request) -> Response:
         visit = Visit.of(request.scope)

@@ -25,7 +25,7 @@ class Bounds:
         viewers: how many pages may be live at once.
         stream_seconds: after this a live page connects anew. A server that shuts down gracefully
             waits so long at the most for a page that is open.
-        replays: how many dead letters may be under replay at once.
+        actions: how many replays and other actions may be under way at once.
 
     """
 
@@ -37,7 +37,7 @@ class Bounds:
     histories_bytes: int = 8 * 1024**2
     viewers: int = 8
     stream_seconds: float = 10.0
-    replays: int = 4
+    actions: int = 4
 
     def __post_init__(self) -> None:
         for bound in fields(self):

@@ -6,43 +6,34 @@ takes no text apart: all reading, redacting and rendering waits until somebody l
 
 from __future__ import annotations
 
-import traceback
+from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from heapq import merge
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from ..clock import Clock, system_clock
+from ..delivery.activity import Answers, Told, ToldDelivery, ToldStep
 from ..delivery.outcome import Outcome, Reason
 from ..delivery.records import (
     DeliveryAnswered,
     DeliveryAuthenticated,
     DeliveryReceived,
-    EventBuried,
-    EventClaimed,
-    EventPut,
-    EventRetried,
-    EventSettled,
-    EventTaken,
     HandlerFailed,
-    HandlerFinished,
-    Observer,
 )
-from ..stores.values import ClaimResult, PutResult
+from ..delivery.steps import State, Step, StepObserver, StepRecord, step_of
 from ..verification.headers import DeliveryHints, RawHeaders, header_pairs
 from ..verification.signature import VerifiedDelivery
 from .bounded import Bounded
 from .bounds import Bounds
 from .series import Kind, Series
 
-__all__ = ["History", "Journal", "Seen", "Step", "What", "kind_of"]
+__all__ = ["History", "Journal", "Seen", "kind_of"]
 
 # An event has twelve attempts in the inbox by default, and few have more than three handlers.
 _MOST_STEPS = 100
-_MOST_TRACEBACK = 8 * 1024
 # A delivery inside the request has five records, with three handlers seven.
 _NOTES_EACH = 8
 
@@ -66,73 +57,49 @@ def kind_of(outcome: Outcome) -> Kind:
     return Kind.REFUSED if status < 500 else Kind.RETRY
 
 
-class What(StrEnum):
-    """What a step in the history of an event is."""
-
-    CLAIM = "claim"
-    PUT = "put"
-    TAKEN = "taken"
-    FINISHED = "finished"
-    FAILED = "failed"
-    SETTLED = "settled"
-    RETRIED = "retried"
-    BURIED = "buried"
-
-
-class Step(NamedTuple):
-    """One thing that happened to an event.
-
-    Attributes:
-        at: Unix seconds.
-        what: which thing.
-        attempt: which attempt it belongs to, from 1, where it is known.
-        handler: whose, of a handler.
-        seconds: how long a handler ran, or how long an event waits.
-        note: what failed, as text.
-        result: what the store said, or what the attempt came to.
-        received_at: of a claim or a put, when its delivery had arrived.
-        error: the class of what failed.
-
-    """
-
-    at: float
-    what: What
-    attempt: int | None = None
-    handler: str | None = None
-    seconds: float | None = None
-    note: str = ""
-    result: ClaimResult | PutResult | Outcome | None = None
-    received_at: float | None = None
-    error: str = ""
-
-
 @dataclass(slots=True, eq=False)
 class History:
-    """What became of one event, in this process.
+    """What became of one event, here and in the processes that tell of it.
 
     Attributes:
         steps: what happened, oldest first; a bounded number of the last.
         version: the number of its last change.
         is_cut: whether steps were forgotten.
+        learned: what the store says it is, where no step has told of that.
 
     """
 
     steps: list[Step] = field(default_factory=list)
     version: int = 0
     is_cut: bool = False
+    learned: State = State.UNCHANGED
 
     def copy(self) -> History:
         """Return the history as it is now, for another thread."""
         return replace(self, steps=list(self.steps))
 
+    @property
+    def state(self) -> State:
+        """What the event is: as the store has said, or by its last step that says so."""
+        told = (step.state for step in reversed(self.steps) if step.state is not State.UNCHANGED)
+        return self.learned or next(told, State.UNCHANGED)
+
     def add(self, step: Step) -> int:
-        """Add a step, and return by how many bytes the history has become larger."""
+        """Add a step, and return by how many bytes the history has become larger.
+
+        Other processes tell of theirs some moments later: steps stand in the order of their times.
+        """
         steps = self.steps
-        steps.append(step)
+        insort(steps, step, key=_time_of)
+        self.learned = State.UNCHANGED
         if len(steps) <= _MOST_STEPS:
             return len(step.note)
         self.is_cut = True
         return len(step.note) - len(steps.pop(0).note)
+
+
+def _time_of(step: Step) -> float:
+    return step.at
 
 
 @dataclass(slots=True, eq=False)
@@ -140,13 +107,14 @@ class Seen:
     """One request, genuine or not.
 
     Attributes:
-        number: which one, from 1, in this process.
+        number: which one, from 1, of those that this process knows.
         at: Unix seconds at which it arrived, or was answered where nothing of it was read.
         received: what arrived; None where it was not read, or is too large to be kept.
         verified: what the signature says; None where it is not genuine.
         hints: what the sender says unsigned.
         answered: the answer; None as long as there is none.
         history: what became of its event; None where there is no genuine one.
+        process: which other process has answered it; empty where this one has.
         version: the number of the last change.
 
     """
@@ -158,6 +126,7 @@ class Seen:
     hints: DeliveryHints | None = None
     answered: DeliveryAnswered | None = None
     history: History | None = None
+    process: str = ""
     version: int = 0
 
     def copy(self) -> Seen:
@@ -182,11 +151,12 @@ class _Failure(NamedTuple):
     step: Step
 
 
-_Note: TypeAlias = tuple[int, int, float, object]
+_Record: TypeAlias = DeliveryAuthenticated | DeliveryAnswered | _Failure | StepRecord
+_Note: TypeAlias = tuple[int, int, float, _Record]
 """Version, number of the delivery or 0, Unix seconds, and the record."""
 
 
-class Journal(Observer):
+class Journal(StepObserver):
     """Keeps what was seen within bounds, and counts it second by second.
 
     In the middle of a delivery it only notes records, and those of so many deliveries a second:
@@ -251,6 +221,28 @@ class Journal(Observer):
         if len(self.followed) > self._most_followed:
             self.followed.popitem(last=False)
 
+    def hear(self, told: Told) -> None:
+        """Take in what another process tells."""
+        self.version += 1
+        match told:
+            case ToldStep(event_id, step):
+                self._add(event_id, step, self.version)
+            case ToldDelivery(at, answered, process) if answered.verified is not None:
+                self._last += 1
+                seen = Seen(self._last, at, None, answered.verified, answered.hints, answered)
+                seen.history, seen.process = self._history(answered.verified.id), process
+                seen.version = self.version
+                self._keep(seen)
+            case Answers(outcome, number, seconds):
+                self.series.note_answers(kind_of(outcome), number, seconds)
+
+    def learn(self, event_id: str, state: State) -> None:
+        """Take in what the store says that an event is, where no step has told of it."""
+        history = self.history_of(event_id)
+        if history is not None and history.state is not state:
+            self.version += 1
+            history.learned, history.version = state, self.version
+
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
         """Note a genuine delivery, which has no answer yet, unless too many come."""
         event_id = record.delivery.id
@@ -263,7 +255,7 @@ class Journal(Observer):
             self._room -= 1
             self.follow(event_id)
         self._last += 1
-        self._note(record, self._last)
+        self._put(record, self._last)
         self._noted_bytes += len(record.delivery.body)
         if self._noted_bytes > self._most_bytes // 4:
             self._read()
@@ -274,7 +266,7 @@ class Journal(Observer):
         self.series.note_answer(kind, record.seconds)
         if record.verified is not None:
             if record.verified.id in self.followed or kind not in _UNREMARKABLE:
-                self._note(record)
+                self._put(record)
             return
         # Anybody may send what is no delivery at all: a place of its own, and read at once.
         received = record.received
@@ -283,52 +275,17 @@ class Journal(Observer):
         self.version += 1
         self._keep_refused(Seen(self._last, at, received, answered=record, version=self.version))
 
-    def event_claimed(self, record: EventClaimed) -> None:
-        """Note what the store knew of an event."""
-        self._note(record)
-
-    def handler_finished(self, record: HandlerFinished) -> None:
-        """Note a handler's success."""
-        self._note(record)
-
     def handler_failed(self, record: HandlerFailed) -> None:
-        """Note a handler's failure as text: the traceback itself would keep every local alive."""
-        text = "".join(traceback.format_exception(record.error))
-        if len(text) > _MOST_TRACEBACK:
-            text = f"{text[: _MOST_TRACEBACK // 2]}\n[…]\n{text[-_MOST_TRACEBACK // 2 :]}"
-        step = Step(
-            self._clock(),
-            What.FAILED,
-            record.attempt,
-            record.handler,
-            record.seconds,
-            text,
-            error=type(record.error).__name__,
-        )
-        self.follow(record.delivery.event_id)
-        self._note(_Failure(record.delivery.event_id, step))
+        """Note a handler's failure: as text, and whoever else is followed."""
+        event_id, step = step_of(record, self._clock())
+        self.follow(event_id)
+        self._put(_Failure(event_id, step))
 
-    def event_settled(self, record: EventSettled) -> None:
-        """Note the end of an attempt."""
-        self._note(record)
+    def note(self, record: StepRecord) -> None:
+        """Note a step."""
+        self._put(record)
 
-    def event_put(self, record: EventPut) -> None:
-        """Note what the inbox made of a delivery."""
-        self._note(record)
-
-    def event_taken(self, record: EventTaken) -> None:
-        """Note a worker's beginning."""
-        self._note(record)
-
-    def event_retried(self, record: EventRetried) -> None:
-        """Note that an event waits for its next attempt."""
-        self._note(record)
-
-    def event_buried(self, record: EventBuried) -> None:
-        """Note that an event is a dead letter."""
-        self._note(record)
-
-    def _note(self, record: object, number: int = 0) -> None:
+    def _put(self, record: _Record, number: int = 0) -> None:
         self.version += 1
         notes = self._notes
         notes.append((self.version, number, self._clock(), record))
@@ -350,7 +307,7 @@ class Journal(Observer):
                 case _Failure():
                     self._add(record.event_id, record.step, version)
                 case _:
-                    self._add(*_step_of(record, at), version)
+                    self._add(*step_of(record, at), version)
 
     def _read_verified(self, record: DeliveryAuthenticated, number: int, version: int) -> None:
         received, delivery = record.received, record.delivery
@@ -398,30 +355,6 @@ class Journal(Observer):
                 forgotten.is_cut = True
 
 
-def _step_of(record: object, at: float) -> tuple[str, Step]:
-    """Return the event that a record is about, and the step it tells of."""
-    match record:
-        case EventClaimed(delivery, result):
-            step = Step(at, What.CLAIM, None, None, None, "", result, delivery.received_at)
-        case EventPut(delivery, result):
-            step = Step(at, What.PUT, None, None, None, "", result, delivery.received_at)
-        case HandlerFinished(delivery, handler, attempt, seconds):
-            step = Step(at, What.FINISHED, attempt, handler, seconds)
-        case EventSettled(delivery, attempt, outcome):
-            step = Step(at, What.SETTLED, attempt, None, None, "", outcome)
-        case EventTaken(delivery, attempt):
-            step = Step(at, What.TAKEN, attempt)
-        case EventRetried(delivery, attempt, seconds, error):
-            note = error[:_MOST_TRACEBACK]
-            step = Step(at, What.RETRIED, attempt, seconds=seconds, note=note)
-        case EventBuried(delivery, attempt, reason, error):
-            note = f"{reason}: {error[:_MOST_TRACEBACK]}"
-            step = Step(at, What.BURIED, attempt, note=note)
-        case _:
-            raise TypeError(f"no step is made of {type(record).__name__}")
-    return delivery.event_id, step
-
-
 def _kept_bytes(seen: Seen, most_bytes: int) -> int:
     """Return how many bytes are kept of a request: none of what is too large."""
     if seen.received is None:
@@ -431,7 +364,7 @@ def _kept_bytes(seen: Seen, most_bytes: int) -> int:
         return size
     seen.received = None
     if seen.verified is not None:
-        seen.verified = replace(seen.verified, body=b"")
+        seen.verified = seen.verified._replace(body=b"")
     if seen.answered is not None:
         seen.answered = seen.answered._replace(received=None, verified=seen.verified)
     return 0

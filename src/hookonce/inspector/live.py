@@ -13,7 +13,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
 
 from ..clock import uptime
 from ..http.app import Receive, Send
@@ -34,6 +33,7 @@ _HEARTBEAT_SECONDS = 5.0
 _SEND_SECONDS = 5.0
 _RETRY_MILLISECONDS = 500
 _MOST_ROWS = 30
+_MOST_CHANGES = 500
 _VERSION = re.compile("[0-9]{1,15}")
 
 
@@ -61,11 +61,15 @@ class Live:
     Args:
         journal: what there is to tell.
         bounds: how many pages, and for how long at a time.
+        look: asked before each look at the journal for what happened in other processes.
 
     """
 
-    def __init__(self, journal: Journal, bounds: Bounds) -> None:
+    def __init__(
+        self, journal: Journal, bounds: Bounds, *, look: Callable[[], Awaitable[None]]
+    ) -> None:
         self._journal = journal
+        self._look = look
         self._bounds = bounds
         self._viewers = 0
         self._is_ended = False
@@ -121,6 +125,7 @@ class Live:
         overview_at = beat_at = 0.0
         while not (self._is_ended or gone.done()) and uptime() < ends and watch.may_go_on():
             parts = []
+            await self._look()
             if self._journal.version != seen:
                 parts, seen = [self._news(watch, seen)], self._journal.version
             if uptime() >= overview_at:
@@ -134,11 +139,21 @@ class Live:
             await asyncio.wait({gone}, timeout=_LOOK_SECONDS)
 
     def _news(self, watch: Watch, seen: int) -> str:
-        """Return an event with the rows that have changed since, the newest of them."""
-        changed = (one for one in self._journal.newest_first() if one.changed > seen)
-        rows = islice(filter(watch.filters.match, changed), _MOST_ROWS)
-        content = [{"number": one.number, "html": watch.row(one)} for one in rows]
-        return _event("rows", content, self.place)
+        """Return an event with the rows that have changed since, the newest of them.
+
+        One that does not match, or no longer, is without its text.
+        """
+        rows: list[dict[str, object]] = []
+        shown = 0
+        for one in self._journal.newest_first():
+            if one.changed <= seen:
+                continue
+            is_wanted = watch.filters.match(one)
+            rows.append({"number": one.number, "html": watch.row(one) if is_wanted else ""})
+            shown += is_wanted
+            if shown == _MOST_ROWS or len(rows) == _MOST_CHANGES:
+                break
+        return _event("rows", rows, self.place)
 
 
 def _event(name: str, content: object, place: str | None = None) -> str:

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..delivery.steps import State
+from ..stores.values import DeadReason
 from . import texts
 from .charts import HEIGHT, WIDTH
+from .filters import AGES
 from .series import Kind
 
 __all__ = ["Frame", "Pages"]
@@ -23,15 +26,19 @@ class Frame:
     """What stands around every page.
 
     Attributes:
-        root: the path the inspector is mounted at.
+        home: the path the inspector is mounted at.
+        root: the path of the pages of the endpoint: the same, or below it where it has several.
         endpoint: the name of the endpoint.
+        endpoints: the names of all there are.
         has_inbox: whether there is an inbox to look into.
         can_leave: whether there is a session to end.
 
     """
 
+    home: str
     root: str
     endpoint: str
+    endpoints: tuple[str, ...]
     has_inbox: bool
     can_leave: bool
 
@@ -57,6 +64,9 @@ class Pages:
         }
         self._environment.globals |= {
             "kinds": tuple(Kind),
+            "reasons": tuple(DeadReason),
+            "ages": tuple(AGES),
+            "states": tuple(state for state in State if state),
             "chart_width": WIDTH,
             "chart_height": HEIGHT,
         }

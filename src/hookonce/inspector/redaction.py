@@ -13,6 +13,7 @@ from .concealing import Concealer
 __all__ = ["DEFAULT_HEADERS", "DEFAULT_KEYS", "Redaction"]
 
 DEFAULT_HEADERS = frozenset({"x-amzn-oidc-data", "x-api-key", "x-auth-token", "x-csrf-token"})
+"""The headers that are hidden beside those of the signature, of logins and cookies."""
 DEFAULT_KEYS = frozenset(
     {
         "access_key",
@@ -47,6 +48,7 @@ DEFAULT_KEYS = frozenset(
         "token",
     }
 )
+"""The names of fields whose values are hidden, also where they end a longer name."""
 
 # Whoever has one of these can act for somebody; no configuration shows them.
 _ALWAYS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})

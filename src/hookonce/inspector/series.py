@@ -69,6 +69,13 @@ class Series:
         second.counts[kind] = second.counts.get(kind, 0) + 1
         second.times[bisect_left(_BOUNDS, seconds)] += 1
 
+    def note_answers(self, kind: Kind, count: int, seconds: Iterable[float]) -> None:
+        """Count answers of another process, with the times of some of them."""
+        second = self._current()
+        second.counts[kind] = second.counts.get(kind, 0) + count
+        for one in seconds:
+            second.times[bisect_left(_BOUNDS, one)] += 1
+
     def note_inbox(self, depth: int, age: float | None) -> None:
         """Note what the inbox holds now."""
         second = self._current()

@@ -21,14 +21,15 @@ from ..http.app import Receive, Scope, Send
 from ..inbox.waiting import WaitingEvents
 from ..stores.values import DeadLetter, Entry
 from .access import COOKIE, Access, Visit
+from .actions import Actions
 from .bounds import Bounds
-from .filters import Filters
+from .elsewhere import Elsewhere
+from .filters import Filters, LetterFilters
 from .journal import Journal
 from .live import Live, Watch
 from .overview import Overviews
 from .pages import Frame, Pages
 from .redaction import Redaction
-from .replays import Replays
 from .views import delivery_view, entry_row, letter_row, letter_view, row_of
 from .watched import Watched
 
@@ -40,6 +41,7 @@ _SAFE_IN_PATHS = "/!$&'()*+,:;=@~"
 
 _MOST_ROWS = 100
 _MOST_LETTERS = 200
+_MOST_SEARCHED = 5000
 _STORE_SECONDS = 5.0
 _MOST_WAITING_PAGES = 8
 
@@ -59,6 +61,7 @@ class Site:
 
     Args:
         receiver: whose deliveries.
+        endpoints: the names of all endpoints that the inspector shows.
         access: who may act.
         redaction: what is hidden.
         bounds: how much is kept.
@@ -70,39 +73,53 @@ class Site:
     """
 
     def __init__(
-        self, receiver: Watched, *, access: Access, redaction: Redaction, bounds: Bounds
+        self,
+        receiver: Watched,
+        *,
+        endpoints: tuple[str, ...],
+        access: Access,
+        redaction: Redaction,
+        bounds: Bounds,
     ) -> None:
         self._receiver = receiver
+        self._endpoints = endpoints
         self._access = access
         self._redaction = redaction
         self._journal = Journal(bounds)
-        self._replays = Replays(receiver, most=bounds.replays)
         self._inbox: WaitingEvents | None = getattr(receiver, "inbox", None)
+        self._actions = Actions(receiver, self._inbox, most=bounds.actions)
         has_inbox = self._inbox is not None
         self._overviews = Overviews(receiver, self._journal, has_inbox=has_inbox)
+        self._elsewhere = Elsewhere(receiver, self._journal)
         self._turn = asyncio.Lock()
         self._waiting_pages = 0
         self.pages = Pages()
-        self.live = Live(self._journal, bounds)
+        self.live = Live(self._journal, bounds, look=self._elsewhere.look)
         receiver.observe(self._journal, of=self._journal.followed)
 
     def routes(self) -> list[Route]:
         """Return the routes, below wherever the inspector is mounted."""
+        at = "" if len(self._endpoints) == 1 else f"/at/{self._receiver.endpoint}"
         return [
-            Route("/", self._deliveries),
-            Route("/deliveries/{number}", self._delivery),
-            Route("/dead", self._dead),
-            Route("/dead/letter", self._letter),
-            Route("/dead/replay", self._replay, methods=["POST"]),
-            Route("/inbox", self._waiting),
-            Route("/stream", _Stream(self)),
+            Route(f"{at}/", self._deliveries),
+            Route(f"{at}/deliveries/{{number}}", self._delivery),
+            Route(f"{at}/dead", self._dead),
+            Route(f"{at}/dead/letter", self._letter),
+            Route(f"{at}/dead/replay", partial(self._act, "replay"), methods=["POST"]),
+            Route(f"{at}/dead/discard", partial(self._act, "discard"), methods=["POST"]),
+            Route(f"{at}/inbox", self._waiting),
+            Route(f"{at}/inbox/retry", partial(self._act, "retry"), methods=["POST"]),
+            Route(f"{at}/stream", _Stream(self)),
         ]
 
     def frame(self, scope: Scope) -> Frame:
         """Return what stands around the pages of a request."""
+        home, endpoint = root_of(scope), self._receiver.endpoint
         return Frame(
-            root=root_of(scope),
-            endpoint=self._receiver.endpoint,
+            home=home,
+            root=home if len(self._endpoints) == 1 else f"{home}/at/{endpoint}",
+            endpoint=endpoint,
+            endpoints=self._endpoints,
             has_inbox=self._inbox is not None,
             can_leave=self._access.needs_token,
         )
@@ -139,6 +156,7 @@ class Site:
 
     async def _deliveries(self, request: Request) -> Response:
         filters = Filters.parse(request.query_params)
+        await self._elsewhere.look()
         place = self.live.place  # before the rows: what comes between is sent again, not lost
         matching = filter(filters.match, self._journal.newest_first())
         rows = [row_of(seen) for seen in islice(matching, _MOST_ROWS)]
@@ -147,6 +165,7 @@ class Site:
 
     async def _delivery(self, request: Request) -> Response:
         number = request.path_params["number"]
+        await self._elsewhere.look()
         seen = self._journal.find(int(number)) if _NUMBER.fullmatch(number) else None
         filters = Filters.parse(request.query_params)
         if seen is None:
@@ -160,11 +179,12 @@ class Site:
             return await self._page("delivery.html", request, content=content)
 
     async def _dead(self, request: Request) -> Response:
-        event_type = request.query_params.get("type", "").strip()
+        filters = LetterFilters.parse(request.query_params)
         async with self._at_its_turn():
-            dead = self._receiver.dead
-            call = dead.list(event_type=event_type or None, limit=_MOST_LETTERS)
-            letters = await within(_STORE_SECONDS, call)
+            dead, now = self._receiver.dead, self._receiver.clock()
+            listed = await within(_STORE_SECONDS, dead.list(limit=_MOST_SEARCHED))
+            matching = (letter for letter in listed if filters.match(letter, now))
+            letters = list(islice(matching, _MOST_LETTERS))
             failed = [letter.delivery.event_id for letter in letters if letter.error]
             bodies = await within(_STORE_SECONDS, _bodies(failed, dead.show))
 
@@ -173,12 +193,18 @@ class Site:
                     letter_row(letter, bodies.get(letter.delivery.event_id), self._redaction)
                     for letter in letters
                 ]
-                return {"letters": rows, "event_type": event_type, "most": _MOST_LETTERS}
+                return {
+                    "letters": rows,
+                    "filters": filters,
+                    "most": _MOST_LETTERS,
+                    "searched": _MOST_SEARCHED if len(listed) >= _MOST_SEARCHED else None,
+                }
 
             return await self._page("dead.html", request, content=content)
 
     async def _letter(self, request: Request) -> Response:
         event_id = request.query_params.get("id", "")
+        await self._elsewhere.look()
         async with self._at_its_turn():
             letter = await within(_STORE_SECONDS, self._receiver.dead.show(event_id))
             if letter is None:
@@ -216,7 +242,7 @@ class Site:
             "problem.html", request, HTTPStatus.NOT_FOUND, content=lambda: content
         )
 
-    async def _replay(self, request: Request) -> Response:
+    async def _act(self, name: str, request: Request) -> Response:
         visit = Visit.of(request.scope)
         refusal = self._access.write_refusal(visit)
         if refusal is not None:
@@ -226,10 +252,10 @@ class Site:
             wanted = 'send {"id": "…"}'
             return JSONResponse({"ok": False, "outcome": wanted}, HTTPStatus.BAD_REQUEST)
         self._journal.follow(event_id)  # it may be from before this process began
-        replayed = await self._replays.replay(event_id, visit.client)
+        result = await self._actions.act(name, event_id, visit.client)
         self._overviews.forget()
-        content = {"id": event_id, "ok": replayed.ok, "outcome": replayed.outcome}
-        return JSONResponse(content, replayed.status)
+        content = {"id": event_id, "ok": result.ok, "outcome": result.outcome}
+        return JSONResponse(content, result.status)
 
     async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a page that wants to be live."""

@@ -8,24 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
-from ..delivery.outcome import Outcome
+from ..delivery.steps import State, Step, What
 from ..events import EventParser
-from ..stores.values import (
-    Claimed,
-    Dead,
-    DeadLetter,
-    Done,
-    Entry,
-    FailedAttempt,
-    Full,
-    InFlight,
-    Stored,
-    Waiting,
-)
+from ..stores.values import DeadLetter, Entry, FailedAttempt
 from ..verification.headers import RawHeaders
 from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
 from .concealing import Concealer
-from .journal import History, Seen, Step, What
+from .journal import History, Seen
 from .reading import claimed_id, event_type_of, header_texts, hints_of
 from .redaction import Redaction
 from .scrubbing import HIDDEN, WITHHELD, Scrubber
@@ -111,7 +100,7 @@ def row_of(seen: Seen) -> Row:
         attempt=hints_of(seen).attempt,
         succeeded=sum(step.what is What.FINISHED for step in steps),
         failed=sum(step.what is What.FAILED for step in steps),
-        state=_state(steps),
+        state=seen.history.state if seen.history else "",
         seconds=answered.seconds if answered else None,
         size=len(seen.received.body) if seen.received else None,
     )
@@ -119,26 +108,6 @@ def row_of(seen: Seen) -> Row:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
-
-
-def _state(steps: Iterable[Step]) -> str:
-    """Return what has become of an event, by its last step that says so."""
-    state = ""
-    for step in steps:
-        match step.what:
-            case What.SETTLED:
-                state = "handled" if _is_success(step) else "failed"
-            case What.BURIED:
-                state = "dead"
-            case What.RETRIED:
-                state = "waiting"
-            case What.TAKEN:
-                state = _RUNNING
-            case What.CLAIM if isinstance(step.result, Claimed):
-                state = _RUNNING
-            case What.PUT if isinstance(step.result, Stored):
-                state = "waiting"
-    return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +130,7 @@ class StepView:
         attempt: which attempt it belongs to.
         seconds: how long a handler ran.
         trace: the traceback of a failure, or what failed.
+        process: in which other process; empty for this one.
 
     """
 
@@ -170,6 +140,7 @@ class StepView:
     attempt: int | None
     seconds: float | None = None
     trace: str = ""
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +161,7 @@ class DeliveryView:
         model: the event as its model reads it; None where it is not genuine.
         steps: what became of the event.
         is_cut: whether earlier steps are forgotten.
+        process: which other process has answered it; empty for this one.
 
     """
 
@@ -206,6 +178,7 @@ class DeliveryView:
     model: Model | None
     steps: tuple[StepView, ...]
     is_cut: bool
+    process: str
 
 
 def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> DeliveryView:
@@ -239,6 +212,7 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         model=_scrubbed_model(model, body) if model and body else None,
         steps=_steps(history, scrub) if history else (),
         is_cut=history.is_cut if history else False,
+        process=seen.process,
     )
 
 
@@ -250,39 +224,12 @@ def _verdict(seen: Seen) -> str:
     return "not verified"
 
 
-def _is_success(step: Step) -> bool:
-    return isinstance(step.result, Outcome) and step.result.status < 300
-
-
-def _said(step: Step) -> str:
-    """Return what the store said of a delivery, in words."""
-    match step.result:
-        case Claimed(attempt=1):
-            return "new here: attempt 1 began"
-        case Claimed(attempt=attempt):
-            return f"not handled yet: attempt {attempt} began"
-        case Stored():
-            return "new here: stored in the inbox"
-        case Done():
-            return "the event had been handled before"
-        case Dead():
-            return "the event was a dead letter already"
-        case InFlight():
-            return "another delivery of the event was being handled"
-        case Waiting():
-            return "the event was in the inbox already"
-        case Full():
-            return "the inbox was full"
-        case _:
-            return ""
-
-
 def _dedup(seen: Seen) -> list[str]:
     """Return what the store said to this very delivery, each answer once."""
     if seen.history is None:
         return []
     said = [
-        _said(step)
+        step.text
         for step in seen.history.steps
         if step.what in {What.CLAIM, What.PUT} and step.received_at == seen.at
     ]
@@ -341,33 +288,32 @@ def _scrubbed_model(model: Model, body: ShownBody) -> Model:
 
 def _steps(history: History, scrub: Scrub) -> tuple[StepView, ...]:
     notes = scrub(step.note for step in history.steps)
-    return tuple(_step(step, note) for step, note in zip(history.steps, notes, strict=True))
+    return tuple(
+        replace(_step(step, note), process=step.process)
+        for step, note in zip(history.steps, notes, strict=True)
+    )
 
 
 def _step(step: Step, note: str) -> StepView:
     match step.what:
         case What.CLAIM | What.PUT:
-            return StepView(step.at, "store", _said(step), step.attempt)
+            return StepView(step.at, "store", step.text, step.attempt)
         case What.TAKEN:
             return StepView(step.at, "store", "taken from the inbox by a worker", step.attempt)
         case What.FINISHED:
             text = f"{step.handler} succeeded"
             return StepView(step.at, "accepted", text, step.attempt, step.seconds)
         case What.FAILED:
-            text = f"{step.handler} failed: {step.error}"
+            text = f"{step.handler} failed: {step.text}"
             return StepView(step.at, "refused", text, step.attempt, step.seconds, note)
         case What.SETTLED:
-            kind = "accepted" if _is_success(step) else "retry"
-            text = "the attempt ended"
-            if isinstance(step.result, Outcome):
-                text += f": {int(step.result.status)} {step.result.reason}"
-            return StepView(step.at, kind, text, step.attempt)
+            kind = "accepted" if step.state is State.HANDLED else "retry"
+            return StepView(step.at, kind, f"the attempt ended: {step.text}", step.attempt)
         case What.RETRIED:
             text = f"waits {duration(step.seconds)} for the next attempt"
             return StepView(step.at, "retry", text, step.attempt)
         case What.BURIED:
-            reason, _, _ = step.note.partition(":")
-            return StepView(step.at, "dead", f"a dead letter now: {reason}", step.attempt)
+            return StepView(step.at, "dead", f"a dead letter now: {step.text}", step.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +329,7 @@ class LetterRow:
         received_at: Unix seconds.
         buried_at: Unix seconds.
         finished: the handlers that have succeeded.
+        owed: those known to have failed or not run.
 
     """
 
@@ -394,6 +341,7 @@ class LetterRow:
     received_at: float
     buried_at: float
     finished: tuple[str, ...]
+    owed: tuple[str, ...]
 
 
 def letter_row(letter: DeadLetter, body: bytes | None, redaction: Redaction) -> LetterRow:
@@ -411,6 +359,7 @@ def _letter_row(letter: DeadLetter, error: str) -> LetterRow:
         received_at=letter.delivery.received_at,
         buried_at=letter.buried_at,
         finished=tuple(sorted(letter.finished)),
+        owed=tuple(sorted(letter.owed)),
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Protocol
 
+from ..clock import Clock
 from ..delivery.records import Observer
 from ..events import EventParser
 from ..http.health import Readiness
 from ..inbox.letters import DeadLetters
+from ..stores.contract import Store
 from ..stores.values import StoreStats
 
 __all__ = ["Watched"]
@@ -25,6 +27,16 @@ class Watched(Protocol):
     @property
     def endpoint(self) -> str:
         """The name of its endpoint."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """What remembers its events."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """What it takes the time from, in Unix seconds."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 import { byId, filters, root } from "./page.js";
 import { pause } from "./live.js";
-import "./replays.js";
+import { actOnSelected, selectAll } from "./actions.js";
 
 const toggle = byId("shortcuts");
 let hasShortcuts = localStorage.getItem("hookonce-shortcuts") !== "off";
@@ -40,7 +40,10 @@ const keys = {
   "/": () => filters?.querySelector("input")?.focus(),
   p: pause,
   x: () => focusedRow()?.querySelector("input[type=checkbox]")?.click(),
-  r: () => (focusedRow() ?? byId("letter"))?.querySelector(".replay")?.click(),
+  r: () => (focusedRow() ?? byId("letter"))?.querySelector(".act[data-act=replay], .act[data-act=retry]")?.click(),
+  d: () => (focusedRow() ?? byId("letter"))?.querySelector(".act[data-act=discard]")?.click(),
+  a: selectAll,
+  R: () => actOnSelected("replay"),
   g: () => { isGoing = true; },
 };
 const places = { l: "/", d: "/dead", i: "/inbox" };

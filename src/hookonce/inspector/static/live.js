@@ -25,7 +25,10 @@ function place(row) {
 }
 
 function showRows(content) {
-  const added = content.map(({ html }) => rowFrom(html)).filter(place);
+  for (const { number } of content.filter(({ html }) => !html)) {
+    list.tBodies[0].querySelector(`tr[data-number="${number}"]`)?.remove();
+  }
+  const added = content.filter(({ html }) => html).map(({ html }) => rowFrom(html)).filter(place);
   byId("empty").hidden = list.tBodies[0].rows.length > 0;
   if (added.length === 0) return;
   const failed = added.filter((row) => row.matches(".retry, .dead, .refused")).length;

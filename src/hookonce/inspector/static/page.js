@@ -21,7 +21,9 @@ const fields = () => filters?.querySelectorAll("input, select") ?? [];
 filters?.addEventListener("submit", () => {
   for (const field of fields()) field.disabled = field.value === "";
 });
-filters?.querySelector("select")?.addEventListener("change", () => filters.requestSubmit());
+for (const choice of filters?.querySelectorAll("select") ?? []) {
+  choice.addEventListener("change", () => filters.requestSubmit());
+}
 addEventListener("pageshow", () => {
   for (const field of fields()) field.disabled = false;
 });
