@@ -32,8 +32,8 @@ class Recorder:
 
 
 @contextmanager
-def recording() -> Iterator[Recorder]:
-    """Serve on a free loopback port until the block ends."""
+def recording(port: int = 0) -> Iterator[Recorder]:
+    """Serve on a loopback port, by default a free one, until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -56,7 +56,7 @@ def recording() -> Iterator[Recorder]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         recorder = Recorder(f"http://127.0.0.1:{server.server_port}/hooks")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -1,11 +1,13 @@
 """`hookonce chaos` rehearses a receiver, says what it found, and is of use in a pipeline."""
 
 import json
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
-from .running import SECRET, invoke, run
+from .running import SECRET, eventually, invoke, run, running
 
 APP = """
 from hookonce import EnvironmentSecrets, Event, Inbox, Outcome, Receiver, Reject
@@ -80,6 +82,42 @@ def test_with_json_each_finding_is_a_record_and_the_last_is_the_report(tmp_path:
     assert [finding["id"] for finding in same] == [finding["id"] for finding in findings]
 
 
+FAILING = """
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.events import CommentReceived
+
+receiver = Receiver(secrets=EnvironmentSecrets(), store="memory://")
+
+
+@receiver.on(CommentReceived, name="price")
+async def price(event):
+    print("what a handler prints")
+    {}["walnut bread"]
+"""
+
+
+def test_what_failed_is_told_with_the_exception_and_the_users_line(tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    result = run("chaos", "failing:receiver", "--events", "5", "--json", here=tmp_path)
+    *findings, report = [json.loads(line) for line in result.output.splitlines()]
+    assert (result.status, report["endpoint"]) == (1, "default")
+    told = "KeyError: 'walnut bread' (failing.py, line 11: {}[\"walnut bread\"])"
+    assert all(any(told in line for line in finding["story"]) for finding in findings)
+
+
+def test_broken_off_it_says_how_far_it_came_and_what_brings_the_same_again(tmp_path: Path) -> None:
+    slow = FAILING.replace('{}["walnut bread"]', "import time; time.sleep(0.2)")
+    slow = slow.replace('    print("what', '    open("begun", "w").close()\n    print("what')
+    (tmp_path / "slow.py").write_text(slow.replace("async def", "def"))
+    with running("chaos", "slow:receiver", "--events", "5000", here=tmp_path) as chaos:
+        eventually((tmp_path / "begun").exists, what="a handler has begun")
+        chaos.process.send_signal(signal.SIGINT)
+        ended = chaos.ended()
+    assert ended.status == 130
+    assert re.search(r"stopped after \d+ of 5000 events.*--seed \d+", ended.output), ended
+
+
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", [(), ("--inline",), ("--inbox",)])
 @pytest.mark.parametrize("name", ["receiver", "boxed"])
 def test_it_runs_in_either_mode(name: str, mode: tuple[str, ...], tmp_path: Path) -> None:
@@ -95,6 +133,7 @@ def test_a_store_can_be_named_and_is_left_without_dead_letters(tmp_path: Path) -
     assert run("dead", "list", url, here=tmp_path).output == "no dead letters\n"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

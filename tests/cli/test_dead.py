@@ -64,13 +64,49 @@ def test_list_selects_by_endpoint_and_type_oldest_first(here: Path) -> None:
     assert listed(store, "--endpoint", "social") == ["evt_elsewhere"]
     assert listed(store, "--endpoint", "nowhere") == []
     assert listed(store, "--type", "comment.received") == ["evt_comment", "evt_elsewhere"]
-    assert listed(store, "--limit", "1") == ["evt_message"]
+    assert listed(store, "--limit", "3") == listed(store)
 
 
 def test_an_empty_store_says_so_to_people_only(here: Path) -> None:
     store = bury(here)
     assert invoke("dead", "list", store).output == "no dead letters\n"
     assert invoke("dead", "list", store, "--json") == Result(0, "", "")
+
+
+def test_a_listing_says_how_many_more_there_are(here: Path) -> None:
+    store = bury(here, COMMENT, MESSAGE, UNREADABLE)
+    short = invoke("dead", "list", store, "--limit", "1", "--json")
+    assert (len(short.output.splitlines()), short.errors) == (1, "2 more; --all lists them\n")
+    whole = invoke("dead", "list", store, "--limit", "1", "--all")
+    assert (len(whole.output.splitlines()), whole.errors) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ids"),
+    [
+        (["--reason", "unreadable"], {"evt_cut"}),
+        (["--since", "2026-05-28T20:26:41Z"], {"evt_cut"}),
+        (["--since", "2026-05-28T20:26:40"], {"evt_comment", "evt_cut"}),
+        (["--since", "2d", "--all"], set[str]()),
+        (["--handler", "nobody"], set[str]()),
+    ],
+)
+def test_a_listing_is_filtered(arguments: list[str], ids: set[str], here: Path) -> None:
+    store = bury(here, COMMENT, UNREADABLE)
+    result = invoke("dead", "list", store, "--json", *arguments)
+    assert {json.loads(line)["id"] for line in result.output.splitlines()} == ids
+    invoke("dead", "list", store, "--since", "soon").says("'soon' is neither a time", status=2)
+
+
+def test_on_80_columns_no_word_and_no_time_is_broken(here: Path) -> None:
+    store = bury(here, COMMENT, UNREADABLE)
+    shown = on_a_terminal("dead", "list", store, here=here)
+    plain = shown.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert max(map(len, plain.splitlines())) <= 80
+    assert "2026-05-28T20:26:40Z  evt_comment  comment.received" in plain
+    assert "error answer: away" in plain
+    wide = on_a_terminal("dead", "list", store, here=here, columns=140)
+    assert "buried" in wide.splitlines()[0]
 
 
 def test_on_a_terminal_it_is_a_table_whose_ids_can_be_copied(here: Path) -> None:
@@ -110,7 +146,9 @@ def test_show_shows_a_body_with_its_lines_and_no_control_characters(here: Path) 
 
 def test_show_shows_one_with_its_body(here: Path) -> None:
     store = bury(here, COMMENT, letter("evt_comment", endpoint="social", body=b"another"))
-    shown = invoke("dead", "show", store, "evt_comment")
+    words = "'evt_comment' is at 'default' and 'social'; name one of them with --endpoint"
+    invoke("dead", "show", store, "evt_comment").says(words, status=1)
+    shown = invoke("dead", "show", store, "evt_comment", "--endpoint", "default")
     assert shown == Result(
         0,
         "buried_at: 2026-05-28T20:26:40Z\nendpoint: default\nid: evt_comment\n"
@@ -120,7 +158,8 @@ def test_show_shows_one_with_its_body(here: Path) -> None:
         f"\n{COMMENT.delivery.body.decode()}\n",
         "",
     )
-    record = json.loads(invoke("dead", "show", store, "evt_comment", "--json").output)
+    here_alone = ["--endpoint", "default", "--json"]
+    record = json.loads(invoke("dead", "show", store, "evt_comment", *here_alone).output)
     assert json.loads(record["body"])["id"] == "evt_comment"
     assert record["finished"] == ["count"]
     assert record["history"] == [
@@ -143,8 +182,9 @@ def test_show_raw_writes_the_bytes_as_they_came(here: Path) -> None:
 
 def test_show_says_which_letter_it_does_not_find(here: Path) -> None:
     store = bury(here, ELSEWHERE)
-    result = invoke("dead", "show", store, "evt_elsewhere")
-    result.says("there is no dead letter 'evt_elsewhere' at 'default'")
+    result = invoke("dead", "show", store, "evt_elsewhere", "--endpoint", "default")
+    result.says("no dead letter 'evt_elsewhere' at 'default'; there is one at 'social'", status=1)
+    assert invoke("dead", "show", store, "evt_elsewhere").status == 0, "wherever it is"
 
 
 def test_discard_forgets_and_counts_the_event_as_handled(here: Path) -> None:
@@ -168,14 +208,16 @@ def test_discard_forgets_and_counts_the_event_as_handled(here: Path) -> None:
 
 def test_discard_fails_if_one_is_not_there_and_forgets_the_others(here: Path) -> None:
     store = bury(here, COMMENT, ELSEWHERE)
-    result = invoke("dead", "discard", store, "evt_elsewhere", "evt_comment", "--json")
+    at_one = ["--endpoint", "default", "--json"]
+    result = invoke("dead", "discard", store, "evt_elsewhere", "evt_comment", *at_one)
     assert result.status == 1
     assert [json.loads(line) for line in result.output.splitlines()] == [
-        {"id": "evt_elsewhere", "result": "not found"},
-        {"id": "evt_comment", "result": "discarded"},
+        {"id": "evt_elsewhere", "endpoint": "default", "result": "not found"},
+        {"id": "evt_comment", "endpoint": "default", "result": "discarded"},
     ]
     assert listed(store) == ["evt_elsewhere"]
-    assert invoke("dead", "discard", store, "evt_elsewhere", "--endpoint", "social").status == 0
+    everywhere = invoke("dead", "discard", store, "evt_elsewhere")
+    assert everywhere == Result(0, "evt_elsewhere at social: discarded\n", "")
     assert listed(store) == []
 
 
@@ -192,8 +234,8 @@ def test_replay_that_fails_again_keeps_the_letter_and_says_so(here: Path) -> Non
     result = replay(here, "evt_comment", "evt_message", "--json")
     assert result.status == 1
     assert [json.loads(line) for line in result.output.splitlines()] == [
-        {"id": "evt_comment", "result": "exhausted"},
-        {"id": "evt_message", "result": "handled"},
+        {"id": "evt_comment", "endpoint": "default", "result": "exhausted"},
+        {"id": "evt_message", "endpoint": "default", "result": "handled"},
     ]
     assert "ConnectionError: the shop is closed" in result.errors
     assert listed(store) == ["evt_comment"]

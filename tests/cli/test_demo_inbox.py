@@ -135,6 +135,7 @@ def test_a_fault_is_said_where_it_shows(monkeypatch: pytest.MonkeyPatch) -> None
     assert "WRONG: the runs for evt_unwanted were [], not ['rejected']" in wrong
 
 
+@pytest.mark.full("3 s each")
 @pytest.mark.parametrize("mode", [[], ["--inbox"]])
 def test_in_a_file_it_can_be_repeated_and_leaves_no_dead_letters(
     mode: list[str], tmp_path: Path
@@ -147,6 +148,7 @@ def test_in_a_file_it_can_be_repeated_and_leaves_no_dead_letters(
     assert "\ndepth: 0\n" in run("inbox", "stats", store, here=tmp_path).output
 
 
+@pytest.mark.full("4 s")
 @pytest.mark.timeout(60)
 def test_on_redis_it_can_be_repeated_and_leaves_no_dead_letters(
     tmp_path: Path, lasting_valkey: RedisServer
@@ -162,6 +164,7 @@ def test_on_redis_it_can_be_repeated_and_leaves_no_dead_letters(
     assert run("dead", "list", lasting_valkey.url, here=tmp_path).output == "no dead letters\n"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("store", "message"),
     [

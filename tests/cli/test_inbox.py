@@ -152,7 +152,10 @@ def test_list_prints_a_line_for_each_with_tabs_between_oldest_first(store: str) 
 def test_list_selects_by_endpoint_and_type(store: str) -> None:
     assert set(states(store, "--endpoint", "social")) == {"evt_elsewhere"}
     assert set(states(store, "--type", "message.received")) == {"evt_waiting"}
-    assert set(states(store, "--limit", "2")) == {"evt_flying", "evt_waiting"}
+    short = invoke("inbox", "list", store, "--json", "--limit", "2")
+    ids = {json.loads(line)["id"] for line in short.output.splitlines()}
+    assert (ids, short.errors) == ({"evt_flying", "evt_waiting"}, "2 more; --all lists them\n")
+    assert states(store, "--limit", "2", "--all") == states(store)
     assert states(store, "--type", "a.b") == {}
 
 
@@ -193,9 +196,11 @@ def test_show_raw_writes_the_bytes_as_they_came(tmp_path: Path) -> None:
 
 
 def test_show_says_what_it_does_not_find(store: str) -> None:
-    result = invoke("inbox", "show", store, "evt_elsewhere")
-    result.says("'evt_elsewhere' is not in the inbox of 'default'")
+    result = invoke("inbox", "show", store, "evt_elsewhere", "--endpoint", "default")
+    result.says("there is no event 'evt_elsewhere' at 'default'; there is one at 'social'")
     assert invoke("inbox", "show", store, "evt_elsewhere", "--endpoint", "social").status == 0
+    assert invoke("inbox", "show", store, "evt_elsewhere").status == 0, "wherever it is"
+    invoke("inbox", "show", store, "evt_nowhere").says("there is no event 'evt_nowhere'", status=1)
 
 
 def test_retry_makes_due_what_waits_and_says_what_does_not(store: str) -> None:
@@ -213,8 +218,8 @@ def test_retry_of_what_is_there_succeeds(store: str) -> None:
     result = invoke("inbox", "retry", store, "evt_waiting", "evt_flying", "--json")
     assert result.status == 0
     assert records(result) == [
-        {"id": "evt_waiting", "result": "due now"},
-        {"id": "evt_flying", "result": "in flight"},
+        {"id": "evt_waiting", "endpoint": "default", "result": "due now"},
+        {"id": "evt_flying", "endpoint": "default", "result": "in flight"},
     ]
 
 

@@ -14,6 +14,7 @@ from .running import COMMAND, SECRET, Result, invoke, run
 # As somebody whom root does not let in: what is imported later could not be read either.
 AS_NOBODY = """
 import os
+from hookonce.cli import dead, inbox
 from hookonce.cli.commands import cli
 import hookonce.stores.sqlite.store
 if os.geteuid() == 0:
@@ -62,12 +63,14 @@ PRINTING = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_disk_that_is_full_is_said_in_one_line(command: str, here: Path) -> None:
     words = command.format(store=shlex.quote(bury(here, COMMENT)))
     piped(f"hookonce {words} > /dev/full", here).says("No space left on device")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_reader_that_has_gone_ends_a_command_without_a_word(command: str, here: Path) -> None:
     words = command.format(store=shlex.quote(bury(here, COMMENT)))
@@ -111,5 +114,5 @@ def test_no_error_acts_on_the_terminal(here: Path) -> None:
         ["inbox", "retry", f"{hostile}://", "evt_1"],
     ):
         result = invoke(*words)
-        assert result.status == 1
+        assert result.status in {1, 2}
         assert all(char.isprintable() or char == "\n" for char in result.errors), result

@@ -1,7 +1,10 @@
 """`hookonce send` posts what a genuine sender posts, and tells what was answered."""
 
 import json
+import os
 import re
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from hookonce import Refusal, VerificationError, unwrap, verify
 from hookonce.events import EVENT_CLASSES, UnknownEvent
 
 from .recorder import Received, Recorder, closed_port_url, recording
-from .running import OLD_SECRET, SECRET, Result, invoke
+from .running import COMMAND, OLD_SECRET, SECRET, Result, invoke, running
 
 NOW = 1_780_000_000
 
@@ -69,7 +72,7 @@ def test_a_sample_of_each_type_is_genuine_and_reads_as_its_class(
 
 
 def test_a_type_of_ones_own_is_sent_with_an_empty_object(server: Recorder) -> None:
-    received = sent(server, "ad.published")
+    received = sent(server, "ad.published", "--any-type")
     event = unwrap(received.body, received.headers, SECRET)
     assert isinstance(event, UnknownEvent)
     assert (event.type, event.data) == ("ad.published", {})
@@ -108,10 +111,9 @@ def test_with_json_each_answer_is_a_record(server: Recorder) -> None:
         (["data.text=Zoë 🍞"], ["data", "text"], "Zoë 🍞"),
         (["data.isHidden=true"], ["data", "isHidden"], True),
         (["data.parentId=null"], ["data", "parentId"], None),
-        (["data.likes=12"], ["data", "likes"], 12),
+        (["data.author_username=ann"], ["data", "authorUsername"], "ann"),
+        (["workspace_id=ws_1"], ["workspaceId"], "ws_1"),
         (['data.text="12"'], ["data", "text"], "12"),
-        (['data.tags=["a", {"b": 1}]'], ["data", "tags"], ["a", {"b": 1}]),
-        (["data.author.name.first=Inês"], ["data", "author", "name", "first"], "Inês"),
         (["data={}", "data.text=new"], ["data"], {"text": "new"}),
         (["workspaceId=ws_1"], ["workspaceId"], "ws_1"),
     ],
@@ -128,7 +130,51 @@ def test_set_changes_a_field_and_leaves_the_rest(
         found = found[name]
     assert found == value
     if path[:1] == ["data"] and len(path) > 1:
-        assert json.loads(received.body)["data"]["authorUsername"] == "ines.walks"
+        assert json.loads(received.body)["data"]["authorName"] == "Inês"
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "value"),
+    [
+        ("data.likes=12", ["data", "likes"], 12),
+        ('data.tags=["a", {"b": 1}]', ["data", "tags"], ["a", {"b": 1}]),
+        ("data.author.name.first=Inês", ["data", "author", "name", "first"], "Inês"),
+        ("data.author_name=Ann", ["data", "authorName"], "Ann"),
+        ("sent_by=me", ["sent_by"], "me"),
+    ],
+)
+def test_a_field_that_is_new_is_added_on_demand(
+    change: str, path: list[str], value: JsonValue, server: Recorder
+) -> None:
+    found = json.loads(sent(server, "comment.received", "--set", change, "--extra").body)
+    for name in path:
+        found = found[name]
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["comment.received", "--set", "data.txt=1"], "'data.txt' (did you mean 'text'?); --extra"),
+        (["comment.received", "--set", "worksapce_id=1"], "(did you mean 'workspace_id'?)"),
+        (["post.target.failed", "--set", "data.error.cod=1"], "'data.error.cod'"),
+        (["chanel.unhealthy"], "(did you mean 'channel.unhealthy'?); --any-type"),
+        (["Comment.Received"], "(did you mean 'comment.received'?)"),
+        (["zzz"], "'zzz' is no event type known here; --any-type"),
+    ],
+)
+def test_a_field_or_type_that_is_misspelt_is_not_sent(
+    arguments: list[str], words: str, server: Recorder
+) -> None:
+    send(server, *arguments).says(words, status=2)
+    assert server.requests == []
+
+
+def test_what_a_message_carries_is_not_documented_so_any_field_may_be_set(
+    server: Recorder,
+) -> None:
+    received = sent(server, "message.received", "--set", "data.conversationId=c_1")
+    assert json.loads(received.body)["data"]["conversationId"] == "c_1"
 
 
 def test_an_id_that_is_set_is_the_one_that_is_signed(server: Recorder) -> None:
@@ -164,11 +210,11 @@ def test_a_change_that_cannot_be_made_is_refused(
         ["comment.received", "--skew", "nan"],
         ["comment.received", "--set", r'data.text="\ud83c"'],
         ["comment.received", "--set", "data.text=NaN"],
-        ["comment\nreceived"],
+        ["comment\nreceived", "--any-type"],
     ],
 )
 def test_what_cannot_be_sent_is_said_in_one_line(arguments: list[str], server: Recorder) -> None:
-    send(server, *arguments).says(f"cannot deliver to {server.url}: ")
+    send(server, *arguments).says(f"cannot deliver to {server.url}: ", status=1)
     assert server.requests == []
 
 
@@ -260,7 +306,7 @@ def test_tampered_it_differs_after_it_was_signed(arguments: list[str], server: R
 
 
 def test_it_signs_with_the_newest_secret_of_the_environment(server: Recorder) -> None:
-    invoke("send", "a.b", "--url", server.url, secrets=[SECRET, OLD_SECRET])
+    invoke("send", "webhook.test", "--url", server.url, secrets=[SECRET, OLD_SECRET])
     (received,) = server.requests
     verify(received.body, received.headers, SECRET)
 
@@ -269,7 +315,7 @@ def test_a_secrets_file_has_precedence_over_the_environment(
     server: Recorder, tmp_path: Path
 ) -> None:
     (tmp_path / "secrets").write_text(f"# newest first\n\n{OLD_SECRET}\n{SECRET}\n")
-    received = sent(server, "a.b", "--secrets-file", str(tmp_path / "secrets"))
+    received = sent(server, "webhook.test", "--secrets-file", str(tmp_path / "secrets"))
     verify(received.body, received.headers, OLD_SECRET)
 
 
@@ -286,12 +332,12 @@ def test_a_secrets_file_that_cannot_be_used_is_named_and_not_shown(
 ) -> None:
     path = tmp_path / "secrets"
     path.write_bytes(content)
-    send(server, "a.b", "--secrets-file", str(path)).says(message, str(path))
+    send(server, "webhook.test", "--secrets-file", str(path)).says(message, str(path))
     assert server.requests == []
 
 
 def test_without_secrets_it_says_where_they_come_from(server: Recorder) -> None:
-    invoke("send", "a.b", "--url", server.url).says("HOOKONCE_SECRETS")
+    invoke("send", "webhook.test", "--url", server.url).says("HOOKONCE_SECRETS")
 
 
 @pytest.mark.parametrize(
@@ -311,30 +357,51 @@ def test_it_succeeds_only_if_every_answer_is_a_2xx(
     statuses: list[int], status: int, server: Recorder
 ) -> None:
     server.statuses, server.answer = list(statuses), b""
-    result = send(server, "a.b", "--times", str(len(statuses)))
+    result = send(server, "webhook.test", "--times", str(len(statuses)))
     assert result.status == status
     assert [int(line.split()[2]) for line in result.output.splitlines()] == statuses
 
 
 def test_a_url_where_nobody_listens_is_said_in_one_line() -> None:
     url = closed_port_url()
-    result = invoke("send", "a.b", "--url", url, secrets=[SECRET])
-    result.says(f"cannot deliver to {url}: ", "refused")
+    result = invoke("send", "webhook.test", "--url", url, "--wait", "0", secrets=[SECRET])
+    result.says(f"cannot deliver to {url}: ", "refused", status=1)
+
+
+def test_a_server_that_still_starts_is_waited_for(tmp_path: Path) -> None:
+    url = closed_port_url()
+    with running("send", "webhook.test", "--url", url, here=tmp_path, secrets=[SECRET]) as sending:
+        sending.printed(f"waiting for a server at {url}")
+        with recording(int(url.split(":")[2].split("/")[0])) as server:
+            assert sending.ended().status == 0
+    assert len(server.requests) == 1
+
+
+def test_it_waits_no_longer_than_it_is_told_to(server: Recorder) -> None:
+    url = closed_port_url()
+    started = time.monotonic()
+    result = invoke("send", "webhook.test", "--url", url, "--wait", "0.3", secrets=[SECRET])
+    assert result.status == 1
+    assert time.monotonic() - started >= 0.3
+    server.statuses = [503]
+    assert send(server, "webhook.test").errors == "", "an answer is no reason to wait"
 
 
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1/hooks", "ftp://127.0.0.1/", "http://127.0.0.1:port/"]
 )
 def test_a_url_that_is_none_is_said_in_one_line(url: str) -> None:
-    invoke("send", "a.b", "--url", url, secrets=[SECRET]).says(f"cannot deliver to {url}: ")
+    invoke("send", "webhook.test", "--url", url, secrets=[SECRET]).says(
+        f"cannot deliver to {url}: "
+    )
 
 
 def test_an_answer_cannot_act_on_the_terminal(server: Recorder) -> None:
     server.answer = "\x1b]0;owned\x07\x9b2Jtext\rmore\u202e".encode()
-    shown = send(server, "a.b").output
+    shown = send(server, "webhook.test").output
     assert r"\x1b]0;owned\x07\x9b2Jtext\rmore\u202e" in shown
     assert all(char.isprintable() for char in shown.rstrip("\n"))
-    (line,) = send(server, "a.b", "--json").output.splitlines()
+    (line,) = send(server, "webhook.test", "--json").output.splitlines()
     assert line.isprintable()
     assert json.loads(line)["answer"] == server.answer.decode()
 
@@ -343,14 +410,19 @@ def test_an_answer_cannot_act_on_the_terminal(server: Recorder) -> None:
 def test_on_this_machine_it_asks_no_proxy(host: str, server: Recorder) -> None:
     url = server.url.replace("127.0.0.1", host)
     proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), closed_port_url())
-    result = invoke("send", "a.b", "--url", url, secrets=[SECRET], environment=proxies)
+    result = invoke("send", "webhook.test", "--url", url, secrets=[SECRET], environment=proxies)
     assert result.status == 0, result
 
 
 def test_elsewhere_it_asks_the_proxy_of_the_environment(server: Recorder) -> None:
     proxies = {"http_proxy": server.url}
     result = invoke(
-        "send", "a.b", "--url", "http://far.example/", secrets=[SECRET], environment=proxies
+        "send",
+        "webhook.test",
+        "--url",
+        "http://far.example/",
+        secrets=[SECRET],
+        environment=proxies,
     )
     assert result.status == 0, result
     assert [request.path for request in server.requests] == ["http://far.example/"]
@@ -360,3 +432,15 @@ def test_body_and_set_exclude_each_other(server: Recorder) -> None:
     arguments = ["a.b", "--body", "-", "--set", "data.text=x"]
     send(server, *arguments, stdin=b"{}").says("--set changes the sample", status=2)
     assert server.requests == []
+
+
+def test_a_shell_completes_event_types() -> None:
+    words = {"COMP_WORDS": "hookonce send chan", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        COMMAND,
+        env={**os.environ, **words, "_HOOKONCE_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["plain,channel.unhealthy", "plain,channel.disconnected"]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from hookonce.testing.samples import event_body
-from hookonce.verification.secrets import decode_secret
+from hookonce.verification.secrets import decode_secret, fingerprint
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, invoke, run, running
 
@@ -192,7 +192,12 @@ def test_it_says_that_it_lives_and_is_ready(server: Server) -> None:
     assert (live.status, json.loads(live.body)) == (200, {"alive": True})
     assert (ready.status, json.loads(ready.body)) == (
         200,
-        {"ready": True, "problems": [], "warnings": []},
+        {
+            "ready": True,
+            "problems": [],
+            "warnings": [],
+            "secrets": [fingerprint(SECRET)],
+        },
     )
     assert run("health", f"{server.url}/readyz", here=server.here).status == 0
 
@@ -212,7 +217,7 @@ def test_other_paths_are_not_found(server: Server) -> None:
 def test_each_delivery_is_a_line_of_the_log_without_secret_or_signature(server: Server) -> None:
     server.deliver("evt_logged")
     server.process.printed(
-        r"INFO +hookonce: comment\.received evt_logged at default: 200 handled\n"
+        r"INFO +hookonce: comment\.received evt_logged at default: 200 handled \([\d.]+ ms\)\n"
     )
     # The library's own tests say more; this is about how `serve` sets up logging.
     assert SECRET.removeprefix("whsec_") not in server.process.errors
@@ -278,6 +283,7 @@ def test_it_serves_at_another_path_and_the_port_in_the_environment(tmp_path: Pat
         assert server.deliver("evt_2", path="/webhooks").status == 404
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -332,3 +338,9 @@ def test_with_a_store_that_cannot_be_opened_it_does_not_start(tmp_path: Path) ->
 def test_a_path_without_a_slash_is_refused(tmp_path: Path) -> None:
     result = run("serve", "hooks:receiver", "--path", "webhooks", here=tmp_path, secrets=[SECRET])
     result.says("a path starts with a slash, unlike 'webhooks'", status=2)
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/readyz/"])
+def test_the_path_of_the_health_is_not_that_of_deliveries(path: str) -> None:
+    result = invoke("serve", "hooks:receiver", "--path", path)
+    result.says(f"{path} is where a server is asked for its health", status=2)

@@ -97,6 +97,7 @@ def test_a_file_that_does_not_hold_one_url_is_refused_and_not_quoted(
     assert "opensesame" not in result.errors
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", ["demo", "chaos hooks:receiver"])
 def test_a_trial_takes_its_store_from_a_file_but_never_from_the_environment(
     command: str, tmp_path: Path

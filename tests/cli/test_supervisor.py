@@ -137,6 +137,7 @@ def test_a_killed_process_is_replaced_and_the_port_goes_on_being_answered(
     server.printed(rf"hookonce: process {pids[which]} was ended by SIGKILL")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_handlers_finish_in_every_process(
     way: signal.Signals, here: Path, server: Process
@@ -228,6 +229,7 @@ def test_a_process_that_hangs_at_the_end_is_killed_in_bounded_time(here: Path) -
     gone(hanging, other)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [

@@ -63,6 +63,7 @@ def stats(here: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.full("3 s")
 def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: Path) -> None:
     with serving(here) as url:
         assert deliver(url, "evt_before") == (202, "stored")
@@ -86,6 +87,7 @@ def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: P
     assert stats(here)["workers"] == 0, "it has said that it ends"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_a_running_handler_finish_and_nothing_more_is_taken(
     way: signal.Signals, here: Path
@@ -204,6 +206,7 @@ def test_what_cannot_name_a_receiver_is_said_in_one_line(here: Path) -> None:
     result.says("there is no 'missing' in hooks")
 
 
+@pytest.mark.full("2.5 s")
 def test_on_redis_it_works_for_a_server_that_stores_and_nobody_shows_the_password(
     here: Path,
 ) -> None:

@@ -7,12 +7,15 @@ from typing import Any, Literal
 
 import pytest
 
-from hookonce import Event, Receiver
+from hookonce import Event, Inbox, Limits, Receiver
 from hookonce.doctor import Finding, Level
 from hookonce.doctor.settings import (
     handler_findings,
+    inbox_limit_findings,
+    limit_findings,
     retention_finding,
     secret_findings,
+    tolerance_finding,
     type_findings,
 )
 from hookonce.events import EVENT_CLASSES, CommentReceived, WebhookTest
@@ -71,6 +74,44 @@ class TestSecrets:
         assert words in found.found
         shown = found.found + found.fix
         assert not any(secret.removeprefix("whsec_").rstrip("=") in shown for secret in secrets)
+
+
+class TestTolerance:
+    @pytest.mark.parametrize(
+        ("seconds", "level"),
+        [
+            (0, Level.FAULT),
+            (9, Level.FAULT),
+            (10, Level.OK),
+            (300, Level.OK),
+            (3600, Level.OK),
+            (2 * 86_400, Level.WARNING),
+        ],
+    )
+    def test_a_tolerance_of_nothing_or_of_days_is_named(self, seconds: float, level: Level) -> None:
+        assert only([tolerance_finding(seconds)], "tolerance").level is level
+
+
+class TestLimits:
+    def test_the_defaults_are_fine(self) -> None:
+        assert only(limit_findings(Limits()), "limits").level is Level.OK
+        assert only(inbox_limit_findings(Inbox(), Limits()), "inbox.limits").level is Level.OK
+
+    def test_a_lease_that_a_slow_store_outlasts_is_named(self) -> None:
+        found = only(limit_findings(Limits(lease_seconds=5.0)), "limits.lease")
+        assert found.level is Level.WARNING
+        assert "lease_seconds=9" in found.fix
+
+    def test_a_drain_that_outlasts_the_grace_period_is_named(self) -> None:
+        found = only(limit_findings(Limits(drain_seconds=45.0)), "limits.drain")
+        assert found.level is Level.WARNING
+        assert "45 s" in found.found
+
+    def test_an_inbox_without_room_is_named(self) -> None:
+        small = only(inbox_limit_findings(Inbox(max_depth=10), Limits()), "inbox.limits")
+        assert (small.level, "10 events" in small.found) == (Level.WARNING, True)
+        tiny = only(inbox_limit_findings(Inbox(max_bytes=1000), Limits()), "inbox.limits")
+        assert tiny.level is Level.FAULT
 
 
 class TestRetention:

@@ -119,7 +119,7 @@ class TestServers:
         with redis_server("--maxmemory-policy", "allkeys-lru") as server:
             findings = await examined(server.url, mounts)
         eviction, persistence = (f for f in findings if f.check == "store.settings")
-        assert (eviction.level, eviction.fix) == (Level.WARNING, "set it to noeviction")
+        assert (eviction.level, eviction.fix) == (Level.FAULT, "set it to noeviction")
         assert "allkeys-lru" in eviction.found
         assert (persistence.level, persistence.fix) == (Level.WARNING, "set appendonly yes")
 

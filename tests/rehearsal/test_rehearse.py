@@ -131,6 +131,7 @@ def test_the_service_goes_by_the_name_that_the_receiver_was_told() -> None:
     assert None not in numbers
 
 
+@pytest.mark.full("7 s")
 def test_what_waits_in_the_inbox_for_a_later_attempt_is_not_lost() -> None:
     receiver = Receiver(secrets=SECRET, store="sqlite:///never-opened.db", inbox=Inbox())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 import pytest
 import standardwebhooks
+from pydantic import JsonValue
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -18,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from hookonce import Event, Receiver, Retry, VerificationError, verify
 from hookonce.events import EVENT_CLASSES, CommentReceived, PostTargetFailed, UnknownEvent
 from hookonce.integrations.pytest_plugin import SenderFactory
+from hookonce.resources import Channel, Resource
 from hookonce.testing import (
     Answer,
     SignedRequest,
@@ -71,9 +74,7 @@ def test_an_event_is_of_now_unless_it_is_told_otherwise() -> None:
 
 
 def test_fields_of_the_sample_can_be_changed_and_objects_are_merged() -> None:
-    event = make_event(
-        PostTargetFailed, data={"username": "mine", "error": {"message": "No.", "hint": "Pay."}}
-    )
+    event = make_event(PostTargetFailed, data={"username": "mine", "error": {"message": "No."}})
     assert event.data.username == "mine"
     assert event.data.error is not None
     assert (event.data.error.code, event.data.error.message) == ("media.rejected", "No.")
@@ -83,6 +84,68 @@ def test_fields_of_the_sample_can_be_changed_and_objects_are_merged() -> None:
 def test_data_that_does_not_fit_the_type_is_refused_by_field() -> None:
     with pytest.raises(ValueError, match=r"data\.text"):
         make_event(CommentReceived, data={"text": 5})
+
+
+def test_data_is_understood_by_both_names_of_a_field() -> None:
+    by_python = make_event(CommentReceived, data={"author_username": "ann", "is_hidden": True})
+    by_wire = make_event(CommentReceived, data={"authorUsername": "ann", "isHidden": True})
+    assert by_python.data == by_wire.data
+    assert (by_wire.data.author_username, by_wire.data.is_hidden) == ("ann", True)
+    assert not by_python.data.model_extra
+    body = json.loads(event_body("comment.received", data={"author_username": "ann"}))
+    assert body["data"]["authorUsername"] == "ann"
+    assert "author_username" not in body["data"]
+
+
+@pytest.mark.parametrize(
+    ("event_type", "data", "words"),
+    [
+        ("comment.received", {"auhtor_username": "ann"}, "'data.auhtor_username' (did you mean"),
+        ("comment.received", {"likes": 3}, "'data.likes'; extra=True adds it"),
+        ("post.target.failed", {"error": {"hint": "Pay."}}, "'data.error.hint'"),
+        ("channel.unhealthy", {"display_name": "a", "displayName": "b"}, "both of its names"),
+    ],
+)
+def test_a_field_that_there_is_not_is_refused(
+    event_type: str, data: dict[str, Any], words: str
+) -> None:
+    for make in (make_event, event_body):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            make(event_type, data=data)
+
+
+def test_a_field_that_there_is_not_is_added_on_demand() -> None:
+    data: dict[str, JsonValue] = {"likes": 3, "author_name": "Ann"}
+    comment = make_event(CommentReceived, data=data, extra=True).data
+    assert (comment.model_extra, comment.author_name) == ({"likes": 3}, "Ann")
+
+
+def test_what_is_not_documented_may_be_any_field() -> None:
+    made = make_event("message.received", data={"conversationId": "c", "message": {"to": "me"}})
+    assert made.data.model_extra == {"conversationId": "c"}
+    assert make_event("webhook.test", data={"by": "me"}).data == {"by": "me"}
+
+
+def test_an_own_class_has_fields_of_its_own() -> None:
+    class Ad(Resource):
+        cost_cents: int
+        paid_by: Channel | None = None
+
+    class AdPublished(Event[Ad]):
+        type: Literal["ad.published"]
+
+    channel = json.loads(event_body("channel.unhealthy"))["data"]
+    data: dict[str, JsonValue] = {"cost_cents": 5, "paid_by": {**channel, "display_name": "Bakery"}}
+    with pytest.raises(ValueError, match="both of its names"):
+        make_event(AdPublished, data=data)
+    del channel["displayName"]
+    data["paid_by"] = {**channel, "display_name": "Bakery"}
+    made = make_event(AdPublished, data=data).data
+    assert made.cost_cents == 5
+    assert made.paid_by is not None
+    assert made.paid_by.display_name == "Bakery"
+    with pytest.raises(ValueError, match=re.escape("'data.paidBy.user' (did")):
+        make_event(AdPublished, data={"cost_cents": 5, "paid_by": {"user": "x"}})
 
 
 def test_events_of_unknown_types_and_own_classes_can_be_made() -> None:

@@ -16,5 +16,7 @@ def main() -> None:
     """Run the command ``hookonce``."""
     missing = [name for name in ("click", "httpx2", "rich", "uvicorn") if find_spec(name) is None]
     if missing:
-        sys.exit(f"the command line needs {', '.join(missing)}: pip install 'hookonce[cli]'")
+        needs = f"the command line needs {', '.join(missing)}: pip install 'hookonce[cli]'"
+        print(needs, file=sys.stderr)
+        sys.exit(2)  # as in `statuses`, which needs click
     import_module(".commands", __name__).cli()

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import Any
 
+from hookonce import Event
 from hookonce.delivery.handler import TEST_TYPE
+from hookonce.delivery.outcome import Reason
 from hookonce.emulator import Attempt
 from hookonce.resources import WebhookEndpoint
 
@@ -27,6 +30,10 @@ HEADING = (
 _SHOWN = {"id", "url", "status", "disabled_reason", "consecutive_failures"}
 
 
+# What a receiver answers with a 2xx when the event is a dead letter now.
+_GIVEN_UP = {Reason.QUARANTINED, Reason.REJECTED, Reason.EXHAUSTED}
+
+
 @dataclass(slots=True)
 class Tally:
     """How much of what there was.
@@ -35,6 +42,7 @@ class Tally:
         sent: events that were emitted.
         deliveries: of those, to as many endpoints as had subscribed.
         delivered: deliveries that an attempt was answered 2xx for.
+        dead_letters: of those, what the receiver has given up and keeps for a person.
         duplicates: genuine copies beyond the schedule.
         retried: attempts beyond the first of a delivery.
         forged: requests with a wrong signature, or a body that was changed.
@@ -46,11 +54,17 @@ class Tally:
     sent: int = 0
     deliveries: int = 0
     delivered: int = 0
+    dead_letters: int = 0
     duplicates: int = 0
     retried: int = 0
     forged: int = 0
     refused: int = 0
     accepted: int = 0
+
+    def count_event(self, _: Event[Any], endpoints: int) -> None:
+        """Count an event that goes to so many endpoints."""
+        self.sent += 1
+        self.deliveries += endpoints
 
     def count(self, attempt: Attempt) -> None:
         """Count an attempt; a test that was asked for counts for nothing."""
@@ -65,6 +79,7 @@ class Tally:
         if not attempt.is_extra:
             self.retried += attempt.number > 1
             self.delivered += attempt.failure is None
+            self.dead_letters += attempt.failure is None and attempt.reason in _GIVEN_UP
 
 
 def print_attempt(attempt: Attempt, output: Output) -> None:
@@ -120,9 +135,10 @@ def print_report(
     """
     given_up = tally.deliveries - tally.delivered - waiting
     right = not (given_up or waiting or tally.accepted)
+    dead = f", of which {tally.dead_letters} are dead letters" if tally.dead_letters else ""
     lines = [
         f"sent        {tally.sent} events",
-        f"delivered   {tally.delivered}",
+        f"delivered   {tally.delivered}{dead}",
         f"duplicates  {tally.duplicates} extra copies",
         f"retried     {tally.retried} attempts beyond the first",
         f"given up    {given_up}",

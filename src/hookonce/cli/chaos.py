@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from secrets import randbelow
 
 import click
 
@@ -14,8 +16,9 @@ from hookonce.rehearsal import Breach, Mode, Report, rehearse
 from hookonce.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
 
 from .ending import terminated_as_interrupted
-from .loading import load_receiver, stand_in_secrets
+from .loading import factory_option, load_receivers, stand_in_secrets
 from .output import Output, json_option
+from .statuses import CannotBegin, Status
 from .stores import check_store, chosen_url, store_file_option
 
 __all__ = ["chaos"]
@@ -65,6 +68,7 @@ _COUNTED = {
     default=None,
     help="Handle from an inbox, or inside the request; by default as the receiver does.",
 )
+@factory_option
 @json_option
 def chaos(
     receiver: str,
@@ -75,6 +79,7 @@ def chaos(
     store_file: Path | None,
     *,
     with_inbox: bool | None,
+    factory: bool,
     as_json: bool,
 ) -> None:
     """Run the handlers of MODULE:RECEIVER under chaos, and report what was lost or done twice.
@@ -95,30 +100,64 @@ def chaos(
     if store_url is not None:
         check_store(store_url)  # in virtual time a store that is away is waited for much longer
     with stand_in_secrets():
-        target = load_receiver(receiver)
+        targets = load_receivers(receiver, factory=factory)
     output = Output(as_json=as_json)
+    seed = randbelow(2**31) if seed is None else seed
     mode = {None: Mode.AS_IT_IS, True: Mode.INBOX, False: Mode.INLINE}[with_inbox]
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # every fault is meant
+    passed = True
     with terminated_as_interrupted(), output.progress("chaos") as moved:
-        try:
-            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-                report = rehearse(
-                    target,
-                    events=events,
-                    chaos=rate,
-                    seed=seed,
-                    store=store_url,
-                    mode=mode,
-                    progress=moved,
-                )
-        except (ValueError, ImportError, StoreError) as error:
-            raise click.ClickException(str(error)) from error
-    _show(report, output, as_json=as_json)
-    if not report.passed:
-        raise SystemExit(1)
+        for target in targets:
+            done = _Done(events, moved)
+            try:
+                with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+                    report = rehearse(
+                        target,
+                        events=events,
+                        chaos=rate,
+                        seed=seed,
+                        store=store_url,
+                        mode=mode,
+                        progress=done,
+                    )
+            except (ValueError, ImportError, StoreError) as error:
+                raise CannotBegin(str(error)) from error
+            except KeyboardInterrupt:
+                _show_stopped(done, seed, output)
+                raise
+            if len(targets) > 1:
+                output.say(f"endpoint {target.endpoint}", "bold")
+            _show(report, target.endpoint, output, as_json=as_json)
+            passed = passed and report.passed
+    if not passed:
+        raise SystemExit(Status.FOUND)
 
 
-def _show(report: Report, output: Output, *, as_json: bool) -> None:
+class _Done:
+    """How far a rehearsal has come; a bar, where there is one, shows it."""
+
+    def __init__(self, events: int, move: Callable[[int, int | None], None] | None) -> None:
+        self.events = events
+        self.count = 0
+        self._move = move
+
+    def __call__(self, count: int, events: int) -> None:
+        self.count = count
+        if self._move is not None:
+            self._move(count, events)
+
+
+def _show_stopped(done: _Done, seed: int, output: Output) -> None:
+    """Say how far it came, and with what the same comes again."""
+    output.record(
+        {"stopped": True, "seed": seed, "events": done.count, "of_events": done.events},
+        f"stopped after {done.count} of {done.events} events, before they could be judged; the same"
+        f" again: --seed {seed}",
+        "yellow",
+    )
+
+
+def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> None:
     for number, finding in enumerate(report.findings):
         record = {
             "breach": finding.breach,
@@ -140,6 +179,7 @@ def _show(report: Report, output: Output, *, as_json: bool) -> None:
     breaches = {breach: report.count(breach) for breach in Breach}
     output.record(
         {
+            "endpoint": endpoint,
             "seed": report.seed,
             "events": report.events,
             "handled": report.handled,

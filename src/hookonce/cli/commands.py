@@ -1,36 +1,56 @@
-"""The command group, and the small commands."""
+"""The command group, and the smallest command."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
-from http import HTTPStatus
+from importlib import import_module
 
 import click
-import httpx2
 
 from hookonce import __version__
 from hookonce.verification.loggers import printable
 from hookonce.verification.secrets import new_secret
 
-from .chaos import chaos
-from .dead import dead
-from .demo import demo
-from .doctor import doctor
-from .emulate import emulate
-from .inbox import inbox
-from .output import LAYOUT, Output, system_fault
-from .send import send
-from .serve import DEFAULT_PORT, serve
-from .verify import explain, verify
-from .worker import worker
+from .output import LAYOUT, system_fault
+from .statuses import CannotBegin, Status
 
 __all__ = ["cli"]
+
+# Imported when they are called: one command does not wait for the parts of all others.
+_MODULES = {
+    "chaos": "chaos",
+    "dead": "dead",
+    "demo": "demo",
+    "doctor": "doctor",
+    "emulate": "emulate",
+    "endpoints": "endpoints",
+    "explain": "verify",
+    "guide": "guide",
+    "health": "health",
+    "inbox": "inbox",
+    "ledger": "ledger",
+    "reconcile": "reconcile",
+    "send": "send",
+    "serve": "serve",
+    "verify": "verify",
+    "worker": "worker",
+}
 
 
 class _Commands(click.Group):
     """Ends in one line where the system refuses something, and shows no text as it came."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_MODULES])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f".{_MODULES[cmd_name]}", __package__)
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -39,6 +59,8 @@ class _Commands(click.Group):
             # Final, for it is not meant to change; but there is no other place for all of them.
             error.message = printable(error.message, keep=LAYOUT)  # type: ignore[misc]
             raise
+        except KeyboardInterrupt:
+            raise SystemExit(Status.INTERRUPTED) from None
         except (OSError, ExceptionGroup) as error:
             refused = _refused(error)
             if refused is None:
@@ -46,7 +68,7 @@ class _Commands(click.Group):
             if refused.errno == errno.EPIPE:  # nobody reads any more, which click knows how to end
                 raise refused from None
             _forget_output()
-            raise click.ClickException(printable(system_fault(refused), keep=LAYOUT)) from error
+            raise CannotBegin(printable(system_fault(refused), keep=LAYOUT)) from error
 
 
 def _refused(error: Exception) -> OSError | None:
@@ -81,26 +103,3 @@ def cli() -> None:
 def secret() -> None:
     """Print a new signing secret (whsec_…)."""
     click.echo(new_secret())
-
-
-@cli.command()
-@click.argument("url", required=False)
-def health(url: str | None) -> None:
-    """Ask a running server for its health; exit 0 if it is well.
-
-    URL is http://127.0.0.1:$PORT/livez by default, with port 8000 where PORT is not set. Made for a
-    container's HEALTHCHECK.
-    """
-    url = url or f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/livez"
-    try:
-        # A proxy in the environment is for the way out of the machine.
-        response = httpx2.get(url, timeout=3.0, trust_env=False)
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise click.ClickException(f"{url} does not answer: {error}") from error
-    Output(as_json=False).say(response.text)
-    if response.status_code != HTTPStatus.OK:
-        raise SystemExit(1)
-
-
-for command in (chaos, dead, demo, doctor, emulate, explain, inbox, send, serve, verify, worker):
-    cli.add_command(command)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import click
@@ -14,20 +15,24 @@ from hookonce import Receiver
 from hookonce.delivery.outcome import Reason
 from hookonce.errors import PayloadError, StoreError
 from hookonce.stores.contract import InboxStore
-from hookonce.stores.values import DeadLetter, DeliveryKey, delivery_key
+from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted
-from .loading import load_receiver
+from .loading import factory_option, load_receivers
 from .output import Output, json_option
-from .records import list_options, print_event, show_options, time_text
+from .records import chosen, is_wanted, list_options, print_event, show_options, time_text
+from .statuses import CannotBegin, Nothing, Status
 from .stores import (
     NOT_FOUND,
     PAGE,
+    STORE_HELP,
     Page,
     check_selection,
     conclude,
     endpoint_option,
     for_each,
+    keys_of,
+    one_of,
     only,
     pages_of_letters,
     print_result,
@@ -54,44 +59,64 @@ _NOTHING = "no dead letters"
 _MANY = 20
 
 
-@click.group()
+@click.group(epilog=STORE_HELP)
 def dead() -> None:
-    """Look at dead letters, run them again, or discard them.
-
-    STORE_URL is what the receiver has as its store, for example sqlite:///hookonce.db or
-    redis://localhost:6379/0. Where it has a password in it, put it into the environment variable
-    HOOKONCE_STORE, or into a file named by --store-file, and leave it out: every user of the
-    machine sees arguments.
-    """
+    """Look at dead letters, run them again, or discard them."""
 
 
 @dead.command("list")
 @list_options
+@click.option(
+    "--reason",
+    type=click.Choice([str(reason) for reason in DeadReason]),
+    help="Only those given up for this reason.",
+)
 def list_letters(
-    store_url: str, endpoint: str | None, event_type: str | None, limit: int, *, as_json: bool
+    store_url: str,
+    endpoint: str | None,
+    event_type: str | None,
+    since: float | None,
+    handler: str | None,
+    reason: str | None,
+    limit: int,
+    *,
+    every: bool,
+    as_json: bool,
 ) -> None:
-    """List dead letters, oldest first."""
-    letters = with_store(
+    """List dead letters, oldest first; --since goes by when they were given up."""
+    found = with_store(
         store_url,
-        lambda store: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=limit),
+        lambda store: chosen(
+            lambda n: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=n),
+            lambda letter: (
+                is_wanted(letter, letter.buried_at, since, handler)
+                and reason in {None, str(letter.reason)}
+            ),
+            None if every else limit,
+        ),
     )
-    Output(as_json=as_json).table([_record(one) for one in letters], _COLUMNS, _NOTHING)
+    Output(as_json=as_json).table([_record(one) for one in found.events], _COLUMNS, _NOTHING)
+    found.say_more()
 
 
 @dead.command()
 @show_options
 def show(
-    store_url: str, event_ids: tuple[str, ...], endpoint: str, *, raw: bool, as_json: bool
+    store_url: str, event_ids: tuple[str, ...], endpoint: str | None, *, raw: bool, as_json: bool
 ) -> None:
     """Show one dead letter with its attempts and its body.
 
     Bytes that are no text are shown as escapes; --raw gives them as they came.
     """
     event_id = only(event_ids)
-    key = delivery_key(endpoint, event_id)
-    letter = with_store(store_url, lambda store: store.dead_letter(key))
-    if letter is None:
-        raise click.ClickException(f"there is no dead letter {event_id!r} at {endpoint!r}")
+
+    async def found(store: InboxStore) -> DeadLetter | None:
+        key = await one_of(event_id, endpoint, "dead letter", lambda n: store.dead_letters(limit=n))
+        return await store.dead_letter(key)
+
+    letter = with_store(store_url, found)
+    if letter is None:  # somebody has taken it away meanwhile
+        raise Nothing(f"{event_id!r} is no dead letter any more")
     print_event(letter, _record(letter), raw=raw, as_json=as_json)
 
 
@@ -99,14 +124,18 @@ def show(
 @store_argument("[ID]...")
 @click.option("--all", "every", is_flag=True, help="Discard every dead letter of the endpoint.")
 @click.option("--type", "event_type", help="Discard those of this event type.")
-@endpoint_option
+@click.option(
+    "--endpoint",
+    help="Only at this endpoint. Ids are looked for at all without it; --all and --type, which are"
+    " for good, go for the default endpoint.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before --all or --type.")
 @json_option
 def discard(
     store_url: str,
     event_ids: tuple[str, ...],
     event_type: str | None,
-    endpoint: str,
+    endpoint: str | None,
     *,
     every: bool,
     yes: bool,
@@ -117,6 +146,8 @@ def discard(
     Exits 0 if every one that was named by its id was there.
     """
     check_selection(event_ids, event_type, every=every)
+    if not event_ids:
+        endpoint = endpoint or "default"
     if not (event_ids or yes):
         _confirm(store_url, endpoint, event_type)
     output = Output(as_json=as_json)
@@ -125,28 +156,20 @@ def discard(
         async def discarded(key: DeliveryKey) -> str:
             return "discarded" if await store.discard(key) else NOT_FOUND
 
+        if event_ids:
+            keys = await keys_of(event_ids, endpoint, lambda n: store.dead_letters(limit=n))
+            return await for_each(keys, discarded, output)
         results = set()
-        async for page in _pages(
-            event_ids,
-            lambda n: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=n),
+        async for page in pages_of_letters(
+            lambda n: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=n)
         ):
-            results |= await for_each(page.ids, endpoint, discarded, output)
+            results |= await for_each(page.keys, discarded, output)
         return results
 
     conclude(with_store(store_url, discard_all), event_ids, _NOTHING, output)
 
 
-def _pages(
-    event_ids: tuple[str, ...], listing: Callable[[int], Awaitable[Sequence[DeadLetter]]]
-) -> AsyncIterator[Page]:
-    return _one_page(event_ids) if event_ids else pages_of_letters(listing)
-
-
-async def _one_page(event_ids: tuple[str, ...]) -> AsyncIterator[Page]:
-    yield Page(event_ids, is_last=True)
-
-
-def _confirm(store_url: str, endpoint: str, event_type: str | None) -> None:
+def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> None:
     """Ask a person whether the bytes of so many events may be lost for good."""
     if not sys.stdin.isatty():
         raise click.UsageError("this discards for good, and nobody can be asked here: add --yes")
@@ -165,80 +188,111 @@ def _confirm(store_url: str, endpoint: str, event_type: str | None) -> None:
 @dead.command()
 @click.argument("receiver", metavar="MODULE:RECEIVER")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Replay every dead letter of the receiver.")
+@click.option("--all", "every", is_flag=True, help="Replay every dead letter of the receivers.")
 @click.option("--type", "event_type", help="Replay those of this event type.")
+@endpoint_option
+@factory_option
 @json_option
 def replay(
     receiver: str,
     event_ids: tuple[str, ...],
     event_type: str | None,
+    endpoint: str | None,
     *,
     every: bool,
+    factory: bool,
     as_json: bool,
 ) -> None:
     """Run the handlers of MODULE:RECEIVER on dead letters again.
 
+    Where several receivers are named, by MODULE:APP or MODULE:RECEIVERS, each replays its own.
     Handlers that have succeeded before are left out. Exits 0 if every event is handled now.
     Ctrl-C loses nothing: what is not handled stays a dead letter.
     """
     check_selection(event_ids, event_type, every=every)
-    target = load_receiver(receiver)
-    pages = _pages(event_ids, lambda n: target.dead.list(event_type=event_type, limit=n))
-    replaying = _Replaying(target, Output(as_json=as_json))
-    with terminated_as_interrupted():
+    targets = load_receivers(receiver, factory=factory)
+    chosen = [one for one in targets if endpoint in {None, one.endpoint}]
+    if not chosen:
+        known = ", ".join(one.endpoint for one in targets)
+        raise CannotBegin(f"{receiver} has no endpoint {endpoint!r}; it has {known}")
+    output = Output(as_json=as_json)
+    replaying = _Replaying(output)
+    with terminated_as_interrupted(), output.alone():
         try:
-            run(replaying.replay(pages))
+            run(replaying.replay(chosen, event_ids, event_type))
         finally:
             end_with_its_threads("their events stay dead letters")
     if replaying.failed:
-        raise SystemExit(1)
+        raise SystemExit(Status.FOUND)
 
 
 class _Replaying:
     """Replays one letter after the other, and counts what became of them."""
 
-    def __init__(self, receiver: Receiver, output: Output) -> None:
-        self._receiver = receiver
+    def __init__(self, output: Output) -> None:
         self._output = output
         self.handled = 0
         self.failed = 0
 
-    async def replay(self, pages: AsyncIterator[Page]) -> None:
-        """Replay all pages; where that is broken off, say how far it came."""
+    async def replay(
+        self, receivers: Sequence[Receiver], event_ids: Sequence[str], event_type: str | None
+    ) -> None:
+        """Replay what was chosen; where that is broken off, say how far it came."""
+        left = list(event_ids)
         try:
-            # Not `async with receiver`, which would also work on its inbox.
-            async with self._receiver.opened():
-                await self._replay_pages(pages)
+            for receiver in receivers:
+                # Not `async with receiver`, which would also work on its inbox.
+                async with receiver.opened():
+                    if event_ids:
+                        left = await self._replay_named(receiver, left, receivers[-1])
+                    else:
+                        await self._replay_pages(
+                            receiver,
+                            pages_of_letters(partial(_listed, receiver, event_type=event_type)),
+                        )
         except (asyncio.CancelledError, StoreError):
             click.echo(f"stopped: {self._summary()}; the rest stays as it was", err=True)
             raise
         if self._done == 0:
             self._output.say(_NOTHING)
 
-    async def _replay_pages(self, pages: AsyncIterator[Page]) -> None:
+    async def _replay_named(
+        self, receiver: Receiver, event_ids: Sequence[str], last: Receiver
+    ) -> list[str]:
+        """Replay those of these events that are dead letters here; return the others."""
+        elsewhere = []
+        for event_id in event_ids:
+            if receiver is last or await receiver.dead.show(event_id) is not None:
+                await self._replay_one(receiver, event_id, quietly=False)
+            else:
+                elsewhere.append(event_id)
+        return elsewhere
+
+    async def _replay_pages(self, receiver: Receiver, pages: AsyncIterator[Page]) -> None:
         with ExitStack() as stack:
-            move = None
+            move, before = None, self._done
             async for page in pages:
-                total = self._done + len(page.ids) if page.is_last else None
-                if self._done == 0 and len(page.ids) > _MANY:
+                total = self._done - before + len(page.ids) if page.is_last else None
+                if self._done == before and len(page.ids) > _MANY:
                     move = stack.enter_context(self._output.progress("replaying"))
                 for event_id in page.ids:
-                    await self._replay_one(event_id, quietly=move is not None)
+                    await self._replay_one(receiver, event_id, quietly=move is not None)
                     if move is not None:
-                        move(self._done, total)
+                        move(self._done - before, total)
         if move is not None:
             self._output.say(self._summary())
 
-    async def _replay_one(self, event_id: str, *, quietly: bool) -> None:
+    async def _replay_one(self, receiver: Receiver, event_id: str, *, quietly: bool) -> None:
         try:
-            result: str = (await self._receiver.dead.replay(event_id)).reason
+            result: str = (await receiver.dead.replay(event_id)).reason
         except (LookupError, PayloadError) as error:
             result = str(error)
         succeeded = result in {Reason.HANDLED, Reason.DUPLICATE}
         self.handled += succeeded
         self.failed += not succeeded
         if not (succeeded and quietly):
-            print_result(event_id, result, self._output, "green" if succeeded else "red")
+            key = delivery_key(receiver.endpoint, event_id)
+            print_result(key, result, self._output, "green" if succeeded else "red")
 
     @property
     def _done(self) -> int:
@@ -246,6 +300,12 @@ class _Replaying:
 
     def _summary(self) -> str:
         return f"{self.handled} handled, {self.failed} failed"
+
+
+async def _listed(
+    receiver: Receiver, limit: int, *, event_type: str | None
+) -> Sequence[DeadLetter]:
+    return await receiver.dead.list(event_type=event_type, limit=limit)
 
 
 def _record(letter: DeadLetter) -> dict[str, Any]:

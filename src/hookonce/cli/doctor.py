@@ -15,15 +15,25 @@ from urllib.parse import urlsplit
 import click
 
 from hookonce import Receiver
-from hookonce.doctor import Finding, Level, Subject, examine, examine_site, subjects_in
+from hookonce.doctor import (
+    Finding,
+    Level,
+    Subject,
+    endpoint_findings,
+    examine,
+    examine_site,
+    router_findings,
+    subjects_in,
+)
 from hookonce.doctor.failures import told
 from hookonce.doctor.findings import fault
 from hookonce.emulator.over_http import OverHttp
 from hookonce.errors import SecretError
 
 from .ending import end_with_its_threads
-from .loading import import_named
+from .loading import factory_option, import_named, made_by, receivers_of
 from .output import Output, json_option
+from .statuses import Status
 
 __all__ = ["doctor"]
 
@@ -38,8 +48,9 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
 @click.option(
     "--url", help="Where it is served: also deliver tests there, three requests at the most."
 )
+@factory_option
 @json_option
-def doctor(target: str, url: str | None, *, as_json: bool) -> None:
+def doctor(target: str, url: str | None, *, factory: bool, as_json: bool) -> None:
     """Look for what is wrong with MODULE:RECEIVER, and name the fix of each fault.
 
     Name the application that has the receiver, MODULE:APP, to have its lifespan, middleware and
@@ -59,15 +70,17 @@ def doctor(target: str, url: str | None, *, as_json: bool) -> None:
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # findings say it
     # What an application prints is not the report.
     with contextlib.redirect_stdout(sys.stderr):
-        subjects = _load(target, url)
+        subjects = _load(target, url, factory=factory)
         if isinstance(subjects, Finding):
             found = [("", [subjects])]
         else:
             found = asyncio.run(_examine(subjects, url, host))
+            found[0][1].extend(endpoint_findings(subjects))
+            found[0][1].extend(router_findings(target.partition(":")[0]))
     counts = _show(found, output)
     if counts[Level.FAULT]:
         end_with_its_threads("what ran was a test")
-        raise SystemExit(1)
+        raise SystemExit(Status.FOUND)
 
 
 def _host_of(url: str | None) -> str:
@@ -84,11 +97,13 @@ def _host_of(url: str | None) -> str:
     return parts.netloc
 
 
-def _load(target: str, url: str | None) -> tuple[Subject, ...] | Finding:
+def _load(target: str, url: str | None, *, factory: bool) -> tuple[Subject, ...] | Finding:
     """Return the receivers that ``MODULE:NAME`` names or has, or why it cannot be imported."""
     module_name, _, attribute = target.partition(":")
     try:
         named = import_named(target)
+        if factory:
+            named = made_by(named, attribute)
     except LookupError as error:
         raise click.UsageError(str(error.args[0])) from None
     except ModuleNotFoundError as error:
@@ -98,8 +113,11 @@ def _load(target: str, url: str | None) -> tuple[Subject, ...] | Finding:
     if isinstance(named, Receiver):
         return (Subject(named, named, "/webhooks"),)
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
-        raise click.UsageError(f"{attribute!r} makes an application; name one that is made")
-    subjects = subjects_in(named) if callable(named) else ()
+        raise click.UsageError(f"{attribute!r} is a function; call it with --factory")
+    if callable(named):
+        subjects = subjects_in(named)
+    else:
+        subjects = tuple(Subject(one, one, path) for path, one in receivers_of(named).items())
     if not subjects:
         raise click.UsageError(
             f"{attribute!r} in {module_name} is no receiver, and none is found in it; name the"

@@ -11,13 +11,14 @@ from pathlib import Path
 import click
 import httpx2
 
-from hookonce.emulator import FLOWS, Chaos, Disturbance, EmulatedService
+from hookonce.emulator import FLOWS, Chaos, Disturbance, EmulatedService, WorkspaceData
 from hookonce.emulator.rules import SUBSCRIBABLE
 
 from .attempts import Tally, print_report
 from .emulation import Emitter, Run, emit_all
 from .loading import load_secrets, secrets_option
-from .output import Output, json_option
+from .output import Output, json_option, system_fault
+from .statuses import CannotBegin, Status
 
 __all__ = ["emulate"]
 
@@ -79,7 +80,20 @@ _HIGHEST_SPEED = 100_000
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Serve the API for webhooks too, on this loopback port (0 for a free one), until Ctrl-C.",
+    help="Serve the API too, on this loopback port (0 for a free one), until Ctrl-C.",
+)
+@click.option(
+    "--data",
+    "described",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Start from the workspace that this YAML or JSON file describes.",
+)
+@click.option(
+    "--no-events",
+    "is_quiet",
+    is_flag=True,
+    help="Make no events up: send what calls of the API lead to, and no more.",
 )
 @secrets_option
 @json_option
@@ -93,8 +107,10 @@ def emulate(
     chaos_rate: float,
     seed: int | None,
     port: int | None,
+    described: Path | None,
     secrets_file: Path | None,
     *,
+    is_quiet: bool,
     rotate: bool,
     as_json: bool,
 ) -> None:
@@ -106,11 +122,14 @@ def emulate(
     arrive. The same seed draws the same events and the same chaos; only ids are always new, so that
     a receiver does not know them yet.
 
+    With --port it is the whole service: channels, posts that go out, media, comments, webhooks. It
+    prints a key, and three lines to try. --data starts from a workspace of your own.
+
     Unlike the real service, which delivers to public https addresses alone, it also delivers to
     http and loopback addresses, and with --port registers them.
 
-    Ends when every delivery has succeeded or been given up, or at Ctrl-C. Exits 0 only if all sent
-    events were delivered, and nothing forged was accepted.
+    Ends when every delivery has succeeded or been given up and every scheduled post is out, or at
+    Ctrl-C. Exits 0 only if all sent events were delivered, and nothing forged was accepted.
 
     For example: hookonce emulate --to http://127.0.0.1:8000/webhooks --chaos 0.3 --speed 1000
     """
@@ -118,6 +137,8 @@ def emulate(
         raise click.UsageError("--type chooses among single events; a --flow has its own")
     if url is None and port is None:
         raise click.UsageError("name a receiver with --to, or let one register with --port")
+    if is_quiet and port is None:
+        raise click.UsageError("--no-events leaves nothing to do but to serve the API; add --port")
     if rotate and not (secrets_file and chaos_rate and port is None):
         raise click.UsageError(
             "--rotate needs --chaos, and --secrets-file for the new secrets; it excludes --port"
@@ -129,30 +150,46 @@ def emulate(
     kinds = frozenset(Disturbance) - (frozenset() if rotate else {Disturbance.ROTATION})
     chaos = Chaos(chaos_rate, kinds)
     run = Run(output, tally, secrets_file)
+    data = None if described is None else _loaded(described)
     try:
         service = EmulatedService(
             url if url is None else _checked(url),
             # The newest, which the service signs with; an endpoint of the API gets one of its own.
             secret=None if url is None else load_secrets(secrets_file)[0],
+            data=data,
             speed=speed,
             chaos=chaos,
             seed=seed,
             on_attempt=run.note,
+            on_event=tally.count_event,
             on_rotation=run.put_secret if rotate else None,
         )
     except ValueError as error:
-        raise click.ClickException(str(error)) from None
-    moments = chaos.moments(service.seed, events or sys.maxsize, rate)
-    emitter = Emitter(service, moments, tally, waits=port is not None)
+        raise CannotBegin(str(error)) from None
+    count = 0 if is_quiet else events or sys.maxsize
+    moments = chaos.moments(service.seed, count, rate)
+    emitter = Emitter(service, moments, waits=port is not None)
     emitting = partial(emit_all, emitter, service.seed, flow=flow, types=types)
+    many = f"{events} events" if events else "events without end"
     output.say(
-        f"{f'{events} events' if events else 'events without end'}, {rate:g} a second, to"
+        f"{'what the API leads to' if is_quiet else f'{many}, {rate:g} a second'}, to"
         f" {url or 'whoever registers'}; speed {speed:g}, chaos {chaos_rate:g}, seed {service.seed}"
     )
-    asyncio.run(run.go(service, emitting, port))
+    key = data.keys[0].key.get_secret_value() if data and data.keys else None
+    asyncio.run(run.go(service, emitting, port, key))
     waiting = len(service.deliveries(status="pending"))
     if not print_report(tally, waiting, service.endpoints, service.seed, output):
-        raise SystemExit(1)
+        raise SystemExit(Status.FOUND)
+
+
+def _loaded(path: Path) -> WorkspaceData:
+    """Return what a file describes, or end with what is wrong with it."""
+    try:
+        return WorkspaceData.load(path)
+    except OSError as error:
+        raise CannotBegin(system_fault(error)) from None
+    except (ValueError, ImportError) as error:
+        raise CannotBegin(f"{path} describes no workspace: {error}") from None
 
 
 def _checked(url: str) -> str:
@@ -160,5 +197,5 @@ def _checked(url: str) -> str:
     try:
         httpx2.URL(url)
     except httpx2.InvalidURL as error:
-        raise click.ClickException(f"{url!r} is no URL to deliver to: {error}") from None
+        raise CannotBegin(f"{url!r} is no URL to deliver to: {error}") from None
     return url

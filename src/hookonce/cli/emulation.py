@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
+from shlex import quote
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-import click
 from pydantic import JsonValue
 
 from hookonce import Event
 from hookonce.emulator import FLOWS, Attempt, EmulatedService, EndpointStatus, EventGenerator
-from hookonce.resources import WebhookEndpoint
+from hookonce.resources import Channel
 from hookonce.testing.samples import new_event_id
 
 from .attempts import HEADING, Tally, print_attempt
 from .ending import ended_by_signals
 from .output import Output
 from .serve import serving
+from .statuses import CannotBegin
 
 __all__ = ["Emitter", "Run", "emit_all"]
 
@@ -40,19 +42,20 @@ class Emitter:
     Args:
         service: what emits.
         moments: when, in seconds from the first.
-        tally: where events are counted.
         waits: whether an endpoint may still come that is there to be delivered to.
 
     """
 
-    def __init__(
-        self, service: EmulatedService, moments: Iterator[float], tally: Tally, *, waits: bool
-    ) -> None:
+    def __init__(self, service: EmulatedService, moments: Iterator[float], *, waits: bool) -> None:
         self._service = service
         self._moments = moments
-        self._tally = tally
         self._waits = waits
         self._started: float | None = None
+
+    @property
+    def channels(self) -> list[Channel]:
+        """The channels that events are about."""
+        return [row.shown for row in self._service.workspace.channels.values()]
 
     async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
         """Emit an event when it is time for it; ``_Over`` when there is no time, or nobody left."""
@@ -64,18 +67,16 @@ class Emitter:
             self._started = loop.time()
         await asyncio.sleep(self._started + moment - loop.time())
         due = loop.time()
-        while not (listening := self._listening()):
+        while not self._is_heard():
             if not self._waits:
                 raise _Over
             await asyncio.sleep(_LOOK_SECONDS)
             self._started += loop.time() - due  # what follows is that much later too
             due = loop.time()
-        self._tally.sent += 1
-        self._tally.deliveries += sum(event in endpoint.events for endpoint in listening)
         return await self._service.emit(event, data=data, event_id=new_event_id())
 
-    def _listening(self) -> list[WebhookEndpoint]:
-        return [one for one in self._service.endpoints if one.status == EndpointStatus.ACTIVE]
+    def _is_heard(self) -> bool:
+        return any(one.status == EndpointStatus.ACTIVE for one in self._service.endpoints)
 
 
 async def emit_all(
@@ -90,7 +91,7 @@ async def emit_all(
         types: the types to choose from; by default all, some more often than others.
 
     """
-    generator = EventGenerator(seed)
+    generator = EventGenerator(seed, channels=emitter.channels)
     random = Random(f"{seed}:types")  # noqa: S311 - what is made up is no secret
     with suppress(_Over):
         while True:
@@ -138,19 +139,35 @@ class Run:
             kept = [line for line in lines if line.strip() not in outdated]
             _replace(path, "".join(f"{line}\n" for line in [secret, *kept]))
         except OSError as error:
-            self._fail(click.ClickException(f"cannot write {path}: {error.strerror}"))
+            self._fail(CannotBegin(f"cannot write {path}: {error.strerror}"))
 
     async def go(
-        self, service: EmulatedService, emitting: Callable[[], Awaitable[None]], port: int | None
+        self,
+        service: EmulatedService,
+        emitting: Callable[[], Awaitable[None]],
+        port: int | None,
+        key: str | None = None,
     ) -> None:
-        """Emit, and return when all is settled, or at Ctrl-C; with an API, only at Ctrl-C."""
+        """Emit, and return when all is settled, or at Ctrl-C; with an API, only at Ctrl-C.
+
+        Args:
+            service: what emits.
+            emitting: emits until there is no more.
+            port: where its API is served, if it is.
+            key: one that is there already; by default a new one is made.
+
+        """
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(service)
             if port is not None:
                 base_url, _ = await stack.enter_async_context(serving(service.api, port))
-                key = service.new_key()
-                self._output.record({"api": base_url, "key": key}, f"API at {base_url}, key {key}")
+                key = key or service.new_key()
+                calls = _calls_to_try(service, base_url, key)
+                self._output.record(
+                    {"api": base_url, "key": key, "try": calls},
+                    "\n".join([f"API at {base_url}, key {key}", *calls]),
+                )
             self._output.say()
             self._output.say(HEADING, "bold")
             # After the server, which has handlers of its own for them.
@@ -181,6 +198,19 @@ class Run:
         # Raised in the middle of a delivery it would be lost.
         self._fault = error
         self._ended.set()
+
+
+def _calls_to_try(service: EmulatedService, base_url: str, key: str) -> list[str]:
+    """Return three commands for a shell: whose key it is, the channels, and a post to one."""
+    channels = [row.id for row in service.workspace.channels.values() if row.is_active]
+    curl = f"curl -H {quote(f'Authorization: Bearer {key}')}"
+    target = {"channelId": channels[0] if channels else "none is active"}
+    post = json.dumps({"caption": "Hello", "targets": [target], "mode": "now"})
+    return [
+        f"{curl} {base_url}/v1/me",
+        f"{curl} {base_url}/v1/channels",
+        f"{curl} -H 'content-type: application/json' -d {quote(post)} {base_url}/v1/posts",
+    ]
 
 
 def _replace(path: Path, text: str) -> None:

@@ -14,11 +14,14 @@ from typing import NoReturn
 import click
 
 from hookonce import Limits
-from hookonce.delivery.dispatch import THREAD_NAME_PREFIX
+from hookonce.delivery.calls import THREAD_NAME_PREFIX
+
+from .statuses import Status
 
 __all__ = [
     "end_seconds_of",
     "end_with_its_threads",
+    "ended_after_this",
     "ended_by_signals",
     "terminated_as_interrupted",
 ]
@@ -71,11 +74,52 @@ def ended_by_signals(end: Callable[[], object], *, at_once: bool = True) -> Iter
 
 
 @contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that what was begun is ended in order."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+def ended_after_this(what: str) -> Iterator[None]:
+    """Hold SIGTERM and Ctrl-C back while the block lasts, and end at its end if one came.
+
+    Args:
+        what: what the operator is told that the command waits for.
+
+    """
+    asked: list[int] = []
+
+    def take(number: int, _: FrameType | None) -> None:
+        if not asked:
+            os.write(2, f"ending after this: {what}\n".encode())
+        asked.append(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+    # What a shell has told a command in the background to ignore stays so.
+    before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, take)
     try:
         yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked:
+        raise SystemExit(_ENDED_BY_SIGNAL + asked[0])
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that what was begun is ended in order."""
+    is_terminated = False
+
+    def take(_: int, __: FrameType | None) -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, take)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_terminated:
+            raise SystemExit(Status.TERMINATED) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -95,7 +139,7 @@ def end_with_its_threads(what_follows: str = "their events will be retried") -> 
         thread.join(_IDLE_THREAD_SECONDS)
     if any(thread.is_alive() for thread in handlers):
         click.echo(f"ended while sync handlers were running; {what_follows}", err=True)
-        _end_now(1)
+        _end_now(Status.FOUND)
 
 
 def _end_now(status: int) -> NoReturn:

@@ -8,16 +8,20 @@ import click
 
 from hookonce.clock import system_clock
 from hookonce.stores.contract import InboxStore
-from hookonce.stores.values import DeliveryKey, Entry, StoreStats, delivery_key
+from hookonce.stores.values import DeliveryKey, Entry, StoreStats
 
 from .output import Output, json_option
-from .records import list_options, print_event, show_options, time_text
+from .records import chosen, is_wanted, list_options, print_event, show_options, time_text
+from .statuses import Nothing
 from .stores import (
     NOT_FOUND,
+    STORE_HELP,
     check_selection,
     conclude,
     endpoint_option,
     for_each,
+    keys_of,
+    one_of,
     only,
     store_argument,
     with_store,
@@ -37,15 +41,9 @@ _COLUMNS = {
 }
 
 
-@click.group()
+@click.group(epilog=STORE_HELP)
 def inbox() -> None:
-    """Look at what waits for workers, and hurry it on.
-
-    STORE_URL is what the receiver has as its store, for example sqlite:///hookonce.db or
-    redis://localhost:6379/0. Where it has a password in it, put it into the environment variable
-    HOOKONCE_STORE, or into a file named by --store-file, and leave it out: every user of the
-    machine sees arguments.
-    """
+    """Look at what waits for workers, and hurry it on."""
 
 
 @inbox.command()
@@ -89,40 +87,57 @@ def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
 @inbox.command("list")
 @list_options
 def list_entries(
-    store_url: str, endpoint: str | None, event_type: str | None, limit: int, *, as_json: bool
+    store_url: str,
+    endpoint: str | None,
+    event_type: str | None,
+    since: float | None,
+    handler: str | None,
+    limit: int,
+    *,
+    every: bool,
+    as_json: bool,
 ) -> None:
-    """List the events in the inbox, oldest first.
+    """List the events in the inbox, oldest first; --since goes by when they arrived.
 
     An event is ready, in flight, or waits until a later attempt is due.
     """
-    entries = with_store(
+    found = with_store(
         store_url,
-        lambda store: store.entries(endpoint=endpoint, event_type=event_type, limit=limit),
+        lambda store: chosen(
+            lambda n: store.entries(endpoint=endpoint, event_type=event_type, limit=n),
+            lambda entry: is_wanted(entry, entry.delivery.received_at, since, handler),
+            None if every else limit,
+        ),
     )
-    records = [_record(entry) for entry in entries]
+    records = [_record(entry) for entry in found.events]
     Output(as_json=as_json).table(records, _COLUMNS, "the inbox is empty")
+    found.say_more()
 
 
 @inbox.command()
 @show_options
 def show(
-    store_url: str, event_ids: tuple[str, ...], endpoint: str, *, raw: bool, as_json: bool
+    store_url: str, event_ids: tuple[str, ...], endpoint: str | None, *, raw: bool, as_json: bool
 ) -> None:
     """Show one event in the inbox with its failed attempts and its body.
 
     Bytes that are no text are shown as escapes; --raw gives them as they came.
     """
     event_id = only(event_ids)
-    key = delivery_key(endpoint, event_id)
-    entry = with_store(store_url, lambda store: store.entry(key))
-    if entry is None:
-        raise click.ClickException(f"{event_id!r} is not in the inbox of {endpoint!r}")
+
+    async def found(store: InboxStore) -> Entry | None:
+        key = await one_of(event_id, endpoint, "event", lambda n: store.entries(limit=n))
+        return await store.entry(key)
+
+    entry = with_store(store_url, found)
+    if entry is None:  # somebody has handled it meanwhile
+        raise Nothing(f"{event_id!r} is not in the inbox any more")
     print_event(entry, _record(entry), raw=raw, as_json=as_json)
 
 
 @inbox.command()
 @store_argument("[ID]...")
-@click.option("--all", "every", is_flag=True, help="Retry everything that waits at the endpoint.")
+@click.option("--all", "every", is_flag=True, help="Retry everything that waits.")
 @click.option("--type", "event_type", help="Retry what waits and is of this event type.")
 @endpoint_option
 @json_option
@@ -130,7 +145,7 @@ def retry(
     store_url: str,
     event_ids: tuple[str, ...],
     event_type: str | None,
-    endpoint: str,
+    endpoint: str | None,
     *,
     every: bool,
     as_json: bool,
@@ -148,17 +163,22 @@ def retry(
                 return "due now"
             return NOT_FOUND if await store.entry(key) is None else "in flight"
 
-        chosen = event_ids or await _waiting(store, endpoint, event_type)
-        return await for_each(chosen, endpoint, hastened, output)
+        if event_ids:
+            chosen = await keys_of(event_ids, endpoint, lambda n: store.entries(limit=n))
+        else:
+            chosen = await _waiting(store, endpoint, event_type)
+        return await for_each(chosen, hastened, output)
 
     results = with_store(store_url, retry_all)
     conclude(results, event_ids, "nothing waits for a later attempt", output)
 
 
-async def _waiting(store: InboxStore, endpoint: str, event_type: str | None) -> tuple[str, ...]:
+async def _waiting(
+    store: InboxStore, endpoint: str | None, event_type: str | None
+) -> list[DeliveryKey]:
     depth = (await store.stats(endpoint=endpoint)).depth
     entries = await store.entries(endpoint=endpoint, event_type=event_type, limit=max(1, depth))
-    return tuple(entry.delivery.event_id for entry in entries if _state(entry) == "waiting")
+    return [entry.delivery.key for entry in entries if _state(entry) == "waiting"]
 
 
 @inbox.command()

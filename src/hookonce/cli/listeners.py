@@ -6,9 +6,11 @@ import asyncio
 import socket
 from collections.abc import Sequence
 
-import click
+from .statuses import CannotBegin
 
-__all__ = ["bound", "url_of"]
+__all__ = ["DEFAULT_PORT", "bound", "url_of"]
+
+DEFAULT_PORT = 8000
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
@@ -29,9 +31,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
     try:
         return asyncio.run(bind())
     except OSError as error:
-        raise click.ClickException(
-            f"cannot listen on {host!r}, port {port}: {error.strerror}"
-        ) from error
+        raise CannotBegin(f"cannot listen on {host!r}, port {port}: {error.strerror}") from error
 
 
 def url_of(listeners: Sequence[socket.socket]) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from hookonce import Receiver
+from hookonce.doctor.search import subjects_in
 from hookonce.errors import SecretError
+from hookonce.rehearsal.places import own_frames
 from hookonce.verification.providers import (
     SECRETS_VARIABLE,
     EnvironmentSecrets,
@@ -22,14 +27,22 @@ from hookonce.verification.providers import (
 from hookonce.verification.secrets import new_secret, secret_lines
 
 from .output import system_fault
+from .statuses import CannotBegin
 
 __all__ = [
+    "Loaded",
+    "factory_option",
     "import_named",
+    "load",
     "load_receiver",
+    "load_receivers",
     "load_secrets",
+    "made_by",
+    "receivers_of",
     "secrets_option",
     "stand_in_secrets",
     "unchecked_secrets",
+    "user_frames",
 ]
 
 secrets_option = click.option(
@@ -44,7 +57,7 @@ def load_secrets(path: Path | None) -> tuple[str, ...]:
     try:
         return (EnvironmentSecrets() if path is None else FileSecrets(path)).current()
     except SecretError as error:
-        raise click.ClickException(str(error)) from None
+        raise CannotBegin(str(error)) from None
 
 
 def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
@@ -74,26 +87,110 @@ def stand_in_secrets() -> Iterator[None]:
             os.environ[SECRETS_VARIABLE] = before
 
 
-def load_receiver(name: str) -> Receiver:
-    """Return the receiver that ``MODULE:NAME`` names, or end with what is wrong."""
+factory_option = click.option(
+    "--factory",
+    is_flag=True,
+    help="MODULE:NAME is a function without arguments that makes the application, or the receiver.",
+)
+
+
+class Loaded(NamedTuple):
+    """What ``MODULE:NAME`` names.
+
+    Attributes:
+        named: the object itself; what it has made, with --factory.
+        receivers: the receivers that it is or has, by the path at which each answers in it.
+
+    """
+
+    named: object
+    receivers: Mapping[str, Receiver]
+
+
+def load_receiver(name: str, *, factory: bool = False) -> Receiver:
+    """Return the one receiver that ``MODULE:NAME`` names or has, or end with what is wrong."""
+    receivers = load_receivers(name, factory=factory)
+    if len(receivers) > 1:
+        endpoints = ", ".join(one.endpoint for one in receivers)
+        raise CannotBegin(
+            f"{name} has {len(receivers)} receivers, at the endpoints {endpoints}; name one of"
+            " them, MODULE:RECEIVER"
+        )
+    return receivers[0]
+
+
+def load_receivers(name: str, *, factory: bool = False) -> tuple[Receiver, ...]:
+    """Return the receivers that ``MODULE:NAME`` names or has, or end with what is wrong."""
+    return tuple(load(name, factory=factory).receivers.values())
+
+
+def load(name: str, *, factory: bool = False) -> Loaded:
+    """Return what ``MODULE:NAME`` names with its receivers, or end with what is wrong.
+
+    It is a receiver, a mapping or sequence of receivers, or an application they are mounted in;
+    ``MODULE:receivers.acme`` is an attribute of that object, or a key.
+    """
+    module_name, _, attribute = name.partition(":")
     try:
-        receiver = import_named(name)
+        named = import_named(name)
+        if factory:
+            named = made_by(named, attribute)
     except LookupError as error:
-        raise click.ClickException(str(error.args[0])) from None
+        raise CannotBegin(str(error.args[0])) from None
     except SecretError as error:
-        raise click.ClickException(f"{name.partition(':')[0]} cannot start: {error}") from None
+        raise CannotBegin(f"{module_name} cannot start: {error}") from None
     except OSError as error:
-        module_name = name.partition(":")[0]
-        raise click.ClickException(
+        raise CannotBegin(
             f"{module_name} cannot start: {system_fault(error)}; python -c 'import {module_name}'"
             " shows where it comes from"
         ) from error
-    if isinstance(receiver, Receiver):
-        return receiver
-    module_name, _, attribute = name.partition(":")
-    raise click.ClickException(
-        f"{attribute!r} in {module_name} is of the type {type(receiver).__name__}, not Receiver"
-    )
+    except (click.ClickException, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise CannotBegin(
+            f"{module_name} has ended itself while it was imported: sys.exit({error.code!r})"
+        ) from None
+    except BaseException as error:
+        raise CannotBegin(f"{module_name} cannot start\n{user_frames(error)}") from error
+    if not factory and inspect.isfunction(named) and not inspect.signature(named).parameters:
+        raise CannotBegin(f"{attribute!r} in {module_name} is a function; call it with --factory")
+    receivers = receivers_of(named)
+    if not receivers:
+        raise CannotBegin(
+            f"{attribute!r} in {module_name} is of the type {type(named).__name__}, not Receiver,"
+            " and none is found in it"
+        )
+    return Loaded(named, receivers)
+
+
+def made_by(function: object, attribute: str) -> object:
+    """Return what a factory makes."""
+    if not callable(function):
+        raise LookupError(f"{attribute!r} is no function, so leave out --factory")  # noqa: TRY004 - what is named is wrong
+    made = function()
+    if inspect.iscoroutine(made):
+        made.close()
+        raise LookupError(f"{attribute!r} is async; a factory is a plain function")
+    return made
+
+
+def receivers_of(named: object) -> dict[str, Receiver]:
+    """Return the receivers that something is or has, by their paths."""
+    if isinstance(named, Receiver):
+        return {"": named}
+    if isinstance(named, Mapping | list | tuple):
+        values = named.values() if isinstance(named, Mapping) else named
+        if all(isinstance(one, Receiver) for one in values):
+            return {f"/webhooks/{one.endpoint}": one for one in values}
+        return {}
+    found = subjects_in(named) if callable(named) else ()
+    return {subject.path: subject.receiver for subject in found}
+
+
+def user_frames(error: BaseException) -> str:
+    """Return a traceback with the user's own frames alone, and what was raised."""
+    lines = [*traceback.format_list(own_frames(error)), *traceback.format_exception_only(error)]
+    return "".join(lines).rstrip()
 
 
 def import_named(name: str) -> object:
@@ -107,7 +204,7 @@ def import_named(name: str) -> object:
 
     """
     module_name, colon, attribute = name.partition(":")
-    if not (all(module_name.split(".")) and colon and attribute):
+    if not (all(module_name.split(".")) and colon and all(attribute.split("."))):
         raise LookupError(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
@@ -115,12 +212,17 @@ def import_named(name: str) -> object:
         if not sys.flags.safe_path and (folder := os.getcwd()) not in sys.path:
             sys.path.insert(0, folder)
     try:
-        module = import_module(module_name)
+        named: object = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise LookupError(f"there is no module {module_name!r} here") from None
-    named: object = getattr(module, attribute, None)
-    if named is None:
-        raise LookupError(f"there is no {attribute!r} in {module_name}")
+    place = module_name
+    for part in attribute.split("."):
+        inner = named.get(part) if isinstance(named, Mapping) else getattr(named, part, None)
+        if inner is None:
+            there = sorted(str(key) for key in named) if isinstance(named, Mapping) else []
+            known = f"; there is {', '.join(there)}" if there else ""
+            raise LookupError(f"there is no {part!r} in {place}{known}")
+        named, place = inner, f"{place}.{part}"
     return named

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from hookonce import Receiver
 from hookonce.http.app import Route
+
+from .statuses import CannotBegin
 
 __all__ = ["metrics_of", "metrics_option"]
 
@@ -16,8 +20,8 @@ metrics_option = click.option(
 )
 
 
-def metrics_of(receiver: Receiver, path: str) -> list[Route]:
-    """Watch the receiver and return the route of its metrics, or end with what is wrong.
+def metrics_of(receivers: Sequence[Receiver], path: str) -> list[Route]:
+    """Watch the receivers and return the route of their metrics, or end with what is wrong.
 
     ``path`` is where deliveries arrive.
     """
@@ -30,7 +34,9 @@ def metrics_of(receiver: Receiver, path: str) -> list[Route]:
             metrics_routes,
         )
     except ImportError as error:
-        raise click.ClickException(str(error)) from None
+        raise CannotBegin(str(error)) from None
     observer = PrometheusObserver()
-    receiver.observe(observer)
-    return metrics_routes(receiver, observer)
+    for receiver in receivers:
+        receiver.observe(observer)
+        observer.know(receiver)
+    return metrics_routes(receivers[0], observer)

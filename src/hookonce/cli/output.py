@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, redirect_stdout
+from typing import IO, Any
 
 import click
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,6 +24,9 @@ from rich.text import Text
 from hookonce.verification.loggers import printable
 
 __all__ = ["LAYOUT", "Output", "cut", "json_option", "one_line", "system_fault", "together"]
+
+# So much room a table needs for its last column: the error, as a rule.
+_LEAST_LAST = 16
 
 LAYOUT = "\n\t"
 """What goes out beside printable characters."""
@@ -54,12 +59,13 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
+        self._file: IO[str] | None = None
         self._console = _Console(highlight=False, soft_wrap=True)
 
     def record(self, record: Mapping[str, Any], line: str, style: str = "") -> None:
         """Print one record: as JSON, or as the line that says the same to a person."""
         if self._as_json:
-            _print_json(record)
+            self._print_json(record)
         else:
             self._print(line, style)
 
@@ -84,20 +90,51 @@ class Output:
             return
         if self._as_json:
             for record in records:
-                _print_json(record)
+                self._print_json(record)
             return
         if not self._console.is_terminal:
             for record in records:
                 click.echo("\t".join(one_line(record[name]) for name in columns))
             return
-        headings = (  # an id is there to be copied, so it stays in one piece
-            Column(heading, overflow="fold", no_wrap=name == "id")
+        rows = [{name: one_line(record[name]) for name in columns} for record in records]
+        widths = [max(len(row[name]) for row in rows) for name in columns]
+        if sum(widths[:-1]) + 2 * len(widths) + _LEAST_LAST > self._console.width:
+            self._stack(rows, columns)
+            return
+        headings = (  # only the last column may be broken, between words
+            Column(heading, overflow="fold", no_wrap=name != [*columns][-1])
             for name, heading in columns.items()
         )
         table = Table(*headings, box=None, pad_edge=False)
-        for record in records:
-            table.add_row(*(Text(one_line(record[name])) for name in columns))
+        for row in rows:
+            table.add_row(*(Text(value) for value in row.values()))
         self._console.print(table)
+
+    def _stack(self, rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> None:
+        """Print what is too wide for a table: for each event its place first, the rest below."""
+        first = next(iter(columns))
+        for row in rows:
+            head = [value for name in (first, "id", "type") if (value := row.get(name))]
+            self._console.print(Text("  ".join(head)), soft_wrap=False)
+            rest = Text()
+            for name, heading in columns.items():
+                if name not in {first, "id", "type"} and row[name]:
+                    rest.append(f"{heading} ", "bold").append(f"{row[name]}  ")
+            self._console.print(Padding(rest, (0, 0, 0, 4)), soft_wrap=False)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let nothing but records reach standard output: what handlers print goes to the other."""
+        if not self._as_json:
+            yield
+            return
+        own = sys.stdout
+        with redirect_stdout(sys.stderr):
+            self._file = own
+            try:
+                yield
+            finally:
+                self._file = None
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int | None], None] | None]:
@@ -115,6 +152,10 @@ class Output:
         ) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
+
+    def _print_json(self, record: Mapping[str, Any]) -> None:
+        # ASCII only: also a character that ends a line or moves the cursor stays in its string.
+        click.echo(json.dumps(record, default=str), file=self._file)
 
     def _print(self, line: str, style: str) -> None:
         self._console.print(Text(printable(line, keep=LAYOUT), style=style))
@@ -141,8 +182,3 @@ def system_fault(error: OSError) -> str:
     """Return what the system has refused, and of which file."""
     what = error.strerror or type(error).__name__
     return what if error.filename is None else f"{what}: {str(error.filename)!r}"
-
-
-def _print_json(record: Mapping[str, Any]) -> None:
-    # ASCII only: also a character that ends a line or moves the cursor stays within its string.
-    click.echo(json.dumps(record, default=str))

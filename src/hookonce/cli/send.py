@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,21 +14,32 @@ import click
 import httpx2
 from pydantic import JsonValue
 
+from hookonce.events import EVENT_CLASSES, UnknownEvent
 from hookonce.sender import ANSWER_SECONDS
 from hookonce.testing import signed_request
+from hookonce.testing.fields import Fields, fields_of
 from hookonce.testing.samples import event_body
+from hookonce.verification.loggers import printable
 
 from .loading import load_secrets, secrets_option
 from .output import Output, json_option
+from .statuses import Nothing, Status
 
 __all__ = ["send"]
+
+_LOOK_SECONDS = 0.1
 
 # A proxy in the environment is for the way out of the machine.
 _WITHOUT_PROXY = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
 
 
+def _types(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """Return the event types that a shell may complete a word to."""
+    return [name for name in EVENT_CLASSES if name.startswith(begun)]
+
+
 @click.command()
-@click.argument("event_type", metavar="TYPE")
+@click.argument("event_type", metavar="TYPE", shell_complete=_types)
 @click.option("--url", required=True, help="Where to deliver to.")
 @click.option(
     "--set",
@@ -35,6 +47,10 @@ _WITHOUT_PROXY = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::
     multiple=True,
     metavar="PATH=VALUE",
     help="Change a field of the sample, for example data.text=Hello; VALUE may be JSON.",
+)
+@click.option("--extra", is_flag=True, help="Let --set add fields that the type does not have.")
+@click.option(
+    "--any-type", is_flag=True, help="Send a type that is not known here, with an empty object."
 )
 @click.option(
     "--body",
@@ -58,6 +74,14 @@ _WITHOUT_PROXY = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::
 @click.option(
     "--skew", default=0.0, help="Sign as of so many seconds ago; negative for the future."
 )
+@click.option(
+    "--wait",
+    "wait_seconds",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Wait so many seconds for a server that still starts: one whose port is closed.",
+)
 @click.option("--tamper", is_flag=True, help="Change a byte after signing.")
 @secrets_option
 @json_option
@@ -70,7 +94,10 @@ def send(
     attempt: int,
     times: int,
     skew: float,
+    wait_seconds: float,
     *,
+    extra: bool,
+    any_type: bool,
     tamper: bool,
     secrets_file: Path | None,
     as_json: bool,
@@ -84,22 +111,27 @@ def send(
     secret = load_secrets(secrets_file)[0]  # the newest, which the sender keeps after a rotation
     if body_file is not None and changes:
         raise click.UsageError("--set changes the sample; with --body there is none")
+    if body_file is None and not any_type:
+        _check_type(event_type)
     output = Output(as_json=as_json)
     accepted = True
     with (
         _explained(f"cannot deliver to {url}"),
         httpx2.Client(timeout=ANSWER_SECONDS, mounts=_WITHOUT_PROXY) as client,
     ):
-        body = _sample(event_type, event_id, changes) if body_file is None else body_file.read()
+        body = (
+            _sample(event_type, event_id, changes, extra=extra)
+            if body_file is None
+            else body_file.read()
+        )
+        patience = _Patience(url, wait_seconds)
         for _ in range(times):
             request = signed_request(body, secret, message_id=event_id, attempt=attempt, skew=skew)
             if tamper:
                 request = request.tampered()
             event_id = request.headers["webhook-id"]  # every copy has it
             headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
-            started = time.perf_counter()
-            response = client.post(url, content=request.body, headers=headers)
-            milliseconds = (time.perf_counter() - started) * 1000
+            response, milliseconds = _posted(client, url, request.body, headers, patience)
             accepted = accepted and response.is_success
             output.record(
                 {
@@ -115,7 +147,54 @@ def send(
                 "green" if response.is_success else "red",
             )
     if not accepted:
-        raise SystemExit(1)
+        raise SystemExit(Status.FOUND)
+
+
+class _Patience:
+    """How long a server that still starts is waited for."""
+
+    def __init__(self, url: str, seconds: float) -> None:
+        self._url = url
+        self._end = time.monotonic() + seconds
+        self._has_said = False
+
+    def is_over(self) -> bool:
+        """Return whether to give up; else the time to the next attempt has passed."""
+        if time.monotonic() >= self._end:
+            return True
+        if not self._has_said:
+            self._has_said = True
+            click.echo(f"waiting for a server at {printable(self._url)}", err=True)
+        time.sleep(_LOOK_SECONDS)
+        return False
+
+
+def _posted(
+    client: httpx2.Client,
+    url: str,
+    body: bytes,
+    headers: list[tuple[bytes, bytes]],
+    patience: _Patience,
+) -> tuple[httpx2.Response, float]:
+    """Return the answer, and the milliseconds it took."""
+    while True:
+        started = time.perf_counter()
+        try:
+            response = client.post(url, content=body, headers=headers)
+        except httpx2.ConnectError as error:
+            if not _is_refused(error) or patience.is_over():
+                raise
+        else:
+            return response, (time.perf_counter() - started) * 1000
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Return whether nobody listened at the port."""
+    while error is not None:
+        if isinstance(error, ConnectionRefusedError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
@@ -124,24 +203,60 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        raise click.ClickException(f"{what}: {str(error) or type(error).__name__}") from error
+        raise Nothing(f"{what}: {str(error) or type(error).__name__}") from error
 
 
-def _sample(event_type: str, event_id: str | None, changes: tuple[str, ...]) -> bytes:
+def _check_type(event_type: str) -> None:
+    """End with the usage unless the type is one of the documented."""
+    if event_type in EVENT_CLASSES:
+        return
+    likely = get_close_matches(event_type.lower(), EVENT_CLASSES, n=1)
+    hint = f" (did you mean {likely[0]!r}?)" if likely else ""
+    raise click.UsageError(
+        f"{event_type!r} is no event type known here{hint}; --any-type sends it all the same"
+    )
+
+
+def _sample(
+    event_type: str, event_id: str | None, changes: tuple[str, ...], *, extra: bool
+) -> bytes:
     envelope: dict[str, JsonValue] = json.loads(event_body(event_type, event_id=event_id))
+    known = fields_of(EVENT_CLASSES.get(event_type, UnknownEvent))
     for change in changes:
         path, equals, text = change.partition("=")
         if not (path and equals):
             raise click.BadParameter(f"{change!r} is not of the form PATH=VALUE")
-        *parents, name = path.split(".")
         place: JsonValue = envelope
-        for parent in parents:
-            if isinstance(place, dict):
-                place = place.setdefault(parent, {})
-        if not isinstance(place, dict):
-            raise click.BadParameter(f"{path!r} leads through a value that is no object")
-        place[name] = _value(text)
+        fields: Fields | None = known
+        *parents, last = path.split(".")
+        for depth, name in enumerate([*parents, last]):
+            if not isinstance(place, dict):
+                raise click.BadParameter(f"{path!r} leads through a value that is no object")
+            wire = name
+            if fields is not None:
+                wire = _wire_name(fields, name, path.split(".")[:depth], place, extra=extra)
+                fields = fields.objects.get(wire)
+            if depth == len(parents):
+                place[wire] = _value(text)
+            else:
+                place = place.setdefault(wire, {})
     return _compact(envelope)
+
+
+def _wire_name(
+    fields: Fields,
+    name: str,
+    place: Sequence[str],
+    known: Mapping[str, JsonValue],
+    *,
+    extra: bool,
+) -> str:
+    if extra:
+        return fields.names.get(name, name)
+    try:
+        return fields.wire_name(name, place=place, known=known)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; --extra adds it all the same") from None
 
 
 def _value(text: str) -> JsonValue:

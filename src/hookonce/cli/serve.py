@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging.config
 import os
+import shlex
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -19,30 +20,29 @@ import uvicorn
 from hookonce import Receiver
 from hookonce.http.app import ASGIApp, Receive, Route, Scope, Send, application, elsewhere
 from hookonce.http.guard import respond
+from hookonce.http.health import HEALTH_PATHS
 from hookonce.stores.memory import MemoryStore
 
 from .collecting import collect_rarely
 from .connections import OVERLOADED, Connections, allow_files
 from .ending import end_seconds_of, end_with_its_threads
-from .listeners import bound, url_of
-from .loading import load_receiver
-from .logs import LOG_CONFIG
+from .listeners import DEFAULT_PORT, bound, url_of
+from .loading import factory_option, load
+from .logs import log_options, log_settings, start_logging
 from .metrics import metrics_of, metrics_option
+from .several import application_of
+from .statuses import CannotBegin, Status
 from .stores import run
 from .supervisor import supervised
 
 if TYPE_CHECKING:
     from hookonce.inspector import Inspector
 
-__all__ = ["DEFAULT_PORT", "INSPECTOR_PATH", "TOKEN_VARIABLE", "serve", "service_app", "serving"]
+__all__ = ["INSPECTOR_PATH", "TOKEN_VARIABLE", "serve", "service_app", "serving"]
 
-DEFAULT_PORT = 8000
 INSPECTOR_PATH = "/inspector"
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - where it is, not what it is
 _HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - the same
-
-# What uvicorn exits with when it could not start.
-_START_FAILED = 3
 
 # Longer than any answer takes; handlers are then drained by the receiver's lifespan.
 _SHUTDOWN_SECONDS = 30
@@ -115,6 +115,25 @@ def service_app(
     type=click.FloatRange(0, min_open=True),
     help="A connection that has not sent the whole head of a request is closed after these.",
 )
+@click.option(
+    "--proxy-headers/--no-proxy-headers",
+    default=True,
+    show_default=True,
+    help="Believe a proxy what it says of the client: one at an address of --forwarded-allow-ips.",
+)
+@click.option(
+    "--forwarded-allow-ips",
+    default="127.0.0.1,::1",
+    show_default=True,
+    envvar="FORWARDED_ALLOW_IPS",
+    show_envvar=True,
+    help="Addresses and networks of proxies, with commas between.",
+)
+@click.option(
+    "--reload", is_flag=True, help="For your desk: start anew whenever a Python file here changes."
+)
+@log_options
+@factory_option
 @metrics_option
 @click.option(
     "--workers",
@@ -135,8 +154,17 @@ def serve(
     idle_seconds: float,
     metrics: bool,
     workers: int,
+    proxy_headers: bool,
+    forwarded_allow_ips: str,
+    reload: bool,
+    log_level: str,
+    log_format: str,
+    factory: bool,
 ) -> None:
     """Serve MODULE:RECEIVER over HTTP, with /livez and /readyz beside it.
+
+    An application that has receivers, MODULE:APP, is served as it is, at its own paths; those of a
+    mapping, MODULE:RECEIVERS, answer at /webhooks/ENDPOINT each.
 
     With --workers several processes share port and store, which SQLite and Redis can be, and each
     works on an embedded inbox. Limits are those of one process; /readyz tells of the one that
@@ -148,32 +176,42 @@ def serve(
 
     For example: hookonce serve app.hooks:receiver --port 9000
     """
-    if not path.startswith("/"):
-        raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
-    if inspector_hosts and not with_inspector:
-        raise click.UsageError("--inspector-host is of no use without --inspector")
-    if with_inspector and f"{path}/".startswith(f"{INSPECTOR_PATH}/"):
-        raise click.BadParameter(f"{INSPECTOR_PATH} is where the inspector is")
+    _check_places(path, inspector_hosts, with_inspector=with_inspector)
+    if reload:
+        if workers > 1:
+            raise click.UsageError("--reload starts one process anew; leave out --workers")
+        _start_anew_at_changes()
+        return
+    start_logging(log_level, log_format)
     listeners, member = None, None
     if workers > 1:
         _check_shared(with_inspector=with_inspector, with_metrics=metrics)
-        logging.config.dictConfig(LOG_CONFIG)
         listeners = bound(host, port)
         member = supervised(workers, f"{receiver} running on {url_of(listeners)}", listeners)
-    target = load_receiver(receiver)
-    if member is not None and isinstance(target.store, MemoryStore):
-        raise click.ClickException(
+    loaded = load(receiver, factory=factory)
+    targets = tuple(loaded.receivers.values())
+    if member is not None and any(isinstance(one.store, MemoryStore) for one in targets):
+        raise CannotBegin(
             f"{receiver} has its store in memory, where no other process sees what was handled; for"
             " --workers give it sqlite:///file.db or redis://host"
         )
-    inspector = _inspector(target, inspector_hosts) if with_inspector else None
-    run(_open_once(target))  # says in one line what the server would print a traceback for
-    more = metrics_of(target, path) if metrics else ()
+    is_alone = isinstance(loaded.named, Receiver)
+    if with_inspector and len(targets) > 1:
+        raise click.UsageError("--inspector shows one receiver; name it, MODULE:RECEIVER")
+    inspector = _inspector(targets[0], inspector_hosts) if with_inspector else None
+    for one in targets:
+        run(_open_once(one))  # says in one line what the server would print a traceback for
+    more = metrics_of(targets, path) if metrics else []
     health_token = os.environ.get(_HEALTH_TOKEN_VARIABLE) or None
     try:
-        app = service_app(target, path, inspector, more, health_token=health_token)
+        if is_alone:
+            app = service_app(targets[0], path, inspector, more, health_token=health_token)
+        else:
+            app = application_of(loaded, more, health_token=health_token)
+            app = inspector.below(INSPECTOR_PATH, app) if inspector else app
     except ValueError as error:
-        raise click.ClickException(f"{_HEALTH_TOKEN_VARIABLE}: {error}") from None
+        raise CannotBegin(f"{_HEALTH_TOKEN_VARIABLE}: {error}") from None
+    target = targets[0]
     connections = Connections(max_connections, idle_seconds=idle_seconds, refuse=_refusing(target))
     config = uvicorn.Config(
         app,
@@ -182,23 +220,27 @@ def serve(
         http=connections.protocol(),
         ws="none",  # a WebSocket would be a connection that is not counted
         backlog=_BACKLOG,
-        log_config=LOG_CONFIG,
+        log_config=log_settings(log_level, log_format),
+        proxy_headers=proxy_headers,
+        forwarded_allow_ips=forwarded_allow_ips,
         timeout_keep_alive=ceil(idle_seconds),
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
     allow_files(max_connections + _BACKLOG)
     collect_rarely()
-    end_seconds = _SHUTDOWN_SECONDS + end_seconds_of(target.limits)
+    end_seconds = _SHUTDOWN_SECONDS + max(end_seconds_of(one.limits) for one in targets)
     server = _Server(
         config,
         connections,
         before_end=inspector.end if inspector else lambda: None,
         after_start=partial(member.is_at_work, end_seconds) if member else None,
     )
-    with suppress(KeyboardInterrupt):
+    # The server raises the signal that has ended it once more, when all is done.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    with suppress(KeyboardInterrupt, SystemExit):  # the latter where the port is taken
         server.run(listeners)
     if not server.started:
-        sys.exit(_START_FAILED)
+        sys.exit(Status.CANNOT_BEGIN)
     end_with_its_threads()
 
 
@@ -235,6 +277,20 @@ class _Server(uvicorn.Server):
         await super().shutdown(None if sockets is None else list(sockets))
 
 
+def _check_places(path: str, inspector_hosts: Sequence[str], *, with_inspector: bool) -> None:
+    """End with the usage where two things would be at one path."""
+    if not path.startswith("/"):
+        raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
+    if path.rstrip("/") in HEALTH_PATHS:
+        raise click.BadParameter(
+            f"{path} is where a server is asked for its health", param_hint="--path"
+        )
+    if inspector_hosts and not with_inspector:
+        raise click.UsageError("--inspector-host is of no use without --inspector")
+    if with_inspector and f"{path}/".startswith(f"{INSPECTOR_PATH}/"):
+        raise click.BadParameter(f"{INSPECTOR_PATH} is where the inspector is")
+
+
 def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
     """End with the usage where a page would show what one process has done, whichever answers."""
     if with_inspector:
@@ -254,12 +310,12 @@ def _inspector(receiver: Receiver, hosts: Sequence[str]) -> Inspector:
             Inspector,
         )
     except ImportError as error:
-        raise click.ClickException(str(error)) from None
+        raise CannotBegin(str(error)) from None
     token = os.environ.get(TOKEN_VARIABLE) or None
     try:
         return Inspector(receiver, token=token, hosts=[*LOOPBACK_HOSTS, *hosts])
     except ValueError as error:
-        raise click.ClickException(str(error)) from None
+        raise CannotBegin(str(error)) from None
 
 
 def _refusing(receiver: Receiver) -> ASGIApp:
@@ -270,6 +326,24 @@ def _refusing(receiver: Receiver) -> ASGIApp:
         await respond(send, OVERLOADED, closing=scope)
 
     return refuse
+
+
+def _start_anew_at_changes() -> None:
+    """Run this command again without --reload, and again whenever a Python file changes."""
+    try:
+        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - for --reload alone
+    except ImportError:
+        raise CannotBegin("--reload needs watchfiles: pip install watchfiles") from None
+    arguments = [one for one in sys.argv[1:] if one != "--reload"]
+    code = "from hookonce.cli import main; main()"
+    command = shlex.join([sys.executable, "-c", code, *arguments])
+    run_process(
+        ".",
+        target=command,
+        target_type="command",
+        watch_filter=PythonFilter(),
+        sigint_timeout=ceil(_SHUTDOWN_SECONDS),
+    )
 
 
 async def _open_once(receiver: Receiver) -> None:
@@ -286,7 +360,7 @@ async def serving(app: ASGIApp, port: int) -> AsyncIterator[tuple[str, asyncio.E
         try:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
-            raise click.ClickException(f"cannot serve on port {port}: {error.strerror}") from error
+            raise CannotBegin(f"cannot serve on port {port}: {error.strerror}") from error
         config = uvicorn.Config(app, log_config=None, access_log=False)
         server = uvicorn.Server(config)
         stopped = asyncio.Event()
@@ -296,7 +370,7 @@ async def serving(app: ASGIApp, port: int) -> AsyncIterator[tuple[str, asyncio.E
             await asyncio.sleep(0.01)
             if task.done():
                 await task
-                raise click.ClickException("the server did not start")
+                raise CannotBegin("the server did not start")
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}", stopped
         finally:

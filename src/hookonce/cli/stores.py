@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from pathlib import Path
@@ -15,14 +16,18 @@ import click
 from hookonce.clock import system_clock
 from hookonce.errors import StoreError
 from hookonce.stores import open_store, sqlite_path
+from hookonce.stores.applications import RegisteringStore
 from hookonce.stores.contract import InboxStore, Store
-from hookonce.stores.values import DeadLetter, DeliveryKey, delivery_key
+from hookonce.stores.values import DeadLetter, DeliveryKey, Entry, delivery_key
 
+from .loading import load_receivers, stand_in_secrets
 from .output import Output
+from .statuses import CannotBegin, Nothing, Status
 
 __all__ = [
     "NOT_FOUND",
     "PAGE",
+    "STORE_HELP",
     "STORE_VARIABLE",
     "Page",
     "check_selection",
@@ -31,9 +36,12 @@ __all__ = [
     "conclude",
     "endpoint_option",
     "for_each",
+    "keys_of",
     "named_store",
+    "one_of",
     "only",
     "pages_of_letters",
+    "place_of",
     "print_result",
     "run",
     "store_argument",
@@ -54,6 +62,12 @@ _AT_ONCE = 256
 
 STORE_VARIABLE = "HOOKONCE_STORE"
 
+STORE_HELP = f"""STORE_URL is what the receiver has as its store, for example
+sqlite:///hookonce.db or redis://localhost:6379/0. Where it has a password in it, put it into the
+environment variable {STORE_VARIABLE}, or into a file named by --store-file, and leave it out: every
+user of the machine sees arguments."""
+"""What the groups of commands that take a store say below their own help."""
+
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 store_file_option = click.option(
     "--store-file",
@@ -61,14 +75,15 @@ store_file_option = click.option(
     help="Read the URL of --store from this file: every user of the machine sees arguments.",
 )
 endpoint_option = click.option(
-    "--endpoint", default="default", show_default=True, help="The name of the endpoint."
+    "--endpoint", help="Only at this endpoint; by default at all that the store has."
 )
 
 
 def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a command take a store, as ``store_url``, and ids of events, as ``event_ids``.
 
-    The store is the first argument, in the file of --store-file, or in the environment. With a file
+    It is named by its URL, or by the receivers that have it, MODULE:NAME. It is the first argument,
+    in the file of --store-file, or in the environment. With a file
     every argument is an id, and with the environment one that is no URL.
 
     Args:
@@ -135,13 +150,11 @@ def _url_in(file: Path) -> str:
     try:
         words = file.read_text("utf-8").split()
     except OSError as error:
-        raise click.ClickException(f"cannot read {str(file)!r}: {error.strerror}") from None
+        raise CannotBegin(f"cannot read {str(file)!r}: {error.strerror}") from None
     except UnicodeDecodeError:
         words = []
     if len(words) != 1:
-        raise click.ClickException(
-            f"{str(file)!r} has to hold the URL of a store, and nothing else"
-        )
+        raise CannotBegin(f"{str(file)!r} has to hold the URL of a store, and nothing else")
     return words[0]
 
 
@@ -149,7 +162,7 @@ def _store(url: str) -> Store:
     try:
         return open_store(url, clock=system_clock)
     except (ValueError, ImportError) as error:
-        raise click.ClickException(str(error)) from None
+        raise CannotBegin(str(error)) from None
 
 
 def check_store(url: str) -> None:
@@ -165,11 +178,31 @@ def check_store(url: str) -> None:
     run(open_it())
 
 
+# A receiver's name, as against a URL.
+_TARGET = re.compile(r"[\w.]+:[\w.]+")
+
+
+def is_target(word: str) -> bool:
+    """Return whether a word names receivers, MODULE:NAME, and no store."""
+    return _TARGET.fullmatch(word) is not None
+
+
 def named_store(url: str) -> InboxStore:
-    """Return the store a URL names if other processes can see it, or end with what is wrong."""
-    store = _store(url)
+    """Return the store a URL names if other processes can see it, or end with what is wrong.
+
+    MODULE:NAME stands for the store of the receivers it names.
+    """
+    if is_target(url):
+        with stand_in_secrets():
+            stores = [receiver.store for receiver in load_receivers(url)]
+        places = {s.place if isinstance(s, RegisteringStore) else s for s in stores}
+        if len(places) > 1:
+            raise CannotBegin(f"the receivers of {url} have {len(places)} stores; name one of them")
+        store = stores[0]
+    else:
+        store = _store(url)
     if not isinstance(store, InboxStore):
-        raise click.ClickException(
+        raise CannotBegin(
             "only its own process can see what is in memory://; name a store that is a file or a"
             " server"
         )
@@ -180,7 +213,7 @@ def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
     """Return what ``use`` returns for the store a URL names, or end with what is wrong."""
     store = named_store(url)
     # Not split before it was accepted: the error for what cannot be split may quote a password.
-    if urlsplit(url).scheme == "sqlite":
+    if not is_target(url) and urlsplit(url).scheme == "sqlite":
         _check_is_there(Path(sqlite_path(url)))
 
     async def use_it() -> T:
@@ -198,9 +231,9 @@ def _check_is_there(file: Path) -> None:
     try:
         file.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise click.ClickException(f"there is no file {str(file)!r}") from None
+        raise CannotBegin(f"there is no file {str(file)!r}") from None
     except OSError as error:
-        raise click.ClickException(f"cannot look at {str(file)!r}: {error.strerror}") from None
+        raise CannotBegin(f"cannot look at {str(file)!r}: {error.strerror}") from None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -208,7 +241,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
     except StoreError as error:
-        raise click.ClickException(str(error)) from error
+        raise CannotBegin(str(error)) from error
 
 
 def check_selection(event_ids: Sequence[str], event_type: str | None, *, every: bool) -> None:
@@ -218,27 +251,38 @@ def check_selection(event_ids: Sequence[str], event_type: str | None, *, every: 
 
 
 class Page(NamedTuple):
-    """Ids of dead letters, and whether none follow."""
+    """Dead letters by their keys, and whether none follow."""
 
-    ids: tuple[str, ...]
+    keys: tuple[DeliveryKey, ...]
     is_last: bool
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of their events."""
+        return tuple(place_of(key)[1] for key in self.keys)
+
+
+def place_of(key: DeliveryKey) -> tuple[str, str]:
+    """Return the endpoint and the event id of a key; no endpoint has a colon in its name."""
+    endpoint, _, event_id = key.partition(":")
+    return endpoint, event_id
 
 
 async def pages_of_letters(
     listing: Callable[[int], Awaitable[Sequence[DeadLetter]]],
 ) -> AsyncIterator[Page]:
-    """Yield dead letters of one endpoint, each once, though the list changes meanwhile.
+    """Yield dead letters, each once, though the list changes meanwhile.
 
     Args:
         listing: returns so many letters, oldest first.
 
     """
-    seen: set[str] = set()
+    seen: set[DeliveryKey] = set()
     limit, is_last = PAGE, False
     while not is_last:
         letters = await listing(limit)
         is_last = len(letters) < limit
-        new = [e for e in (one.delivery.event_id for one in letters) if e not in seen]
+        new = [key for key in (one.delivery.key for one in letters) if key not in seen]
         if new:
             yield Page(tuple(new), is_last)
         seen.update(new)
@@ -246,26 +290,98 @@ async def pages_of_letters(
             limit *= 2
 
 
-async def for_each(
+async def keys_of(
     event_ids: Sequence[str],
-    endpoint: str,
+    endpoint: str | None,
+    listing: Callable[[int], Awaitable[Sequence[DeadLetter | Entry]]],
+) -> list[DeliveryKey]:
+    """Return the keys of events that are named by their ids: at every endpoint that has them.
+
+    One that is nowhere is looked for at the default endpoint, where it is not found either.
+
+    Args:
+        event_ids: the ids.
+        endpoint: the one endpoint to look at, if it was named.
+        listing: returns so many of the events there are, of all endpoints.
+
+    """
+    if endpoint is not None:
+        return [delivery_key(endpoint, event_id) for event_id in event_ids]
+    places = await _places_of(event_ids, listing)
+    return [
+        delivery_key(place, event_id)
+        for event_id in event_ids
+        for place in (places[event_id] or ["default"])
+    ]
+
+
+async def _places_of(
+    event_ids: Sequence[str],
+    listing: Callable[[int], Awaitable[Sequence[DeadLetter | Entry]]],
+) -> dict[str, list[str]]:
+    """Return at which endpoints events are that have these ids."""
+    limit = PAGE
+    while len(events := await listing(limit)) == limit:
+        limit *= 4  # a listing has no place to go on from
+    places: dict[str, list[str]] = {event_id: [] for event_id in event_ids}
+    for event in events:
+        if event.delivery.event_id in places:
+            places[event.delivery.event_id].append(event.delivery.endpoint)
+    return places
+
+
+async def one_of(
+    event_id: str,
+    endpoint: str | None,
+    what: str,
+    listing: Callable[[int], Awaitable[Sequence[DeadLetter | Entry]]],
+) -> DeliveryKey:
+    """Return the key of one event, or end with where it is instead.
+
+    Args:
+        event_id: its id.
+        endpoint: the one endpoint to look at, if it was named.
+        what: what it is called, for the message.
+        listing: returns so many of the events there are, of all endpoints.
+
+    """
+    places = (await _places_of([event_id], listing))[event_id]
+    named = [place for place in places if endpoint in {None, place}]
+    if len(named) == 1:
+        return delivery_key(named[0], event_id)
+    elsewhere = " and ".join(map(repr, places))
+    if named:
+        raise Nothing(f"{event_id!r} is at {elsewhere}; name one of them with --endpoint")
+    where = f" at {endpoint!r}" if endpoint else ""
+    hint = f"; there is one at {elsewhere}" if places else ""
+    raise Nothing(f"there is no {what} {event_id!r}{where}{hint}")
+
+
+async def for_each(
+    keys: Sequence[DeliveryKey],
     step: Callable[[DeliveryKey], Awaitable[str]],
     output: Output,
 ) -> set[str]:
     """Take a step for each event, many at the same time; print and return what came of them."""
     found = set()
-    for start in range(0, len(event_ids), _AT_ONCE):
-        some = event_ids[start : start + _AT_ONCE]
-        results = await asyncio.gather(*(step(delivery_key(endpoint, e)) for e in some))
-        for event_id, result in zip(some, results, strict=True):
-            print_result(event_id, result, output)
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        results = await asyncio.gather(*(step(key) for key in some))
+        for key, result in zip(some, results, strict=True):
+            print_result(key, result, output)
         found.update(results)
     return found
 
 
-def print_result(event_id: str, result: str, output: Output, style: str = "") -> None:
-    """Print what came of one event."""
-    output.record({"id": event_id, "result": result}, f"{event_id}: {result}", style)
+def print_result(key: DeliveryKey, result: str, output: Output, style: str = "") -> None:
+    """Print what came of one event; at which endpoint, unless that is the usual one."""
+    endpoint, event_id = place_of(key)
+    where = "" if endpoint == "default" else f" at {endpoint}"
+    output.record(
+        {"id": event_id, "endpoint": endpoint, "result": result},
+        f"{event_id}{where}: {result}",
+        style,
+    )
 
 
 def conclude(results: set[str], event_ids: Sequence[str], nothing: str, output: Output) -> None:
@@ -276,4 +392,4 @@ def conclude(results: set[str], event_ids: Sequence[str], nothing: str, output: 
     if not results:
         output.say(nothing)
     if event_ids and NOT_FOUND in results:
-        raise SystemExit(1)
+        raise SystemExit(Status.FOUND)

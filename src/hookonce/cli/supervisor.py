@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from math import inf
 from types import FrameType
 
-import click
+from .statuses import CannotBegin, Status
 
 __all__ = ["Member", "supervised"]
 
@@ -85,7 +85,7 @@ def supervised(count: int, announcement: str, listeners: Sequence[socket.socket]
 
     """
     if not hasattr(os, "fork"):
-        raise click.ClickException("this system has no fork; start one process, or several by hand")
+        raise CannotBegin("this system has no fork; start one process, or several by hand")
     return _Supervisor(count, announcement, listeners).run()
 
 
@@ -200,7 +200,7 @@ class _Supervisor:
                 self._status = self._status or 1
             return
         if not self._has_worked:
-            if status != 1:  # with 1 it has said why
+            if status not in {Status.FOUND, Status.CANNOT_BEGIN}:  # with these it has said why
                 _log.error("process %d %s before it was at work", pid, how)
             self._end(max(1, status))
             return

@@ -17,6 +17,7 @@ from hookonce.verification.signature import verify as verify_delivery
 
 from .loading import load_secrets, secrets_option, unchecked_secrets
 from .output import Output, json_option, together
+from .statuses import Status
 
 __all__ = ["explain", "verify"]
 
@@ -88,7 +89,7 @@ def verify(
         record = {"genuine": False, "reason": str(error.reason), "skew": error.skew}
         output.record(record, f"refused: {error}", "red")
         output.say("hookonce explain, with the same options, looks for the cause")
-        raise SystemExit(1) from None
+        raise SystemExit(Status.FOUND) from None
     output.record(
         {
             "genuine": True,
@@ -137,7 +138,7 @@ def explain(
     )
     _print(found, Output(as_json=as_json))
     if not found.genuine:
-        raise SystemExit(1)
+        raise SystemExit(Status.FOUND)
 
 
 def _print(found: Diagnosis, output: Output) -> None:

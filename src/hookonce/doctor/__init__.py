@@ -12,8 +12,18 @@ from __future__ import annotations
 
 from .examine import examine
 from .findings import Finding, Level
+from .modules import endpoint_findings, router_findings
 from .search import subjects_in
 from .site import examine_site
 from .subject import Subject
 
-__all__ = ["Finding", "Level", "Subject", "examine", "examine_site", "subjects_in"]
+__all__ = [
+    "Finding",
+    "Level",
+    "Subject",
+    "endpoint_findings",
+    "examine",
+    "examine_site",
+    "router_findings",
+    "subjects_in",
+]

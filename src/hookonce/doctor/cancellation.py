@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..delivery.handler import Handler
 from .findings import Finding, warning
+from .sources import nodes_within, source_of
 
 __all__ = ["cancellation_findings"]
 
 _BROAD = {"BaseException", "CancelledError"}
 _WAITING = (ast.Await, ast.AsyncFor, ast.AsyncWith)
-_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def cancellation_findings(handlers: Sequence[Handler]) -> list[Finding]:
@@ -34,15 +32,11 @@ def cancellation_findings(handlers: Sequence[Handler]) -> list[Finding]:
 
 def _swallowing_line(function: Callable[..., Any]) -> int | None:
     """Return where a cancellation is caught for good; None where the source shows no such place."""
-    function = inspect.unwrap(function)
-    if not inspect.isroutine(function):
-        function = type(function).__call__
-    try:
-        lines, first = inspect.getsourcelines(function)
-        [tree] = ast.parse(textwrap.dedent("".join(lines))).body
-    except (OSError, TypeError, SyntaxError, ValueError):
+    source = source_of(function)
+    if source is None:
         return None
-    nodes = list(_nodes_within([tree]))
+    tree, first = source
+    nodes = list(nodes_within([tree]))
     # To wait for the end of a task that one has cancelled oneself is no such place.
     cancelled = {
         ast.dump(node.func.value)
@@ -55,7 +49,7 @@ def _swallowing_line(function: Callable[..., Any]) -> int | None:
         if isinstance(node, ast.Try | ast.With) and any(
             isinstance(inner, _WAITING)
             and not (isinstance(inner, ast.Await) and ast.dump(inner.value) in cancelled)
-            for inner in _nodes_within(node.body)
+            for inner in nodes_within(node.body)
         ):
             line = _line_that_swallows(node)
             if line is not None:
@@ -74,7 +68,7 @@ def _line_that_swallows(node: ast.Try | ast.With) -> int | None:
         ]
         return node.lineno if any(map(_is_broad, suppressed)) else None
     clause = next((clause for clause in node.handlers if _is_broad(clause.type)), None)
-    if clause is None or any(isinstance(inner, ast.Raise) for inner in _nodes_within(clause.body)):
+    if clause is None or any(isinstance(inner, ast.Raise) for inner in nodes_within(clause.body)):
         return None
     return clause.lineno
 
@@ -87,12 +81,3 @@ def _is_broad(caught: ast.expr | None) -> bool:
 
 def _name(expression: ast.expr) -> str | None:
     return getattr(expression, "attr", None) or getattr(expression, "id", None)
-
-
-def _nodes_within(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield what runs as a part of these statements: not what is only defined there."""
-    for statement in statements:
-        yield statement
-        for child in ast.iter_child_nodes(statement):
-            if not isinstance(child, _INNER):
-                yield from _nodes_within([child])

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from ..clock import system_clock
 from ..errors import SecretError
+from .blocking import blocking_findings
 from .cancellation import cancellation_findings
 from .clocks import clock_finding
+from .effects import ledger_findings, transaction_findings
 from .failures import told
 from .findings import Finding, fault
-from .settings import handler_findings, retention_finding, secret_findings, type_findings
+from .settings import (
+    handler_findings,
+    inbox_limit_findings,
+    limit_findings,
+    retention_finding,
+    secret_findings,
+    tolerance_finding,
+    type_findings,
+)
 from .storage import store_findings
 from .subject import Subject
 from .trial import trial_findings
@@ -43,11 +53,27 @@ async def examine(
     findings.append(retention_finding(retention_seconds))
     findings += handler_findings(receiver.handlers, classes)
     findings += cancellation_findings(receiver.handlers)
+    findings += blocking_findings(receiver.handlers)
+    findings += transaction_findings(receiver.handlers)
+    findings += await ledger_findings(receiver.handlers, retention_seconds)
     findings += type_findings(receiver.unmatched(), classes)
+    findings.append(tolerance_finding(receiver.tolerance))
+    findings += limit_findings(receiver.limits)
+    if receiver.inbox_settings is not None:
+        findings += inbox_limit_findings(receiver.inbox_settings, receiver.limits)
     skew = receiver.clock() - system_clock()
     findings.append(
         clock_finding("clock", "the receiver's clock", skew, subject.receiver.tolerance)
     )
     findings += await store_findings(subject, served=served)
-    findings += await trial_findings(subject, host=host)
+    try:
+        findings += await trial_findings(subject, host=host)
+    except Exception as error:  # noqa: BLE001 - what is configured may break anywhere
+        findings.append(
+            fault(
+                "application.trial",
+                f"a test cannot be delivered to a copy of the receiver: {told(error)}",
+                "mend what the words name; the other findings stand",
+            )
+        )
     return findings

@@ -25,6 +25,10 @@ def subjects_in(app: ASGIApp) -> tuple[Subject, ...]:
     """Return the receivers in an application, each once, with the path of its first route.
 
     Routes of Starlette, FastAPI and Litestar are looked through, and middleware around them.
+
+    Args:
+        app: a receiver, or an application that one is mounted in.
+
     """
     if isinstance(app, Receiver):
         return (Subject(app, app, "/webhooks"),)

@@ -7,13 +7,32 @@ from datetime import timedelta
 from difflib import get_close_matches
 
 from ..delivery.handler import TEST_TYPE, Handler
+from ..delivery.limits import Limits
+from ..inbox.settings import Inbox
+from ..sender import TOLERANCE_SECONDS
 from ..stores.contract import DEFAULT_RETENTION, check_retention
 from ..verification.secrets import USUAL_KEY_BYTES, decode_secret
 from .findings import Finding, fault, fine, note, warning
 
-__all__ = ["handler_findings", "retention_finding", "secret_findings", "type_findings"]
+__all__ = [
+    "handler_findings",
+    "inbox_limit_findings",
+    "limit_findings",
+    "retention_finding",
+    "secret_findings",
+    "tolerance_finding",
+    "type_findings",
+]
 
 _ROTATING = 2
+
+_LEAST_TOLERANCE_SECONDS = 10.0  # the sender waits so long for an answer
+_MOST_TOLERANCE_SECONDS = 3600.0
+
+GRACE_SECONDS = 30.0
+"""What Kubernetes gives a container to end, unless it is told otherwise."""
+
+_LEAST_DEPTH = 1000
 
 _LIKENESS = 0.6
 """How like two type strings must be, so that one may be the other misspelt."""
@@ -78,6 +97,70 @@ def retention_finding(seconds: float | None) -> Finding:
             " known",
         )
     return fine("retention", f"handled events are remembered for {_days(retention)}")
+
+
+def tolerance_finding(seconds: float) -> Finding:
+    """Judge how far a timestamp may lie from the clock."""
+    found = f"timestamps may lie {seconds:g} s from the clock"
+    fix = f"leave tolerance at the {TOLERANCE_SECONDS:g} s that the sender documents"
+    if seconds < _LEAST_TOLERANCE_SECONDS:
+        return fault("tolerance", f"{found}: a delivery that is late by more is refused", fix)
+    if seconds > _MOST_TOLERANCE_SECONDS:
+        return warning(
+            "tolerance", f"{found}: whoever has recorded a delivery can bring it again so long", fix
+        )
+    return fine("tolerance", found)
+
+
+def limit_findings(limits: Limits) -> list[Finding]:
+    """Judge leases and the end of the process."""
+    findings = []
+    renewal = limits.lease_seconds / 3
+    if renewal < limits.store_seconds:
+        findings.append(
+            warning(
+                "limits.lease",
+                f"a lease of {limits.lease_seconds:g} s is renewed after {renewal:g} s, and the"
+                f" store may take {limits.store_seconds:g} s for that: a handler that takes longer"
+                " than the lease can lose its event to another process, and run twice",
+                f"give Limits(lease_seconds={3 * limits.store_seconds:g}) or more",
+            )
+        )
+    if limits.drain_seconds > GRACE_SECONDS:
+        findings.append(
+            warning(
+                "limits.drain",
+                f"a shutdown waits {limits.drain_seconds:g} s for running handlers, and Kubernetes"
+                f" kills after {GRACE_SECONDS:g} s, docker stop after 10 s",
+                "make drain_seconds shorter, or the grace period longer"
+                " (terminationGracePeriodSeconds, docker stop --time)",
+            )
+        )
+    return findings or [fine("limits", "leases outlast a slow store, and the end its grace period")]
+
+
+def inbox_limit_findings(inbox: Inbox, limits: Limits) -> list[Finding]:
+    """Judge how much may wait in an inbox."""
+    fix = "make it larger, or leave it out: the defaults take a day of a busy endpoint"
+    findings = []
+    if inbox.max_bytes < limits.body_bytes:
+        findings.append(
+            fault(
+                "inbox.limits",
+                f"max_bytes is {inbox.max_bytes}, and a single body may have {limits.body_bytes}:"
+                " such a delivery is answered 503 each time, and lost after the ninth",
+                fix,
+            )
+        )
+    if inbox.max_depth < _LEAST_DEPTH:
+        findings.append(
+            warning(
+                "inbox.limits",
+                f"the inbox is full with {inbox.max_depth} events: a short rush is answered 503",
+                fix,
+            )
+        )
+    return findings or [fine("inbox.limits", "there is room for a rush")]
 
 
 def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> list[Finding]:

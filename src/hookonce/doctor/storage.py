@@ -12,6 +12,7 @@ from ..clock import system_clock
 from ..delivery.registration import application_of, warning_of
 from ..delivery.time_limit import within
 from ..errors import StoreError
+from ..http.health import stranded
 from ..stores.applications import RegisteringStore, strangers
 from ..stores.contract import InboxStore
 from ..stores.sqlite import SQLiteStore
@@ -91,7 +92,9 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
     for text in warnings:
         found, _, fix = text.rpartition("; ")
         mend = "mend this in the server's configuration"
-        findings.append(level("store.settings", found or text, fix if found else mend))
+        # A record that was evicted is an event that runs again, with an inbox and without.
+        judge = fault if "maxmemory-policy" in text else level
+        findings.append(judge("store.settings", found or text, fix if found else mend))
     if not warnings:
         findings.append(fine("store.settings", "nothing to mend"))
     findings += inbox_findings(subject, stats, served=served)
@@ -165,14 +168,11 @@ def inbox_findings(subject: Subject, stats: StoreStats, *, served: bool = False)
     if not subject.receiver.has_inbox:
         if not depth:
             return []
-        found = f"{depth} events wait in the inbox of {endpoint}, and this receiver has none"
         if stats.workers:
-            return [
-                note("inbox", f"{found}; a worker of another receiver handles them", "let it end")
-            ]
-        return [
-            fault("inbox", found, "give it inbox=Inbox() until they are handled, or start a worker")
-        ]
+            handled = f"a worker of another receiver handles what waits in the inbox of {endpoint}"
+            return [note("inbox", f"{handled}: {depth} events", "let it end")]
+        found, _, fix = stranded(endpoint, depth).rpartition("; ")
+        return [fault("inbox", found, fix)]
     if stats.workers:
         return [fine("inbox", f"{stats.workers} at work, {depth} events waiting")]
     found = f"nobody works on the inbox of {endpoint} ({depth} events waiting)"

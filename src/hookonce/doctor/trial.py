@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 
 from ..clock import system_clock
 from ..delivery.outcome import Reason
-from ..delivery.records import DeliveryReceived, Observer
+from ..delivery.records import DeliveryReceived, LoopBlocked, Observer
 from ..delivery.time_limit import OutOfTimeError, limited
 from ..http.app import ASGIApp, Receive, Scope, Send
 from ..sender import ANSWER_SECONDS
@@ -37,10 +37,15 @@ class Arrivals(Observer):
 
     def __init__(self) -> None:
         self.records: list[DeliveryReceived] = []
+        self.blocks: list[LoopBlocked] = []
 
     def delivery_received(self, record: DeliveryReceived) -> None:
         """Keep a request."""
         self.records.append(record)
+
+    def loop_blocked(self, record: LoopBlocked) -> None:
+        """Keep what has blocked the event loop."""
+        self.blocks.append(record)
 
 
 async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
@@ -64,6 +69,7 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
         findings = [_lifespan_finding(subject, has_workers=has_workers)]
         delivery = TestDelivery.new(secret, subject.receiver.service)
         findings += await _deliver(subject, delivery, arrivals.records, host)
+        findings += [_block_finding(block) for block in arrivals.blocks]
         failed = await _failure_of(lifespan.__aexit__(), "end")
         # A handler that still runs is why it does not end, and has been found already.
         if await twin.idle(0):
@@ -106,6 +112,14 @@ def _lifespan_finding(subject: Subject, *, has_workers: bool) -> Finding:
         "the application's lifespan does not run the receiver's: handlers that run at a shutdown"
         " are cut off, and a store that cannot be opened shows at the first delivery",
         fix,
+    )
+
+
+def _block_finding(block: LoopBlocked) -> Finding:
+    return warning(
+        "handlers.blocking",
+        f"the handler {block.handler} has blocked the event loop for {block.seconds:g} s at a test",
+        "let it await, or make it a plain function, which runs in a thread",
     )
 
 

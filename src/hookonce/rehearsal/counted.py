@@ -19,6 +19,7 @@ from ..errors import Reject, Retry
 from ..events import Event
 from .faults import Fault, FaultPlan, InjectedError, InjectedRetry, Injection
 from .ledger import HandlerRun, Ledger, RunOutcome
+from .places import raised
 from .virtual_loop import VirtualLoop
 
 __all__ = ["counted"]
@@ -45,7 +46,7 @@ def _counted(handler: Handler, ledger: Ledger, plan: FaultPlan, loop: VirtualLoo
         number = ledger.begin(event.id, handler.name)
         injection = plan.injection(event.id, handler.name, number)
         started_at, cancellations = loop.unix_clock(), _cancellations()
-        outcome, is_injected = RunOutcome.SUCCEEDED, False
+        outcome, is_injected, text = RunOutcome.SUCCEEDED, False, None
         try:
             await _run(handler, (event, *context), injection, loop)
         except BaseException as error:
@@ -53,6 +54,7 @@ def _counted(handler: Handler, ledger: Ledger, plan: FaultPlan, loop: VirtualLoo
             is_cancelled = _cancellations() > cancellations
             outcome = RunOutcome.CANCELLED if is_cancelled else _outcome_of(error)
             is_injected = isinstance(error, InjectedError | InjectedRetry)
+            text = None if is_injected or is_cancelled else raised(error)
             raise
         finally:
             ledger.record(
@@ -65,6 +67,7 @@ def _counted(handler: Handler, ledger: Ledger, plan: FaultPlan, loop: VirtualLoo
                     outcome=outcome,
                     fault=None if injection is None else injection.fault,
                     failure_injected=is_injected,
+                    raised=text,
                 )
             )
 

@@ -37,6 +37,7 @@ class HandlerRun:
         outcome: how it ended.
         fault: what was injected, or None.
         failure_injected: whether it ended with an injected error.
+        raised: what its own code has raised and at which line, or None.
 
     """
 
@@ -48,6 +49,7 @@ class HandlerRun:
     outcome: RunOutcome
     fault: Fault | None
     failure_injected: bool
+    raised: str | None = None
 
 
 @shows_half_built

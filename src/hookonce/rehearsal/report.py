@@ -214,4 +214,6 @@ def _said(attempt: Attempt) -> str:
 def _done(run: HandlerRun) -> str:
     seconds = run.ended_at - run.started_at
     how = f"{run.outcome} after {seconds:.1f} s"
+    if run.raised is not None:
+        how += f": {run.raised}"
     return f"{how} (injected: {run.fault})" if run.fault else how

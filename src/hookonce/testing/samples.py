@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from ..clock import system_clock
 from ..errors import PayloadError
 from ..events import EVENT_CLASSES, Event, EventClass, EventParser, event_types_of
+from .fields import fields_of, wire_names
 
 __all__ = ["event_body", "make_event", "new_event_id"]
 
@@ -91,6 +92,7 @@ def event_body(
     created_at: datetime | None = None,
     workspace_id: str = "ws_5Kd3mNpS",
     data: Mapping[str, JsonValue] | None = None,
+    extra: bool = False,
 ) -> bytes:
     """Return the body of a realistic event, as the service writes it.
 
@@ -99,16 +101,44 @@ def event_body(
         event_id: a new one by default.
         created_at: now by default; give it with an offset.
         workspace_id: the workspace it happened in.
-        data: fields by their wire names that differ from the sample's; objects are merged.
+        data: fields that differ from the sample's, by either of their names: ``author_username``
+            or ``authorUsername``; objects are merged.
+        extra: also take fields that the type does not have, under their names as they are.
+
+    Raises:
+        ValueError: the type has no such field; the message names a near one.
 
     """
+    return _body(
+        event_type,
+        EVENT_CLASSES.get(event_type),
+        event_id=event_id,
+        created_at=created_at,
+        workspace_id=workspace_id,
+        data=data,
+        extra=extra,
+    )
+
+
+def _body(
+    event_type: str,
+    event_class: EventClass | None,
+    *,
+    event_id: str | None,
+    created_at: datetime | None,
+    workspace_id: str,
+    data: Mapping[str, JsonValue] | None,
+    extra: bool,
+) -> bytes:
+    fields = None if event_class is None else fields_of(event_class).objects.get("data")
+    sample = _DATA.get(event_type, {})
     created = created_at or datetime.fromtimestamp(system_clock(), UTC)
     envelope = {
         "id": event_id or new_event_id(),
         "type": event_type,
         "createdAt": created.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
         "workspaceId": workspace_id,
-        "data": _merged(_DATA.get(event_type, {}), data or {}),
+        "data": _merged(sample, wire_names(data or {}, fields, sample, extra=extra)),
     }
     return json.dumps(envelope, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -121,6 +151,7 @@ def make_event(
     created_at: datetime | None = ...,
     workspace_id: str = ...,
     data: Mapping[str, JsonValue] | None = ...,
+    extra: bool = ...,
 ) -> E: ...
 @overload
 def make_event(
@@ -130,6 +161,7 @@ def make_event(
     created_at: datetime | None = ...,
     workspace_id: str = ...,
     data: Mapping[str, JsonValue] | None = ...,
+    extra: bool = ...,
 ) -> Event[Any]: ...
 
 
@@ -140,10 +172,12 @@ def make_event(
     created_at: datetime | None = None,
     workspace_id: str = "ws_5Kd3mNpS",
     data: Mapping[str, JsonValue] | None = None,
+    extra: bool = False,
 ) -> Event[Any]:
-    """Return a realistic event of a class or type; the arguments are those of ``event_body``.
+    """Return a realistic event of a class or type.
 
     An event class of your own gets the sample of its type, or an empty object with your ``data``.
+    ``event_id``, ``created_at``, ``workspace_id``, ``data`` and ``extra`` are as in ``event_body``.
 
     Raises:
         ValueError: ``data`` does not fit the type; the message names the fields.
@@ -151,8 +185,14 @@ def make_event(
     """
     own = () if isinstance(event, str) else (event,)
     event_type = event if isinstance(event, str) else event_types_of(event)[0]
-    body = event_body(
-        event_type, event_id=event_id, created_at=created_at, workspace_id=workspace_id, data=data
+    body = _body(
+        event_type,
+        EVENT_CLASSES.get(event_type) if isinstance(event, str) else event,
+        event_id=event_id,
+        created_at=created_at,
+        workspace_id=workspace_id,
+        data=data,
+        extra=extra,
     )
     try:
         return EventParser(own).parse(body) if own else _documented.parse(body)

@@ -18,6 +18,7 @@ from hookonce.verification.secrets import new_secret
 from ..ending import terminated_as_interrupted
 from ..output import Output, json_option
 from ..serve import service_app, serving
+from ..statuses import Status
 from ..stores import chosen_url, named_store, pages_of_letters, run, store_file_option
 from .inbox import InboxDemo
 from .inline import InlineDemo
@@ -68,7 +69,7 @@ def demo(
         stage = _Stage(Path(folder), store_url, output, with_inbox=with_inbox)
         right = run(stage.demonstrate(port, keep=keep))
     if not right:
-        raise SystemExit(1)
+        raise SystemExit(Status.FOUND)
 
 
 class _Stage:

@@ -1,0 +1,200 @@
+"""``hookonce endpoints``: the service's webhook endpoints, and the rotation of their secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hookonce.client import Client, UnreadableAnswerError
+from hookonce.emulator.rules import SUBSCRIBABLE
+from hookonce.resources import WebhookDelivery, WebhookEndpoint
+
+from .ending import ended_after_this
+from .output import Output
+from .rotate import rotate, writing
+from .secrets_file import SecretsFile, label
+from .service import service_options, with_client
+
+__all__ = ["endpoints"]
+
+_COLUMNS = {
+    "created_at": "created",
+    "event_id": "event",
+    "event_type": "type",
+    "status": "status",
+    "attempts": "attempts",
+    "response_status": "answer",
+    "error_message": "error",
+    "next_attempt_at": "next attempt",
+}
+
+_event_option = click.option(
+    "--event",
+    "events",
+    multiple=True,
+    metavar="TYPE",
+    help=f"An event type to subscribe to; several times for several: {', '.join(SUBSCRIBABLE)}.",
+)
+
+
+@click.group()
+def endpoints() -> None:
+    """Create, change and test webhook endpoints, and rotate their secrets.
+
+    The API key comes from the environment variable HOOKONCE_API_KEY or from --key-file. It needs
+    the role admin.
+    """
+
+
+@endpoints.command()
+@click.argument("url")
+@_event_option
+@click.option("--description", help="What people call it.")
+@click.option(
+    "--secrets-file",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to keep its secret, which is shown once; before others that are there.",
+)
+@service_options
+def create(
+    url: str,
+    events: tuple[str, ...],
+    description: str | None,
+    secrets_file: Path,
+    api_url: str,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Register URL as an endpoint, and write its secret into a file.
+
+    The secret is on the disk, readable for its owner alone, before anything is printed.
+    """
+    if not events:
+        raise click.UsageError(f"name one --event at least: {', '.join(SUBSCRIBABLE)}")
+    file = SecretsFile(secrets_file)
+
+    async def create_it(client: Client) -> WebhookEndpoint:
+        with writing(file):
+            file.prepare()
+            kept: list[str] = []
+
+            def keep(secret: str, webhook_id: str | None) -> None:
+                file.begin(label(webhook_id) if webhook_id else None, secret)
+                kept.append(webhook_id or "the endpoint")
+
+            with ended_after_this("the service may have given a secret that has to be written"):
+                try:
+                    made = await client.webhooks.create(
+                        url, events, description=description, keep=keep
+                    )
+                except UnreadableAnswerError as error:
+                    if not kept:
+                        raise
+                    raise click.ClickException(
+                        f"{kept[0]} was made, and its secret is in {str(file.path)!r}; {error}"
+                    ) from None
+            if not kept:
+                raise click.ClickException(f"{made.id} was made, and the service gave no secret")
+            return made
+
+    made = with_client(api_url, key_file, create_it)
+    output = Output(as_json=as_json)
+    output.record(_record(made), f"{made.id}: created; its secret is in {secrets_file}", "green")
+
+
+@endpoints.command("list-deliveries")
+@click.argument("webhook_id", metavar="WEBHOOK")
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1), help="Show so many."
+)
+@service_options
+def list_deliveries(
+    webhook_id: str, limit: int, api_url: str, key_file: Path | None, *, as_json: bool
+) -> None:
+    """List the deliveries to WEBHOOK, newest first; the log reaches back 14 days."""
+
+    async def newest(client: Client) -> list[WebhookDelivery]:
+        found: list[WebhookDelivery] = []
+        async for delivery in client.webhooks.deliveries(webhook_id, page_size=min(limit, 100)):
+            found.append(delivery)
+            if len(found) == limit:
+                break
+        return found
+
+    found = with_client(api_url, key_file, newest)
+    records = [
+        dict.fromkeys(_COLUMNS) | one.model_dump(mode="json", by_alias=False) for one in found
+    ]
+    Output(as_json=as_json).table(records, _COLUMNS, "no deliveries")
+
+
+@endpoints.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@service_options
+def test(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
+    """Have a test event delivered to WEBHOOK at once.
+
+    What became of it is in the delivery log: hookonce endpoints list-deliveries.
+    """
+    answer = with_client(api_url, key_file, lambda client: client.webhooks.test(webhook_id))
+    Output(as_json=as_json).record({"id": webhook_id, "answer": answer}, f"{webhook_id}: tested")
+
+
+@endpoints.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@service_options
+def enable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
+    """Turn WEBHOOK on again, after it was disabled."""
+    _changed(webhook_id, {"enabled": True}, api_url, key_file, as_json=as_json)
+
+
+@endpoints.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@service_options
+def disable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
+    """Turn WEBHOOK off."""
+    _changed(webhook_id, {"enabled": False}, api_url, key_file, as_json=as_json)
+
+
+@endpoints.command()
+@click.argument("webhook_id", metavar="WEBHOOK")
+@click.option("--url", help="Where it receives from now on.")
+@_event_option
+@click.option("--description", help="What people call it.")
+@service_options
+def update(
+    webhook_id: str,
+    url: str | None,
+    events: tuple[str, ...],
+    description: str | None,
+    api_url: str,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Change WEBHOOK; what is not named stays. Events that are named replace those it had."""
+    given = {"url": url, "events": events or None, "description": description}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        raise click.UsageError("say what to change: --url, --event or --description")
+    _changed(webhook_id, changes, api_url, key_file, as_json=as_json)
+
+
+def _changed(
+    webhook_id: str, changes: dict[str, Any], api_url: str, key_file: Path | None, *, as_json: bool
+) -> None:
+    changed = with_client(
+        api_url, key_file, lambda client: client.webhooks.update(webhook_id, **changes)
+    )
+    Output(as_json=as_json).record(_record(changed), f"{changed.id}: {changed.status}")
+
+
+def _record(endpoint: WebhookEndpoint) -> dict[str, Any]:
+    return endpoint.model_dump(mode="json", exclude={"secret"})
+
+
+endpoints.add_command(rotate)

@@ -1,0 +1,194 @@
+"""``hookonce reconcile``: whether anything was missed, by the sender's own log."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hookonce import Receiver
+from hookonce.client import Client, ClientError
+from hookonce.doctor import Level, Subject, examine
+from hookonce.errors import StoreError
+from hookonce.reconcile import Gap, Reconciliation, Verdict
+from hookonce.resources import WebhookEndpoint
+
+from .loading import load_receiver
+from .output import Output
+from .records import time_text
+from .service import service_options, with_client
+from .statuses import CannotBegin, Status
+
+__all__ = ["reconcile"]
+
+_COLUMNS = {
+    "created_at": "created",
+    "id": "id",
+    "type": "type",
+    "why": "why",
+    "attempts": "attempts",
+    "answer": "last answer",
+}
+_ACTIVE = "active"
+"""The one status of an endpoint that the interface shows."""
+
+_AGO = re.compile(r"(\d{1,6})([mhd])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def _since(_: click.Context, __: click.Parameter, value: str | None) -> datetime | timedelta | None:
+    """Read so long ago, or a time; one without an offset is in UTC."""
+    if value is None:
+        return None
+    ago = _AGO.fullmatch(value)
+    if ago is not None:
+        return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter("give 12h, 2d or a time such as 2026-07-01T09:00Z") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:RECEIVER")
+@click.option(
+    "--webhook", "webhook_id", required=True, help="The service's id of the receiver's endpoint."
+)
+@click.option(
+    "--since",
+    callback=_since,
+    metavar="TIME",
+    help="Look back so far: 12h, 2d, or a time; by default as far as the log reaches, 14 days.",
+)
+@click.option(
+    "--enable",
+    "enables",
+    is_flag=True,
+    help="Turn a disabled endpoint on again, if the doctor finds no fault.",
+)
+@service_options
+def reconcile(
+    target: str,
+    webhook_id: str,
+    since: datetime | timedelta | None,
+    api_url: str,
+    key_file: Path | None,
+    *,
+    enables: bool,
+    as_json: bool,
+) -> None:
+    """Compare the service's delivery log with what MODULE:RECEIVER has handled.
+
+    It names each event that was missed: answered and unknown here, or given up by the sender. They
+    go to the receiver's on_gap functions, and what these make up for is no gap any more.
+
+    It may run as often as you like, from cron for example: it costs a request of the day's quota
+    for each 100 deliveries, and one for the endpoint's status.
+
+    Exits 0 if nothing is missing, 1 with gaps or if an on_gap function fails, 2 if the service or
+    the store cannot be asked.
+    """
+    receiver = load_receiver(target)
+    _check_store(receiver)
+    output = Output(as_json=as_json)
+
+    async def look(client: Client) -> Reconciliation:
+        try:
+            async with receiver.opened():
+                found = await receiver.reconcile(client, webhook_id, since=since)
+        except (ClientError, StoreError) as error:  # 1 is for gaps alone
+            raise CannotBegin(str(error)) from None
+        _show(found, client, output)
+        for failure in found.failures:
+            name = type(failure).__name__
+            output.record({"on_gap": name}, f"a function of on_gap failed: {name}", "bold red")
+        if found.endpoint is None and enables:
+            line = "the service does not tell the endpoint's status, so it was not turned on"
+            output.record({"webhook": found.webhook_id, "status": None}, line, "yellow")
+        if found.endpoint is not None and found.endpoint.status != _ACTIVE:
+            await _look_after(found.endpoint, receiver, client, output, enables=enables)
+        return found
+
+    if not with_client(api_url, key_file, look).is_whole:
+        raise SystemExit(Status.FOUND)
+
+
+def _check_store(receiver: Receiver) -> None:
+    """End unless this is the store that deliveries go to: in an empty one everything is a gap."""
+    if not receiver.store.keeps_bodies:
+        raise CannotBegin(
+            "only its own process can see what is in memory://; call receiver.reconcile there"
+        )
+    file = getattr(receiver.store, "path", None)
+    if isinstance(file, Path) and not file.exists():
+        raise CannotBegin(f"there is no file {str(file)!r}; run this where the receiver runs")
+
+
+def _show(found: Reconciliation, client: Client, output: Output) -> None:
+    if found.gaps:
+        output.table([_record(gap) for gap in found.gaps], _COLUMNS, "")
+    counts = {str(verdict): found.counts[verdict] for verdict in Verdict}
+    quota = client.quota
+    summary = {
+        "webhook": found.webhook_id,
+        "since": found.since.isoformat(),
+        **counts,
+        "made_up": len(found.made_up),
+        "requests": found.requests,
+        "quota_remaining": None if quota is None else quota.remaining,
+    }
+    words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    left = "" if quota is None else f" of the {quota.remaining + found.requests} that were left"
+    line = (
+        f"{words or 'no deliveries'} since {time_text(found.since.timestamp())};"
+        f" {len(found.made_up)} made up for; {found.requests} requests{left}"
+    )
+    output.record(summary, line, "bold red" if found.gaps else "green")
+
+
+async def _look_after(
+    endpoint: WebhookEndpoint, receiver: Receiver, client: Client, output: Output, *, enables: bool
+) -> None:
+    """Say that an endpoint is not active, and turn it on again if that is wanted and will do."""
+    why = f" ({endpoint.disabled_reason})" if endpoint.disabled_reason else ""
+    line = (
+        f"the endpoint is {endpoint.status}{why}: nothing is sent to it, and what happens meanwhile"
+        " is in no log"
+    )
+    record = {
+        "webhook": endpoint.id,
+        "status": endpoint.status,
+        "disabled_reason": endpoint.disabled_reason,
+    }
+    output.record(record, line if enables else f"{line}; --enable turns it on again", "yellow")
+    if not enables:
+        return
+    findings = await examine(
+        Subject(receiver, receiver, "/webhooks"), host="testserver", served=False
+    )
+    faults = [finding for finding in findings if finding.level is Level.FAULT]
+    for fault in faults:
+        output.record(
+            {"check": fault.check, "found": fault.found, "fix": fault.fix},
+            f"{fault.check}: {fault.found}\n  fix: {fault.fix}",
+            "bold red",
+        )
+    if faults:
+        raise click.ClickException("the endpoint stays disabled until these faults are mended")
+    enabled = await client.webhooks.enable(endpoint.id)
+    output.record({"webhook": enabled.id, "status": enabled.status}, f"now it is {enabled.status}")
+
+
+def _record(gap: Gap) -> dict[str, Any]:
+    return {
+        "created_at": gap.created_at.isoformat(),
+        "id": gap.event_id,
+        "type": gap.event_type,
+        "why": str(gap.why),
+        "attempts": gap.delivery.attempts,
+        "answer": gap.delivery.response_status or gap.delivery.error_message,
+    }

@@ -1,0 +1,34 @@
+"""Where in the user's own code something was raised."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+__all__ = ["own_frames", "raised"]
+
+_PACKAGE = Path(__file__).parents[1]
+_FOREIGN = tuple(
+    {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")} | {_PACKAGE}
+)
+
+
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of a traceback that are neither ours nor a library's."""
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<")
+        and not any(Path(frame.filename).is_relative_to(folder) for folder in _FOREIGN)
+    ]
+
+
+def raised(error: BaseException) -> str:
+    """Return what was raised, and the user's line that it passed last."""
+    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    frames = own_frames(error)
+    if not frames:
+        return text
+    last = frames[-1]
+    return f"{text} ({Path(last.filename).name}, line {last.lineno}: {last.line})"

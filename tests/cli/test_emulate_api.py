@@ -1,0 +1,128 @@
+"""`hookonce emulate --port` is the whole service, started from a described workspace."""
+
+import json
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from .recorder import Recorder, recording
+from .running import Process, eventually, invoke
+from .running import running as running_command
+
+KEY = "example_sk_0123456789abcdef"
+WORKSPACE = f"""
+name: Corner Bakery
+plan: starter
+keys: [{{key: {KEY}, role: editor}}]
+channels:
+  - {{id: ch_gone, platform: facebook, username: gone, status: disconnected}}
+  - {{id: ch_insta, platform: instagram, username: corner.bakery}}
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    """Serve what takes and keeps every request."""
+    with recording() as recorder:
+        yield recorder
+
+
+def described(folder: Path, more: str = "") -> str:
+    (folder / "workspace.yaml").write_text(WORKSPACE + more)
+    return "workspace.yaml"
+
+
+def tried(line: str) -> httpx2.Response:
+    """Send what a printed curl line would."""
+    curl, *rest, url = shlex.split(line)
+    assert curl == "curl"
+    options = list(zip(rest[::2], rest[1::2], strict=True))
+    headers = dict(value.split(": ", 1) for option, value in options if option == "-H")
+    bodies = [value for option, value in options if option == "-d"]
+    with httpx2.Client(trust_env=False) as client:
+        return client.request(
+            "POST" if bodies else "GET", url, headers=headers, content="".join(bodies)
+        )
+
+
+def printed_calls(process: Process) -> list[str]:
+    process.printed("/v1/posts\n")
+    return [line for line in process.output.splitlines() if line.startswith("curl ")]
+
+
+def test_it_prints_a_key_and_three_calls_that_work(tmp_path: Path) -> None:
+    arguments = ["--port", "0", "--data", described(tmp_path), "--no-events"]
+    with running_command("emulate", *arguments, here=tmp_path) as process:
+        me, channels, post = (tried(line).json()["data"] for line in printed_calls(process))
+        assert f"key {KEY}\n" in process.output
+        process.signal(signal.SIGTERM)
+        assert process.ended().errors == ""
+    assert (me["workspace"]["name"], me["workspace"]["plan"]) == ("Corner Bakery", "starter")
+    assert (me["key"]["role"], me["limits"]) == ("editor", {"requestsPerDay": 1000})
+    assert [channel["id"] for channel in channels] == ["ch_insta"]
+    assert post["status"] == "publishing"
+
+
+def test_a_program_gets_the_key_and_the_calls_as_json(tmp_path: Path) -> None:
+    with running_command("emulate", "--port", "0", "--no-events", "--json", here=tmp_path) as run:
+        run.printed(r"\}\n")
+        started = json.loads(run.output.splitlines()[0])
+        assert tried(started["try"][0]).json()["data"]["key"]["role"] == "admin"
+        assert f"Bearer {started['key']}" in started["try"][0]
+        assert len(started["try"]) == 3
+
+
+def test_what_is_published_over_the_api_is_delivered_and_counted(
+    server: Recorder, tmp_path: Path
+) -> None:
+    """Events: post.target.* events are sent as soon as the result is known."""
+    webhook = {"url": server.url, "events": ["post.target.published"]}
+    data = described(tmp_path, f"webhooks: [{json.dumps(webhook)}]\n")
+    arguments = ["--port", "0", "--data", data, "--no-events", "--speed", "500"]
+    with running_command("emulate", *arguments, here=tmp_path) as process:
+        post = tried(printed_calls(process)[2]).json()["data"]
+        assert post["status"] == "publishing"
+        eventually(lambda: server.requests, what="the event of the target")
+        process.printed("handled")
+        process.signal(signal.SIGTERM)
+        ended = process.ended()
+    (request,) = server.requests
+    assert json.loads(request.body)["data"]["status"] == "published"
+    assert ended.status == 0, ended
+    assert "sent        1 events\ndelivered   1\n" in ended.output
+    assert "given up    0\n" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("plan: golden", "plan: "),
+        ("chanels: []", "chanels: Extra inputs are not permitted"),
+        ("a: [", "it is no YAML"),
+        ("keys: [{key: other_sk_0123456789}]", "a key is example_sk_"),
+        ("channels: []\nposts: [{id: p, targets: [{channelId: c}]}]", "there is no channel 'c'"),
+        ("- 1", "the workspace: "),
+    ],
+)
+def test_a_file_that_describes_no_workspace_is_refused_in_one_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "workspace.yaml"
+    path.write_text(text)
+    invoke("emulate", "--port", "0", "--data", str(path)).says(message)
+
+
+def test_json_describes_a_workspace_too_and_is_refused_likewise(tmp_path: Path) -> None:
+    path = tmp_path / "workspace.json"
+    path.write_text('{"plan": "starter"')
+    invoke("emulate", "--port", "0", "--data", str(path)).says("describes no workspace")
+    path.write_bytes(b"\xff\xfe")
+    invoke("emulate", "--port", "0", "--data", str(path)).says("describes no workspace")
+
+
+def test_without_events_and_without_an_api_there_is_nothing_to_do() -> None:
+    invoke("emulate", "--to", "http://127.0.0.1:9/", "--no-events").says("--port", status=2)

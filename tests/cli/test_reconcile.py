@@ -1,0 +1,207 @@
+"""The command compares the log of an emulated service with a receiver's store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from support.servers import serving
+
+from hookonce.emulator import EmulatedService
+from hookonce.events import CommentReceived
+from hookonce.http.app import Receive, Scope, Send
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, delivery_key
+
+from .running import SECRET, Result, invoke
+
+APP = """
+from hookonce import Receiver
+from hookonce.events import CommentReceived
+
+receiver = Receiver(secrets="{secret}", store="sqlite:///{file}")
+
+@receiver.on(CommentReceived, name="note")
+async def note(event: CommentReceived) -> None: ...
+"""
+
+
+class Site:
+    """A service on a port, in a loop of its own; what it delivers to answers as it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.status = 200
+        self.loop = asyncio.new_event_loop()
+        self.service = EmulatedService(self._answer, secret=SECRET)
+        self.key = self.service.new_key()
+        self.url = ""
+        self._ready = asyncio.Event()
+        self._over = asyncio.Event()
+
+    async def _answer(self, scope: Scope, _: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": self.status, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    async def serve(self, ready: asyncio.Future[None]) -> None:
+        async with self.service, serving(self.service.api) as site:
+            self.url = site.url
+            ready.set_result(None)
+            await self._over.wait()
+
+    def emit(self) -> str:
+        emitted = asyncio.run_coroutine_threadsafe(self.service.emit(CommentReceived), self.loop)
+        return emitted.result(20).id
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self._over.set)
+
+    def reconcile(self, *options: str, module: str) -> Result:
+        environment = {"HOOKONCE_API_URL": self.url, "HOOKONCE_API_KEY": self.key}
+        webhook = self.service.endpoint().id
+        return invoke(
+            *("reconcile", f"{module}:receiver", "--webhook", webhook, *options),
+            environment=environment,
+        )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    ready = site.loop.create_future()
+    thread = Thread(target=site.loop.run_until_complete, args=[site.serve(ready)])
+    thread.start()
+    asyncio.run_coroutine_threadsafe(_waited(ready), site.loop).result(20)
+    yield site
+    site.stop()
+    thread.join()
+    site.loop.close()
+
+
+async def _waited(ready: asyncio.Future[None]) -> None:
+    await ready
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    name = f"reconciled_{abs(hash(request.node.name))}"
+    code = APP.format(secret=SECRET, file=tmp_path / "hooks.db")
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def handled(folder: Path, event_id: str) -> None:
+    """Let the store know an event as done."""
+
+    async def complete() -> None:
+        store = SQLiteStore(folder / "hooks.db")
+        claim = await store.claim(delivery_key("default", event_id), new_token(), 30.0)
+        assert isinstance(claim, Claimed)
+        await store.complete(claim)
+        await store.aclose()
+
+    asyncio.run(complete())
+
+
+def test_nothing_missing_is_0_and_says_what_it_cost(
+    site: Site, module: str, tmp_path: Path
+) -> None:
+    handled(tmp_path, site.emit())
+    result = site.reconcile(module=module)
+    assert result.status == 0, result
+    assert "1 handled since" in result.output
+    assert "2 requests of the 50000 that were left" in result.output
+
+
+def test_gaps_are_1_and_each_is_named(site: Site, module: str, tmp_path: Path) -> None:
+    handled(tmp_path, "evt_before")
+    missed = site.emit()
+    site.status = 410
+    given_up = site.emit()
+    result = site.reconcile("--json", "--since", "2d", module=module)
+    assert result.status == 1, result
+    first, second, summary, state = map(json.loads, result.output.splitlines())
+    assert (first["id"], first["why"], first["answer"]) == (missed, "unknown_here", 200)
+    assert (second["id"], second["why"], second["answer"]) == (given_up, "failed_at_sender", 410)
+    assert (summary["gap"], summary["handled"], summary["requests"]) == (2, 0, 2)
+    assert state["status"] == "disabled"
+
+
+def test_a_disabled_endpoint_is_turned_on_again_where_that_is_wanted(
+    site: Site, module: str, tmp_path: Path
+) -> None:
+    site.status = 410
+    handled(tmp_path, site.emit())
+    result = site.reconcile(module=module)
+    assert "the endpoint is disabled" in result.output
+    assert site.service.endpoint().status == "disabled"
+    result = site.reconcile("--enable", module=module)
+    assert (result.status, "now it is active" in result.output) == (0, True), result
+    assert site.service.endpoint().status == "active"
+
+
+def test_a_gap_is_named_also_where_a_function_of_on_gap_fails(
+    site: Site, module: str, tmp_path: Path
+) -> None:
+    handled(tmp_path, "evt_before")
+    missed = site.emit()
+    file = tmp_path / f"{module}.py"
+    hook = "async def sweep(gaps, client): await client.posts.get('nowhere')"
+    file.write_text(f"{file.read_text()}\n@receiver.on_gap\n{hook}\n")
+    result = site.reconcile("--json", module=module)
+    assert result.status == 1, result
+    gap, summary, failure = map(json.loads, result.output.splitlines())
+    assert (gap["id"], summary["gap"], failure) == (missed, 1, {"on_gap": "NotFoundError"})
+
+
+def test_a_status_that_is_not_told_is_said_where_it_was_to_be_turned_on(
+    site: Site, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(*_: object) -> None: ...
+
+    monkeypatch.setattr("hookonce.client.webhooks.Webhooks.read", read)
+    handled(tmp_path, site.emit())
+    result = site.reconcile("--enable", module=module)
+    assert (result.status, "does not tell the endpoint's status" in result.output) == (0, True)
+
+
+@pytest.mark.parametrize("since", ["yesterday", "2w", "12", "2026-13-01"])
+def test_a_time_that_cannot_be_read_is_refused(site: Site, module: str, since: str) -> None:
+    result = site.reconcile("--since", since, module=module)
+    assert result.status == 2
+    assert "give 12h, 2d or a time" in result.errors
+
+
+def test_a_service_that_cannot_be_asked_is_2_and_no_gap(
+    site: Site, module: str, tmp_path: Path
+) -> None:
+    handled(tmp_path, "evt_before")
+    site.service.revoke_key(site.key)
+    result = site.reconcile(module=module)
+    assert (result.status, result.output) == (2, "")
+    assert "401" in result.errors
+    assert site.key not in result.errors
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [("memory://", "call receiver.reconcile there"), ("sqlite:///nowhere.db", "there is no file")],
+)
+def test_a_store_that_is_not_the_one_of_the_receiver_is_refused(
+    site: Site, module: str, tmp_path: Path, store: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.emit()
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"{module}.py"
+    file.write_text(file.read_text().replace(f"sqlite:///{tmp_path / 'hooks.db'}", store))
+    result = site.reconcile(module=module)
+    assert (result.status, result.output) == (2, "")
+    assert words in result.errors
+    assert not (tmp_path / "nowhere.db").exists()

@@ -1,0 +1,454 @@
+"""A rotation is one command, loses no secret wherever it is killed, and can be run again.
+
+The receiver is a real one, whose /readyz a real server serves; the service answers from a script
+with a new secret each time it is asked for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from support.scripted_api import BREAK, Asked, Said, ScriptedApi, scripted_api
+from support.servers import serving
+
+from hookonce import Receiver
+from hookonce.cli.secrets_file import Mark, SecretsFile, label
+from hookonce.events import CommentReceived
+from hookonce.testing import make_event, signed_request
+from hookonce.verification.providers import FileSecrets
+from hookonce.verification.secrets import new_secret, secret_lines
+
+from .running import invoke
+
+pytestmark = pytest.mark.anyio
+
+KEY = "example_sk_0123456789abcdef"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Service:
+    """The service as far as a rotation needs it."""
+
+    api: ScriptedApi
+    issued: list[str] = field(default_factory=list)
+    tests: int = 0
+    test_status: int = 200
+
+    def respond(self, asked: Asked) -> Said:
+        match asked.method, asked.path.removeprefix("/v1/webhooks/wh_1"):
+            case "POST", "/rotate-secret":
+                self.issued.append(new_secret())
+                return said(endpoint(secret=self.issued[-1]))
+            case "POST", "/test":
+                self.tests += 1
+                return said({})
+            case "GET", "/deliveries":
+                return said([self._delivery(number) for number in range(self.tests, 0, -1)])
+        return Said(404, {}, b"")
+
+    def _delivery(self, number: int) -> dict[str, Any]:
+        moment = "2026-07-01T09:00:00.000Z"
+        delivered = {"deliveredAt": moment} if self.test_status == 200 else {}
+        return {
+            "id": f"dlv_{number}",
+            "eventId": f"evt_{number}",
+            "eventType": "webhook.test",
+            "status": "pending",
+            "attempts": 1,
+            "isTest": True,
+            "responseStatus": self.test_status,
+            "createdAt": moment,
+            **delivered,
+        }
+
+
+def said(data: Any) -> Said:
+    return Said(200, {}, json.dumps({"data": data, "nextCursor": None}).encode())
+
+
+def endpoint(**more: Any) -> dict[str, Any]:
+    return {
+        "id": "wh_1",
+        "url": "https://hooks.example.com/",
+        "description": "",
+        "events": ["comment.received"],
+        "status": "active",
+        "secretPrefix": "whsec_AB",
+        "consecutiveFailures": 0,
+        "createdAt": "2026-07-01T09:00:00.000Z",
+        **more,
+    }
+
+
+@dataclass
+class Bench:
+    """A service, a receiver that reads its secrets from a file, and the command."""
+
+    service: Service
+    file: Path
+    ready_url: str
+    here: Path
+    old: str
+
+    async def rotate(
+        self, *options: str, killed_at: str | None = None, wait: float = 20
+    ) -> tuple[int, str]:
+        """Run the command, to its end or until it kills itself; return its status and output."""
+        arguments = (
+            *("endpoints", "rotate", "wh_1", "--secrets-file", str(self.file)),
+            *("--ready-url", self.ready_url, "--wait", str(wait), *options),
+        )
+        if killed_at is None:
+            run = partial(invoke, *arguments, environment=self._environment())
+            result = await asyncio.to_thread(run)
+            status, text = result.status, result.output + result.errors
+        else:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", killed_at, *arguments),
+                env=self._environment(),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            output, _ = await asyncio.wait_for(process.communicate(), 60)
+            text = output.decode()
+            assert process.returncode is not None
+            status = process.returncode
+        for secret in [self.old, *self.service.issued, KEY]:
+            assert secret.partition("_")[2].rstrip("=") not in text
+        return status, text
+
+    def _environment(self) -> Mapping[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        return {**kept, "HOOKONCE_API_KEY": KEY, "HOOKONCE_API_URL": self.service.api.url}
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return secret_lines(self.file.read_text())
+
+    def let_time_pass(self) -> None:
+        """Let the rotation have begun an hour earlier."""
+        mark = SecretsFile(self.file).mark()
+        assert mark is not None
+        earlier = str(Mark("wh_1", mark.at - timedelta(hours=1)))
+        self.file.write_text(self.file.read_text().replace(str(mark), earlier))
+
+
+@asynccontextmanager
+async def bench(here: Path) -> AsyncIterator[Bench]:
+    old = new_secret()
+    file = here / "secrets"
+    file.write_text(f"# ours\n{old}\n")
+    receiver = Receiver(secrets=FileSecrets(file), store="memory://")
+    routes = receiver.health_routes()
+    async with (
+        serving(Starlette(routes=routes, lifespan=receiver.lifespan)) as site,
+        scripted_api() as api,
+    ):
+        service = Service(api)
+        api.respond = service.respond
+        yield Bench(service, file, f"{site.url}/readyz", here, old)
+
+
+async def test_a_rotation_ends_with_both_secrets_where_the_receiver_reads_them(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as it:
+        status, text = await it.rotate()
+        assert status == 0, text
+        assert it.secrets == (*it.service.issued, it.old)
+        assert len(it.service.issued) == it.service.tests == 1
+        assert it.file.stat().st_mode & 0o777 == 0o600
+        assert "the receiver knows the new secret" in text
+        assert "a test was delivered and accepted" in text
+        assert "--finish" in text
+        assert "# ours" in it.file.read_text()
+        assert os.listdir(tmp_path) == ["secrets"]
+
+
+async def test_finish_waits_for_what_is_on_its_way_and_then_removes_the_old_secret(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as it:
+        await it.rotate()
+        status, text = await it.rotate("--finish")
+        assert status == 1
+        assert "not before 20" in text
+        assert it.secrets == (*it.service.issued, it.old)
+        it.let_time_pass()
+        status, text = await it.rotate("--finish")
+        assert status == 0, text
+        assert it.secrets == tuple(it.service.issued)
+        assert "# ours" in it.file.read_text()
+        assert "rotating" not in it.file.read_text()
+        assert (await it.rotate("--finish"))[0] == 0
+        assert len(it.service.issued) == 1
+
+
+async def test_a_rotation_that_is_run_again_asks_for_no_second_secret(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        await it.rotate()
+        status, text = await it.rotate()
+        assert status == 0
+        assert "going on with the rotation of" in text
+        assert len(it.service.issued) == 1
+
+
+# What runs the command, and is killed by itself where a function of the system is called for the
+# so many-th time: before it does anything, or right after it.
+_KILLED = """
+import os, signal, sys
+from hookonce.cli import main
+
+place, number, when = {place!r}, {number}, {when!r}
+real, calls = getattr(os, place), 0
+
+def stopped(*arguments, **options):
+    global calls
+    calls += 1
+    if calls == number and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = real(*arguments, **options)
+    if calls == number and when == "after":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+setattr(os, place, stopped)
+sys.argv[0] = "hookonce"
+main()
+"""
+
+# The file is written in these steps: a draft is made ready (fsync 1), the new text is in it
+# (fsync 2), it takes the file's place (replace 1), and the folder is on the disk (fsync 3).
+KILLS = {
+    "before anything is written": ("fsync", 1, "before"),
+    "with room made for a secret": ("fsync", 1, "after"),
+    "before the draft is cut to its length": ("ftruncate", 2, "before"),
+    "with the secret written, not yet on the disk": ("fsync", 2, "before"),
+    "with the secret on the disk, in the draft": ("fsync", 2, "after"),
+    "before the draft takes the file's place": ("replace", 1, "before"),
+    "after the draft took the file's place": ("replace", 1, "after"),
+    "before the folder is on the disk": ("fsync", 3, "before"),
+    "after the folder is on the disk": ("fsync", 3, "after"),
+}
+
+
+@pytest.mark.parametrize("name", KILLS)
+async def test_killed_while_it_writes_it_loses_no_secret_and_can_be_run_again(
+    tmp_path: Path, name: str
+) -> None:
+    place, number, when = KILLS[name]
+    async with bench(tmp_path) as it:
+        code = _KILLED.format(place=place, number=number, when=when)
+        status, text = await it.rotate(killed_at=code)
+        assert status == -9, text
+        asked_before = len(it.service.issued)
+        assert it.old in it.secrets  # a delivery of now can be verified
+        status, text = await it.rotate()
+        assert status == 0, text
+        # Whatever was given out was kept: nobody asked for another one.
+        assert len(it.service.issued) == max(asked_before, 1) == 1
+        assert it.secrets == (it.service.issued[-1], it.old)
+        assert os.listdir(tmp_path) == ["secrets"]
+
+
+@pytest.mark.parametrize("target", ["/rotate-secret", "/test", "/deliveries", "readyz"])
+async def test_killed_while_it_waits_for_an_answer_it_can_be_run_again(
+    tmp_path: Path, target: str
+) -> None:
+    async with bench(tmp_path) as it:
+        # What is asked is done, and the command does not live to hear of it.
+        code = _KILLED.format(place="fsync", number=99, when="before").replace(
+            "main()",
+            "import httpx2\n"
+            "real_send = httpx2.AsyncClient.send\n"
+            "async def send(self, request, **options):\n"
+            "    answer = await real_send(self, request, **options)\n"
+            f"    if str(request.url).partition('?')[0].endswith({target!r}):\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    return answer\n"
+            "httpx2.AsyncClient.send = send\n"
+            "main()",
+        )
+        status, text = await it.rotate(killed_at=code)
+        assert status == -9, text
+        assert it.old in it.secrets
+        status, text = await it.rotate()
+        assert status == 0, text
+        # Only the answer that nobody read is lost, and another secret was asked for.
+        assert len(it.service.issued) == (2 if target == "/rotate-secret" else 1)
+        assert it.secrets == (it.service.issued[-1], it.old)
+
+
+async def test_an_answer_that_breaks_off_says_to_run_it_again(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        respond = it.service.respond
+        it.service.api.respond = lambda asked: (respond(asked), BREAK)[1]
+        status, text = await it.rotate()
+        assert status == 2
+        assert "Run this again within them" in text
+        assert it.secrets == (it.old,)
+        assert "may then end at once" in text
+        assert os.listdir(tmp_path) == ["secrets"]
+
+
+async def test_an_answer_that_is_not_of_the_interface_loses_no_secret(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        respond = it.service.respond
+
+        def terse(asked: Asked) -> Said:
+            answer = respond(asked)
+            if asked.path.endswith("/rotate-secret"):
+                return said({"secret": it.service.issued[-1], "description": None})
+            return answer
+
+        it.service.api.respond = terse
+        status, text = await it.rotate()
+        assert status == 0, text
+        assert it.secrets == (*it.service.issued, it.old)
+        assert len(it.service.issued) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_when_the_secret_is_on_the_disk(tmp_path: Path, number: int) -> None:
+    async with bench(tmp_path) as it:
+        # It comes when the service has given the secret and before the command has the answer.
+        code = (
+            "import os, sys, httpx2\n"
+            "from hookonce.cli import main\n"
+            "real = httpx2.AsyncClient.send\n"
+            "async def send(self, request, **options):\n"
+            "    answer = await real(self, request, **options)\n"
+            "    if request.url.path.endswith('/rotate-secret'):\n"
+            f"        os.kill(os.getpid(), {int(number)})\n"
+            "        import asyncio; await asyncio.sleep(0)\n"
+            "    return answer\n"
+            "httpx2.AsyncClient.send = send\n"
+            "sys.argv[0] = 'hookonce'\n"
+            "main()"
+        )
+        status, text = await it.rotate(killed_at=code)
+        assert status == 128 + number, text
+        assert it.secrets == (*it.service.issued, it.old)
+        assert it.service.tests == 0
+        assert (await it.rotate())[0] == 0
+        assert len(it.service.issued) == 1
+
+
+async def test_a_receiver_that_reads_another_file_never_knows_the_secret(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        other = tmp_path / "other"
+        other.write_text(it.file.read_text())
+        it.file = other
+        status, text = await it.rotate(wait=0)
+        assert status == 1
+        assert "the receiver does not know the new secret" in text
+        assert it.secrets == (it.service.issued[-1], it.old)
+        assert it.service.tests == 0
+
+
+async def test_a_test_that_is_not_accepted_is_a_fault(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        it.service.test_status = 401
+        status, text = await it.rotate()
+        assert status == 1
+        assert "the test was not accepted (401)" in text
+
+
+async def test_what_cannot_be_written_is_found_before_a_secret_is_asked_for(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        (tmp_path / ".secrets.draft").mkdir()
+        status, text = await it.rotate()
+        assert status == 2
+        assert "cannot write" in text
+        assert it.service.issued == []
+
+
+async def test_a_file_in_the_middle_of_another_rotation_is_left_alone(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        mark = Mark("wh_other", datetime.now(UTC))
+        it.file.write_text(f"{mark}\n{new_secret()}\n{it.old}\n")
+        status, text = await it.rotate()
+        assert status == 2
+        assert "in the middle of the rotation of wh_other" in text
+        assert it.service.issued == []
+
+
+async def test_finish_removes_no_secret_of_another_endpoint(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        file = SecretsFile(it.file)
+        before, meanwhile = new_secret(), new_secret()
+        file.begin(label("wh_2"), before)
+        await it.rotate()
+        file.begin(label("wh_3"), meanwhile)
+        assert (await it.rotate())[0] == 0
+        it.let_time_pass()
+        status, text = await it.rotate("--finish")
+        assert status == 0, text
+        assert it.secrets == (meanwhile, *it.service.issued, before)
+        # Now the file says whose they are, wherever they stand.
+        await it.rotate()
+        it.let_time_pass()
+        assert (await it.rotate("--finish"))[0] == 0
+        assert it.secrets == (it.service.issued[1], meanwhile, before)
+        assert len(it.service.issued) == 2
+
+
+async def test_finish_asks_which_secret_can_go_where_it_cannot_tell(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        other = new_secret()
+        it.file.write_text(f"{other}\n{it.old}\n")
+        await it.rotate()
+        it.let_time_pass()
+        status, text = await it.rotate("--finish")
+        assert status == 2
+        assert "'# endpoint wh_1' above each that can go" in text
+        assert it.secrets == (*it.service.issued, other, it.old)
+        it.file.write_text(it.file.read_text().replace(it.old, f"# endpoint wh_1\n{it.old}"))
+        assert (await it.rotate("--finish"))[0] == 0
+        assert it.secrets == (*it.service.issued, other)
+
+
+async def test_two_rotations_of_one_file_do_not_run_at_once(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        with SecretsFile(it.file).held():
+            status, text = await it.rotate()
+        assert status == 2
+        assert "another command is changing" in text
+        assert it.service.issued == []
+
+
+async def test_deliveries_are_verified_before_during_and_after(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        receiver = Receiver(secrets=FileSecrets(it.file), store="memory://")
+
+        async def accepted(secret: str) -> bool:
+            request = signed_request(make_event(CommentReceived), secret)
+            outcome = await receiver.handle(request.body, request.headers)
+            return outcome.status == 200
+
+        assert await accepted(it.old)
+        await it.rotate()
+        assert await accepted(it.old)
+        assert await accepted(it.service.issued[-1])
+        it.let_time_pass()
+        await it.rotate("--finish")
+        assert not await accepted(it.old)
+        assert await accepted(it.service.issued[-1])

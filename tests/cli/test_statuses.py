@@ -1,0 +1,142 @@
+"""One table of exit statuses holds for every command."""
+
+import inspect
+import os
+import signal
+from pathlib import Path
+
+import click
+import pytest
+
+from hookonce.cli import statuses
+from hookonce.cli.commands import cli
+from hookonce.cli.ending import terminated_as_interrupted
+from hookonce.cli.statuses import CannotBegin, Nothing, Status
+
+from .letters import APP, COMMENT, bury
+from .recorder import closed_port_url, recording
+from .running import SECRET, invoke, run, running
+
+NOWHERE = "http://127.0.0.1:1/"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Enter a folder with a receiver's module."""
+    (tmp_path / "hooks.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+CANNOT_BEGIN = {
+    "chaos": ["chaos", "nothing_here:receiver"],
+    "dead": ["dead", "list", "sqlite:///missing.db"],
+    "demo": ["demo", "--store", "mysql://"],
+    "doctor": ["doctor", "nothing_here:receiver"],
+    "emulate": ["emulate", "--to", NOWHERE],  # without a secret
+    "endpoints": ["endpoints", "list"],  # without a key
+    "explain": ["explain"],
+    "guide": ["guide", "one", "two", "three", "--nothing"],
+    "health": ["health", "--nothing"],
+    "inbox": ["inbox", "stats", "sqlite:///missing.db"],
+    "ledger": ["ledger", "--nothing"],
+    "reconcile": ["reconcile", "--nothing"],
+    "secret": ["secret", "too many"],
+    "send": ["send", "webhook.test", "--url", NOWHERE],  # without a secret
+    "serve": ["serve", "nothing_here:receiver"],
+    "verify": ["verify"],
+    "worker": ["worker", "nothing_here:receiver"],
+}
+
+
+@pytest.mark.usefixtures("here", "quiet_again")
+@pytest.mark.parametrize("command", cli.list_commands(click.Context(cli)))
+def test_a_command_that_cannot_begin_exits_with_2(command: str) -> None:
+    result = invoke(*CANNOT_BEGIN[command])
+    assert result.status == Status.CANNOT_BEGIN, result
+    assert "Error: " in result.errors
+
+
+def test_a_command_that_finds_something_exits_with_1(here: Path) -> None:
+    store = bury(here, COMMENT)
+    (here / "body").write_text("{}")
+    (here / "headers").write_text("webhook-id: evt_1\n")
+    saved = ["--body", "body", "--headers", "headers"]
+    found = [
+        ["dead", "show", store, "evt_missing"],
+        ["dead", "discard", store, "evt_missing"],
+        ["inbox", "show", store, "evt_missing"],
+        ["inbox", "retry", store, "evt_missing"],
+        ["health", closed_port_url()],
+        ["verify", *saved],
+        ["explain", *saved],
+        ["send", "webhook.test", "--url", closed_port_url(), "--wait", "0"],
+    ]
+    for arguments in found:
+        assert invoke(*arguments, secrets=[SECRET]).status == Status.FOUND, arguments
+
+
+def test_a_command_that_does_what_was_asked_for_exits_with_0(here: Path) -> None:
+    store = bury(here, COMMENT)
+    with recording() as server:
+        done = [
+            ["secret"],
+            ["dead", "list", store],
+            ["dead", "discard", store, "evt_comment"],
+            ["inbox", "stats", store],
+            ["health", server.url],
+            ["send", "webhook.test", "--url", server.url],
+        ]
+        for arguments in done:
+            assert invoke(*arguments, secrets=[SECRET]).status == Status.WELL, arguments
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, Status.INTERRUPTED), (signal.SIGTERM, Status.TERMINATED)],
+)
+def test_a_command_that_a_signal_breaks_off_says_which(
+    number: signal.Signals, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: click.Context) -> None:
+        with terminated_as_interrupted():
+            os.kill(os.getpid(), number)
+            signal.pause()
+
+    monkeypatch.setattr(cli.get_command(click.Context(cli), "secret"), "invoke", interrupted)
+    assert invoke("secret").status == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_what_goes_on_until_a_signal_is_well_when_one_has_ended_it(
+    command: str, number: signal.Signals, here: Path
+) -> None:
+    (here / "hooks.py").write_text(APP.replace("Receiver(", "Receiver(inbox=Inbox(), ", 1))
+    text = (here / "hooks.py").read_text()
+    (here / "hooks.py").write_text(f"from hookonce import Inbox\n{text}")
+    port = ["--port", "0"] if command == "serve" else []
+    with running(command, "hooks:receiver", *port, here=here, secrets=[SECRET]) as process:
+        process.printed(r"running on|at endpoint")
+        process.signal(number)
+        assert process.ended().status == Status.WELL
+
+
+def test_a_port_that_is_taken_is_no_beginning(here: Path) -> None:
+    with recording() as server:
+        port = server.url.split(":")[2].split("/")[0]
+        result = run("serve", "hooks:receiver", "--port", port, here=here, secrets=[SECRET])
+    assert result.status == Status.CANNOT_BEGIN
+
+
+def test_the_table_names_every_status() -> None:
+    table = inspect.getdoc(statuses) or ""
+    for status in Status:
+        assert f"\n{status:<6} " in table
+    kinds: dict[type[click.ClickException], Status] = {
+        CannotBegin: Status.CANNOT_BEGIN,
+        Nothing: Status.FOUND,
+        click.UsageError: Status.CANNOT_BEGIN,
+    }
+    for kind, status in kinds.items():
+        assert kind.exit_code == status

@@ -1,0 +1,163 @@
+"""Commands take a receiver, several of them, an application that has them, or what makes one."""
+
+import json
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from hookonce.cli.logs import log_settings
+
+from .inboxes import url_of
+from .running import SECRET, invoke, run, running
+
+APP = '''
+"""Two tenants in one application, and every way to name them."""
+from starlette.applications import Starlette
+
+from hookonce import EnvironmentSecrets, Inbox, Receiver
+from hookonce.events import CommentReceived
+
+receivers = {
+    name: Receiver(
+        secrets=EnvironmentSecrets(),
+        store="sqlite:///hookonce.db",
+        endpoint=name,
+        inbox=Inbox(embedded=False),
+    )
+    for name in ("acme", "bakery")
+}
+
+
+async def handle(event):
+    with open("journal", "a") as journal:
+        journal.write(f"{event.id}\\n")
+
+
+for receiver in receivers.values():
+    receiver.on(CommentReceived, name="handle")(handle)
+
+
+def create_app():
+    routes = [r for name, one in receivers.items() for r in one.routes(f"/hooks/{name}")]
+    return Starlette(routes=routes)
+
+
+async def create_later():
+    return create_app()
+
+
+app = create_app()
+nothing = 5
+'''
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Enter a folder with the module."""
+    (tmp_path / "tenants.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths"),
+    [
+        (["tenants:receivers.bakery"], {"bakery": "/webhooks"}),
+        (["tenants:receivers"], {"acme": "/webhooks/acme", "bakery": "/webhooks/bakery"}),
+        (["tenants:app"], {"acme": "/hooks/acme", "bakery": "/hooks/bakery"}),
+        (["tenants:create_app", "--factory"], {"acme": "/hooks/acme", "bakery": "/hooks/bakery"}),
+    ],
+)
+def test_what_is_named_is_served_and_worked_for(
+    arguments: list[str], paths: dict[str, str], here: Path
+) -> None:
+    """The events of every endpoint are stored by one process and handled by another."""
+    with running("serve", *arguments, "--port", "0", here=here, secrets=[SECRET]) as server:
+        url = url_of(server)
+        for name, path in paths.items():
+            result = run(
+                *("send", "comment.received", "--url", f"{url}{path}", "--id", f"evt_{name}"),
+                here=here,
+                secrets=[SECRET],
+            )
+            assert "202" in result.output, result
+        ready = httpx2.get(f"{url}/readyz", trust_env=False).json()
+        assert not ready["ready"]
+        assert len(ready["problems"]) == len(paths), "no worker has begun"
+    with running("worker", *arguments, here=here, secrets=[SECRET]) as worker:
+        for name in paths:
+            worker.printed(rf"at endpoint {name}, handlers: handle\n")
+            worker.printed(
+                rf"comment\.received evt_{name} at {name}: attempt 1 handled \([\d.]+ ms\)\n"
+            )
+        worker.process.terminate()
+        assert worker.ended().status == 0
+    assert sorted((here / "journal").read_text().split()) == [f"evt_{name}" for name in paths]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tenants:receivers.acne"], "no 'acne' in tenants.receivers; there is acme, bakery"),
+        (["tenants:create_app"], "is a function; call it with --factory"),
+        (["tenants:create_later", "--factory"], "is async; a factory is a plain function"),
+        (["tenants:nothing", "--factory"], "is no function, so leave out --factory"),
+        (["tenants:nothing"], "is of the type int, not Receiver"),
+        (["tenants:receivers."], "does not name a receiver"),
+    ],
+)
+@pytest.mark.parametrize("command", ["worker", "serve", "chaos"])
+def test_what_cannot_be_used_is_said_in_one_line(
+    command: str, arguments: list[str], words: str
+) -> None:
+    invoke(command, *arguments, secrets=[SECRET]).says(words, status=2)
+
+
+BROKEN = """
+import json
+from hookonce import Receiver
+
+def settings():
+    return json.loads("no JSON")
+
+receiver = Receiver(secrets=settings())
+"""
+
+
+def test_an_error_of_a_module_shows_the_users_frames_alone(here: Path) -> None:
+    (here / "broken.py").write_text(BROKEN)
+    result = run("serve", "broken:receiver", here=here, secrets=[SECRET])
+    assert (result.status, result.output) == (2, "")
+    assert result.errors.startswith("Error: broken cannot start\n")
+    assert 'broken.py", line 6, in settings' in result.errors
+    assert result.errors.count("  File ") == 2
+    assert "json.decoder.JSONDecodeError: Expecting value" in result.errors
+
+
+def test_a_module_that_ends_itself_is_no_success(here: Path) -> None:
+    (here / "ending.py").write_text("import sys\nsys.exit(0)\n")
+    result = run("worker", "ending:receiver", here=here, secrets=[SECRET])
+    result.says("ending has ended itself while it was imported: sys.exit(0)", status=2)
+
+
+def test_the_log_of_a_server_is_json_on_demand(here: Path) -> None:
+    arguments = ["tenants:app", "--port", "0", "--log-format", "json"]
+    with running("serve", *arguments, here=here, secrets=[SECRET]) as server:
+        url = server.printed(r"running on (http://\S+) ")[1]
+        run("send", "comment.received", "--url", f"{url}/hooks/acme", here=here, secrets=[SECRET])
+        server.printed("202 stored")
+        lines = [json.loads(line) for line in server.errors.splitlines()]
+    [line] = [one for one in lines if one.get("reason") == "stored"]
+    assert (line["level"], line["logger"]) == ("info", "hookonce")
+    assert (line["endpoint"], line["event_type"]) == ("acme", "comment.received")
+    assert line["milliseconds"] > 0
+    assert not any("color_message" in one for one in lines)
+
+
+def test_the_log_says_no_more_than_its_level() -> None:
+    loggers = log_settings("warning", "json")["loggers"]
+    assert {loggers[name]["level"] for name in ("hookonce", "uvicorn")} == {"WARNING"}
+    result = invoke("worker", "tenants:app", "--log-level", "loud")
+    result.says("'loud' is not one of 'debug', 'info', 'warning', 'error'", status=2)
