@@ -1,0 +1,131 @@
+"""The pages: found, read, searched, and made ready to be printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+
+from .reference import reference
+
+__all__ = ["INDEX", "Hit", "Page", "page", "pages", "search", "topics"]
+
+INDEX = "README"
+"""The page that lists the others."""
+
+_REFERENCE = "api"
+_REPOSITORY = ("../", "examples/", "tests/")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of the guide.
+
+    Attributes:
+        topic: its name in ``hookonce guide TOPIC``, and of its file without ``.md``.
+        text: Markdown, as it is in the file.
+
+    """
+
+    topic: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        """What stands in its first line."""
+        return self.text.partition("\n")[0].removeprefix("# ")
+
+    @property
+    def printed(self) -> str:
+        """The text for a terminal: links name the command, pictures and comments are left out."""
+        text = re.sub(r"<!--.*?-->\n?", "", self.text, flags=re.DOTALL)
+        text = re.sub(r"!\[[^\]]*\]\([^)]*\)\n*", "", text)
+        return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", _named, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A place that a search has found.
+
+    Attributes:
+        topic: the page.
+        heading: the heading it is under.
+        line: the line, without what surrounds it.
+
+    """
+
+    topic: str
+    heading: str
+    line: str
+
+
+def topics() -> list[str]:
+    """Return the topics, in the order of the index; then those that it does not name."""
+    folder = files(__package__)
+    there = {
+        file.name.removesuffix(".md") for file in folder.iterdir() if file.name.endswith(".md")
+    }
+    index = (folder / f"{INDEX}.md").read_text("utf-8")
+    ordered = dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md\)", index))
+    return [
+        *(topic for topic in ordered if topic in there),
+        *sorted(there - set(ordered) - {INDEX}),
+    ]
+
+
+def pages() -> list[Page]:
+    """Return every page, in the order of the index."""
+    return [page(topic) for topic in topics()]
+
+
+def page(topic: str) -> Page:
+    """Return the page of a topic, ``README`` for the index and ``api`` for all public names.
+
+    Raises:
+        LookupError: there is no such page.
+
+    """
+    if topic == _REFERENCE:
+        return Page(topic, reference())
+    if topic != INDEX and topic not in topics():
+        raise LookupError(f"the guide has no page {topic!r}")
+    return Page(topic, (files(__package__) / f"{topic}.md").read_text("utf-8"))
+
+
+def search(words: str) -> list[Hit]:
+    """Return the lines that have all these words, whatever their case; headings first."""
+    wanted = words.casefold().split()
+    hits = [
+        hit
+        for one in [*pages(), page(_REFERENCE)]
+        for hit in _lines(one)
+        if all(word in f"{hit.heading} {hit.line}".casefold() for word in wanted)
+        and any(word in hit.line.casefold() for word in wanted)
+    ]
+    return sorted(hits, key=lambda hit: hit.line != hit.heading)
+
+
+def _lines(one: Page) -> Iterator[Hit]:
+    heading = one.title
+    fenced = False
+    for line in one.printed.splitlines():
+        fenced ^= line.startswith("```")
+        if line.startswith("#") and not fenced:
+            heading = line.lstrip("# ")
+            yield Hit(one.topic, heading, heading)
+        elif line.strip(" `-|"):
+            yield Hit(one.topic, heading, line.strip())
+
+
+def _named(link: re.Match[str]) -> str:
+    """Return a link's text, and where it leads: a command, an address, or a file."""
+    text, target = link.groups()
+    if found := re.fullmatch(r"([\w-]+)\.md(?:#.*)?", target):
+        topic = found[1]
+        return text if topic == INDEX else f"{text} (`hookonce guide {topic}`)"
+    if target.startswith("#"):
+        return text
+    if target.startswith(_REPOSITORY):
+        target = re.sub(r"^(\.\./)+", "", target) + " in the repository"
+    return text if text == target else f"{text} ({target})"

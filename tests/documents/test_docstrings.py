@@ -1,0 +1,55 @@
+"""Editors show docstrings, and `hookonce guide api` their first lines: every name has one."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from hookonce.guide.reference import MODULES, Name, public_names
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_says_what_it_is_in_one_sentence(module: str) -> None:
+    wrong = [
+        name.path
+        for name in public_names(module)
+        if not name.summary.rstrip("`)").endswith((".", ":", "…"))
+    ]
+    assert wrong == []
+
+
+# The fields of models are those of the interface, and nobody calls a fixture.
+NOT_CALLED = {"hookonce.events", "hookonce.resources", "hookonce.integrations.pytest_plugin"}
+# Made by hookonce, or called by Django.
+GIVEN = {"ApiError", "Listing", "create_table", "drop_table"}
+GIVEN |= {"Channels", "Comments", "MediaLibrary", "Posts", "Webhooks"}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - NOT_CALLED))
+def test_every_parameter_is_told_of(module: str) -> None:
+    """By its name, in the docstring of the function or class."""
+    wrong = [
+        f"{name.path}({parameter})"
+        for name in public_names(module)
+        if not name.is_member and name.path not in GIVEN
+        for parameter in parameters(name)
+        if not re.search(rf"\b{parameter}\b", name.doc)
+    ]
+    assert wrong == []
+
+
+def parameters(name: Name) -> Iterator[str]:
+    """Yield the names in a signature, whatever stands behind them."""
+    depth, text = 0, ""
+    for character in name.signature.partition(" -> ")[0]:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 1:
+            yield from parameter_of(text)
+            text = ""
+        elif not (character == "(" and depth == 1):
+            text += character
+    yield from parameter_of(text)
+
+
+def parameter_of(text: str) -> list[str]:
+    return re.findall(r"^\s*([a-z]\w*)", text)
