@@ -1,6 +1,7 @@
 """Fixtures for every test."""
 
 import logging
+import signal
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,11 +27,27 @@ __all__ = [
     "webhook_sender",
 ]
 
+pytest_plugins = ["support.suite", "pytester"]
+
 
 @pytest.fixture
 def anyio_backend() -> str:
     """Run async tests on asyncio, which is what uvicorn and the stores run on."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """Take SIGINT as a terminal's run does, here and in the processes that tests start.
+
+    A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def test_every_error_is_a_webhook_error() -> None:
         kind for kind in kinds if issubclass(kind, Exception) and kind.__module__ == errors.__name__
     ]
     assert all(issubclass(kind, hookonce.WebhookError) for kind in own)
-    assert len(own) == 7
+    assert len(own) == 9
 
 
 def test_the_package_is_typed() -> None:

@@ -1,4 +1,4 @@
-"""The layout the README draws is the one the code has."""
+"""The layout the guide draws is the one the code has."""
 
 import ast
 import re
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "hookonce"
+PACKAGE = Path(__file__).parents[1] / "src" / "hookonce"
 
 # Only these may import them: a backend, a framework or a tool is one file's affair.
 HOMES = {
@@ -21,7 +20,12 @@ HOMES = {
     "jinja2": {"inspector/"},
     "prometheus_client": {"telemetry/prometheus.py", "telemetry/prometheus_metrics.py"},
     "opentelemetry": {"telemetry/opentelemetry.py"},
-    "django": {"integrations/django.py"},
+    "django": {"integrations/django.py", "effects/django.py"},
+    "sqlalchemy": {"effects/sqlalchemy.py"},
+    "psycopg": {"effects/psycopg.py"},
+    "psycopg_pool": {"effects/psycopg.py"},
+    "asyncpg": {"effects/asyncpg.py"},
+    "aiosqlite": {"effects/aiosqlite.py"},
     "fastapi": {"integrations/fastapi.py"},
     "flask": {"integrations/flask.py"},
     "litestar": {"integrations/litestar.py"},
@@ -29,7 +33,7 @@ HOMES = {
     "uvicorn": {"cli/"},
     "click": {"cli/"},
     "rich": {"cli/"},
-    "httpx2": {"cli/", "emulator/over_http.py"},
+    "httpx2": {"cli/", "client/", "emulator/over_http.py"},
 }
 READS_FILES = {"verification/providers.py"}
 LOGS = {"verification/loggers.py"}
@@ -37,10 +41,9 @@ INPUT_OUTPUT = {"asyncio", "logging", "os", "pathlib", "queue", "socket", "subpr
 
 
 def drawn_layers() -> dict[str, int]:
-    """Return the layer of each file in the README's picture."""
-    picture = re.search(
-        r"```\nsrc/hookonce/\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
+    """Return the layer of each file in the picture of the page on design."""
+    page = PACKAGE / "guide" / "design.md"
+    picture = re.search(r"```\nsrc/hookonce/\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     assert picture is not None
     layers: dict[str, int] = {}
     layer = -1
@@ -145,7 +148,8 @@ def test_no_backend_imports_another() -> None:
 
 
 def test_importing_the_package_loads_no_backend_server_or_tool() -> None:
-    unwanted = ("redis", "apsw", "uvicorn", "click", "rich", "httpx2", "pytest")
+    tools = ("redis", "apsw", "uvicorn", "click", "rich", "httpx2", "pytest", "sqlite3")
+    unwanted = (*tools, "sqlalchemy", "psycopg", "asyncpg", "aiosqlite", "django")
     code = f"import hookonce, sys; print([n for n in {unwanted} if n in sys.modules])"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True

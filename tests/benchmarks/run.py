@@ -7,7 +7,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import handling, intake, memory, operation, processes, scale, unwrap, verify, workers
+from . import (
+    effects,
+    handling,
+    intake,
+    memory,
+    operation,
+    processes,
+    scale,
+    unwrap,
+    verify,
+    workers,
+)
 from .measuring import Part, as_json, machine, print_results
 from .plot import plot
 
@@ -17,6 +28,7 @@ PARTS: Sequence[Part] = (
     verify.PART,
     unwrap.PART,
     handling.PART,
+    effects.PART,
     intake.PART,
     processes.PART,
     operation.PART,

@@ -39,8 +39,8 @@ _SLOW_SYNC_SECONDS = 0.005
 _SYNCS = 101
 
 _WORKER = "hookonce worker"
-_REDIS_TARGET = AtLeast(0.75)
-_SQLITE_TARGET = AtLeast(15)
+_REDIS_TARGET = AtLeast(0.35)
+_SQLITE_TARGET = AtLeast(7)
 
 
 def _run(is_quick: bool) -> list[Result]:

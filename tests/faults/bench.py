@@ -239,7 +239,8 @@ def small_disk(here: Path, megabytes: int) -> Iterator[Path]:
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(disk)]
     if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
-        raise PermissionError("only root can mount a small disk")
+        remedy = "run as root, in Docker with --cap-add SYS_ADMIN"
+        raise PermissionError(f"a small disk cannot be mounted; to enable: {remedy}")
     try:
         yield disk
     finally:

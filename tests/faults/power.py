@@ -55,7 +55,7 @@ def server_that_notes_syncs(here: Path) -> str:
     """Return a Valkey that notes what it has synced; PermissionError without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
-        raise PermissionError("there is no C compiler")
+        raise PermissionError("cc is not installed; to enable: apt-get install gcc libc6-dev")
     synced, library, program = here / "synced", here / "syncs.so", here / "valkey-server"
     synced.mkdir()
     subprocess.run(

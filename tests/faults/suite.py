@@ -94,7 +94,8 @@ def _own(scenario: _OnServer) -> Run:
 
 def _redis_kills(figures: Figures, here: Path, seed: int, count: int) -> Awaitable[None]:
     if REDIS_SERVER is None:
-        raise UnavailableError("redis-server is not installed")
+        remedy = "apt-get install redis-server"
+        raise UnavailableError(f"redis-server is not installed; to enable: {remedy}")
     return server_kills(
         figures, here, binary=REDIS_SERVER, fsync="always", query="", seed=seed, count=count
     )

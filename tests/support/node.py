@@ -2,18 +2,15 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NoReturn
 
-import pytest
-
+from .needs import missing, needed
 from .waiting import PATIENCE_SECONDS
 
-__all__ = ["installed_modules", "missing", "verifying_server"]
+__all__ = ["installed_modules", "node_program", "verifying_server"]
 
 # Answers 204 to what verifies with any of the secrets in its arguments, else 401; the header
 # x-verified has a digit for each secret. Its first line of output is its port.
@@ -45,11 +42,12 @@ server.listen(0, "127.0.0.1", () => process.stdout.write(`${server.address().por
 """
 
 
-def missing(reason: str) -> NoReturn:
-    """Skip where a tool cannot be had, but not in CI, where nobody would notice."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+_ELSEWHERE = "HOOKONCE_NODE_MODULES=… names a folder that has standardwebhooks"
+
+
+def node_program() -> str:
+    """Return the path of Node."""
+    return needed("node", package="nodejs")
 
 
 def installed_modules(folder: Path) -> str:
@@ -57,7 +55,7 @@ def installed_modules(folder: Path) -> str:
     there = os.environ.get("HOOKONCE_NODE_MODULES")
     if there:
         return there
-    npm = shutil.which("npm") or missing("npm is not installed, HOOKONCE_NODE_MODULES not set")
+    npm = needed("npm", package="npm")
     (folder / "package.json").write_text("{}")
     flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"]
     flags += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
@@ -70,9 +68,10 @@ def installed_modules(folder: Path) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        missing("npm install standardwebhooks took more than a minute")
+        missing("npm install standardwebhooks took more than a minute", _ELSEWHERE)
     if done.returncode != 0:
-        missing(f"npm install standardwebhooks failed: {done.stderr.decode()[-500:]}")
+        error = done.stderr.decode()[-500:].replace("\n", " ")
+        missing(f"npm install standardwebhooks failed: {error}", _ELSEWHERE)
     return str(folder / "node_modules")
 
 
@@ -103,7 +102,7 @@ async def line_of(process: asyncio.subprocess.Process) -> str:
 @asynccontextmanager
 async def verifying_server(modules: str, secrets: Sequence[str]) -> AsyncIterator[Verifications]:
     """Run a server in Node that knows these secrets, until the block ends."""
-    node = shutil.which("node") or missing("Node is not installed")
+    node = node_program()
     process = await asyncio.create_subprocess_exec(
         *(node, "-e", SERVER, "--", *secrets),
         stdin=asyncio.subprocess.DEVNULL,

@@ -1,0 +1,163 @@
+"""Which tests a run takes, in which order, and what it says at its end.
+
+A run without ``-m`` leaves out what is marked ``full``, and of a large parametrised test marked
+``sample`` all but some cases drawn by the seed; a test that is named with ``::`` is always run.
+``-m full`` runs the rest. The order and the samples come from pytest-randomly's seed, which is
+printed at the head of the run: ``--randomly-seed=…`` repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+__all__ = [
+    "UNMARKED_CPU_SECONDS",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+    "pytest_terminal_summary",
+    "pytest_xdist_auto_num_workers",
+]
+
+UNMARKED_CPU_SECONDS = 2.0
+"""What a test may cost before it has to be marked ``full``."""
+
+_CORES = len(os.sched_getaffinity(0))
+_COSTS = pytest.StashKey[tuple[float, float]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="write a line for each test: seconds of processor time, seconds in all, its name",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in (
+        "full(cost): runs only with -m full, or when it is named; says what it costs",
+        "sample(count): without -m full, so many of its cases, drawn by the seed",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist there is nobody to ask
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes for each core: many tests wait for others, which costs no processor time."""
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or 2 * _CORES)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is applied, which has to find the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _draw_samples(config, items)
+    if config.option.markexpr:
+        return
+    named = [argument for argument in config.args if "::" in argument]
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker("full") and not any(_is_named(item, one) for one in named)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark ``full`` what is not drawn of each test that is sampled."""
+    seed = getattr(config.option, "randomly_seed", 0)  # 0 with -p no:randomly
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    counts: dict[str, int] = {}
+    for item in items:
+        if mark := item.get_closest_marker("sample"):
+            test = item.nodeid.partition("[")[0]
+            cases[test].append(item)
+            [counts[test]] = mark.args
+    for test, found in cases.items():
+        # By name, not by place: the order is shuffled, and a part of the suite draws as the whole.
+        found.sort(key=lambda item: item.nodeid)
+        draw = random.Random(f"{seed} {test}")
+        drawn = set(draw.sample(found, min(counts[test], len(found))))
+        for item in found:
+            if item not in drawn:
+                item.add_marker(pytest.mark.full("not drawn by this run's seed"))
+
+
+def _is_named(item: pytest.Item, argument: str) -> bool:
+    path, _, test = argument.partition("::")
+    name = item.nodeid.partition("::")[2]
+    is_it = name == test or name.startswith((f"{test}[", f"{test}::"))
+    return is_it and item.path == Path(path).resolve()
+
+
+def _cpu_seconds() -> float:
+    """Return what this process has used, with those of its children that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[_COSTS] = _cpu_seconds(), time.perf_counter()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Hand on what a test has cost, from the beginning of its setup to the end of its teardown."""
+    report = yield
+    if call.when == "teardown":
+        cpu, began = item.stash[_COSTS]
+        seconds = time.perf_counter() - began
+        # A server that many tests shared is counted where it ends; no test uses more than there is.
+        cost = (min(_cpu_seconds() - cpu, seconds * _CORES), seconds)
+        is_full = item.get_closest_marker("full") is not None
+        report.user_properties.append(("cost", (*cost, is_full)))
+    return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    _say_what_was_skipped(terminalreporter)
+    costs = [
+        (*values, report.nodeid)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, values in getattr(report, "user_properties", ())
+        if name == "cost" and report.when == "teardown"
+    ]
+    costs.sort(reverse=True)
+    if config.option.costs:
+        lines = [f"{cpu:.3f}\t{seconds:.3f}\t{name}\n" for cpu, seconds, _, name in costs]
+        config.option.costs.write_text("".join(lines))
+    over = [
+        (cpu, name) for cpu, _, is_full, name in costs if cpu > UNMARKED_CPU_SECONDS and not is_full
+    ]
+    if over:
+        terminalreporter.section(f"over {UNMARKED_CPU_SECONDS:g} s of processor time, not marked")
+        for cpu, name in over:
+            terminalreporter.write_line(f"{cpu:.1f} s {name}")
+
+
+def _say_what_was_skipped(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say each reason once, and for how many tests."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")

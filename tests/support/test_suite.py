@@ -1,0 +1,130 @@
+"""Which tests a run takes, and what it says at its end."""
+
+from pathlib import Path
+
+import pytest
+
+from . import suite
+
+TESTS = """
+import pytest
+
+def test_short(): pass
+
+@pytest.mark.full("an hour")
+def test_long(): pass
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("n", range(20))
+def test_many(n): pass
+"""
+
+
+ALONE = ("-p", "support.suite", "-p", "pytest_randomly", "-p", "no:cacheprovider")
+
+
+@pytest.fixture(autouse=True)
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare a run within a run what all that is installed costs at its start."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.fixture
+def names(pytester: pytest.Pytester) -> "Names":
+    pytester.makepyfile(test_it=TESTS)
+    return Names(pytester)
+
+
+class Names:
+    """The tests that a run takes with these arguments."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+
+    def __call__(self, *arguments: str) -> set[str]:
+        run = self.pytester.inline_run(*ALONE, *arguments)
+        passed, skipped, failed = run.listoutcomes()
+        assert not skipped
+        assert not failed
+        return {report.nodeid.partition("::")[2] for report in passed}
+
+
+def test_a_run_leaves_out_what_is_marked_full_and_most_of_what_is_sampled(names: Names) -> None:
+    run = names()
+    assert "test_short" in run
+    assert "test_long" not in run
+    assert len(run) == 4
+
+
+def test_the_full_run_takes_the_rest(names: Names) -> None:
+    run, rest = names("--randomly-seed=7"), names("--randomly-seed=7", "-m", "full")
+    assert not run & rest
+    assert len(run | rest) == 22
+    assert "test_long" in rest
+
+
+def test_a_seed_draws_the_same_and_another_seed_others(names: Names) -> None:
+    runs = [frozenset(names(f"--randomly-seed={seed}")) for seed in (1, 1, 2, 3, 4)]
+    assert runs[0] == runs[1]
+    assert len(set(runs)) > 2
+
+
+def test_a_part_of_the_suite_draws_as_the_whole(names: Names) -> None:
+    whole = names("--randomly-seed=7")
+    assert names("--randomly-seed=7", "-k", "many") == whole - {"test_short"}
+
+
+def test_what_is_named_is_run_whatever_its_mark(names: Names) -> None:
+    assert names("test_it.py::test_long") == {"test_long"}
+    assert len(names("test_it.py::test_many")) == 20
+    assert names("test_it.py::test_many[5]") == {"test_many[5]"}
+
+
+def test_a_reason_to_skip_is_said_once_with_how_often(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("n", range(3))
+        def test_it(n):
+            pytest.skip("no moon; to enable: wait for the night")
+        """
+    )
+    run = pytester.runpytest_inprocess(*ALONE)
+    run.stdout.fnmatch_lines(["skipped 3: no moon; to enable: wait for the night"])
+    assert str(run.stdout).count("no moon") == 1
+
+
+def test_what_tests_cost_is_written_and_who_is_over_the_bound_is_told(
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "UNMARKED_CPU_SECONDS", 0.05)
+    pytester.makepyfile(
+        """
+        import time
+
+        import pytest
+
+        def work():
+            begun = time.process_time()
+            while time.process_time() - begun < 0.1: pass
+
+        def test_short(): pass
+
+        def test_busy(): work()
+
+        @pytest.mark.full("0.1 s")
+        def test_marked(): work()
+        """
+    )
+    file = tmp_path / "costs"
+    run = pytester.runpytest_inprocess(*ALONE, "-m", "full or not full", "--costs", str(file))
+    run.stdout.fnmatch_lines(["*over 0.05 s of processor time, not marked*", "*s *::test_busy"])
+    assert "test_marked" not in str(run.stdout)
+    lines = [line.split("\t") for line in file.read_text().splitlines()]
+    assert {name.partition("::")[2] for *_, name in lines} == {
+        "test_short",
+        "test_busy",
+        "test_marked",
+    }
+    assert sum(float(cpu) > 0.05 for cpu, *_ in lines) == 2
