@@ -18,8 +18,12 @@ from hookonce.stores.values import (
     DeadReason,
     DeliveryKey,
     Done,
+    Entered,
+    Gate,
     InFlight,
+    Mark,
     Ownership,
+    Stale,
     delivery_key,
 )
 
@@ -199,3 +203,45 @@ async def test_it_remembers_nothing_of_another_memory_store(clock: Clock) -> Non
 def test_a_store_for_no_events_is_refused(max_records: int) -> None:
     with pytest.raises(ValueError, match="max_records"):
         MemoryStore(max_records=max_records)
+
+
+async def succeed(store: MemoryStore, name: str, created_at: int) -> None:
+    """Succeed with an event of this time behind the gate of this name."""
+    gate, token = Gate("default", "handler", name), new_token()
+    assert await store.enter(gate, token, LEASE) == Entered()
+    await store.leave(gate, token, mark=Mark(created_at, "evt"))
+
+
+async def test_marks_count_and_the_oldest_makes_room_before_younger_done_events(
+    clock: Clock, pass_time: PassTime
+) -> None:
+    store = MemoryStore(max_records=4, clock=clock)
+    await succeed(store, "oldest", 5)
+    pass_time(1)
+    await succeed(store, "newer", 5)
+    done = keys(2)
+    await complete(store, done)
+    await claim(store, delivery_key("default", "new"))
+    assert {await look(store, key) for key in done} == {Done}
+    late = Mark(1, "evt_late")
+    newer, oldest = Gate("default", "handler", "newer"), Gate("default", "handler", "oldest")
+    assert await store.enter(newer, new_token(), LEASE, mark=late) == Stale(Mark(5, "evt"))
+    assert await store.enter(oldest, new_token(), LEASE, mark=late) == Entered()
+
+
+async def test_a_gate_that_was_left_without_success_is_not_remembered(clock: Clock) -> None:
+    store = MemoryStore(max_records=2, clock=clock)
+    for n in range(10):
+        gate, token = Gate("default", "handler", str(n)), new_token()
+        await store.enter(gate, token, LEASE)
+        await store.leave(gate, token)
+    for key in keys(2):
+        await claim(store, key)
+
+
+async def test_old_marks_are_pruned(clock: Clock, pass_time: PassTime) -> None:
+    store = MemoryStore(clock=clock)
+    for n in range(10):
+        await succeed(store, str(n), n)
+    pass_time(RETENTION)
+    assert await store.prune() == 10

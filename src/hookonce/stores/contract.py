@@ -40,8 +40,11 @@ from .values import (
     DeadReason,
     Delivery,
     DeliveryKey,
+    EnterResult,
     Entry,
+    Gate,
     Known,
+    Mark,
     Ownership,
     PutResult,
     StoreStats,
@@ -54,6 +57,7 @@ __all__ = [
     "BatchingStore",
     "Claims",
     "Flushes",
+    "Gates",
     "InboxStore",
     "Letters",
     "Listing",
@@ -190,6 +194,54 @@ class Claims(Protocol):
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter, with the delivery given now or kept before."""
+        ...
+
+
+class Gates(Protocol):
+    """What lets through one run at a time for a handler and a key, and the newest that succeeded.
+
+    A gate knows nothing of the records of events, and no step touches both. One that is free, has
+    no mark and nobody waiting leaves nothing behind; a mark is forgotten when the retention of done
+    records has passed since it last rose.
+    """
+
+    async def enter(
+        self,
+        gate: Gate,
+        token: Token,
+        lease: float,
+        *,
+        mark: Mark | None = None,
+        drop_ties: bool = False,
+        waiting: DeliveryKey | None = None,
+    ) -> EnterResult:
+        """Pass a gate for ``lease`` seconds, or learn why not.
+
+        With the token that has it, again, with the lease begun anew: this is how one is extended,
+        and why a call may be repeated.
+
+        Args:
+            gate: which.
+            token: made once for a run of a handler.
+            lease: seconds until it is free again, unless it is entered again or left.
+            mark: of an event that is to be left out if it comes too late: ``Stale`` where a newer
+                event or this one itself has succeeded, also while somebody has the gate.
+            drop_ties: whether another event of the same time makes it late as well.
+            waiting: an event of the inbox to be noted as waiting where somebody else has the gate;
+                once, in the order of arrival. The note is forgotten when that lease ends.
+
+        """
+        ...
+
+    async def leave(
+        self, gate: Gate, token: Token, *, mark: Mark | None = None
+    ) -> DeliveryKey | None:
+        """Give a gate back, if this token has it, and return who is to come next.
+
+        ``mark`` says that the run has succeeded: the gate's mark rises to it, if it was lower,
+        whoever has the gate by now. If nobody has it after that, the event that has waited longest
+        is taken off the list and returned, for the caller to make it due (``Listing.hasten``).
+        """
         ...
 
 

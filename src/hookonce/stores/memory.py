@@ -15,7 +15,7 @@ from itertools import islice
 from ..clock import Clock, system_clock
 from ..errors import StoreError
 from ..verification.loggers import get_logger
-from . import life
+from . import gates, life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from .contract import DEFAULT_RETENTION, check_retention
 from .life import NEW, Moment, Record
@@ -27,7 +27,10 @@ from .values import (
     Delivery,
     DeliveryKey,
     Done,
+    EnterResult,
+    Gate,
     Known,
+    Mark,
     Ownership,
     StoreStats,
     Token,
@@ -70,6 +73,7 @@ class MemoryStore:
         self._done: OrderedDict[DeliveryKey, float] = OrderedDict()
         self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
         self._dead: dict[DeliveryKey, tuple[Delivery, Record]] = {}
+        self._gates: OrderedDict[Gate, gates.Passage] = OrderedDict()  # in the order of change
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
         self._prune_at = 0.0
@@ -156,6 +160,35 @@ class MemoryStore:
             self._records.pop(claim.key, None)
             return ownership
         return self._written(claim.key, known, ownership, record)
+
+    async def enter(
+        self,
+        gate: Gate,
+        token: Token,
+        lease: float,
+        *,
+        mark: Mark | None = None,
+        drop_ties: bool = False,
+        waiting: DeliveryKey | None = None,
+    ) -> EnterResult:
+        """Pass a gate, or learn why not; see ``Gates.enter``."""
+        moment, known = self._moment(), self._gates.get(gate, gates.FREE)
+        if known is gates.FREE:
+            self._make_room(moment.unix)
+        result, passage = gates.enter(
+            known, moment, token, lease, mark=mark, drop_ties=drop_ties, waiting=waiting
+        )
+        self._set_gate(gate, passage, moment)
+        return result
+
+    async def leave(
+        self, gate: Gate, token: Token, *, mark: Mark | None = None
+    ) -> DeliveryKey | None:
+        """Give a gate back, and return who is to come next; see ``Gates.leave``."""
+        moment = self._moment()
+        called, passage = gates.leave(self._gates.get(gate, gates.FREE), moment, token, mark=mark)
+        self._set_gate(gate, passage, moment)
+        return called
 
     async def dead_letters(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
@@ -262,23 +295,38 @@ class MemoryStore:
         self._done.pop(key, None)
         self._done[key] = self._clock() + self.retention_seconds
 
+    def _set_gate(self, gate: Gate, passage: gates.Passage, moment: Moment) -> None:
+        self._gates.pop(gate, None)
+        if not gates.is_forgotten(passage, moment):
+            self._gates[gate] = passage
+
     def _make_room(self, now: float) -> None:
         if now >= self._prune_at:
             self._prune(now, at_most=2)  # two for each that is added: it keeps up, and never stalls
             self._prune_at = self._oldest_end(now)
-        if len(self._done) + len(self._records) + len(self._dead) < self._max_records:
+        held = len(self._done) + len(self._records) + len(self._dead) + len(self._gates)
+        if held < self._max_records:
             return
         if not self._done:
             raise StoreError("the memory store is full of events that are not done yet")
-        self._done.popitem(last=False)
+        self._forget_the_oldest(now)
         self._forgotten += 1
         if self._forgotten & (self._forgotten - 1) == 0:  # at 1, 2, 4, 8 …: said, but no flood
             _log.warning(
-                "the memory store is full (%d records) and has forgotten %d done events before"
-                " their time; a late duplicate of one would be handled again",
+                "the memory store is full (%d records) and has forgotten %d done events or marks"
+                " before their time; a late duplicate of one would be handled again",
                 self._max_records,
                 self._forgotten,
             )
+
+    def _forget_the_oldest(self, now: float) -> None:
+        if self._gates:
+            gate, passage = next(iter(self._gates.items()))
+            is_held = passage.token is not None and now < passage.until
+            if not is_held and passage.marked_until < next(iter(self._done.values())):
+                del self._gates[gate]
+                return
+        self._done.popitem(last=False)
 
     def _oldest_end(self, now: float) -> float:
         """Return a time before which no retention is over, of what there is and what will come."""
@@ -287,6 +335,9 @@ class MemoryStore:
             ends.append(next(iter(self._done.values())))
         if self._records:
             ends.append(next(iter(self._records.values())).expires)
+        if self._gates:
+            passage = next(iter(self._gates.values()))
+            ends.append(max(passage.until, passage.marked_until))
         return min(ends)
 
     def _prune(self, now: float, at_most: int) -> int:
@@ -299,6 +350,13 @@ class MemoryStore:
             if now < max(oldest.expires, oldest.until):
                 break
             self._records.popitem(last=False)
+            removed += 1
+        moment = self._moment()
+        while removed < at_most and self._gates:
+            gate, passage = next(iter(self._gates.items()))
+            if not gates.is_forgotten(passage, moment):
+                break
+            del self._gates[gate]
             removed += 1
         return removed
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, NewType, TypeAlias
 __all__ = [
     "INTERRUPTED",
     "Batch",
+    "Busy",
     "ClaimResult",
     "Claimed",
     "Dead",
@@ -17,13 +18,18 @@ __all__ = [
     "Delivery",
     "DeliveryKey",
     "Done",
+    "EnterResult",
+    "Entered",
     "Entry",
     "FailedAttempt",
     "Full",
+    "Gate",
     "InFlight",
     "Known",
+    "Mark",
     "Ownership",
     "PutResult",
+    "Stale",
     "StoreStats",
     "Stored",
     "Taken",
@@ -277,3 +283,53 @@ class Entry:
     finished: frozenset[str]
     history: tuple[FailedAttempt, ...]
     owed: frozenset[str] = frozenset()
+
+
+class Gate(NamedTuple):
+    """What one run at a time may pass: a handler's, with one key.
+
+    Attributes:
+        endpoint: the name of the receiving endpoint.
+        handler: the handler's name.
+        key: what it works on, as its key function says.
+
+    """
+
+    endpoint: str
+    handler: str
+    key: str
+
+
+class Mark(NamedTuple):
+    """An event's place in time; as tuples, the newer mark is the higher one.
+
+    Attributes:
+        created_at: when the event came to be, in Unix microseconds.
+        event_id: the webhook-id.
+
+    """
+
+    created_at: int
+    event_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The gate is the caller's, until the lease ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else has the gate, at the longest until this Unix time."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The event comes too late: this one, a newer one or the same, has succeeded there."""
+
+    mark: Mark
+
+
+EnterResult: TypeAlias = Entered | Busy | Stale
