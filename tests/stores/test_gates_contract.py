@@ -28,7 +28,7 @@ from hookonce.stores.values import (
     delivery_key,
 )
 
-WITH_GATES = ["memory"]
+WITH_GATES = ["memory", "sqlite"]
 
 pytestmark = [
     pytest.mark.anyio,

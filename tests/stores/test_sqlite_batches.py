@@ -26,8 +26,11 @@ from hookonce.stores.values import (
     Delivery,
     DeliveryKey,
     Done,
+    Entered,
     Full,
+    Gate,
     InFlight,
+    Mark,
     Ownership,
     Stored,
     Token,
@@ -133,6 +136,16 @@ class TestFewStatements:
             await asyncio.gather(*calls)
             counts.append(len([text for text in statements if "PRAGMA" not in text]))
         assert counts[0] == counts[1]
+
+    async def test_60_gates_are_passed_in_one_transaction(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        gates = [Gate("default", "shop.sync", f"chan_{n}") for n in range(60)]
+        async with one_batch(store, connection):
+            calls = asyncio.gather(*(store.enter(gate, Token("t"), LEASE) for gate in gates))
+            statements = statements_of(connection)
+        assert await calls == [Entered()] * 60
+        assert statements.count("COMMIT") == 1
 
     async def test_60_new_events_are_taken_in_as_many_statements_as_one(
         self, store: SQLiteStore, connection: apsw.Connection
@@ -396,6 +409,18 @@ class TestSyncing:
         await claim(store, "evt_2")
         await claim(store, "evt_3")
         assert synced == []
+
+    async def test_gates_do_not_wait_for_the_disk_since_what_records_the_success_does(
+        self, synced: list[str], store: SQLiteStore
+    ) -> None:
+        gate, token, mark = Gate("default", "shop.sync", "chan_1"), new_token(), Mark(1, "evt_1")
+        owned = await claim(store, "evt_1")
+        synced.clear()
+        await store.enter(gate, token, LEASE, mark=mark)
+        await store.leave(gate, token, mark=mark)
+        assert synced == []
+        await store.complete(owned)
+        assert synced == ["db-wal"]
 
     async def test_a_claim_that_shares_a_commit_with_a_completion_is_synced_with_it(
         self, synced: list[str], store: SQLiteStore, connection: apsw.Connection

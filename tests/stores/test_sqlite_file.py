@@ -25,8 +25,12 @@ from hookonce.stores.values import (
     Delivery,
     DeliveryKey,
     Done,
+    Entered,
+    Gate,
     InFlight,
+    Mark,
     Ownership,
+    Stale,
     Token,
     delivery_key,
 )
@@ -138,6 +142,20 @@ UPDATE attempts SET owed = '["b"]';
 PRAGMA user_version = 4;
 """
 
+# The same without triggers, and with what processes tell each other.
+VERSION_5_FILE = f"""
+{VERSION_4_FILE}
+DROP TRIGGER inbox_grows;
+DROP TRIGGER inbox_shrinks;
+ALTER TABLE inbox RENAME TO entries;
+CREATE TABLE activity (
+    place INTEGER PRIMARY KEY AUTOINCREMENT, endpoint TEXT NOT NULL, line BLOB NOT NULL
+) STRICT;
+CREATE INDEX activity_by_endpoint ON activity (endpoint, place);
+CREATE TABLE watched (endpoint TEXT PRIMARY KEY, until REAL NOT NULL) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 5;
+"""
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -236,11 +254,11 @@ class TestSharedOpening:
 
 
 class TestSchema:
-    async def test_a_new_file_has_version_5_and_strict_tables(
+    async def test_a_new_file_has_version_6_and_strict_tables(
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
-        assert rows(path, "PRAGMA user_version") == [(5,)]
+        assert rows(path, "PRAGMA user_version") == [(6,)]
         assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
         tables = {
             name: (wr, strict)
@@ -258,6 +276,8 @@ class TestSchema:
             "inbox_sizes": (1, 1),
             "workers": (1, 1),
             "applications": (1, 1),
+            "gates": (1, 1),
+            "waiting": (0, 1),
         }
 
     async def test_a_file_of_version_1_keeps_all_it_held(
@@ -273,7 +293,7 @@ class TestSchema:
         result = await store.claim(delivery_key("default", "evt_failed"), Token("t"), LEASE)
         assert isinstance(result, Claimed)
         assert (result.attempt, result.finished) == (4, frozenset({"a"}))
-        assert rows(path, "PRAGMA user_version") == [(5,)]
+        assert rows(path, "PRAGMA user_version") == [(6,)]
 
     async def test_a_file_of_version_2_keeps_all_it_held_and_owes_nothing(
         self, path: Path, store: SQLiteStore
@@ -325,6 +345,18 @@ class TestSchema:
             with pytest.raises(apsw.SQLError, match="no such table"):
                 earlier.execute("DELETE FROM inbox WHERE event_id = 'evt_waits'")
         assert (await store.stats()).depth == 2
+
+    async def test_a_file_of_version_5_keeps_all_it_held_and_has_gates(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute(VERSION_5_FILE).fetchall()
+        gate, mark = Gate("default", "shop.sync", "chan_1"), Mark(1, "evt_1")
+        await store.leave(gate, Token("t"), mark=mark)
+        assert await store.enter(gate, Token("t"), LEASE, mark=mark) == Stale(mark)
+        assert await look(store, delivery_key("default", "evt_done")) is Done
+        assert (await store.stats()).depth == 2
+        assert rows(path, "PRAGMA user_version") == [(6,)]
 
     async def test_a_done_event_costs_a_few_dozen_bytes(
         self, path: Path, store: SQLiteStore
@@ -400,7 +432,7 @@ class TestRefusedFiles:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 5)" in message
+        assert "later version (schema 99, here 6)" in message
         assert "upgrade hookonce" in message
         assert path.read_bytes() == before
 
@@ -448,6 +480,18 @@ class TestPruning:
         assert {(r.attempt, r.finished) for r in results} == {(2, frozenset({"a"}))}
         results = await asyncio.gather(*(claim(store, key) for key in old))
         assert {(r.attempt, r.finished) for r in results} == {(1, frozenset[str]())}
+
+    async def test_pruning_forgets_a_gate_whose_process_has_gone_and_who_waited_there(
+        self, path: Path, store: SQLiteStore, pass_time: PassTime
+    ) -> None:
+        gate, waits = Gate("default", "shop.sync", "chan_1"), delivery_key("default", "evt_1")
+        await store.enter(gate, Token("gone"), LEASE)
+        await store.enter(gate, Token("t"), LEASE, waiting=waits)
+        await store.prune()
+        assert await store.enter(gate, Token("t"), LEASE) != Entered()
+        pass_time(LEASE)
+        assert await store.prune() == 1
+        assert rows(path, "SELECT 1 FROM gates UNION ALL SELECT 1 FROM waiting") == []
 
     async def test_prune_reaches_all_that_is_over_and_nothing_else(
         self, store: SQLiteStore, path: Path, grown: tuple[list[DeliveryKey], list[DeliveryKey]]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from .life import Moment
 from .values import Busy, DeliveryKey, Entered, EnterResult, Mark, Stale, Token
 
-__all__ = ["FREE", "Passage", "enter", "is_forgotten", "is_stale", "leave"]
+__all__ = ["FREE", "Passage", "enter", "has_ended", "is_forgotten", "is_stale", "leave"]
 
 
 class Passage(NamedTuple):
@@ -88,6 +88,11 @@ def is_stale(mark: Mark, succeeded: Mark, *, drop_ties: bool) -> bool:
     if mark.created_at == succeeded.created_at:
         return drop_ties or mark.event_id == succeeded.event_id
     return mark < succeeded
+
+
+def has_ended(passage: Passage, moment: Moment) -> bool:
+    """Return whether the last lease of a gate is over, and with it the wait of who waited."""
+    return moment.now >= min(passage.until, moment.now + passage.lease)
 
 
 def is_forgotten(passage: Passage, moment: Moment) -> bool:

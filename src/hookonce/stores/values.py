@@ -299,6 +299,12 @@ class Gate(NamedTuple):
     handler: str
     key: str
 
+    @property
+    def name(self) -> str:
+        """A text that no other gate has."""
+        lengths = f"{len(self.endpoint)}.{len(self.handler)}"
+        return f"{lengths}:{self.endpoint}:{self.handler}:{self.key}"
+
 
 class Mark(NamedTuple):
     """An event's place in time; as tuples, the newer mark is the higher one.

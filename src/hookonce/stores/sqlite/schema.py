@@ -144,9 +144,30 @@ CREATE TABLE watched (
 ) STRICT, WITHOUT ROWID;
 """
 
+# A gate is found by the digest of its name. Most have nobody who waits.
+_VERSION_6 = """
+CREATE TABLE gates (
+    key BLOB PRIMARY KEY,
+    token TEXT,
+    until REAL NOT NULL,
+    lease REAL NOT NULL,
+    created_at INTEGER,
+    event_id TEXT,
+    expires INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE waiting (
+    place INTEGER PRIMARY KEY,
+    gate BLOB NOT NULL,
+    event TEXT NOT NULL,
+    UNIQUE (gate, event)
+) STRICT;
+CREATE INDEX waiting_by_gate ON waiting (gate, place);
+"""
+
 
 # The text at index n leads from version n to n + 1.
-_MIGRATIONS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
+_MIGRATIONS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
 
 
 def create_private(path: Path) -> None:

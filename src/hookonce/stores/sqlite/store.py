@@ -29,8 +29,11 @@ from ..values import (
     DeadReason,
     Delivery,
     DeliveryKey,
+    EnterResult,
     Entry,
+    Gate,
     Known,
+    Mark,
     Ownership,
     PutResult,
     StoreStats,
@@ -41,6 +44,7 @@ from .activity import follow, tell
 from .batch import DroppableStep, Step
 from .claiming import Claim, Completion
 from .claims import LifeStep
+from .gates import Entering, Leaving, enter, leave
 from .inbox import Put
 from .register import register
 from .shared import shared_file
@@ -173,6 +177,40 @@ class SQLiteStore:
             claim.key,
             lambda record, moment: life.bury(record, moment, claim, reason, error, finished, owed),
             delivery,
+        )
+
+    async def enter(
+        self,
+        gate: Gate,
+        token: Token,
+        lease: float,
+        *,
+        mark: Mark | None = None,
+        drop_ties: bool = False,
+        waiting: DeliveryKey | None = None,
+    ) -> EnterResult:
+        """Pass a gate, or learn why not; see ``Gates.enter``."""
+        return await self._run(
+            lambda connection: enter(
+                connection,
+                self._claims.moment(),
+                gate,
+                token,
+                lease,
+                mark=mark,
+                drop_ties=drop_ties,
+                waiting=waiting,
+            ),
+            Entering,
+        )
+
+    async def leave(
+        self, gate: Gate, token: Token, *, mark: Mark | None = None
+    ) -> DeliveryKey | None:
+        """Give a gate back, and return who is to come next; see ``Gates.leave``."""
+        return await self._run(
+            lambda connection: leave(connection, self._claims.moment(), gate, token, mark=mark),
+            Leaving,
         )
 
     async def dead_letters(

@@ -10,12 +10,17 @@ from .claims import Claims
 
 __all__ = ["PRUNED_TABLES", "Upkeep"]
 
-PRUNED_TABLES = ("done", "attempts")
+PRUNED_TABLES = ("done", "attempts", "gates")
 
 # One step reads this many keys: a few milliseconds in which no claim can run.
 _KEYS = 2_000
 _PAUSE_SECONDS = 0.05
 _INTERVAL_SECONDS = 3_600.0
+
+_FORGET_NOTES = """
+DELETE FROM waiting WHERE gate > ? AND gate <= ?
+    AND NOT EXISTS (SELECT 1 FROM gates WHERE key = gate)
+"""
 
 
 class Upkeep:
@@ -39,11 +44,16 @@ class Upkeep:
         live = ""
         if table == "attempts":
             live = " AND until <= ? AND NOT EXISTS (SELECT 1 FROM entries WHERE key = attempts.key)"
+        elif table == "gates":
+            live = " AND until <= ?"
         connection.execute(
             f"DELETE FROM {table} WHERE key > ? AND key <= ? AND expires <= ?{live}",
             (after, upto, now, *([self._claims.uptime()] if live else [])),
         )
-        return connection.changes(), cast("bytes | None", last)
+        removed = connection.changes()
+        if table == "gates" and removed:
+            connection.execute(_FORGET_NOTES, (after, upto))
+        return removed, cast("bytes | None", last)
 
     def continue_walk(self, connection: apsw.Connection) -> float:
         """Prune one step further, and return the seconds until the next."""
