@@ -721,7 +721,8 @@ class Receiver(Router):
         """Hand an event to the handlers that was not delivered, as if it had been.
 
         It goes the way of a delivery: an event of the same id that is handled already is not
-        handled again, and with an inbox it waits for a worker.
+        handled again, and with an inbox it waits for a worker. It is no answer to the sender, so
+        ``failing`` and ``rotation`` are as before.
 
         Args:
             event: what was missed, made from what the service has; its id is that of the gap.
@@ -732,7 +733,7 @@ class Receiver(Router):
         """
         body = event.model_dump_json().encode()
         headers = sign(self.current_secrets()[0], event.id, body, timestamp=int(self.clock()))
-        return await self.handle(body, headers)
+        return await self._machine.pipeline.handle(body, headers, is_made_up=True)
 
     def note_unread(self, outcome: Outcome, seconds: float) -> None:
         """Tell observers of a request that was answered without its body: by an HTTP face.

@@ -147,6 +147,21 @@ def test_a_disabled_endpoint_is_turned_on_again_where_that_is_wanted(
     assert site.service.endpoint().status == "active"
 
 
+def test_an_endpoint_stays_disabled_where_the_doctor_finds_a_fault(
+    site: Site, module: str, tmp_path: Path
+) -> None:
+    site.status = 410
+    handled(tmp_path, site.emit())
+    file = tmp_path / f"{module}.py"
+    # Deliveries that are late by more than a second would be refused.
+    file.write_text(file.read_text().replace("store=", "tolerance=1, store="))
+    result = site.reconcile("--enable", module=module)
+    assert result.status == 1, result
+    assert "the endpoint stays disabled until these faults are mended" in result.errors
+    assert "tolerance: " in result.output
+    assert site.service.endpoint().status == "disabled"
+
+
 def test_a_gap_is_named_also_where_a_function_of_on_gap_fails(
     site: Site, module: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -109,20 +110,36 @@ class Bench:
     old: str
 
     async def rotate(
-        self, *options: str, killed_at: str | None = None, wait: float = 20
+        self,
+        *options: str,
+        killed_at: str | None = None,
+        mounted: str | None = None,
+        wait: float = 20,
     ) -> tuple[int, str]:
-        """Run the command, to its end or until it kills itself; return its status and output."""
+        """Run the command, to its end or until it kills itself; return its status and output.
+
+        Args:
+            options: beside those it needs.
+            killed_at: the program that runs it, in a process of its own.
+            mounted: what a shell mounts for it, where nobody else sees that.
+            wait: how long the receiver may take.
+
+        """
         arguments = (
             *("endpoints", "rotate", "wh_1", "--secrets-file", str(self.file)),
             *("--ready-url", self.ready_url, "--wait", str(wait), *options),
         )
-        if killed_at is None:
+        if killed_at is None and mounted is None:
             run = partial(invoke, *arguments, environment=self._environment())
             result = await asyncio.to_thread(run)
             status, text = result.status, result.output + result.errors
         else:
+            command = [sys.executable, "-c", killed_at or _PLAIN, *arguments]
+            if mounted is not None:
+                shell = ["sh", "-c", f'{mounted} && exec "$@"', "sh"]
+                command = [*_private_mounts(), *shell, *command]
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", killed_at, *arguments),
+                *command,
                 env=self._environment(),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -149,6 +166,16 @@ class Bench:
         assert mark is not None
         earlier = str(Mark("wh_1", mark.at - timedelta(hours=1)))
         self.file.write_text(self.file.read_text().replace(str(mark), earlier))
+
+
+def _private_mounts() -> list[str]:
+    """Return what begins a command that may mount what it likes."""
+    unshare = ["unshare", "--mount"]
+    try:
+        subprocess.run([*unshare, "true"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("nothing can be mounted here: run the tests as root, with the right to mount")
+    return unshare
 
 
 @asynccontextmanager
@@ -235,18 +262,42 @@ sys.argv[0] = "hookonce"
 main()
 """
 
-# The file is written in these steps: a draft is made ready (fsync 1), the new text is in it
-# (fsync 2), it takes the file's place (replace 1), and the folder is on the disk (fsync 3).
+_PLAIN = "import sys; from hookonce.cli import main; sys.argv[0] = 'hookonce'; main()"
+
+# The file cannot take another's place, but for so many times.
+_BUSY = """
+import errno, os, sys
+from hookonce.cli import main
+
+real, allowed = os.replace, {allowed}
+
+def replace(source, target):
+    global allowed
+    if not allowed:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), source, None, target)
+    allowed -= 1
+    real(source, target)
+
+os.replace = replace
+sys.argv[0] = "hookonce"
+main()
+"""
+
+# The file is written in these steps: a copy of it is made (fsync 1) and takes its place (replace 1,
+# fsync 2), a draft is made ready (fsync 3), the new text is in it (fsync 4), it takes the file's
+# place (replace 2), and the folder is on the disk (fsync 5).
 KILLS = {
     "before anything is written": ("fsync", 1, "before"),
-    "with room made for a secret": ("fsync", 1, "after"),
-    "before the draft is cut to its length": ("ftruncate", 2, "before"),
-    "with the secret written, not yet on the disk": ("fsync", 2, "before"),
-    "with the secret on the disk, in the draft": ("fsync", 2, "after"),
-    "before the draft takes the file's place": ("replace", 1, "before"),
-    "after the draft took the file's place": ("replace", 1, "after"),
-    "before the folder is on the disk": ("fsync", 3, "before"),
-    "after the folder is on the disk": ("fsync", 3, "after"),
+    "before the copy takes the file's place": ("replace", 1, "before"),
+    "after the copy took the file's place": ("replace", 1, "after"),
+    "with room made for a secret": ("fsync", 3, "after"),
+    "before the draft is cut to its length": ("ftruncate", 3, "before"),
+    "with the secret written, not yet on the disk": ("fsync", 4, "before"),
+    "with the secret on the disk, in the draft": ("fsync", 4, "after"),
+    "before the draft takes the file's place": ("replace", 2, "before"),
+    "after the draft took the file's place": ("replace", 2, "after"),
+    "before the folder is on the disk": ("fsync", 5, "before"),
+    "after the folder is on the disk": ("fsync", 5, "after"),
 }
 
 
@@ -326,13 +377,14 @@ async def test_an_answer_that_is_not_of_the_interface_loses_no_secret(tmp_path: 
         assert len(it.service.issued) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_ends_it_when_the_secret_is_on_the_disk(tmp_path: Path, number: int) -> None:
     async with bench(tmp_path) as it:
         # It comes when the service has given the secret and before the command has the answer.
         code = (
-            "import os, sys, httpx2\n"
+            "import os, signal, sys, httpx2\n"
             "from hookonce.cli import main\n"
+            "signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have it ignored\n"
             "real = httpx2.AsyncClient.send\n"
             "async def send(self, request, **options):\n"
             "    answer = await real(self, request, **options)\n"
@@ -379,6 +431,56 @@ async def test_what_cannot_be_written_is_found_before_a_secret_is_asked_for(tmp_
         assert status == 2
         assert "cannot write" in text
         assert it.service.issued == []
+
+
+async def test_a_file_that_is_mounted_by_itself_is_found_before_a_secret_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as it:
+        text = it.file.read_text()
+        status, output = await it.rotate(mounted=f"mount --bind {it.file} {it.file}")
+        assert status == 2, output
+        assert "a file that is mounted by itself cannot be replaced" in output
+        assert it.service.issued == []
+        assert (it.file.read_text(), os.listdir(tmp_path)) == (text, ["secrets"])
+
+
+async def test_a_file_that_cannot_be_replaced_is_found_before_a_secret_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as it:
+        status, output = await it.rotate(killed_at=_BUSY.format(allowed=0))
+        assert status == 2, output
+        assert "a file that is mounted by itself cannot be replaced" in output
+        assert (it.service.issued, os.listdir(tmp_path)) == ([], ["secrets"])
+
+
+async def test_a_folder_in_which_nothing_can_be_written_is_found_before(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        read_only = f"mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro {tmp_path}"
+        status, output = await it.rotate(mounted=read_only)
+        assert status == 2, output
+        assert "cannot write" in output
+        assert it.service.issued == []
+
+
+async def test_a_secret_that_cannot_take_its_place_is_in_the_draft_that_the_message_names(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as it:
+        draft = tmp_path / ".secrets.draft"
+        for _ in range(2):  # nor does the next command lose it, or ask for another one
+            busy = _BUSY.format(allowed=1 - len(it.service.issued))
+            status, output = await it.rotate(killed_at=busy)
+            assert status == 2, output
+            assert f"The new secret is in {str(draft)!r}" in output
+            assert len(it.service.issued) == 1
+            assert it.service.issued[0] in draft.read_text()
+            assert draft.stat().st_mode & 0o777 == 0o600
+            assert it.secrets == (it.old,)
+        assert (await it.rotate())[0] == 0
+        assert it.secrets == (*it.service.issued, it.old)
+        assert len(it.service.issued) == 1
 
 
 async def test_a_file_in_the_middle_of_another_rotation_is_left_alone(tmp_path: Path) -> None:

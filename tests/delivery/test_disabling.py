@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from hookonce import Receiver
+from hookonce import Receiver, sign
 from hookonce.emulator import VirtualClock
 from hookonce.events import CommentReceived, WebhookTest
 from hookonce.integrations.pytest_plugin import ServiceFactory
@@ -119,3 +119,22 @@ async def test_refusals_count_and_are_told_apart(
     assert receiver.failing is not None
     assert (receiver.failing.attempts, receiver.failing.refused) == (6, 6)
     assert "6 of them refused as not genuine" in await warnings_of(receiver)
+
+
+async def test_what_is_made_up_for_ends_no_streak_of_failures_and_is_none(
+    receiver: Receiver, switch: Switch, virtual_clock: VirtualClock
+) -> None:
+    """The sender goes by what it has sent: active webhook endpoint | deliveries failing."""
+    await receiver.make_up(make_event(CommentReceived))
+    assert receiver.failing is None
+    event, now = make_event(CommentReceived), int(virtual_clock())
+    body = event.model_dump_json().encode()
+    headers = sign(receiver.current_secrets()[0], event.id, body, timestamp=now)
+    assert (await receiver.handle(body, headers)).status == 500
+    streak = receiver.failing
+    assert streak is not None
+    switch.is_on = True
+    assert (await receiver.make_up(make_event(CommentReceived))).status == 200
+    assert receiver.failing == streak
+    assert (await receiver.handle(body, headers)).status == 200
+    assert receiver.failing is None

@@ -180,6 +180,10 @@ async def test_after_a_rotation_it_is_told_when_the_old_secret_last_matched(
         await service.emit(CommentReceived)
         newest, oldest = receiver.secrets_last_matched()
         assert (newest, oldest) == (virtual_clock(), began + 60)
+        await service.advance(seconds=1)
+        await receiver.make_up(make_event(CommentReceived))  # which the sender has not signed
+        assert receiver.secrets_last_matched() == (newest, oldest)
+        await service.emit(CommentReceived)
         assert "secret 2 of 2 last matched at" in await warnings_of(receiver)
         put(file, new)
         assert receiver.secrets_last_matched() == (virtual_clock(),)

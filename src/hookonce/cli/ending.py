@@ -75,7 +75,7 @@ def ended_by_signals(end: Callable[[], object], *, at_once: bool = True) -> Iter
 
 @contextmanager
 def ended_after_this(what: str) -> Iterator[None]:
-    """Hold SIGTERM and Ctrl-C back while the block lasts, and end at its end if one came.
+    """Hold SIGTERM, SIGHUP and Ctrl-C back while the block lasts; end at its end if one came.
 
     Args:
         what: what the operator is told that the command waits for.
@@ -89,7 +89,7 @@ def ended_after_this(what: str) -> Iterator[None]:
         asked.append(number)
 
     is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if is_main else ()
     # What a shell has told a command in the background to ignore stays so.
     before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
     for number in before:

@@ -10,6 +10,7 @@ the disk before anything else.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -124,7 +125,20 @@ def writing(file: SecretsFile) -> Iterator[None]:
     except SecretError as error:
         raise CannotBegin(str(error)) from None
     except OSError as error:
-        raise CannotBegin(f"cannot write {str(file.path)!r}: {system_fault(error)}") from None
+        raise CannotBegin(_not_written(file, error)) from None
+
+
+def _not_written(file: SecretsFile, error: OSError) -> str:
+    fault = f"cannot write {str(file.path)!r}: {system_fault(error)}"
+    if error.errno == errno.EBUSY:
+        fault += "; a file that is mounted by itself cannot be replaced: mount its folder instead"
+    draft = file.kept_in_draft()
+    if draft is not None:
+        fault += (
+            f". The new secret is in {str(draft)!r}, and nowhere else: keep that file, mend this,"
+            " and the next command that writes the secrets takes it from there"
+        )
+    return fault
 
 
 class _Rotation:

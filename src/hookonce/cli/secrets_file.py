@@ -117,13 +117,31 @@ class SecretsFile:
         return (after or secrets)[0]
 
     def prepare(self) -> None:
-        """Make sure that a secret can be written before one is asked for; raises OSError."""
+        """Make sure that a secret can be written before one is asked for; raises OSError.
+
+        The file is replaced by a copy of itself: whether a file that is mounted by itself can be
+        replaced shows in no other way.
+        """
+        if self._real.exists():
+            try:
+                self._replace(self.read())
+            except OSError:
+                with suppress(OSError):
+                    self._draft.unlink()
+                raise
         self._write_draft(_ROOM * 4096)  # so much room there is, and it stays
 
     def begin(self, comment: Mark | str | None, secret: str) -> None:
         """Put a new secret before what the file holds, and a comment before that."""
         first = "" if comment is None else f"{comment}\n"
         self._replace(f"{first}{secret}\n{self.read()}")
+
+    def kept_in_draft(self) -> Path | None:
+        """Return the draft where it holds a secret that did not get into the file."""
+        with suppress(OSError):
+            if self._addition():
+                return self._draft
+        return None
 
     def finish(self) -> int:
         """Remove what the rotation has replaced, and nothing else; return how many secrets went.
@@ -155,20 +173,24 @@ class SecretsFile:
 
     def _take_up(self) -> None:
         """Let a complete draft take the file's place, and remove any other."""
+        if new := self._addition():
+            self._replace(new + self.read())
+        else:
+            self._draft.unlink(missing_ok=True)
+
+    def _addition(self) -> str:
+        """Return what a complete draft adds before the file's text, a secret; nothing otherwise."""
         try:
             draft = self._draft.read_text("utf-8")
         except (FileNotFoundError, UnicodeDecodeError):
-            draft = ""
+            return ""
         # A draft that adds a secret is complete if all of the old text is at its end. What is left
         # of the room is behind that, until the draft is cut to its length.
-        old = self.read()
-        draft, end = draft.rstrip(_ROOM), old.rstrip(_ROOM)
+        draft, end = draft.rstrip(_ROOM), self.read().rstrip(_ROOM)
         new = draft.removesuffix(end) if draft.endswith(end) else ""
         added = secret_lines(new)
-        if new.endswith("\n") and added and fault_among(added, "the draft") is None:
-            self._replace(new + old)
-        else:
-            self._draft.unlink(missing_ok=True)
+        is_complete = new.endswith("\n") and added and fault_among(added, "the draft") is None
+        return new if is_complete else ""
 
     def _give_up_room(self) -> None:
         """Remove a draft that no secret was written into."""

@@ -75,8 +75,14 @@ class DisableWatch(Observer):
         return self._streak
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Count an answer, unless it cannot have been one to a delivery, or was to a test."""
-        outcome = record.outcome
+        """Count an answer, unless it cannot have been one to a delivery, or was to a test.
+
+        What this program makes up for is no answer either: the sender goes by what it has sent
+        (interface, States: deliveries failing).
+        """
+        outcome, received = record.outcome, record.received
+        if received is not None and received.is_made_up:
+            return
         if outcome.reason == Reason.METHOD_NOT_ALLOWED or record.event_type == TEST_TYPE:
             return
         if outcome.status < 400:

@@ -76,7 +76,12 @@ class Pipeline:
         self._unhandled: set[str] = set()
 
     async def handle(
-        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+        self,
+        body: bytes,
+        headers: RawHeaders,
+        *,
+        started: float | None = None,
+        is_made_up: bool = False,
     ) -> Outcome:
         """Return what to answer to a delivery.
 
@@ -84,6 +89,7 @@ class Pipeline:
             body: the raw request body, exactly as received.
             headers: a mapping or (name, value) pairs, str or bytes, any case.
             started: when the request arrived, in the event loop's time; now by default.
+            is_made_up: whether it is this program's own, and not from the sender.
 
         """
         now = asyncio.get_running_loop().time()
@@ -92,7 +98,7 @@ class Pipeline:
         entered = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
         parts, observers = self._parts, self._parts.observers
         headers = _readable_twice(headers)
-        received = DeliveryReceived(parts.endpoint, body, headers, parts.clock())
+        received = DeliveryReceived(parts.endpoint, body, headers, parts.clock(), is_made_up)
         observers.tell(received)
         verified = event_type = hints = refusal = indexed = None
         try:

@@ -51,6 +51,8 @@ class DeliveryReceived(NamedTuple):
         body: the raw request body.
         headers: as they arrived; with a signature among them.
         at: Unix seconds.
+        is_made_up: whether this program has made it, for an event that the sender did not bring; it
+            says nothing of the sender then.
 
     """
 
@@ -58,6 +60,7 @@ class DeliveryReceived(NamedTuple):
     body: bytes
     headers: RawHeaders
     at: float
+    is_made_up: bool = False
 
     def __repr__(self) -> str:
         return f"DeliveryReceived(endpoint={self.endpoint!r}, at={self.at!r})"

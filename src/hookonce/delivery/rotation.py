@@ -88,7 +88,7 @@ class RotationWatch(Observer):
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Note which secret matched, and how many signatures there were."""
         delivery, received, headers = record.verified, record.received, record.headers
-        if delivery is None or received is None or headers is None:
+        if delivery is None or received is None or headers is None or received.is_made_up:
             return
         at = received.at
         self._matched_since_look[delivery.secret_index] = at
