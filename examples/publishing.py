@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from hookonce import Receiver
 from hookonce.client import Client
 from hookonce.events import PostTargetFailed, PostTargetPublished
-from hookonce.reconcile import Gap
+from hookonce.receiver import Gap
 from hookonce.resources import Post, PostInput, PostTarget, PostTargetInput
 
 SPEED = 40_000  # of the emulated service, as above

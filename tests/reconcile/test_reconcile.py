@@ -25,7 +25,7 @@ from hookonce.client import Client
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.events import ChannelUnhealthy, CommentReceived, MessageReceived, PostTargetFailed
 from hookonce.http.app import Receive, Scope, Send
-from hookonce.reconcile import Gap, Reconciliation, Verdict, Why
+from hookonce.receiver import Gap, Reconciliation, Verdict, Why
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore

@@ -13,7 +13,7 @@ from hookonce import Receiver
 from hookonce.client import Client, ClientError
 from hookonce.doctor import Level, Subject, examine
 from hookonce.errors import StoreError
-from hookonce.reconcile import Gap, Reconciliation, Verdict
+from hookonce.receiver import Gap, Reconciliation, Verdict
 from hookonce.resources import WebhookEndpoint
 
 from .loading import load_receiver

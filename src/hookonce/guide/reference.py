@@ -32,7 +32,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.integrations.pytest_plugin": (),
     "hookonce.inspector": (),
     "hookonce.client": (),
-    "hookonce.reconcile": ("Gap", "Reconciliation", "Verdict", "Why"),
+    "hookonce.receiver": ("Gap", "Reconciliation", "Verdict", "Why"),
     "hookonce.effects": (),
     "hookonce.effects.sqlalchemy": ("SQLAlchemyLedger", "SyncSQLAlchemyLedger", "effects_table"),
     "hookonce.effects.psycopg": ("PsycopgLedger", "SyncPsycopgLedger"),

@@ -1,39 +1,33 @@
-"""The receiver: the public face that wires the parts."""
+"""The public face of a receiver: its settings, its parts, and what can be asked of them."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Container,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
-from pathlib import PurePath
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
-from .clock import Clock, system_clock
-from .delivery.activity import Reporter
-from .delivery.calls import Threads
-from .delivery.disabling import DisableWatch, FailureStreak
-from .delivery.expecting import POLL_SECONDS, Expectation, Poll
-from .delivery.handler import is_async
-from .delivery.ledgers import check_ledgers
-from .delivery.limits import Limits
-from .delivery.log import AttemptLog, DeliveryLog
-from .delivery.outcome import Outcome
-from .delivery.parts import Parts
-from .delivery.pipeline import Pipeline
-from .delivery.records import BatchFlushed, DeliveryAnswered, Observer, Observers
-from .delivery.registration import Registration, application_of
-from .delivery.rotation import Rotation, RotationWatch
-from .delivery.router import Router
-from .delivery.runs import Runs
-from .delivery.time_limit import within
-from .errors import SecretError, shows_half_built
-from .events import Event
-from .http.app import (
+from ..clock import Clock, system_clock
+from ..delivery.disabling import FailureStreak
+from ..delivery.handler import is_async
+from ..delivery.limits import Limits
+from ..delivery.outcome import Outcome
+from ..delivery.records import DeliveryAnswered, Observer
+from ..delivery.rotation import Rotation
+from ..delivery.router import Router
+from ..delivery.time_limit import within
+from ..errors import shows_half_built
+from ..events import Event
+from ..http.app import (
     DeliveryApp,
     Middleware,
     Receive,
@@ -44,26 +38,23 @@ from .http.app import (
     elsewhere,
     run_lifespan,
 )
-from .http.guard import StatusGuard, app_path
-from .http.health import Readiness, ReadinessLook, health_routes
-from .inbox.intake import Intake
-from .inbox.letters import DeadLetters
-from .inbox.settings import Inbox
-from .inbox.waiting import WaitingEvents
-from .reconcile import GapHook, Reconciliation, Verdict, compare
-from .sender import LOG_SECONDS
-from .stores import open_store
-from .stores.activity import ActivityStore
-from .stores.applications import Application
-from .stores.contract import DEFAULT_RETENTION, BatchingStore, InboxStore, Store
-from .stores.values import Known, StoreStats
-from .verification.headers import RawHeaders
-from .verification.loggers import get_logger
-from .verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
-from .verification.signature import DEFAULT_TOLERANCE, Verifier, sign
+from ..http.guard import StatusGuard, app_path
+from ..http.health import Readiness, health_routes
+from ..inbox.letters import DeadLetters
+from ..inbox.settings import Inbox
+from ..inbox.waiting import WaitingEvents
+from ..stores.contract import Store
+from ..stores.values import StoreStats
+from ..verification.headers import RawHeaders
+from ..verification.secrets import SecretSource
+from ..verification.signature import DEFAULT_TOLERANCE, sign
+from .expecting import POLL_SECONDS, Expectation, Poll
+from .machine import Machine
+from .reconcile import GapHook, Reconciliation, compare, without_made_up
+from .settings import Changes, HiddenSecrets, Settings, opened_store
 
 if TYPE_CHECKING:  # it needs httpx2
-    from .client import Client
+    from ..client import Client
 
 __all__ = ["Receiver"]
 
@@ -72,198 +63,8 @@ E1 = TypeVar("E1", bound=Event[Any])
 E2 = TypeVar("E2", bound=Event[Any])
 P = TypeVar("P")
 
-_log = get_logger("hookonce")
-
-# Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
-_ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-# What has been handled, or waits in the inbox, which loses nothing.
-_MADE_UP = {Known.DONE, Known.WAITING}
-
 # Where a receiver answers that is an application by itself, or mounted as one.
 _OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
-
-
-class _Hidden:
-    """Secrets, or a provider of them, that no repr of what holds them shows."""
-
-    __slots__ = ("source",)
-
-    def __init__(self, source: SecretsProvider | tuple[str, ...]) -> None:
-        self.source = source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
-    """What a receiver was told to be, checked."""
-
-    secrets: _Hidden
-    store: Store
-    endpoint: str
-    service: str | None
-    tolerance: float
-    retention: timedelta | None
-    inbox: Inbox | None
-    limits: Limits
-    clock: Clock
-
-
-class _Changes(TypedDict, total=False):
-    """What a copy can have of its own; see ``Receiver.copy``."""
-
-    secrets: SecretSource
-    store: Store | str
-    endpoint: str
-    service: str | None
-    tolerance: float
-    inbox: Inbox | None
-    limits: Limits
-    clock: Clock
-
-
-class _Machine:
-    """The parts of a receiver, wired: what a copy makes anew, and the doctor exchanges.
-
-    Args:
-        settings: what it is to be.
-        verifier: knows its secrets.
-        router: the handlers.
-        observers: who is told of every step, beside its own watches.
-
-    """
-
-    def __init__(
-        self,
-        settings: _Settings,
-        verifier: Verifier,
-        router: Router,
-        observers: Iterable[Observer] = (),
-    ) -> None:
-        store, limits, clock = settings.store, settings.limits, settings.clock
-        self.settings = settings
-        self._router = router
-        self.rotation = RotationWatch(self.current_secrets, clock)
-        self.disabling = DisableWatch(clock)
-        logs = [DeliveryLog(), *([] if settings.inbox is None else [AttemptLog(clock)])]
-        self.observers = Observers([*logs, self.rotation, self.disabling, *observers])
-        inbox_store = None if settings.inbox is None else _with_inbox(store)
-        parts = Parts(
-            endpoint=settings.endpoint,
-            store=store,
-            inbox=inbox_store,
-            router=router,
-            limits=limits,
-            clock=clock,
-            observers=self.observers,
-            threads=Threads(limits.threads),
-        )
-        self._threads = parts.threads
-        if isinstance(store, BatchingStore):
-            store.flushes.add(self._note_flush)
-        self.runs = Runs(parts)
-        self.intake: Intake | None = None
-        if settings.inbox is not None and inbox_store is not None:
-            self.intake = Intake(parts, store=inbox_store, settings=settings.inbox, runs=self.runs)
-        self.pipeline = Pipeline(
-            parts,
-            verifier=verifier,
-            service=settings.service,
-            runs=self.runs,
-            intake=self.intake,
-        )
-        self.dead = DeadLetters(parts, self.runs)
-        self.registration = Registration(store, settings.endpoint, self._application)
-        self.readiness = ReadinessLook(
-            parts,
-            self.runs,
-            watches=(
-                self.disabling.warnings,
-                self.rotation.warnings,
-                self.secrets_fault,
-                self.runs.warnings,
-            ),
-            registration=self.registration,
-            inbox=None if self.intake is None else self.intake.problem,
-            secrets=self.current_secrets,
-        )
-        self._reporter: Reporter | None = None
-        if isinstance(store, ActivityStore):
-            self._reporter = Reporter(
-                store,
-                settings.endpoint,
-                self.observers,
-                store_seconds=limits.store_seconds,
-                clock=clock,
-            )
-        self.users = self.servers = 0
-
-    def current_secrets(self) -> tuple[str, ...]:
-        """Return the secrets in force, newest first; see ``Receiver.current_secrets``."""
-        secrets = secrets_of(self.settings.secrets.source)
-        fault = fault_among(secrets, "force")
-        if not secrets:
-            fault = "at least one secret is needed, and there is none in force"
-        if fault is not None:
-            del secrets
-            raise SecretError(fault)
-        return secrets
-
-    def secrets_fault(self) -> tuple[str, ...]:
-        """Return why the last good secrets are in force, if the provider says so."""
-        fault = getattr(self.settings.secrets.source, "fault", None)
-        return () if fault is None else (str(fault),)
-
-    def _application(self) -> Application | None:
-        handlers, endpoint = self._router.handlers, self.settings.endpoint
-        try:
-            return application_of(handlers, self.current_secrets(), endpoint)
-        except Exception:  # noqa: BLE001 - whoever verifies with these secrets says what is wrong
-            return None
-
-    def _note_flush(self, calls: int, seconds: float) -> None:
-        if self.observers.wants(BatchFlushed):
-            store = type(self.settings.store).__name__
-            self.observers.tell(BatchFlushed(store, calls, seconds))
-
-    async def enter(self) -> None:
-        """Open the store for one user more."""
-        self.users += 1
-        try:
-            await self.settings.store.open()
-        except BaseException:
-            await self.leave()
-            raise
-        if self._reporter is not None:
-            self._reporter.start()
-
-    async def register(self) -> None:
-        """Find out before the first event what would go wrong with it."""
-        retention: float | None = getattr(self.settings.store, "retention_seconds", None)
-        await check_ledgers(self._router.handlers, retention)
-        await self.registration.enter()
-
-    async def leave(self) -> None:
-        """Close what is open when nobody uses it any more."""
-        self.users -= 1
-        if self.users == 0:
-            self.registration.leave()
-            try:
-                if self.intake is not None:
-                    await self.intake.stop()
-                await self.runs.drain()
-                if self._reporter is not None:
-                    await self._reporter.stop()
-            finally:  # also where a server waits no longer
-                self._threads.close()
-                await self.settings.store.aclose()
-
-    async def end_work(self) -> None:
-        """Take nothing more out of the inbox, and let what was begun end."""
-        if self.intake is not None:
-            await self.intake.stop()
-        await self.runs.drain()
-        if self.intake is not None:
-            await self.intake.leave()
 
 
 @shows_half_built
@@ -310,53 +111,27 @@ class Receiver(Router):
         observers: Iterable[Observer] = (),
     ) -> None:
         super().__init__()
-        # First, and let go of: error trackers send the locals of every frame away.
         try:
-            if not isinstance(secrets, SecretsProvider):
-                secrets = secrets_of(secrets)  # what the verifier knows, whatever becomes of a list
-            verifier = Verifier(secrets, tolerance=tolerance, clock=clock)
-            known = _Hidden(secrets)
-        except (SecretError, ValueError) as error:
+            settings = Settings(
+                secrets=HiddenSecrets(secrets),
+                store=opened_store(store, retention, clock),
+                endpoint=endpoint,
+                service=service,
+                tolerance=tolerance,
+                retention=retention,
+                inbox=inbox,
+                limits=Limits() if limits is None else limits,
+                clock=clock,
+            )
+        except (ValueError, TypeError, ImportError) as error:
             raise error.with_traceback(None) from error.__cause__
-        finally:
-            del secrets
-        if not isinstance(endpoint, str) or _ENDPOINT.fullmatch(endpoint) is None:
-            raise ValueError(
-                "endpoint takes 1 to 64 letters, digits, underscores, full stops and hyphens,"
-                f" not {endpoint!r}"
-            )
-        if isinstance(store, str):
-            try:
-                kept = DEFAULT_RETENTION if retention is None else retention
-                store = open_store(store, retention=kept, clock=clock)
-            except (ValueError, ImportError) as error:
-                del store
-                raise error.with_traceback(None) from error.__cause__
-        elif isinstance(store, type) or not isinstance(store, Store):
-            raise TypeError(_store_fault(store))
-        elif retention is not None:
-            raise ValueError("give retention to the store itself, or the store as a URL")
-        if inbox is not None and not isinstance(inbox, Inbox):
-            raise TypeError(f"inbox takes an Inbox, such as Inbox(concurrency=16), not {inbox!r}")
-        if limits is not None and not isinstance(limits, Limits):
-            raise TypeError(f"limits takes Limits, such as Limits(threads=16), not {limits!r}")
-        if service is not None and not (isinstance(service, str) and service):
-            raise TypeError(
-                f"service takes the sender's name in its own two headers, or None, not {service!r}"
-            )
-        settings = _Settings(
-            secrets=known,
-            store=store,
-            endpoint=endpoint,
-            service=service,
-            tolerance=tolerance,
-            retention=retention,
-            inbox=inbox,
-            limits=limits or Limits(),
-            clock=clock,
-        )
-        self._machine = _Machine(settings, verifier, self, observers)
+        finally:  # error trackers send the locals of every frame away
+            del secrets, store
         self._gap_hooks: list[GapHook] = []
+        self._assemble(settings, observers)
+
+    def _assemble(self, settings: Settings, observers: Iterable[Observer] = ()) -> None:
+        self._machine = Machine(settings, self, observers)
         # Routes hold on to these two, and they ask this object at each delivery.
         self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
         self._guarded = StatusGuard(self._app)
@@ -397,7 +172,7 @@ class Receiver(Router):
     @property
     def is_open(self) -> bool:
         """Whether somebody has entered it, its ``lifespan`` or ``opened``, and not left."""
-        return self._machine.users > 0
+        return self._machine.lifetime.is_open
 
     @property
     def has_inbox(self) -> bool:
@@ -459,9 +234,9 @@ class Receiver(Router):
             SecretError: a secret cannot be used, or there is none.
 
         """
-        return self._machine.current_secrets()
+        return self._machine.settings.current_secrets()
 
-    def copy(self, *, router: Router | None = None, **changes: Unpack[_Changes]) -> Self:
+    def copy(self, *, router: Router | None = None, **changes: Unpack[Changes]) -> Self:
         """Return a receiver with the same handlers and settings, and other parts where given.
 
         For a test of a receiver that was configured for production::
@@ -486,24 +261,16 @@ class Receiver(Router):
             ValueError: another argument cannot be used; the message says what to do.
 
         """
-        settings = self._machine.settings
-        given: dict[str, Any] = {
-            field.name: getattr(settings, field.name) for field in fields(settings)
-        }
-        given["secrets"], retention = settings.secrets.source, given.pop("retention")
-        given.update(changes)
-        if isinstance(given["store"], str):
-            given["retention"] = retention
-        copied = shallow_copy(self)
-        # The base's constructor makes every part anew, and leaves what a subclass has added.
         try:
-            Receiver.__init__(copied, **given)
-        finally:  # as in the constructor: error trackers send locals away
-            given.clear()
+            settings = self._machine.settings.replaced(**changes)
+        except (ValueError, TypeError, ImportError) as error:
+            raise error.with_traceback(None) from error.__cause__
+        finally:  # as in the constructor
             del changes
+        copied = shallow_copy(self)  # with what a subclass has added
+        Router.__init__(copied)
         copied._gap_hooks = [*self._gap_hooks]  # noqa: SLF001 - its own, as below
-        machine = copied._machine  # noqa: SLF001 - its own, for copies of the copy
-        machine.settings = replace(machine.settings, retention=retention)
+        copied._assemble(settings)  # noqa: SLF001 - its own
         # Not the router itself: it would hold on to the copy.
         Router.include(copied, (self if router is None else router).wrapped())
         return copied
@@ -682,36 +449,18 @@ class Receiver(Router):
             ValueError: ``since`` has no offset.
 
         """
-        now = datetime.fromtimestamp(self.clock(), UTC)
-        if since is None:
-            since = timedelta(seconds=LOG_SECONDS)
-        start = now - since if isinstance(since, timedelta) else since
-        if start.tzinfo is None:
-            raise ValueError("since takes a time with an offset, such as datetime.now(UTC)")
         found = await compare(
             client,
             webhook_id,
             store=self.store,
             endpoint=self.endpoint,
             has_handler=self._has_handler,
-            since=start,
+            since=since,
             clock=self.clock,
         )
-        if not (found.gaps and self._gap_hooks):
-            return found
-        failures: list[Exception] = []
-        for hook in self._gap_hooks:
-            try:
-                await hook(found.gaps, client)
-            except Exception as error:  # noqa: BLE001 - what was found is told all the same
-                _log.exception("a function of on_gap failed")
-                failures.append(error)
-        known = await self.store.known(self.endpoint, [gap.event_id for gap in found.gaps])
-        made_up = tuple(gap for gap in found.gaps if known.get(gap.event_id) in _MADE_UP)
-        gaps = tuple(gap for gap in found.gaps if gap not in made_up)
-        counts = found.counts + Counter({Verdict.HANDLED: len(made_up)})
-        counts[Verdict.GAP] = len(gaps)
-        return replace(found, counts=counts, gaps=gaps, made_up=made_up, failures=tuple(failures))
+        return await without_made_up(
+            found, client, self._gap_hooks, store=self.store, endpoint=self.endpoint
+        )
 
     def _has_handler(self, event_type: str) -> bool:
         known = event_type in self.parser.classes
@@ -778,10 +527,8 @@ class Receiver(Router):
 
     async def stats(self) -> StoreStats:
         """Return how much the store holds of this endpoint; raises StoreError."""
-        return await within(
-            self.limits.store_seconds,
-            self.store.stats(endpoint=self.endpoint),
-        )
+        stats = self.store.stats(endpoint=self.endpoint)
+        return await within(self.limits.store_seconds, stats)
 
     async def recent_check(self) -> Readiness:
         """Return what ``check`` has found lately; what is seconds old is found anew, for all."""
@@ -801,8 +548,7 @@ class Receiver(Router):
         async with self:
             yield
 
-    @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
+    def working(self) -> AbstractAsyncContextManager[None]:
         """Handle what is in the inbox while the block lasts: what a worker process does.
 
         At its end running handlers are drained, as at the end of ``lifespan``. A receiver whose
@@ -814,41 +560,18 @@ class Receiver(Router):
             StoreError: the store cannot be opened.
 
         """
-        if self._machine.intake is None:
-            raise LookupError("there is nothing to work on: this receiver has no inbox")
-        async with self.opened():
-            await self._machine.register()
-            self._machine.intake.start()
-            try:
-                yield
-            finally:
-                await self._machine.end_work()
+        return self._machine.lifetime.working()
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
+    def opened(self) -> AbstractAsyncContextManager[None]:
         """Keep the store open while the block lasts, without working on an inbox.
 
         For what an operator does, such as the replay of dead letters; raises StoreError. It may be
         entered inside ``lifespan``, whose end still closes everything.
         """
-        await self._machine.enter()
-        try:
-            yield
-        finally:
-            await self._machine.leave()
+        return self._machine.lifetime.opened()
 
     async def __aenter__(self) -> Self:
-        machine = self._machine
-        await machine.enter()
-        try:
-            await machine.register()
-            if machine.intake is not None and machine.intake.embedded:
-                machine.intake.start()
-        except BaseException:
-            await machine.leave()
-            raise
-        machine.servers += 1
-        machine.runs.accepting = True
+        await self._machine.lifetime.begin()
         return self
 
     async def __aexit__(
@@ -857,17 +580,7 @@ class Receiver(Router):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        machine = self._machine
-        machine.servers -= 1
-        try:
-            if machine.servers == 0:
-                machine.runs.refuse()
-                if machine.intake is not None and machine.intake.embedded:
-                    await machine.end_work()
-                else:
-                    await machine.runs.drain()
-        finally:
-            await machine.leave()
+        await self._machine.lifetime.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve as an ASGI application, alone or mounted."""
@@ -877,24 +590,3 @@ class Receiver(Router):
             await self._guarded(scope, receive, send)
         else:
             await elsewhere(scope, receive, send)
-
-
-def _store_fault(store: object) -> str:
-    """Return what is wrong with what was given as the store; it may hold a password."""
-    takes = "store takes a URL, such as sqlite:///hookonce.db or redis://host, or a store"
-    if store is None:
-        return f"{takes}, not None; is the setting it comes from missing?"
-    if isinstance(store, type):
-        return f"{takes}, not the class {store.__name__}: make one of it"
-    if isinstance(store, PurePath):
-        return f"{takes}, not a path: write f'sqlite:///{{path}}'"
-    return f"{takes}, not {type(store).__name__}"
-
-
-def _with_inbox(store: Store) -> InboxStore:
-    if isinstance(store, InboxStore):
-        return store
-    raise ValueError(
-        f"{type(store).__name__} has no inbox: what was answered must outlive the process; use"
-        " sqlite:///file.db or redis://host, or leave `inbox` out to handle inside the request"
-    )

@@ -20,20 +20,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from .clock import Clock
-from .resources import WebhookDelivery, WebhookEndpoint
-from .stores.contract import Store
-from .stores.values import Known
+from ..clock import Clock
+from ..resources import WebhookDelivery, WebhookEndpoint
+from ..sender import LOG_SECONDS
+from ..stores.contract import Reports
+from ..stores.values import Known
+from ..verification.loggers import get_logger
 
 if TYPE_CHECKING:  # it needs httpx2
-    from .client import Client
+    from ..client import Client
 
-__all__ = ["Gap", "GapHook", "Reconciliation", "Verdict", "Why", "compare"]
+__all__ = ["Gap", "GapHook", "Reconciliation", "Verdict", "Why", "compare", "without_made_up"]
+
+_log = get_logger("hookonce")
+
+# What has been handled, or waits in the inbox, which loses nothing.
+_MADE_UP = {Known.DONE, Known.WAITING}
 
 _PENDING = "pending"
 """The one status of a delivery that the interface shows."""
@@ -121,10 +128,10 @@ async def compare(
     client: Client,
     webhook_id: str,
     *,
-    store: Store,
+    store: Reports,
     endpoint: str,
     has_handler: Callable[[str], bool],
-    since: datetime,
+    since: datetime | timedelta | None,
     clock: Clock,
 ) -> Reconciliation:
     """Return what the log of an endpoint has that the store does not know as handled.
@@ -137,18 +144,25 @@ async def compare(
         store: what remembers.
         endpoint: the receiver's name for it.
         has_handler: whether anybody is registered for a type.
-        since: how far back to look.
+        since: how far back to look; see ``Receiver.reconcile``.
         clock: Unix time in seconds.
 
     Raises:
         ClientError: the service does not give its log.
         StoreError: the store does not say what it knows.
+        ValueError: ``since`` has no offset.
 
     """
+    now = datetime.fromtimestamp(clock(), UTC)
+    if since is None:
+        since = timedelta(seconds=LOG_SECONDS)
+    start = now - since if isinstance(since, timedelta) else since
+    if start.tzinfo is None:
+        raise ValueError("since takes a time with an offset, such as datetime.now(UTC)")
     remembered_since = datetime.min.replace(tzinfo=UTC)
     retention = getattr(store, "retention_seconds", None)
     if retention is not None:
-        remembered_since = datetime.fromtimestamp(clock(), UTC) - timedelta(seconds=retention)
+        remembered_since = now - timedelta(seconds=retention)
     seen: set[str] = set()
     counts: Counter[Verdict] = Counter()
     gaps: list[Gap] = []
@@ -156,7 +170,7 @@ async def compare(
     requests = 1
     async for page in client.webhooks.deliveries(webhook_id).pages():
         requests += 1
-        recent = [delivery for delivery in page.data if delivery.created_at >= since]
+        recent = [delivery for delivery in page.data if delivery.created_at >= start]
         new = [one for one in recent if not one.is_test and one.event_id not in seen]
         # After the page was read: what was delivered by then is in the store by now.
         known = await store.known(endpoint, [delivery.event_id for delivery in new])
@@ -178,7 +192,45 @@ async def compare(
         if len(recent) < len(page.data):
             break  # newest first, so all that follows is older
     gaps.sort(key=lambda gap: gap.created_at)
-    return Reconciliation(webhook_id, since, counts, tuple(gaps), endpoint=state, requests=requests)
+    return Reconciliation(webhook_id, start, counts, tuple(gaps), endpoint=state, requests=requests)
+
+
+async def without_made_up(
+    found: Reconciliation,
+    client: Client,
+    hooks: Sequence[GapHook],
+    *,
+    store: Reports,
+    endpoint: str,
+) -> Reconciliation:
+    """Return what is left once functions have made up for gaps; what they raise is in it.
+
+    Args:
+        found: the gaps.
+        client: of the service.
+        hooks: the functions.
+        store: what remembers.
+        endpoint: the receiver's name for the endpoint.
+
+    Raises:
+        StoreError: the store does not say what it knows.
+
+    """
+    if not (found.gaps and hooks):
+        return found
+    failures: list[Exception] = []
+    for hook in hooks:
+        try:
+            await hook(found.gaps, client)
+        except Exception as error:  # noqa: BLE001 - what was found is told all the same
+            _log.exception("a function of on_gap failed")
+            failures.append(error)
+    known = await store.known(endpoint, [gap.event_id for gap in found.gaps])
+    made_up = tuple(gap for gap in found.gaps if known.get(gap.event_id) in _MADE_UP)
+    gaps = tuple(gap for gap in found.gaps if gap not in made_up)
+    counts = found.counts + Counter({Verdict.HANDLED: len(made_up)})
+    counts[Verdict.GAP] = len(gaps)
+    return replace(found, counts=counts, gaps=gaps, made_up=made_up, failures=tuple(failures))
 
 
 def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from ..delivery.records import DeliveryAuthenticated, Observer, Observers
 from ..errors import PayloadError, WebhookError
 from ..events import Event, EventParser
 from ..verification.loggers import get_logger
-from .records import DeliveryAuthenticated, Observer, Observers
 
 __all__ = ["POLL_SECONDS", "Expectation", "Poll"]
 

@@ -1,0 +1,123 @@
+"""The parts of one receiver, wired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..delivery.activity import Reporter
+from ..delivery.calls import Threads
+from ..delivery.disabling import DisableWatch
+from ..delivery.log import AttemptLog, DeliveryLog
+from ..delivery.parts import Parts
+from ..delivery.pipeline import Pipeline
+from ..delivery.records import BatchFlushed, Observer, Observers
+from ..delivery.registration import Registration, application_of
+from ..delivery.rotation import RotationWatch
+from ..delivery.router import Router
+from ..delivery.runs import Runs
+from ..http.health import ReadinessLook
+from ..inbox.intake import Intake
+from ..inbox.letters import DeadLetters
+from ..stores.activity import ActivityStore
+from ..stores.applications import Application
+from ..stores.contract import BatchingStore, InboxStore
+from ..verification.signature import Verifier
+from .lifetime import Lifetime
+from .settings import Settings
+
+__all__ = ["Machine"]
+
+
+class Machine:
+    """The parts of one receiver, wired: what a copy makes anew, and the doctor exchanges.
+
+    Args:
+        settings: what the receiver is to be.
+        router: the handlers.
+        observers: who is told of every step, beside its own watches.
+
+    Raises:
+        SecretError: a secret cannot be used, or there is none.
+        ValueError: the tolerance cannot be used.
+
+    """
+
+    def __init__(
+        self, settings: Settings, router: Router, observers: Iterable[Observer] = ()
+    ) -> None:
+        store, limits, clock = settings.store, settings.limits, settings.clock
+        self.settings = settings
+        self._router = router
+        verifier = Verifier(settings.secrets.source, tolerance=settings.tolerance, clock=clock)
+        self.rotation = RotationWatch(settings.current_secrets, clock)
+        self.disabling = DisableWatch(clock)
+        logs = [DeliveryLog(), *([] if settings.inbox is None else [AttemptLog(clock)])]
+        self.observers = Observers([*logs, self.rotation, self.disabling, *observers])
+        inbox_store = store if settings.inbox and isinstance(store, InboxStore) else None
+        parts = Parts(
+            endpoint=settings.endpoint,
+            store=store,
+            inbox=inbox_store,
+            router=router,
+            limits=limits,
+            clock=clock,
+            observers=self.observers,
+            threads=Threads(limits.threads),
+        )
+        if isinstance(store, BatchingStore):
+            store.flushes.add(self._note_flush)
+        self.runs = Runs(parts)
+        self.intake: Intake | None = None
+        if settings.inbox is not None and inbox_store is not None:
+            self.intake = Intake(parts, store=inbox_store, settings=settings.inbox, runs=self.runs)
+        self.pipeline = Pipeline(
+            parts,
+            verifier=verifier,
+            service=settings.service,
+            runs=self.runs,
+            intake=self.intake,
+        )
+        self.dead = DeadLetters(parts, self.runs)
+        registration = Registration(store, settings.endpoint, self._application)
+        self.readiness = ReadinessLook(
+            parts,
+            self.runs,
+            watches=(
+                self.disabling.warnings,
+                self.rotation.warnings,
+                settings.secrets_fault,
+                self.runs.warnings,
+            ),
+            registration=registration,
+            inbox=None if self.intake is None else self.intake.problem,
+            secrets=settings.current_secrets,
+        )
+        self._reporter: Reporter | None = None
+        if isinstance(store, ActivityStore):
+            self._reporter = Reporter(
+                store,
+                settings.endpoint,
+                self.observers,
+                store_seconds=limits.store_seconds,
+                clock=clock,
+            )
+        self.lifetime = Lifetime(
+            parts,
+            self.runs,
+            intake=self.intake,
+            registration=registration,
+            reporter=self._reporter,
+        )
+
+    def _application(self) -> Application | None:
+        settings = self.settings
+        try:
+            secrets = settings.current_secrets()
+            return application_of(self._router.handlers, secrets, settings.endpoint)
+        except Exception:  # noqa: BLE001 - whoever verifies with these secrets says what is wrong
+            return None
+
+    def _note_flush(self, calls: int, seconds: float) -> None:
+        if self.observers.wants(BatchFlushed):
+            store = type(self.settings.store).__name__
+            self.observers.tell(BatchFlushed(store, calls, seconds))

@@ -1,0 +1,156 @@
+"""What a receiver is told to be: checked once, and frozen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any, TypedDict, Unpack
+
+from ..clock import Clock
+from ..delivery.limits import Limits
+from ..errors import SecretError
+from ..inbox.settings import Inbox
+from ..stores import open_store
+from ..stores.contract import DEFAULT_RETENTION, InboxStore, Store
+from ..verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
+
+__all__ = ["Changes", "HiddenSecrets", "Settings", "opened_store"]
+
+# Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
+_ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class HiddenSecrets:
+    """Secrets, or a provider of them, that no repr of what holds them shows.
+
+    Args:
+        secrets: what a receiver was given; of a list, what it holds now.
+
+    Raises:
+        SecretError: there is none, or the provider fails.
+
+    """
+
+    __slots__ = ("source",)
+
+    def __init__(self, secrets: SecretSource) -> None:
+        known = secrets_of(secrets)
+        self.source = secrets if isinstance(secrets, SecretsProvider) else known
+
+
+class Changes(TypedDict, total=False):
+    """What a copy can have of its own; see ``Receiver.copy``."""
+
+    secrets: SecretSource
+    store: Store | str
+    endpoint: str
+    service: str | None
+    tolerance: float
+    inbox: Inbox | None
+    limits: Limits
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a receiver is told to be; the arguments are those of ``Receiver``.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: one cannot be used.
+
+    """
+
+    secrets: HiddenSecrets
+    store: Store
+    endpoint: str
+    service: str | None
+    tolerance: float
+    retention: timedelta | None
+    inbox: Inbox | None
+    limits: Limits
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        endpoint, service = self.endpoint, self.service
+        if not isinstance(endpoint, str) or _ENDPOINT.fullmatch(endpoint) is None:
+            raise ValueError(
+                "endpoint takes 1 to 64 letters, digits, underscores, full stops and hyphens,"
+                f" not {endpoint!r}"
+            )
+        if self.inbox is not None and not isinstance(self.inbox, Inbox):
+            raise TypeError(
+                f"inbox takes an Inbox, such as Inbox(concurrency=16), not {self.inbox!r}"
+            )
+        if self.inbox is not None and not isinstance(self.store, InboxStore):
+            raise ValueError(
+                f"{type(self.store).__name__} has no inbox: what was answered must outlive the"
+                " process; use sqlite:///file.db or redis://host, or leave `inbox` out to handle"
+                " inside the request"
+            )
+        if not isinstance(self.limits, Limits):
+            raise TypeError(f"limits takes Limits, such as Limits(threads=16), not {self.limits!r}")
+        if service is not None and not (isinstance(service, str) and service):
+            raise TypeError(
+                f"service takes the sender's name in its own two headers, or None, not {service!r}"
+            )
+
+    def replaced(self, **changes: Unpack[Changes]) -> Settings:
+        """Return settings with these in the place of their own; raises as the constructor does."""
+        parts: dict[str, Any] = {**changes}
+        if "secrets" in changes:
+            parts["secrets"] = HiddenSecrets(changes["secrets"])
+        if "store" in changes:
+            store, clock = changes["store"], changes.get("clock", self.clock)
+            retention = self.retention if isinstance(store, str) else None
+            parts["store"] = opened_store(store, retention, clock)
+        return replace(self, **parts)
+
+    def current_secrets(self) -> tuple[str, ...]:
+        """Return the secrets in force, newest first; see ``Receiver.current_secrets``."""
+        secrets = secrets_of(self.secrets.source)
+        fault = fault_among(secrets, "force")
+        if not secrets:
+            fault = "at least one secret is needed, and there is none in force"
+        if fault is not None:
+            del secrets
+            raise SecretError(fault)
+        return secrets
+
+    def secrets_fault(self) -> tuple[str, ...]:
+        """Return why the last good secrets are in force, if the provider says so."""
+        fault = getattr(self.secrets.source, "fault", None)
+        return () if fault is None else (str(fault),)
+
+
+def opened_store(store: Store | str, retention: timedelta | None, clock: Clock) -> Store:
+    """Return the store, made anew where it is given as a URL.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: the URL cannot be used, or a retention is given for a store that has its own.
+        ImportError: its backend is not installed.
+
+    """
+    if isinstance(store, str):
+        kept = DEFAULT_RETENTION if retention is None else retention
+        return open_store(store, retention=kept, clock=clock)
+    if isinstance(store, type) or not isinstance(store, Store):
+        raise TypeError(_store_fault(store))
+    if retention is not None:
+        raise ValueError("give retention to the store itself, or the store as a URL")
+    return store
+
+
+def _store_fault(store: object) -> str:
+    """Return what is wrong with what was given as the store; it may hold a password."""
+    takes = "store takes a URL, such as sqlite:///hookonce.db or redis://host, or a store"
+    if store is None:
+        return f"{takes}, not None; is the setting it comes from missing?"
+    if isinstance(store, type):
+        return f"{takes}, not the class {store.__name__}: make one of it"
+    if isinstance(store, PurePath):
+        return f"{takes}, not a path: write f'sqlite:///{{path}}'"
+    return f"{takes}, not {type(store).__name__}"
