@@ -76,18 +76,19 @@ def test_a_loop_that_ends_leaves_the_event_of_a_thread_that_goes_on_to_its_lease
 
     event = make_event(CommentReceived)
 
-    def receiving() -> Receiver:
-        receiver = receiver_on(f"sqlite:///{tmp_path}/hooks.db", answer_seconds=0.2)
+    def receiving(answer_seconds: float) -> Receiver:
+        url = f"sqlite:///{tmp_path}/hooks.db"
+        receiver = receiver_on(url, answer_seconds=answer_seconds)
         on(receiver, "slow", slow)
         return receiver
 
     async def deliver_and_end() -> None:
-        request = asyncio.create_task(deliver(receiving(), event))
+        request = asyncio.create_task(deliver(receiving(8), event))
         await until(lambda: ran)
         assert not request.done()
 
     async def deliver_again() -> None:
-        async with receiving() as receiver:
+        async with receiving(0.2) as receiver:
             retry = await deliver(receiver, event, attempt=2)
             assert answer_of(retry) == (503, "in_flight")
 

@@ -8,8 +8,10 @@ printed at the head of the run: ``--randomly-seed=…`` repeats it.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Generator
@@ -20,8 +22,10 @@ import pytest
 __all__ = [
     "UNMARKED_CPU_SECONDS",
     "pytest_addoption",
+    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure",
+    "pytest_make_collect_report",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",
     "pytest_terminal_summary",
@@ -45,6 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Without byte code on the disk each of the processes that tests start compiles hookonce anew.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    gc.disable()  # until the tests are collected: they are all kept, so there is nothing to find
     for line in (
         "full(cost): runs only with -m full, or when it is named; says what it costs",
         "sample(count): without -m full, so many of its cases, drawn by the seed",
@@ -58,20 +66,44 @@ def pytest_xdist_auto_num_workers() -> int:
     return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or 2 * _CORES)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each process of xdist begin with another folder of the suite.
+
+    Pytest rewrites the asserts of a file that has changed, which takes as long as everything else
+    before the first test. So each process does it for a part, and finds what the others have done.
+    """
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker and isinstance(collector, pytest.Directory) and report.passed:
+        own = int(worker["workerid"].removeprefix("gw")) * len(report.result)
+        first = own // worker["workercount"]
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is applied, which has to find the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.path)  # xdist wants one order of all its processes
     _draw_samples(config, items)
     if config.option.markexpr:
         return
     named = [argument for argument in config.args if "::" in argument]
-    left_out = [
-        item
-        for item in items
-        if item.get_closest_marker("full") and not any(_is_named(item, one) for one in named)
-    ]
+    taken, left_out = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        is_rest = item.get_closest_marker("full") and not any(_is_named(item, one) for one in named)
+        (left_out if is_rest else taken).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        items[:] = taken
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # a collection within a test looks at what that test has made
+    gc.enable()
 
 
 def _draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
