@@ -20,7 +20,6 @@ import apsw
 from support.redis_servers import redis_server
 
 from hookonce import Reason, Receiver, sign
-from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store
 from hookonce.stores.contract import Store
@@ -28,6 +27,7 @@ from hookonce.stores.memory import MemoryStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Claimed, DeliveryKey
 from hookonce.testing.samples import event_body
+from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret
 
 from .flooding import flood, resident_mib

@@ -12,11 +12,11 @@ from secrets import token_bytes
 import pytest
 
 from hookonce import FileSecrets, Receiver
-from hookonce.clock import Clock
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.events import CommentReceived
 from hookonce.integrations.pytest_plugin import ServiceFactory
 from hookonce.testing import SignedRequest, make_event, signed_request
+from hookonce.verification.clock import Clock
 from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio

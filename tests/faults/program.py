@@ -20,11 +20,11 @@ from typing import Literal
 import uvicorn
 
 from hookonce import Context, Inbox, Limits, Receiver
-from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store
 from hookonce.stores.contract import Store
 from hookonce.stores.values import Claimed
+from hookonce.verification.clock import system_clock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults.journal import Writer

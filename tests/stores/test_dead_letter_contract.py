@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from hookonce.clock import Clock
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
 from hookonce.stores.tokens import new_token
@@ -28,6 +27,7 @@ from hookonce.stores.values import (
     Ownership,
     StoreStats,
 )
+from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,6 @@ from typing import cast
 import pytest
 from stores.conftest import BACKENDS
 
-from hookonce.clock import Clock
 from hookonce.stores.contract import DEFAULT_RETENTION, Gates, Store
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
@@ -27,6 +26,7 @@ from hookonce.stores.values import (
     Token,
     delivery_key,
 )
+from hookonce.verification.clock import Clock
 
 WITH_GATES = ["memory", "sqlite"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from stores.conftest import BACKENDS
 
-from hookonce.clock import Clock
 from hookonce.stores.contract import DEFAULT_RETENTION, WORKER_SECONDS, InboxStore, Store
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
@@ -34,6 +33,7 @@ from hookonce.stores.values import (
     Waiting,
     delivery_key,
 )
+from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

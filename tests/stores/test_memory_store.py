@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from hookonce.clock import Clock
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.memory import MemoryStore
@@ -26,6 +25,7 @@ from hookonce.stores.values import (
     Stale,
     delivery_key,
 )
+from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ from contextlib import aclosing
 import pytest
 from support.redis_servers import RedisServer, redis_server
 
-from hookonce.clock import system_clock
 from hookonce.stores import open_store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Claimed, delivery_key
+from hookonce.verification.clock import system_clock
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +121,7 @@ def test_without_redis_py_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['redis'] = None\n"
         "from hookonce.stores import open_store\n"
-        "from hookonce.clock import system_clock\n"
+        "from hookonce.verification.clock import system_clock\n"
         "try: open_store('redis://localhost', clock=system_clock)\n"
         "except ImportError as error: print(error)"
     )

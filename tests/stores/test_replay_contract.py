@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from hookonce.clock import Clock
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
@@ -27,6 +26,7 @@ from hookonce.stores.values import (
     StoreStats,
     Token,
 )
+from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

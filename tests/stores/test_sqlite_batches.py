@@ -14,7 +14,6 @@ from typing import Any
 import apsw
 import pytest
 
-from hookonce.clock import Clock
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
@@ -37,6 +36,7 @@ from hookonce.stores.values import (
     Waiting,
     delivery_key,
 )
+from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from support.sqlite_processes import PATIENCE_SECONDS, child, is_sound
 
-from hookonce.clock import uptime
 from hookonce.stores.contract import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Claimed, Dead, Delivery, Done, InFlight, Token, delivery_key
+from hookonce.verification.clock import uptime
 
 pytestmark = pytest.mark.anyio
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from hookonce.clock import system_clock
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats
+from hookonce.verification.clock import system_clock
 
 from .output import Output, json_option
 from .records import chosen, is_wanted, list_options, print_event, show_options, time_text

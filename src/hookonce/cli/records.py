@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import click
 
-from hookonce.clock import system_clock, utc_text
 from hookonce.stores.values import DeadLetter, Entry
+from hookonce.verification.clock import system_clock, utc_text
 
 from .output import Output, json_option, one_line, together
 from .stores import PAGE, endpoint_option, store_argument

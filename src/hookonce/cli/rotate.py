@@ -21,10 +21,10 @@ import click
 import httpx2
 
 from hookonce.client import Client, NoAnswerError, UnreadableAnswerError
-from hookonce.clock import system_clock
 from hookonce.errors import SecretError
 from hookonce.resources import WebhookDelivery
 from hookonce.sender import TOLERANCE_SECONDS, TWO_SIGNATURES_SECONDS
+from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import fingerprint
 
 from .ending import ended_after_this

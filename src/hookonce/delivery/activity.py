@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from ..clock import Clock
 from ..errors import StoreError
 from ..stores.activity import ActivityStore
 from ..stores.tokens import new_token
+from ..verification.clock import Clock
 from ..verification.headers import DeliveryHints
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery

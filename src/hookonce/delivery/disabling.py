@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..clock import Clock
 from ..sender import DISABLING_FAILURES, DISABLING_SECONDS
+from ..verification.clock import Clock
 from ..verification.loggers import get_logger
 from .handler import TEST_TYPE
 from .outcome import Reason

@@ -6,8 +6,8 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from ..clock import Clock
 from ..stores.values import Delivery, DeliveryKey
+from ..verification.clock import Clock
 from ..verification.loggers import get_logger, printable
 from .records import (
     DeliveryAnswered,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..clock import Clock
 from ..stores.contract import InboxStore, Store
 from ..stores.values import DeliveryKey
+from ..verification.clock import Clock
 from .calls import Threads
 from .limits import Limits
 from .records import Observers

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..clock import Clock, utc_text
 from ..errors import SecretError
 from ..sender import TWO_SIGNATURES_SECONDS
+from ..verification.clock import Clock, utc_text
 from ..verification.headers import DeliveryHeaders
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, sign

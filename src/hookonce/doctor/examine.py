@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..clock import system_clock
 from ..errors import SecretError
+from ..verification.clock import system_clock
 from .blocking import blocking_findings
 from .cancellation import cancellation_findings
 from .clocks import clock_finding

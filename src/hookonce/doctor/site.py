@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from ..clock import system_clock
 from ..delivery.outcome import Reason
 from ..emulator.addresses import check_url
 from ..emulator.refusals import RefusedError
@@ -13,6 +12,7 @@ from ..emulator.transport import Request, Transport
 from ..errors import Refusal
 from ..sender import ANSWER_SECONDS
 from ..testing import SignedRequest
+from ..verification.clock import system_clock
 from .answers import Reply, answer_finding, slash_finding, time_finding
 from .clocks import clock_finding, date_seconds
 from .deliveries import TestDelivery, other_spelling

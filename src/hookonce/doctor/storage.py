@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ..clock import system_clock
 from ..delivery.registration import application_of, warning_of
 from ..delivery.time_limit import within
 from ..errors import StoreError
@@ -17,6 +16,7 @@ from ..stores.applications import RegisteringStore, strangers
 from ..stores.contract import InboxStore
 from ..stores.sqlite import SQLiteStore
 from ..stores.values import DeadLetter, Entry, StoreStats
+from ..verification.clock import system_clock
 from .clocks import clock_finding
 from .file_systems import MOUNTS, file_system_finding, file_system_of
 from .findings import Finding, fault, fine, note, warning

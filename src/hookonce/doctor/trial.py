@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from ..clock import system_clock
 from ..delivery.outcome import Reason
 from ..delivery.records import DeliveryReceived, LoopBlocked, Observer
 from ..delivery.time_limit import OutOfTimeError, limited
@@ -17,6 +16,7 @@ from ..http.app import ASGIApp, Receive, Scope, Send
 from ..sender import ANSWER_SECONDS
 from ..testing import SignedRequest
 from ..testing.inprocess import Lifespan, exchange, whole
+from ..verification.clock import system_clock
 from ..verification.headers import header_pairs
 from ..verification.secrets import new_secret
 from .answers import Reply, answer_finding, slash_finding, time_finding

@@ -13,9 +13,9 @@ from os import PathLike, fspath
 
 import aiosqlite
 
-from ..clock import Clock, system_clock
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
+from ..verification.clock import Clock, system_clock
 from .ledger import Effect
 from .sqlite import SQLITE_MARKS, LedgerConnection
 from .table import TABLE, Rows, Statements, create_statements, row_of

@@ -10,9 +10,9 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
 from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped] # the same
 
-from ..clock import Clock, system_clock
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
+from ..verification.clock import Clock, system_clock
 from .ledger import Effect
 from .table import TABLE, Rows, Statements, create_statements, row_of
 

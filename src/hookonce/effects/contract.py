@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from uuid import uuid4
 
-from ..clock import Clock
+from ..verification.clock import Clock
 from .ledger import AnyLedger, Effect, SyncLedger
 from .once import InThread, Once, Performed, check, finish, is_async_ledger, prune
 

@@ -18,9 +18,9 @@ from django.db import (  # type: ignore[import-untyped]
 )
 from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[import-untyped]
 
-from ..clock import Clock, system_clock
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
+from ..verification.clock import Clock, system_clock
 from .ledger import Effect
 from .table import TABLE, Rows, Statements, create_statements, row_of
 

@@ -11,9 +11,9 @@ from psycopg import AsyncConnection, Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from ..clock import Clock, system_clock
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
+from ..verification.clock import Clock, system_clock
 from .ledger import Effect
 from .table import TABLE, Rows, Statements, create_statements, row_of
 

@@ -32,9 +32,9 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session, sessionmaker
 
-from ..clock import Clock, system_clock
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
+from ..verification.clock import Clock, system_clock
 from .ledger import Effect
 from .table import LENGTHS, TABLE, Rows, Statements, create_statements, row_of
 

@@ -13,9 +13,9 @@ from datetime import timedelta
 from os import PathLike, fspath
 from typing import NoReturn
 
-from ..clock import Clock, system_clock
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
+from ..verification.clock import Clock, system_clock
 from .ledger import Effect
 from .table import TABLE, Rows, Statements, create_statements, row_of
 

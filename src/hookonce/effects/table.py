@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ..clock import Clock
 from ..errors import LedgerError
 from ..stores.contract import check_retention
+from ..verification.clock import Clock
 from .ledger import Effect
 
 __all__ = [

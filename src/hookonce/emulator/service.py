@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
-from ..clock import system_clock
 from ..delivery.handler import TEST_TYPE
 from ..errors import shows_half_built
 from ..events import Event, EventClass
@@ -30,6 +29,7 @@ from ..resources import (
 )
 from ..sender import ANSWER_SECONDS
 from ..testing.samples import make_event
+from ..verification.clock import system_clock
 from ..verification.secrets import decode_secret, new_secret
 from .access import ADMIN, DailyQuota, Keys
 from .api import Api

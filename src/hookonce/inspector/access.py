@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ..clock import Clock, system_clock, uptime
 from ..http.app import Scope
 from ..http.peers import bearer_of, check_token, is_forwarded, is_loopback, is_same_token
+from ..verification.clock import Clock, system_clock, uptime
 from .guesses import Guesses
 from .sessions import SESSION_SECONDS, Sessions
 

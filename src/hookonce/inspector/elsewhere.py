@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..clock import uptime
 from ..delivery.activity import read_line
 from ..delivery.steps import State
 from ..delivery.time_limit import within
 from ..errors import StoreError
 from ..stores.activity import ActivityStore
 from ..stores.values import Known
+from ..verification.clock import uptime
 from ..verification.loggers import get_logger
 from .journal import Journal, Seen
 from .reading import claimed_id

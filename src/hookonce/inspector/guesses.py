@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
 
-from ..clock import Clock, uptime
+from ..verification.clock import Clock, uptime
 
 __all__ = ["Guesses"]
 

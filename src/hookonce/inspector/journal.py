@@ -14,7 +14,6 @@ from heapq import merge
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from ..clock import Clock, system_clock
 from ..delivery.activity import Answers, Told, ToldDelivery, ToldStep
 from ..delivery.outcome import Outcome, Reason
 from ..delivery.records import (
@@ -24,6 +23,7 @@ from ..delivery.records import (
     HandlerFailed,
 )
 from ..delivery.steps import State, Step, StepObserver, StepRecord, step_of
+from ..verification.clock import Clock, system_clock
 from ..verification.headers import DeliveryHints, RawHeaders, header_pairs
 from ..verification.signature import VerifiedDelivery
 from .bounded import Bounded

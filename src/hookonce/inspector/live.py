@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from ..clock import uptime
 from ..http.app import Receive, Send
 from ..stores.tokens import new_token
+from ..verification.clock import uptime
 from ..verification.loggers import get_logger
 from .bounds import Bounds
 from .filters import Filters

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..clock import uptime
 from ..errors import StoreError
 from ..stores.values import StoreStats
+from ..verification.clock import uptime
 from ..verification.loggers import get_logger
 from .charts import Chart, charts_of
 from .journal import Journal

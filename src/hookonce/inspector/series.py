@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
 
-from ..clock import Clock, uptime
+from ..verification.clock import Clock, uptime
 
 __all__ = ["LENGTH_SECONDS", "Kind", "Second", "Series", "percentile"]
 

@@ -6,7 +6,7 @@ import hashlib
 import secrets
 from collections import OrderedDict
 
-from ..clock import Clock
+from ..verification.clock import Clock
 
 __all__ = ["SESSION_SECONDS", "Sessions"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import isfinite
 
-from ..clock import utc_text
+from ..verification.clock import utc_text
 
 __all__ = [
     "byte_count",

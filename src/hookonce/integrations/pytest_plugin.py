@@ -11,11 +11,11 @@ from typing import Protocol
 
 import pytest
 
-from ..clock import system_clock
 from ..emulator import Chaos, EmulatedService, VirtualClock, WorkspaceData
 from ..emulator.timeline import TimeSource
 from ..http.app import ASGIApp
 from ..testing import TestSender
+from ..verification.clock import system_clock
 from ..verification.secrets import new_secret
 
 __all__ = [

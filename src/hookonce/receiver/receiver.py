@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
-from ..clock import Clock, system_clock
 from ..delivery.disabling import FailureStreak
 from ..delivery.handler import is_async
 from ..delivery.limits import Limits
@@ -45,6 +44,7 @@ from ..inbox.settings import Inbox
 from ..inbox.waiting import WaitingEvents
 from ..stores.contract import Store
 from ..stores.values import StoreStats
+from ..verification.clock import Clock, system_clock
 from ..verification.headers import RawHeaders
 from ..verification.secrets import SecretSource
 from ..verification.signature import DEFAULT_TOLERANCE, sign

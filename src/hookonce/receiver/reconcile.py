@@ -25,11 +25,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..clock import Clock
 from ..resources import WebhookDelivery, WebhookEndpoint
 from ..sender import LOG_SECONDS
 from ..stores.contract import Reports
 from ..stores.values import Known
+from ..verification.clock import Clock
 from ..verification.loggers import get_logger
 
 if TYPE_CHECKING:  # it needs httpx2

@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import PurePath
 from typing import Any, TypedDict, Unpack
 
-from ..clock import Clock
 from ..delivery.limits import Limits
 from ..errors import SecretError
 from ..inbox.settings import Inbox
 from ..stores import open_store
 from ..stores.contract import DEFAULT_RETENTION, InboxStore, Store
+from ..verification.clock import Clock
 from ..verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
 
 __all__ = ["Changes", "HiddenSecrets", "Settings", "opened_store"]

@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 
-from ..clock import Clock, system_clock
 from ..errors import StoreError
+from ..verification.clock import Clock, system_clock
 from ..verification.loggers import get_logger
 from . import gates, life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application

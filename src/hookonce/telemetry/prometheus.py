@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
 
-from ..clock import Clock, system_clock
 from ..delivery.handler import TEST_TYPE
 from ..delivery.outcome import Reason
 from ..delivery.records import (
@@ -40,6 +39,7 @@ from ..errors import Reject, Retry, SecretError, StoreError
 from ..events import EVENT_CLASSES
 from ..http.app import Receive, Route, Scope, Send
 from ..receiver import Receiver
+from ..verification.clock import Clock, system_clock
 from ..verification.loggers import get_logger
 
 try:

@@ -21,10 +21,10 @@ from typing import Any, Self, TypeAlias
 
 from pydantic import JsonValue
 
-from ..clock import system_clock
 from ..events import Event
 from ..http.app import ASGIApp
 from ..sender import ATTEMPTS
+from ..verification.clock import system_clock
 from ..verification.signature import sign
 from .inprocess import Lifespan, exchange, whole
 from .samples import event_body, make_event, new_event_id

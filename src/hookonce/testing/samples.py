@@ -10,9 +10,9 @@ from typing import Any, TypeVar, overload
 
 from pydantic import JsonValue
 
-from ..clock import system_clock
 from ..errors import PayloadError
 from ..events import EVENT_CLASSES, Event, EventClass, EventParser, event_types_of
+from ..verification.clock import system_clock
 from .fields import fields_of, wire_names
 
 __all__ = ["event_body", "make_event", "new_event_id"]

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Self
 
 from hookonce import Event
-from hookonce.clock import system_clock
 from hookonce.delivery.handler import TEST_TYPE
 from hookonce.emulator import Attempt, EmulatedService
 from hookonce.emulator.chaos import UNDISTURBED, Plan
@@ -18,6 +17,7 @@ from hookonce.emulator.wire import Wire
 from hookonce.events import EVENT_CLASSES
 from hookonce.sender import ANSWER_SECONDS
 from hookonce.testing.samples import event_body, new_event_id
+from hookonce.verification.clock import system_clock
 
 from .log import Answer, Log
 

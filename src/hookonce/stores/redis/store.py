@@ -17,8 +17,8 @@ from zlib import crc32
 
 from redis.exceptions import RedisError
 
-from ...clock import Clock, system_clock
 from ...errors import StoreError
+from ...verification.clock import Clock, system_clock
 from ...verification.loggers import get_logger
 from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application

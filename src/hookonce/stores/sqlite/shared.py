@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
-from ...clock import Clock
+from ...verification.clock import Clock
 from .claims import Claims
 from .inbox import InboxTable
 from .upkeep import Upkeep

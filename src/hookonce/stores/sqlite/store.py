@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import apsw
 
-from ...clock import Clock, system_clock
+from ...verification.clock import Clock, system_clock
 from .. import life
 from ..activity import Activity
 from ..applications import Application

@@ -1,4 +1,4 @@
-"""Where the time comes from. Imports nothing from the package."""
+"""Where the time comes from."""
 
 from __future__ import annotations
 
