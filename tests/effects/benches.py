@@ -214,7 +214,7 @@ def mysql_bench(name: str, url: str) -> MakeBench:
         with engine.begin() as connection:
             for statement in (
                 "DROP TABLE IF EXISTS done",
-                "DROP TABLE IF EXISTS hookonce_effects",
+                "DROP TABLE IF EXISTS hookonce_effects, hookonce_marks",
                 *create_statements("mysql", "hookonce_effects"),
                 TABLE.replace("key", "`key`"),
             ):

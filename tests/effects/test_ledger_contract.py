@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.postgres import PostgresServer
 
-from hookonce.effects.contract import RULES, Rule
+from hookonce.effects.contract import MARK_RULES, RULES, Rule
 
 from .benches import (
     ON_MYSQL,
@@ -21,7 +21,7 @@ from .benches import (
 MYSQL = "HOOKONCE_TEST_MYSQL"
 MYSQL_URL = os.environ.get(MYSQL)  # such as mysql://root@127.0.0.1:3306/test
 
-EACH_RULE = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+EACH_RULE = pytest.mark.parametrize("rule", [*RULES, *MARK_RULES], ids=lambda rule: rule.__name__)
 
 
 @EACH_RULE

@@ -16,15 +16,13 @@ from support.postgres import PostgresServer
 
 from hookonce.effects import create_sql
 from hookonce.effects import django as django_ledger
-from hookonce.effects.sqlalchemy import effects_table
+from hookonce.effects.sqlalchemy import ledger_tables
 
 COLUMNS = """
-    SELECT column_name, data_type, character_maximum_length, collation_name, is_nullable
-    FROM information_schema.columns WHERE table_name = 'hookonce_effects' ORDER BY 1
+    SELECT table_name, column_name, data_type, character_maximum_length, collation_name, is_nullable
+    FROM information_schema.columns WHERE table_name LIKE 'hookonce_%' ORDER BY table_name, 1
 """
-INDEXES = (
-    "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'hookonce_effects' ORDER BY 1"
-)
+INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'hookonce_%' ORDER BY 1"
 
 
 def by_sql(connection: Connection) -> None:
@@ -35,7 +33,7 @@ def by_sql(connection: Connection) -> None:
 
 def by_metadata(connection: Connection) -> None:
     metadata = MetaData()
-    effects_table(metadata)
+    ledger_tables(metadata)
     metadata.create_all(connection)
 
 
@@ -49,8 +47,8 @@ def test_the_printed_table_is_the_one_of_the_metadata(postgres: PostgresServer) 
         engine.dispose()
         seen.append((postgres.execute(COLUMNS), postgres.execute(INDEXES)))
     assert seen[0] == seen[1]
-    assert len(seen[0][0]) == 4
-    assert len(seen[0][1]) == 2
+    assert len(seen[0][0]) == 4 + 6
+    assert len(seen[0][1]) == 2 + 2
 
 
 @pytest.mark.parametrize("database", ["postgresql", "sqlite"])
@@ -61,11 +59,11 @@ def test_alembic_finds_nothing_to_change_in_the_printed_table(
     if database == "postgresql":
         url = postgres.sqlalchemy_url("psycopg")
     engine, metadata = create_engine(url), MetaData()
-    effects_table(metadata)
+    ledger_tables(metadata)
     with engine.begin() as connection:
         context = MigrationContext.configure(connection)
-        [made, *_] = compare_metadata(context, metadata)
-        assert made[0] == "add_table"
+        made = [name for name, *_ in compare_metadata(context, metadata)]
+        assert made.count("add_table") == 2
         by_sql(connection)
         assert compare_metadata(context, metadata) == []
     engine.dispose()
@@ -83,10 +81,11 @@ def test_a_migration_of_django_makes_the_table_and_drops_it(tmp_path: Path) -> N
         state = ProjectState.from_apps(apps)
         with connection.schema_editor() as editor:
             migration.apply(state, editor)
-        assert "hookonce_effects" in connection.introspection.table_names()
+        made = set(connection.introspection.table_names())
+        assert made == {"hookonce_effects", "hookonce_marks"}
         with connection.schema_editor() as editor:
             migration.unapply(state, editor)
-        assert "hookonce_effects" not in connection.introspection.table_names()
+        assert connection.introspection.table_names() == []
     finally:
         connection.close()
         del connections["migrated"], connections.databases["migrated"]

@@ -19,9 +19,10 @@ from hookonce import Receiver
 from hookonce.cli.commands import cli
 from hookonce.doctor import Level
 from hookonce.doctor.effects import ledger_findings, transaction_findings
-from hookonce.effects import create_sql
+from hookonce.effects import TABLE, create_sql
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.sqlite import SQLiteLedger
+from hookonce.effects.table import create_statements
 from hookonce.errors import LedgerError
 from hookonce.events import CommentReceived
 
@@ -29,6 +30,8 @@ pytestmark = pytest.mark.anyio
 
 OLD = "CREATE TABLE hookonce_effects (endpoint text, event_id text, recorded_at bigint)"
 NOT_UNIQUE = "CREATE TABLE hookonce_effects (endpoint, event_id, handler, recorded_at)"
+EFFECTS, MARKS = create_statements("sqlite", TABLE)[::2]  # and their indexes between
+NO_KEY = MARKS.replace("PRIMARY KEY (endpoint, handler, resource)", "PRIMARY KEY (created_at)")
 
 
 def with_table(folder: Path, *statements: str) -> Path:
@@ -53,7 +56,9 @@ def book(_: CommentReceived, __: sqlite3.Connection) -> None: ...
     [
         ((), "no such table: hookonce_effects.*hookonce ledger sql"),
         ((OLD,), "has no column named handler.*hookonce ledger sql"),
-        ((NOT_UNIQUE,), "would record an effect twice: its table is old"),
+        ((NOT_UNIQUE,), "SQLiteLedger would record an effect twice: its table is old"),
+        ((EFFECTS,), "SQLiteLedger cannot.*no such table: hookonce_marks.*hookonce ledger sql"),
+        ((EFFECTS, NO_KEY), "does not match any PRIMARY KEY.*hookonce ledger sql"),
     ],
 )
 async def test_a_missing_or_old_table_is_an_error_at_the_start(
@@ -73,7 +78,7 @@ async def test_where_nobody_looks_at_the_start_the_first_event_says_so(
 ) -> None:
     receiver = receiver_within(SQLiteLedger(tmp_path / "app.db"))
     assert answer_of(await deliver(receiver, comment())) == (500, "handler_failed")
-    assert "is the table there, as `hookonce ledger sql` prints it" in caplog.text
+    assert "are its tables there, as `hookonce ledger sql` prints them" in caplog.text
 
 
 async def test_a_ledger_that_works_is_found_to_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -88,7 +93,8 @@ async def test_a_ledger_that_works_is_found_to_and_leaves_nothing_behind(tmp_pat
         "SQLiteLedger records the effects of handlers: 1",
     )
     with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
-        assert connection.execute("SELECT count(*) FROM hookonce_effects").fetchone() == (0,)
+        for table in ("hookonce_effects", "hookonce_marks"):
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     ledger.close()
 
 
@@ -109,6 +115,7 @@ def test_the_command_prints_the_table(dialect: str) -> None:
     assert (result.exit_code, result.output) == (0, create_sql(dialect))
     other = CliRunner().invoke(cli, ["ledger", "sql", "--dialect", dialect, "--table", "app.done"])
     assert "CREATE TABLE IF NOT EXISTS app.done (" in other.output
+    assert "CREATE TABLE IF NOT EXISTS app.done_marks (" in other.output
 
 
 def test_the_command_refuses_a_name_that_needs_quoting() -> None:

@@ -1,6 +1,6 @@
 """Effects that happen once: a handler's work and its record are one commit in the user's database.
 
-A ledger is one small table there. `within=` runs a handler in a transaction of the ledger's::
+A ledger is two small tables there. `within=` runs a handler in a transaction of the ledger's::
 
     ledger = SQLAlchemyLedger(sessionmaker)
 
@@ -15,8 +15,18 @@ Each ledger has a module of its own, imported by those who have its package: `sq
 from __future__ import annotations
 
 from ..errors import AlreadyDone, LedgerError
-from .ledger import AnyLedger, Effect, Ledger, SyncLedger
+from ..stores.values import Gate, Mark
+from .ledger import (
+    AnyLedger,
+    Effect,
+    Latest,
+    Ledger,
+    MarkingLedger,
+    SyncLedger,
+    SyncMarkingLedger,
+)
 from .once import check, prune
+from .sql import LedgerOptions
 from .table import DIALECTS, TABLE, create_sql
 
 __all__ = [
@@ -25,9 +35,15 @@ __all__ = [
     "AlreadyDone",
     "AnyLedger",
     "Effect",
+    "Gate",
+    "Latest",
     "Ledger",
     "LedgerError",
+    "LedgerOptions",
+    "Mark",
+    "MarkingLedger",
     "SyncLedger",
+    "SyncMarkingLedger",
     "check",
     "create_sql",
     "prune",

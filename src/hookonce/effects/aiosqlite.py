@@ -8,54 +8,37 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from os import PathLike, fspath
+from typing import Unpack
 
 import aiosqlite
 
 from ..errors import LedgerError
-from ..stores.contract import DEFAULT_RETENTION
-from ..verification.clock import Clock, system_clock
 from .ledger import Effect
-from .sqlite import SQLITE_MARKS, LedgerConnection
-from .table import TABLE, Rows, Statements, create_statements, row_of
+from .sql import LedgerOptions, SQLLedger
+from .sqlite import SQLITE_PLACEHOLDERS, LedgerConnection
+from .statements import Parameters, Statements, row_of
 
 __all__ = ["AioSQLiteLedger", "record_in"]
 
 _BUSY_SECONDS = 10.0
 
 
-class AioSQLiteLedger:
+class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
     """Effects in an SQLite file: a handler is given an ``aiosqlite.Connection`` in a transaction.
 
     Args:
         database: the file.
-        table: the name of the ledger's table.
-        retention: how long a row stays; no shorter than the store remembers a handled event.
-        clock: Unix time in seconds.
+        options: see ``LedgerOptions``.
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
 
     """
 
-    def __init__(
-        self,
-        database: str | PathLike[str],
-        *,
-        table: str = TABLE,
-        retention: timedelta = DEFAULT_RETENTION,
-        clock: Clock = system_clock,
-    ) -> None:
+    def __init__(self, database: str | PathLike[str], **options: Unpack[LedgerOptions]) -> None:
+        super().__init__(SQLITE_PLACEHOLDERS, **options)
         self._file = fspath(database)
-        self._table = table
-        self._statements = Statements("sqlite", table, SQLITE_MARKS)
-        self._rows = Rows(retention, clock)
-
-    @property
-    def retention_seconds(self) -> float:
-        """How long a row stays."""
-        return self._rows.retention_seconds
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[aiosqlite.Connection]:
@@ -69,26 +52,18 @@ class AioSQLiteLedger:
                 await connection.execute("COMMIT")
             # Where something was raised, the end of the connection rolls back.
 
-    async def insert(self, transaction: aiosqlite.Connection, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
-        return await _changed(transaction, self._statements.insert, self._rows.row(effect)) == 1
-
     async def holds(self, transaction: aiosqlite.Connection, effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
-        if not transaction.in_transaction:
-            return False
-        async with transaction.execute(self._statements.find, effect) as cursor:
-            return await cursor.fetchone() is not None
+        find = self._statements(transaction).find
+        return transaction.in_transaction and await _run(transaction, find, effect) == 1
 
-    async def prune(self, transaction: aiosqlite.Connection, limit: int) -> int:
-        """Delete old rows; return how many."""
-        return await _changed(transaction, self._statements.prune, (self._rows.oldest, limit))
+    async def _run(
+        self, transaction: aiosqlite.Connection, statement: str, parameters: Parameters = ()
+    ) -> int:
+        return await _run(transaction, statement, parameters)
 
-    async def create_table(self) -> None:
-        """Make the table where there is none."""
-        async with self.transaction() as connection:
-            for statement in create_statements("sqlite", self._table):
-                await connection.execute(statement)
+    def _dialect(self, transaction: aiosqlite.Connection) -> str:
+        return "sqlite"
 
 
 async def record_in(
@@ -97,12 +72,11 @@ async def record_in(
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
     if connection.isolation_level is None and not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before the record")
-    statement = Statements("sqlite", table, SQLITE_MARKS).insert
-    return await _changed(connection, statement, row_of(effect, now)) == 1
+    statement = Statements("sqlite", table, SQLITE_PLACEHOLDERS).insert
+    return await _run(connection, statement, row_of(effect, now)) == 1
 
 
-async def _changed(
-    connection: aiosqlite.Connection, statement: str, parameters: tuple[str | int, ...]
-) -> int:
+async def _run(connection: aiosqlite.Connection, statement: str, parameters: Parameters) -> int:
     async with connection.execute(statement, parameters) as cursor:
-        return cursor.rowcount
+        given = len(list(await cursor.fetchall()))
+        return given or max(cursor.rowcount, 0)  # which is -1 after a SELECT

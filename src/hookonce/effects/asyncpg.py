@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
 from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped] # the same
 
 from ..errors import LedgerError
-from ..stores.contract import DEFAULT_RETENTION
-from ..verification.clock import Clock, system_clock
 from .ledger import Effect
-from .table import TABLE, Rows, Statements, create_statements, row_of
+from .sql import LedgerOptions, SQLLedger
+from .statements import Parameters, Statements, row_of
 
 __all__ = ["AsyncpgLedger", "record_in"]
 
-_MARKS = ("$1", "$2", "$3", "$4")
-_INSERTED = "INSERT 0 1"
+_PLACEHOLDERS = ("$1", "$2", "$3", "$4", "$5", "$6")
 
 
-class AsyncpgLedger:
+class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
     """Effects in PostgreSQL: a handler is given an asyncpg connection in a transaction.
 
     Args:
         pool: where it takes connections; it belongs to you, and is yours to open and close.
         isolation: how far transactions are isolated; None for what the server says.
-        table: the name of the ledger's table, with a schema before it if it is in one.
-        retention: how long a row stays; no shorter than the store remembers a handled event.
-        clock: Unix time in seconds.
+        options: see ``LedgerOptions``.
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
@@ -42,20 +37,11 @@ class AsyncpgLedger:
         pool: asyncpg.Pool[Any],
         *,
         isolation: str | None = "read_committed",
-        table: str = TABLE,
-        retention: timedelta = DEFAULT_RETENTION,
-        clock: Clock = system_clock,
+        **options: Unpack[LedgerOptions],
     ) -> None:
+        super().__init__(_PLACEHOLDERS, **options)
         self._pool = pool
         self._isolation = isolation
-        self._table = table
-        self._statements = Statements("postgresql", table, _MARKS)
-        self._rows = Rows(retention, clock)
-
-    @property
-    def retention_seconds(self) -> float:
-        """How long a row stays."""
-        return self._rows.retention_seconds
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
@@ -66,28 +52,20 @@ class AsyncpgLedger:
         ):
             yield connection
 
-    async def insert(self, transaction: PoolConnectionProxy[Any], effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
-        row = self._rows.row(effect)
-        return bool(await transaction.execute(self._statements.insert, *row) == _INSERTED)
-
-    async def holds(self, transaction: PoolConnectionProxy[Any], effect: Effect) -> bool:  # noqa: ARG002
+    async def holds(self, transaction: PoolConnectionProxy[Any], effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
         if not transaction.is_in_transaction():
             return False
         await transaction.execute("SELECT 1")  # fails where an earlier statement has
         return True
 
-    async def prune(self, transaction: PoolConnectionProxy[Any], limit: int) -> int:
-        """Delete old rows; return how many."""
-        deleted = await transaction.execute(self._statements.prune, self._rows.oldest, limit)
-        return int(deleted.removeprefix("DELETE "))
+    async def _run(
+        self, transaction: PoolConnectionProxy[Any], statement: str, parameters: Parameters = ()
+    ) -> int:
+        return await _run(transaction, statement, parameters)
 
-    async def create_table(self) -> None:
-        """Make the table where there is none."""
-        async with self.transaction() as connection:
-            for statement in create_statements("postgresql", self._table):
-                await connection.execute(statement)
+    def _dialect(self, transaction: PoolConnectionProxy[Any]) -> str:
+        return "postgresql"
 
 
 async def record_in(
@@ -99,5 +77,15 @@ async def record_in(
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
     if not connection.is_in_transaction():
         raise LedgerError("the connection is in no transaction; begin one before the record")
-    statement = Statements("postgresql", table, _MARKS).insert
-    return bool(await connection.execute(statement, *row_of(effect, now)) == _INSERTED)
+    statement = Statements("postgresql", table, _PLACEHOLDERS).insert
+    return await _run(connection, statement, row_of(effect, now)) == 1
+
+
+async def _run(
+    connection: asyncpg.Connection[Any] | PoolConnectionProxy[Any],
+    statement: str,
+    parameters: Parameters,
+) -> int:
+    status: str = await connection.execute(statement, *parameters)  # such as INSERT 0 1
+    count = status.rpartition(" ")[2]
+    return int(count) if count.isdigit() else 0

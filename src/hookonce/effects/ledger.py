@@ -9,7 +9,17 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
-__all__ = ["AnyLedger", "Effect", "Ledger", "SyncLedger"]
+from ..stores.values import Gate, Mark
+
+__all__ = [
+    "AnyLedger",
+    "Effect",
+    "Latest",
+    "Ledger",
+    "MarkingLedger",
+    "SyncLedger",
+    "SyncMarkingLedger",
+]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -28,6 +38,21 @@ class Effect(NamedTuple):
     endpoint: str
     event_id: str
     handler: str
+
+
+class Latest(NamedTuple):
+    """What an effect's event must be, to be worked on: the latest of its resource.
+
+    Attributes:
+        gate: the endpoint, the handler, and the resource: its key, at most 200 characters.
+        mark: when the event was created, and its id.
+        drop_ties: whether one is too late where another of the same moment has succeeded.
+
+    """
+
+    gate: Gate
+    mark: Mark
+    drop_ties: bool = False
 
 
 class AnyLedger(Protocol[T_co]):
@@ -99,4 +124,31 @@ class SyncLedger(AnyLedger[T], Protocol[T]):
 
     def prune(self, transaction: T, limit: int) -> int:
         """Delete at most ``limit`` rows that are older than the retention; return how many."""
+        ...
+
+
+class MarkingLedger(Ledger[T], Protocol[T]):
+    """A ledger that also knows how far a handler has come with each resource.
+
+    A mark is unique by endpoint, handler and key of the resource, compared byte for byte. It goes
+    with the transaction: what is rolled back has not advanced it. ``prune`` deletes it when it has
+    not been advanced for the retention.
+    """
+
+    async def advance(self, transaction: T, latest: Latest) -> bool:
+        """Make the event's mark that of its resource; return False if the event comes too late.
+
+        It does if the mark that is there was created later; and, with ``drop_ties``, if it was
+        created in the same moment and is of another event. Where another transaction has advanced
+        the mark and not ended, this waits for its end, and compares with what it has left. What was
+        compared stays as it is until this transaction's end.
+        """
+        ...
+
+
+class SyncMarkingLedger(SyncLedger[T], Protocol[T]):
+    """The same for handlers that run in threads."""
+
+    def advance(self, transaction: T, latest: Latest) -> bool:
+        """Make the event's mark that of its resource; return False if the event comes too late."""
         ...

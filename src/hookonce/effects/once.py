@@ -19,8 +19,17 @@ from typing import Any, Generic, TypeGuard, TypeVar, cast
 from uuid import uuid4
 
 from ..errors import LedgerError
+from ..stores.values import Gate, Mark
 from ..verification.loggers import get_logger
-from .ledger import AnyLedger, Effect, Ledger, SyncLedger
+from .ledger import (
+    AnyLedger,
+    Effect,
+    Latest,
+    Ledger,
+    MarkingLedger,
+    SyncLedger,
+    SyncMarkingLedger,
+)
 
 __all__ = [
     "InThread",
@@ -30,6 +39,7 @@ __all__ = [
     "finish",
     "is_async_ledger",
     "is_conflict",
+    "keeps_marks",
     "prune",
     "sqlstate",
 ]
@@ -50,7 +60,7 @@ _PRUNE_SECONDS = 60.0
 _PRUNE_ROWS = 1000
 
 _TABLE_HINT = (
-    "is the table there, as `hookonce ledger sql` prints it, and may this user write to it?"
+    "are its tables there, as `hookonce ledger sql` prints them, and may this user write to them?"
 )
 
 
@@ -60,6 +70,9 @@ class Performed(Enum):
     NOW = "now"
     BEFORE = "before"
     """Its record was there: nothing was run."""
+
+    STALE = "stale"
+    """Its event comes too late: nothing was run, and that is recorded."""
 
 
 class _UndoError(Exception):
@@ -78,15 +91,23 @@ class Once(Generic[T]):
         self._ledger = ledger
         self._prune_at = 0.0
 
-    async def perform(self, effect: Effect, work: Callable[[T], Awaitable[object]]) -> Performed:
+    async def perform(
+        self,
+        effect: Effect,
+        work: Callable[[T], Awaitable[object]],
+        latest: Latest | None = None,
+    ) -> Performed:
         """Do the work in a transaction with the effect's record; or nothing, if it was done before.
+
+        With ``latest``, of a ledger that keeps marks, nothing is done either where a newer event of
+        the resource was; runs on one resource wait for each other.
 
         A serialization failure or a deadlock is tried again at once, on a new transaction, a few
         times. Whatever else is raised is raised here, and everything is rolled back.
         """
         for left in reversed(range(_TRIES)):
             try:
-                performed = await self._try(effect, work)
+                performed = await self._try(effect, work, latest)
             except Exception as error:
                 if not left or not is_conflict(error):
                     raise
@@ -102,25 +123,32 @@ class Once(Generic[T]):
         await self._prune_now_and_then()
         return performed
 
-    async def _try(self, effect: Effect, work: Callable[[T], Awaitable[object]]) -> Performed:
-        ledger, is_worked, began = self._ledger, False, 0.0
+    async def _try(
+        self, effect: Effect, work: Callable[[T], Awaitable[object]], latest: Latest | None
+    ) -> Performed:
+        ledger, performed, began = self._ledger, None, 0.0
         try:
             async with ledger.transaction() as transaction:
                 try:
-                    is_new = await ledger.insert(transaction, effect)
+                    if not await ledger.insert(transaction, effect):
+                        return Performed.BEFORE
+                    is_late = latest is not None and not await _advance(ledger, transaction, latest)
                 except Exception as error:
                     if not is_conflict(error):
                         error.add_note(f"while recording the effect: {_TABLE_HINT}")
                     raise
-                if not is_new:
-                    return Performed.BEFORE
-                began = time.perf_counter()  # what it waited for another's row is not its own
-                await work(transaction)
-                await _check_intact(ledger, transaction, effect)
-                is_worked = True
+                began = time.perf_counter()  # what it waited for others' rows is not its own
+                if not is_late:
+                    await work(transaction)
+                    await _check_intact(ledger, transaction, effect)
+                performed = Performed.STALE if is_late else Performed.NOW
         except Exception as error:
             # Of a COMMIT that fails nobody knows whether it was done.
-            if not is_worked or is_conflict(error) or not await self._is_committed(effect, error):
+            if (
+                performed is None
+                or is_conflict(error)
+                or not await self._is_committed(effect, error)
+            ):
                 raise
         seconds = time.perf_counter() - began
         if seconds >= _LONG_SECONDS:
@@ -130,7 +158,7 @@ class Once(Generic[T]):
                 effect.handler,
                 seconds,
             )
-        return Performed.NOW
+        return performed
 
     async def _is_committed(self, effect: Effect, lost: Exception) -> bool:
         """Look on a new connection whether a COMMIT whose answer was lost was done.
@@ -164,6 +192,10 @@ class Once(Generic[T]):
             _log.warning("old rows of the ledger could not be deleted: %s", _first_line(error))
 
 
+async def _advance(ledger: Ledger[T], transaction: T, latest: Latest) -> bool:
+    return await cast("MarkingLedger[T]", ledger).advance(transaction, latest)
+
+
 async def _check_intact(ledger: Ledger[T], transaction: T, effect: Effect) -> None:
     try:
         is_intact = await ledger.holds(transaction, effect)
@@ -190,13 +222,14 @@ async def _undone(ledger: Ledger[T]) -> AsyncIterator[T]:
 
 
 async def check(ledger: AnyLedger[Any]) -> None:
-    """Return if the ledger can record effects; nothing is left in its table.
+    """Return if the ledger can record effects, and marks if it keeps them; nothing is left of it.
 
     Raises:
         LedgerError: they cannot; the message says what to do.
 
     """
-    await _either(ledger, _check)
+    name, with_marks = type(ledger).__name__, keeps_marks(ledger)
+    await _either(ledger, lambda any_ledger: _check(any_ledger, name, with_marks=with_marks))
 
 
 async def prune(ledger: AnyLedger[Any]) -> int:
@@ -216,24 +249,34 @@ async def _either(
     return await asyncio.to_thread(lambda: finish(step(threaded)))
 
 
-async def _check(ledger: Ledger[Any]) -> None:
+async def _check(ledger: Ledger[Any], name: str, *, with_marks: bool) -> None:
     probe = Effect("hookonce.check", uuid4().hex, "check")
+    gate = Gate(probe.endpoint, probe.handler, probe.event_id)
+    newer, older = (Latest(gate, Mark(moment, probe.event_id)) for moment in (2, 1))
+    advanced: list[bool] = []
     try:
         async with _undone(ledger) as transaction:
-            seen = [
+            inserted = [
                 await ledger.insert(transaction, probe),
                 await ledger.holds(transaction, probe),
                 await ledger.insert(transaction, probe),
             ]
+            if with_marks and inserted == [True, True, False]:
+                steps = (newer, older, newer)
+                advanced = [await _advance(ledger, transaction, one) for one in steps]
     except Exception as error:
         raise LedgerError(
-            f"{type(ledger).__name__} cannot record effects ({_first_line(error)}); {_TABLE_HINT}"
+            f"{name} cannot record effects ({_first_line(error)}); {_TABLE_HINT}"
         ) from error
-    if seen != [True, True, False]:
+    if inserted != [True, True, False]:
         raise LedgerError(
-            f"{type(ledger).__name__} would record an effect twice: its table is old or not ours;"
-            " endpoint, event_id and handler are to be its primary key, as `hookonce ledger sql`"
-            " prints it"
+            f"{name} would record an effect twice: its table is old or not ours; endpoint, event_id"
+            " and handler are to be its primary key, as `hookonce ledger sql` prints it"
+        )
+    if with_marks and advanced != [True, False, True]:
+        raise LedgerError(
+            f"{name} would let events pass that come too late: its table of marks is old or not"
+            " ours; make it as `hookonce ledger sql` prints it"
         )
 
 
@@ -284,6 +327,11 @@ def is_async_ledger(ledger: AnyLedger[T]) -> TypeGuard[Ledger[T]]:
     return inspect.iscoroutinefunction(getattr(ledger, "insert", None))
 
 
+def keeps_marks(ledger: AnyLedger[Any]) -> bool:
+    """Return whether a ledger knows how far a handler has come with a resource."""
+    return callable(getattr(ledger, "advance", None))
+
+
 class InThread(Generic[T]):
     """A ledger for threads, as the step wants it; used with ``finish``, in the handler's thread.
 
@@ -313,6 +361,10 @@ class InThread(Generic[T]):
     async def holds(self, transaction: T, effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
         return self._ledger.holds(transaction, effect)
+
+    async def advance(self, transaction: T, latest: Latest) -> bool:
+        """Make the event's mark that of its resource; return False if the event comes too late."""
+        return cast("SyncMarkingLedger[T]", self._ledger).advance(transaction, latest)
 
     async def prune(self, transaction: T, limit: int) -> int:
         """Delete old rows; return how many."""

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from psycopg import AsyncConnection, Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from ..errors import LedgerError
-from ..stores.contract import DEFAULT_RETENTION
-from ..verification.clock import Clock, system_clock
 from .ledger import Effect
-from .table import TABLE, Rows, Statements, create_statements, row_of
+from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
+from .statements import Parameters, Statements, row_of
 
 __all__ = ["PsycopgLedger", "SyncPsycopgLedger", "record_in", "record_in_sync"]
 
-_MARKS = ("%s", "%s", "%s", "%s")
+_PLACEHOLDERS = ("%s",) * 6
 _IN_TRANSACTION = TransactionStatus.INTRANS  # and not INERROR, whose COMMIT is a ROLLBACK
 
 
-class PsycopgLedger:
+class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
     """Effects in PostgreSQL: a handler is given an ``AsyncConnection`` in a transaction.
 
     Args:
         pool: where it takes connections; it belongs to you, and is yours to open and close.
         isolation: how far transactions are isolated; None for what the connection has.
-        table: the name of the ledger's table, with a schema before it if it is in one.
-        retention: how long a row stays; no shorter than the store remembers a handled event.
-        clock: Unix time in seconds.
+        options: see ``LedgerOptions``.
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
@@ -43,20 +39,11 @@ class PsycopgLedger:
         pool: AsyncConnectionPool[AsyncConnection[Any]],
         *,
         isolation: IsolationLevel | None = IsolationLevel.READ_COMMITTED,
-        table: str = TABLE,
-        retention: timedelta = DEFAULT_RETENTION,
-        clock: Clock = system_clock,
+        **options: Unpack[LedgerOptions],
     ) -> None:
+        super().__init__(_PLACEHOLDERS, **options)
         self._pool = pool
         self._isolation = isolation
-        self._table = table
-        self._statements = Statements("postgresql", table, _MARKS)
-        self._rows = Rows(retention, clock)
-
-    @property
-    def retention_seconds(self) -> float:
-        """How long a row stays."""
-        return self._rows.retention_seconds
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
@@ -72,36 +59,26 @@ class PsycopgLedger:
                 if connection.isolation_level != before and not connection.closed:
                     await connection.set_isolation_level(before)
 
-    async def insert(self, transaction: AsyncConnection[Any], effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
-        cursor = await transaction.execute(self._statements.insert, self._rows.row(effect))
-        return cursor.rowcount == 1
-
     async def holds(self, transaction: AsyncConnection[Any], effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
         return transaction.info.transaction_status == _IN_TRANSACTION
 
-    async def prune(self, transaction: AsyncConnection[Any], limit: int) -> int:
-        """Delete old rows; return how many."""
-        cursor = await transaction.execute(self._statements.prune, (self._rows.oldest, limit))
-        return cursor.rowcount
+    async def _run(
+        self, transaction: AsyncConnection[Any], statement: str, parameters: Parameters = ()
+    ) -> int:
+        return (await transaction.execute(statement, parameters)).rowcount
 
-    async def create_table(self) -> None:
-        """Make the table where there is none."""
-        async with self.transaction() as connection:
-            for statement in create_statements("postgresql", self._table):
-                await connection.execute(statement)
+    def _dialect(self, transaction: AsyncConnection[Any]) -> str:
+        return "postgresql"
 
 
-class SyncPsycopgLedger:
+class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
     """Effects in PostgreSQL: a handler is given a ``Connection`` in a transaction.
 
     Args:
         pool: where it takes connections; it belongs to you, and is yours to open and close.
         isolation: how far transactions are isolated; None for what the connection has.
-        table: the name of the ledger's table, with a schema before it if it is in one.
-        retention: how long a row stays; no shorter than the store remembers a handled event.
-        clock: Unix time in seconds.
+        options: see ``LedgerOptions``.
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
@@ -113,20 +90,11 @@ class SyncPsycopgLedger:
         pool: ConnectionPool[Connection[Any]],
         *,
         isolation: IsolationLevel | None = IsolationLevel.READ_COMMITTED,
-        table: str = TABLE,
-        retention: timedelta = DEFAULT_RETENTION,
-        clock: Clock = system_clock,
+        **options: Unpack[LedgerOptions],
     ) -> None:
+        super().__init__(_PLACEHOLDERS, **options)
         self._pool = pool
         self._isolation = isolation
-        self._table = table
-        self._statements = Statements("postgresql", table, _MARKS)
-        self._rows = Rows(retention, clock)
-
-    @property
-    def retention_seconds(self) -> float:
-        """How long a row stays."""
-        return self._rows.retention_seconds
 
     @contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:
@@ -142,25 +110,17 @@ class SyncPsycopgLedger:
                 if connection.isolation_level != before and not connection.closed:
                     connection.set_isolation_level(before)
 
-    def insert(self, transaction: Connection[Any], effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
-        cursor = transaction.execute(self._statements.insert, self._rows.row(effect))
-        return cursor.rowcount == 1
-
     def holds(self, transaction: Connection[Any], effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
         return transaction.info.transaction_status == _IN_TRANSACTION
 
-    def prune(self, transaction: Connection[Any], limit: int) -> int:
-        """Delete old rows; return how many."""
-        cursor = transaction.execute(self._statements.prune, (self._rows.oldest, limit))
-        return cursor.rowcount
+    def _run(
+        self, transaction: Connection[Any], statement: str, parameters: Parameters = ()
+    ) -> int:
+        return transaction.execute(statement, parameters).rowcount
 
-    def create_table(self) -> None:
-        """Make the table where there is none."""
-        with self.transaction() as connection:
-            for statement in create_statements("postgresql", self._table):
-                connection.execute(statement)
+    def _dialect(self, transaction: Connection[Any]) -> str:
+        return "postgresql"
 
 
 async def record_in(
@@ -170,7 +130,7 @@ async def record_in(
     if not isinstance(connection, AsyncConnection):
         raise TypeError("record_in takes an async connection; in a thread, call record_in_sync")
     _check_transaction(connection)
-    statement = Statements("postgresql", table, _MARKS).insert
+    statement = Statements("postgresql", table, _PLACEHOLDERS).insert
     cursor = await connection.execute(statement, row_of(effect, now))
     return cursor.rowcount == 1
 
@@ -180,7 +140,7 @@ def record_in_sync(connection: Connection[Any], table: str, effect: Effect, now:
     if not isinstance(connection, Connection):
         raise TypeError("record_in_sync takes a plain connection; of an async one, await record_in")
     _check_transaction(connection)
-    statement = Statements("postgresql", table, _MARKS).insert
+    statement = Statements("postgresql", table, _PLACEHOLDERS).insert
     cursor = connection.execute(statement, row_of(effect, now))
     return cursor.rowcount == 1
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from sqlalchemy import (
     BigInteger,
@@ -31,17 +30,18 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
 )
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.types import TypeEngine
 
 from ..errors import LedgerError
-from ..stores.contract import DEFAULT_RETENTION
-from ..verification.clock import Clock, system_clock
 from .ledger import Effect
-from .table import LENGTHS, TABLE, Rows, Statements, create_statements, row_of
+from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
+from .statements import Parameters, Statements, row_of
+from .table import EFFECTS, LENGTHS, MARKS, TABLE, marks_table
 
 __all__ = [
     "SQLAlchemyLedger",
     "SyncSQLAlchemyLedger",
-    "effects_table",
+    "ledger_tables",
     "record_in",
     "record_in_sync",
 ]
@@ -50,16 +50,11 @@ AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
 SessionT = TypeVar("SessionT", bound=Session)
 
 _FAILED = "hookonce.failed"
-_NAMES = ("p1", "p2", "p3", "p4")
-_MARKS = (":p1", ":p2", ":p3", ":p4")
-_TYPES = {
-    "insert": (String, String, String, BigInteger),
-    "find": (String,) * 3,
-    "prune": (BigInteger, BigInteger),
-}
+_NAMES = ("p1", "p2", "p3", "p4", "p5", "p6")
+_PLACEHOLDERS = tuple(f":{name}" for name in _NAMES)
 
 
-class SQLAlchemyLedger(Generic[AsyncSessionT]):
+class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
     """Effects by SQLAlchemy: an async handler is given a session in a transaction.
 
     On PostgreSQL, MySQL, MariaDB and SQLite. The session is committed and closed for the handler.
@@ -68,9 +63,7 @@ class SQLAlchemyLedger(Generic[AsyncSessionT]):
         sessions: makes the sessions; those bound to more than one engine take ``bind``.
         isolation: how far transactions are isolated, where the database is no SQLite; None for what
             the engine says.
-        table: the name of the ledger's table, with a schema before it if it is in one.
-        retention: how long a row stays; no shorter than the store remembers a handled event.
-        clock: Unix time in seconds.
+        options: see ``LedgerOptions``.
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
@@ -82,22 +75,13 @@ class SQLAlchemyLedger(Generic[AsyncSessionT]):
         sessions: async_sessionmaker[AsyncSessionT],
         *,
         isolation: str | None = "READ COMMITTED",
-        table: str = TABLE,
-        retention: timedelta = DEFAULT_RETENTION,
-        clock: Clock = system_clock,
+        **options: Unpack[LedgerOptions],
     ) -> None:
+        super().__init__(_PLACEHOLDERS, **options)
         self._sessions = sessions
         self._bind: AsyncEngine | None = None
         self._engine: AsyncEngine | None = None
         self._isolation = isolation
-        self._table = table
-        self._rows = Rows(retention, clock)
-        Statements("sqlite", table, _MARKS)  # refuses a name now, and not at the first event
-
-    @property
-    def retention_seconds(self) -> float:
-        """How long a row stays."""
-        return self._rows.retention_seconds
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSessionT]:
@@ -116,33 +100,24 @@ class SQLAlchemyLedger(Generic[AsyncSessionT]):
             _note_errors(self._engine.sync_engine)
         return self._sessions(bind=self._engine)
 
-    async def insert(self, transaction: AsyncSessionT, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
-        statement = _statement(_dialect(transaction).name, self._table, "insert")
-        return _changed(await transaction.execute(statement, _named(*self._rows.row(effect)))) == 1
-
     async def holds(self, transaction: AsyncSessionT, effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
         if not transaction.in_transaction():
             return False
         if not _may_be_broken(transaction.sync_session):
             return True
-        statement = _statement(_dialect(transaction).name, self._table, "find")
-        return (await transaction.execute(statement, _named(*effect))).first() is not None
+        return await self._run(transaction, self._statements(transaction).find, effect) == 1
 
-    async def prune(self, transaction: AsyncSessionT, limit: int) -> int:
-        """Delete old rows; return how many."""
-        statement = _statement(_dialect(transaction).name, self._table, "prune")
-        return _changed(await transaction.execute(statement, _named(self._rows.oldest, limit)))
+    async def _run(
+        self, transaction: AsyncSessionT, statement: str, parameters: Parameters = ()
+    ) -> int:
+        return _count(await transaction.execute(*_executable(statement, parameters)))
 
-    async def create_table(self) -> None:
-        """Make the table where there is none."""
-        async with self.transaction() as session:
-            for statement in create_statements(_dialect(session).name, self._table):
-                await session.execute(text(statement))
+    def _dialect(self, transaction: AsyncSessionT) -> str:
+        return _dialect_name(transaction)
 
 
-class SyncSQLAlchemyLedger(Generic[SessionT]):
+class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
     """Effects by SQLAlchemy: a handler is given a session in a transaction.
 
     On PostgreSQL, MySQL, MariaDB and SQLite. The session is committed and closed for the handler.
@@ -151,9 +126,7 @@ class SyncSQLAlchemyLedger(Generic[SessionT]):
         sessions: makes the sessions; those bound to more than one engine take ``bind``.
         isolation: how far transactions are isolated, where the database is no SQLite; None for what
             the engine says.
-        table: the name of the ledger's table, with a schema before it if it is in one.
-        retention: how long a row stays; no shorter than the store remembers a handled event.
-        clock: Unix time in seconds.
+        options: see ``LedgerOptions``.
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
@@ -165,22 +138,13 @@ class SyncSQLAlchemyLedger(Generic[SessionT]):
         sessions: sessionmaker[SessionT],
         *,
         isolation: str | None = "READ COMMITTED",
-        table: str = TABLE,
-        retention: timedelta = DEFAULT_RETENTION,
-        clock: Clock = system_clock,
+        **options: Unpack[LedgerOptions],
     ) -> None:
+        super().__init__(_PLACEHOLDERS, **options)
         self._sessions = sessions
         self._bind: Engine | None = None
         self._engine: Engine | None = None
         self._isolation = isolation
-        self._table = table
-        self._rows = Rows(retention, clock)
-        Statements("sqlite", table, _MARKS)  # refuses a name now, and not at the first event
-
-    @property
-    def retention_seconds(self) -> float:
-        """How long a row stays."""
-        return self._rows.retention_seconds
 
     @contextmanager
     def transaction(self) -> Iterator[SessionT]:
@@ -199,60 +163,58 @@ class SyncSQLAlchemyLedger(Generic[SessionT]):
             _note_errors(self._engine)
         return self._sessions(bind=self._engine)
 
-    def insert(self, transaction: SessionT, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
-        statement = _statement(_dialect(transaction).name, self._table, "insert")
-        return _changed(transaction.execute(statement, _named(*self._rows.row(effect)))) == 1
-
     def holds(self, transaction: SessionT, effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
         if not transaction.in_transaction():
             return False
         if not _may_be_broken(transaction):
             return True
-        statement = _statement(_dialect(transaction).name, self._table, "find")
-        return (transaction.execute(statement, _named(*effect))).first() is not None
+        return self._run(transaction, self._statements(transaction).find, effect) == 1
 
-    def prune(self, transaction: SessionT, limit: int) -> int:
-        """Delete old rows; return how many."""
-        statement = _statement(_dialect(transaction).name, self._table, "prune")
-        return _changed(transaction.execute(statement, _named(self._rows.oldest, limit)))
+    def _run(self, transaction: SessionT, statement: str, parameters: Parameters = ()) -> int:
+        return _count(transaction.execute(*_executable(statement, parameters)))
 
-    def create_table(self) -> None:
-        """Make the table where there is none."""
-        with self.transaction() as session:
-            for statement in create_statements(_dialect(session).name, self._table):
-                session.execute(text(statement))
+    def _dialect(self, transaction: SessionT) -> str:
+        return _dialect_name(transaction)
 
 
-def effects_table(metadata: MetaData, name: str = TABLE) -> Table:
-    """Add the ledger's table to your metadata, so that Alembic's autogenerate makes its migration.
+def ledger_tables(metadata: MetaData, name: str = TABLE) -> tuple[Table, Table]:
+    """Add the ledger's tables to your metadata, so that Alembic's autogenerate makes a migration.
 
     Args:
         metadata: what your models are in, such as ``Base.metadata``.
-        name: the table's name, without a schema: that of the metadata counts.
+        name: the name of the table of effects, without a schema: that of the metadata counts.
+
+    Returns:
+        The tables of effects and of marks.
 
     """
+    return _table(metadata, name, EFFECTS), _table(metadata, marks_table(name), MARKS)
 
-    def column(key: str, collation: str = "utf8mb4_bin") -> Column[str]:
-        length = LENGTHS[key]
-        kind = (
-            String(length)
-            .with_variant(String(length, collation="C"), "postgresql")
-            .with_variant(String(length, collation=collation), "mysql", "mariadb")
-        )
-        return Column(key, kind, primary_key=True)
 
+def _table(metadata: MetaData, name: str, columns: Mapping[str, bool]) -> Table:
     return Table(
         name,
         metadata,
-        column("endpoint", "ascii_bin"),
-        column("event_id"),
-        column("handler"),
-        Column("recorded_at", BigInteger, nullable=False),
+        *(
+            Column(column, _type(column), primary_key=is_key, nullable=False)
+            for column, is_key in columns.items()
+        ),
         Index(f"{name}_recorded_at", "recorded_at"),
         mysql_engine="InnoDB",
         sqlite_with_rowid=False,
+    )
+
+
+def _type(column: str) -> TypeEngine[Any]:
+    length = LENGTHS.get(column)
+    if length is None:
+        return BigInteger()
+    in_mysql = "ascii_bin" if column == "endpoint" else "utf8mb4_bin"
+    return (
+        String(length)
+        .with_variant(String(length, collation="C"), "postgresql")
+        .with_variant(String(length, collation=in_mysql), "mysql", "mariadb")
     )
 
 
@@ -265,8 +227,9 @@ async def record_in(
     """
     if not isinstance(connection, AsyncSession | AsyncConnection):
         raise TypeError("record_in takes an async session; in a thread, call record_in_sync")
-    statement = _statement(_dialect(connection).name, table, "insert")
-    return _changed(await connection.execute(statement, _named(*row_of(effect, now)))) == 1
+    statement = _insert(_dialect_name(connection), table)
+    result = await connection.execute(*_executable(statement, row_of(effect, now)))
+    return _count(result) == 1
 
 
 def record_in_sync(
@@ -278,38 +241,41 @@ def record_in_sync(
     """
     if not isinstance(connection, Session | Connection):
         raise TypeError("record_in_sync takes a plain session; of an async one, await record_in")
-    statement = _statement(_dialect(connection).name, table, "insert")
-    return _changed(connection.execute(statement, _named(*row_of(effect, now)))) == 1
+    statement = _insert(_dialect_name(connection), table)
+    return _count(connection.execute(*_executable(statement, row_of(effect, now)))) == 1
+
+
+def _insert(dialect: str, table: str) -> str:
+    try:
+        return Statements(dialect, table, _PLACEHOLDERS).insert
+    except ValueError as error:
+        raise LedgerError(str(error)) from None
+
+
+def _executable(statement: str, parameters: Parameters) -> tuple[TextClause, dict[str, str | int]]:
+    types = tuple(BigInteger if isinstance(value, int) else String for value in parameters)
+    return _typed(statement, types), dict(zip(_NAMES, parameters, strict=False))
 
 
 @lru_cache(maxsize=64)
-def _statement(dialect: str, table: str, name: str) -> TextClause:
-    if dialect == "mariadb":
-        dialect = "mysql"
-    try:
-        statements = Statements(dialect, table, _MARKS)
-    except ValueError as error:
-        raise LedgerError(str(error)) from None
-    # With types: a driver that must be told would take a large number for a small one.
-    parameters = zip(_NAMES, _TYPES[name], strict=False)
-    return text(getattr(statements, name)).bindparams(
-        *(bindparam(key, type_=kind) for key, kind in parameters)
-    )
+def _typed(statement: str, types: tuple[type[BigInteger | String], ...]) -> TextClause:
+    """Return a statement whose parameters have types.
+
+    A driver that must be told would take a large number for a small one.
+    """
+    parameters = zip(_NAMES, types, strict=False)
+    return text(statement).bindparams(*(bindparam(name, type_=one) for name, one in parameters))
 
 
-def _named(*values: str | int) -> dict[str, str | int]:
-    return dict(zip(_NAMES, values, strict=False))
+def _count(result: Any) -> int:
+    rows: int = len(result.all()) if result.returns_rows else result.rowcount
+    return rows
 
 
-def _changed(result: Any) -> int:
-    rowcount: int = result.rowcount
-    return rowcount
-
-
-def _dialect(target: AsyncSession | Session | AsyncConnection | Connection) -> Dialect:
-    if isinstance(target, AsyncSession | Session):
-        return target.get_bind().dialect
-    return target.dialect
+def _dialect_name(target: AsyncSession | Session | AsyncConnection | Connection) -> str:
+    bind = target.get_bind() if isinstance(target, AsyncSession | Session) else target
+    name = bind.dialect.name
+    return "mysql" if name == "mariadb" else name
 
 
 def _note_errors(engine: Engine) -> None:

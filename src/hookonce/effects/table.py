@@ -1,38 +1,49 @@
-"""The table that effects are recorded in, and its statements in each dialect of SQL."""
+"""The tables of a ledger, in each dialect of SQL: of effects, and of the marks of resources."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from datetime import timedelta
-
-from ..errors import LedgerError
-from ..stores.contract import check_retention
-from ..verification.clock import Clock
-from .ledger import Effect
+from collections.abc import Mapping
 
 __all__ = [
     "DIALECTS",
+    "EFFECTS",
     "HANDLER_CHARACTERS",
     "LENGTHS",
+    "MARKS",
     "TABLE",
-    "Rows",
-    "Statements",
+    "check_table",
     "create_sql",
     "create_statements",
+    "keys_of",
+    "marks_table",
 ]
 
 TABLE = "hookonce_effects"
-"""The name of the table, where it is given no other."""
+"""The name of the table of effects, where it is given no other."""
 
 DIALECTS = ("postgresql", "mysql", "sqlite")
 """The databases whose statements are known; ``mysql`` is MariaDB's too."""
 
 HANDLER_CHARACTERS = 200
-LENGTHS = {"endpoint": 64, "event_id": 512, "handler": HANDLER_CHARACTERS}
-"""Together a key that MySQL takes: 3072 bytes, and the names of endpoints are ASCII."""
+LENGTHS = {"endpoint": 64, "event_id": 512, "handler": HANDLER_CHARACTERS, "resource": 200}
+"""Each table's key is one that MySQL takes: 3072 bytes, and the names of endpoints are ASCII."""
 
-_NAME = re.compile(r"[A-Za-z_]\w{0,50}(?:\.[A-Za-z_]\w{0,50})?", re.ASCII)
+EFFECTS = {"endpoint": True, "event_id": True, "handler": True, "recorded_at": False}
+"""The columns of the table of effects, and which are its key; those of no length are numbers."""
+
+MARKS = {
+    "endpoint": True,
+    "handler": True,
+    "resource": True,
+    "created_at": False,
+    "event_id": False,
+    "recorded_at": False,
+}
+"""The columns of the table of marks, in the same way."""
+
+# With the ending of an index, a name has at most the 63 bytes that PostgreSQL keeps of it.
+_NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,42}", re.ASCII)
 
 _TEXT = {
     # Byte for byte, and by no collation that an upgrade of the operating system could change under
@@ -44,12 +55,23 @@ _TEXT = {
 _ASCII = {**_TEXT, "mysql": "varchar({}) CHARACTER SET ascii COLLATE ascii_bin"}
 
 
+def keys_of(columns: Mapping[str, bool]) -> list[str]:
+    """Return the columns that are a table's key."""
+    return [name for name, is_key in columns.items() if is_key]
+
+
+def marks_table(table: str) -> str:
+    """Return the name of the table of marks that belongs to a table of effects."""
+    return f"{table.removesuffix('_effects')}_marks"
+
+
 def create_sql(dialect: str, table: str = TABLE) -> str:
-    """Return the statements that make the table, each ended by a semicolon, for a migration.
+    """Return the statements that make both tables, each ended by a semicolon, for a migration.
 
     Args:
         dialect: ``postgresql``, ``mysql`` (MariaDB too) or ``sqlite``.
-        table: its name, with a schema before it if it is in one.
+        table: the name of the table of effects, with a schema before it if it is in one; that of
+            the marks is called like it, with ``_marks`` at its end.
 
     Raises:
         ValueError: there is no such dialect, or the name needs quoting.
@@ -59,103 +81,37 @@ def create_sql(dialect: str, table: str = TABLE) -> str:
 
 
 def create_statements(dialect: str, table: str) -> tuple[str, ...]:
-    """Return the statements that make the table where there is none."""
-    _check(dialect, table)
+    """Return the statements that make the tables where there are none."""
+    check_table(dialect, table)
+    return (*_made(dialect, table, EFFECTS), *_made(dialect, marks_table(table), MARKS))
+
+
+def _made(dialect: str, table: str, columns: Mapping[str, bool]) -> tuple[str, ...]:
     index = f"{table.rpartition('.')[2]}_recorded_at"
-    columns = [
-        f"    endpoint {_ASCII[dialect].format(LENGTHS['endpoint'])} NOT NULL",
-        f"    event_id {_TEXT[dialect].format(LENGTHS['event_id'])} NOT NULL",
-        f"    handler {_TEXT[dialect].format(LENGTHS['handler'])} NOT NULL",
-        "    recorded_at bigint NOT NULL",
-        "    PRIMARY KEY (endpoint, event_id, handler)",
-    ]
+    lines = [f"{name} {_type(dialect, name)} NOT NULL" for name in columns]
+    lines.append(f"PRIMARY KEY ({', '.join(keys_of(columns))})")
     if dialect == "mysql":  # which has no CREATE INDEX IF NOT EXISTS
-        columns.append(f"    KEY {index} (recorded_at)")
+        lines.append(f"KEY {index} (recorded_at)")
     end = {"mysql": " ENGINE=InnoDB", "sqlite": " WITHOUT ROWID"}.get(dialect, "")
-    made = f"CREATE TABLE IF NOT EXISTS {table} (\n" + ",\n".join(columns) + f"\n){end}"
+    made = f"CREATE TABLE IF NOT EXISTS {table} (\n    " + ",\n    ".join(lines) + f"\n){end}"
     if dialect == "mysql":
         return (made,)
     return (made, f"CREATE INDEX IF NOT EXISTS {index} ON {table} (recorded_at)")
 
 
-class Statements:
-    """What a ledger asks of its database.
-
-    Args:
-        dialect: the dialect of SQL.
-        table: the table's name.
-        marks: how the driver writes four parameters in turn.
-
-    Attributes:
-        insert: takes a row; inserts none where it is there.
-        find: takes an effect; gives a row where it is there.
-        prune: takes a moment in Unix seconds and a number of rows.
-
-    """
-
-    __slots__ = ("find", "insert", "prune")
-
-    def __init__(self, dialect: str, table: str, marks: Sequence[str]) -> None:
-        _check(dialect, table)
-        first, second, third, fourth = marks
-        ignore, otherwise = (
-            ("IGNORE ", "") if dialect == "mysql" else ("", " ON CONFLICT DO NOTHING")
-        )
-        self.insert = (
-            f"INSERT {ignore}INTO {table} (endpoint, event_id, handler, recorded_at)"
-            f" VALUES ({first}, {second}, {third}, {fourth}){otherwise}"
-        )
-        self.find = (
-            f"SELECT 1 FROM {table}"
-            f" WHERE endpoint = {first} AND event_id = {second} AND handler = {third}"
-        )
-        key, oldest = "endpoint, event_id, handler", f"ORDER BY recorded_at LIMIT {second}"
-        self.prune = f"DELETE FROM {table} WHERE recorded_at < {first} {oldest}"
-        if dialect != "mysql":  # a DELETE has no LIMIT in the others
-            self.prune = (
-                f"DELETE FROM {table} WHERE ({key}) IN"
-                f" (SELECT {key} FROM {table} WHERE recorded_at < {first} {oldest})"
-            )
+def _type(dialect: str, column: str) -> str:
+    if column not in LENGTHS:
+        return "bigint"
+    kinds = _ASCII if column == "endpoint" else _TEXT
+    return kinds[dialect].format(LENGTHS[column])
 
 
-class Rows:
-    """What goes into the table and how long it stays there.
-
-    Args:
-        retention: how long a row stays; at least 26 hours.
-        clock: Unix time in seconds.
-
-    """
-
-    __slots__ = ("clock", "retention_seconds")
-
-    def __init__(self, retention: timedelta, clock: Clock) -> None:
-        self.retention_seconds = check_retention(retention)
-        self.clock = clock
-
-    def row(self, effect: Effect) -> tuple[str, str, str, int]:
-        """Return an effect's row."""
-        return row_of(effect, self.clock())
-
-    @property
-    def oldest(self) -> int:
-        """The moment before which rows may go."""
-        return int(self.clock() - self.retention_seconds)
-
-
-def row_of(effect: Effect, now: float) -> tuple[str, str, str, int]:
-    """Return an effect's row; LedgerError for one that the table cannot tell from others."""
-    for name, value in effect._asdict().items():
-        if len(value) > LENGTHS[name]:  # MySQL would cut it off, and take two effects for one
-            raise LedgerError(f"{name} is longer than the {LENGTHS[name]} characters of the table")
-    return (*effect, int(now))
-
-
-def _check(dialect: str, table: str) -> None:
+def check_table(dialect: str, table: str) -> None:
+    """Return if there are statements for a table; ValueError if there are none."""
     if dialect not in DIALECTS:
         raise ValueError(f"there is no ledger for {dialect!r}; there is for {', '.join(DIALECTS)}")
     if _NAME.fullmatch(table) is None:
         raise ValueError(
-            f"a table's name is letters, digits and underscores, with a schema and a full stop"
-            f" before it if it is in one, not {table!r}"
+            "a table's name is letters, digits and underscores, 43 at most, with a schema and a"
+            f" full stop before it if it is in one, not {table!r}"
         )

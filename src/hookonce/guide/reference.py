@@ -34,7 +34,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.client": (),
     "hookonce.receiver": ("Gap", "Reconciliation", "Verdict", "Why"),
     "hookonce.effects": (),
-    "hookonce.effects.sqlalchemy": ("SQLAlchemyLedger", "SyncSQLAlchemyLedger", "effects_table"),
+    "hookonce.effects.sqlalchemy": ("SQLAlchemyLedger", "SyncSQLAlchemyLedger", "ledger_tables"),
     "hookonce.effects.psycopg": ("PsycopgLedger", "SyncPsycopgLedger"),
     "hookonce.effects.asyncpg": ("AsyncpgLedger",),
     "hookonce.effects.django": ("DjangoLedger", "create_table", "drop_table"),

@@ -1,0 +1,173 @@
+"""What a ledger asks of its tables, in each dialect of SQL, and what it gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import TypeAlias
+
+from ..errors import LedgerError
+from ..stores.contract import check_retention
+from ..stores.values import Gate, Mark
+from ..verification.clock import Clock
+from .ledger import Effect
+from .table import EFFECTS, LENGTHS, MARKS, check_table, keys_of, marks_table
+
+__all__ = ["Parameters", "Rows", "Statements", "row_of"]
+
+Parameters: TypeAlias = tuple[str | int, ...]
+"""What stands for the placeholders of a statement."""
+
+
+class Statements:
+    """What a ledger asks of its database.
+
+    Args:
+        dialect: the dialect of SQL.
+        table: the name of the table of effects.
+        placeholders: how the driver writes six parameters in turn.
+
+    Attributes:
+        insert: takes an effect's row; inserts none where it is there.
+        find: takes an effect; gives a row where it is there.
+        advance: takes a mark's row; puts it in the place of an older one or of none, and locks what
+            is there in any case. By whether an event as old as the mark is dropped.
+        is_advanced: takes a mark's row without its last value; gives a row where the mark is that.
+            None where the number of rows that ``advance`` has changed tells it.
+        prune: each takes a moment in Unix seconds and a number of rows; one for each table.
+
+    """
+
+    __slots__ = ("advance", "find", "insert", "is_advanced", "prune")
+
+    def __init__(self, dialect: str, table: str, placeholders: Sequence[str]) -> None:
+        check_table(dialect, table)
+        marks = marks_table(table)
+        ignore, otherwise = (
+            (" IGNORE", "") if dialect == "mysql" else ("", " ON CONFLICT DO NOTHING")
+        )
+        self.insert = f"INSERT{ignore} INTO {table} {_values(EFFECTS, placeholders)}{otherwise}"
+        self.find = f"SELECT 1 FROM {table} WHERE {_equal(keys_of(EFFECTS), placeholders)}"
+        of_dialect = _advance_in_mysql if dialect == "mysql" else _advance
+        values = _values(MARKS, placeholders)
+        self.advance = {
+            is_dropped: of_dialect(marks, values, is_dropped) for is_dropped in (False, True)
+        }
+        self.is_advanced: str | None = None
+        if dialect == "mysql":
+            is_this = _equal([name for name in MARKS if name != "recorded_at"], placeholders)
+            self.is_advanced = f"SELECT 1 FROM {marks} WHERE {is_this} FOR UPDATE"
+        self.prune = (
+            _prune(dialect, table, keys_of(EFFECTS), placeholders),
+            _prune(dialect, marks, keys_of(MARKS), placeholders),
+        )
+
+
+def _advance(marks: str, values: str, drop_ties: bool) -> str:
+    """Return the statement that changes one row, or none where the event comes too late.
+
+    A row that it does not change is locked too; so what it has compared stays as it is.
+    """
+    return (
+        f"INSERT INTO {marks} AS mark {values} ON CONFLICT ({', '.join(keys_of(MARKS))})"
+        " DO UPDATE SET created_at = excluded.created_at, event_id = excluded.event_id,"
+        " recorded_at = excluded.recorded_at"
+        f" WHERE {_newer('mark.{}', 'excluded.{}', drop_ties=drop_ties)}"
+    )
+
+
+def _advance_in_mysql(marks: str, values: str, drop_ties: bool) -> str:
+    """Return the statement for MySQL, where its number of rows depends on the driver's settings.
+
+    An INSERT IGNORE, or a SELECT before it, would lock what is there for reading first; two
+    transactions that had done so would wait for each other.
+    """
+    newer = _newer("{}", "VALUES({})", drop_ties=drop_ties)
+    # In this order: what is assigned is seen by what comes after it.
+    assigned = ", ".join(
+        f"{name} = IF({newer}, VALUES({name}), {name})"
+        for name in ("recorded_at", "event_id", "created_at")
+    )
+    return f"INSERT INTO {marks} {values} ON DUPLICATE KEY UPDATE {assigned}"
+
+
+def _newer(old: str, new: str, *, drop_ties: bool) -> str:
+    """Return the condition for an event to take the mark's place.
+
+    The mark's own event is no tie: whether it was done is told by its effect's row.
+    """
+    at, other_at = old.format("created_at"), new.format("created_at")
+    if not drop_ties:
+        return f"{at} <= {other_at}"
+    event, other_event = old.format("event_id"), new.format("event_id")
+    return f"{at} < {other_at} OR ({at} = {other_at} AND {event} = {other_event})"
+
+
+def _prune(dialect: str, table: str, keys: Sequence[str], placeholders: Sequence[str]) -> str:
+    moment, limit, *_ = placeholders
+    old = f"FROM {table} WHERE recorded_at < {moment} ORDER BY recorded_at LIMIT {limit}"
+    if dialect == "mysql":  # a DELETE has no LIMIT in the others
+        return f"DELETE {old}"
+    key = ", ".join(keys)
+    if dialect == "sqlite":
+        return f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} {old})"
+    # Locked while it is old: a mark that is advanced meanwhile is not, and nobody waits.
+    return (
+        f"WITH old AS (SELECT {key} {old} FOR UPDATE SKIP LOCKED)"
+        f" DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM old)"
+    )
+
+
+def _values(columns: Iterable[str], placeholders: Sequence[str]) -> str:
+    named = list(columns)
+    return f"({', '.join(named)}) VALUES ({', '.join(placeholders[: len(named)])})"
+
+
+def _equal(columns: Sequence[str], placeholders: Sequence[str]) -> str:
+    pairs = zip(columns, placeholders, strict=False)
+    return " AND ".join(f"{column} = {placeholder}" for column, placeholder in pairs)
+
+
+class Rows:
+    """What goes into the tables and how long it stays there.
+
+    Args:
+        retention: how long a row stays; at least 26 hours.
+        clock: Unix time in seconds.
+
+    """
+
+    __slots__ = ("clock", "retention_seconds")
+
+    def __init__(self, retention: timedelta, clock: Clock) -> None:
+        self.retention_seconds = check_retention(retention)
+        self.clock = clock
+
+    def effect(self, effect: Effect) -> Parameters:
+        """Return an effect's row."""
+        return row_of(effect, self.clock())
+
+    def mark(self, gate: Gate, mark: Mark) -> Parameters:
+        """Return a mark's row; LedgerError for one that the table cannot tell from others."""
+        row = (*gate, *mark, int(self.clock()))
+        _check_lengths(zip(MARKS, row, strict=True))
+        return row
+
+    @property
+    def oldest(self) -> int:
+        """The moment before which rows may go."""
+        return int(self.clock() - self.retention_seconds)
+
+
+def row_of(effect: Effect, now: float) -> Parameters:
+    """Return an effect's row; LedgerError for one that the table cannot tell from others."""
+    row = (*effect, int(now))
+    _check_lengths(zip(EFFECTS, row, strict=True))
+    return row
+
+
+def _check_lengths(values: Iterable[tuple[str, str | int]]) -> None:
+    for name, value in values:
+        # MySQL would cut it off, and take two for one.
+        if isinstance(value, str) and len(value) > LENGTHS[name]:
+            raise LedgerError(f"{name} is longer than the {LENGTHS[name]} characters of the table")
