@@ -20,7 +20,9 @@ from hookonce.stores.values import (
     Delivery,
     DeliveryKey,
     Done,
+    Entered,
     Full,
+    Gate,
     InFlight,
     PutResult,
     Stored,
@@ -71,6 +73,19 @@ class TestManyShards:
         for node in cluster:
             with node.client() as client:
                 assert client.dbsize() > 20
+
+    async def test_gates_lie_in_all_shards_whatever_shard_their_events_are_in(
+        self, store: RedisStore, cluster: list[RedisServer]
+    ) -> None:
+        gates = [Gate("default", "shop.sync", f"chan_{n}") for n in range(100)]
+        token = new_token()
+        assert {await store.enter(gate, token, LEASE) for gate in gates} == {Entered()}
+        for gate in gates:
+            await store.enter(gate, new_token(), LEASE, waiting=delivery(1).key)
+        for node in cluster:
+            with node.client() as client:
+                assert client.dbsize() > 20
+        assert {await store.leave(gate, token) for gate in gates} == {delivery(1).key}
 
     async def test_workers_take_from_all_shards_what_they_asked_for(
         self, store: RedisStore

@@ -21,12 +21,17 @@ from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
+    Busy,
     Claimed,
     DeadReason,
     Delivery,
     Done,
+    Entered,
+    Gate,
     InFlight,
+    Mark,
     Ownership,
+    Stale,
     Stored,
     Waiting,
     delivery_key,
@@ -106,6 +111,16 @@ async def test_what_was_stored_with_fsync_survives_a_killed_server() -> None:
             server.start()
             batch = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
             assert [taken.delivery for taken in batch.taken] == [DELIVERY]
+
+
+async def test_a_mark_that_was_made_with_fsync_survives_a_killed_server() -> None:
+    with redis_server("--appendfsync", "always", append_only=True) as server:
+        async with aclosing(RedisStore(server.url, durability="fsync")) as store:
+            gate, mark = Gate("default", "shop.sync", "chan_1"), Mark(1, "evt_1")
+            await store.leave(gate, new_token(), mark=mark)
+            server.kill()
+            server.start()
+            assert await store.enter(gate, new_token(), LEASE, mark=mark) == Stale(mark)
 
 
 async def test_fsync_needs_an_append_only_file(valkey: RedisServer) -> None:
@@ -255,6 +270,16 @@ async def test_with_a_full_memory_only_what_is_new_is_refused() -> None:
             assert await store.retry(second, 60.0, frozenset({"a"}), "no") is Ownership.HELD
             assert await store.bury(third, DeadReason.REJECTED, error="no") is Ownership.HELD
             assert (await store.stats()).depth == 1
+            gate, token, mark = (
+                Gate("default", "shop.sync", "chan_1"),
+                new_token(),
+                Mark(1, "evt_1"),
+            )
+            assert await store.enter(gate, token, LEASE, mark=mark) == Entered()
+            other = await store.enter(gate, new_token(), LEASE, waiting=second.key)
+            assert isinstance(other, Busy)
+            assert await store.leave(gate, token, mark=mark) == second.key
+            assert await store.enter(gate, token, LEASE, mark=mark) == Stale(mark)
 
 
 async def test_with_a_full_memory_duplicates_are_answered_though_writes_must_be_safe() -> None:

@@ -16,11 +16,16 @@ from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
+    Busy,
     Claimed,
     DeadReason,
     Delivery,
+    Entered,
+    Gate,
     InFlight,
+    Mark,
     Ownership,
+    Stale,
     Stored,
     Waiting,
     delivery_key,
@@ -32,6 +37,7 @@ LEASE = 30.0
 NONE: frozenset[str] = frozenset()
 DELIVERY = Delivery("default", "evt_1", "comment.received", 1.0, b"bytes\0\xff")
 KEY = DELIVERY.key
+GATE = Gate("default", "shop.sync", "chan_1")
 
 
 @pytest.fixture
@@ -117,6 +123,30 @@ class TestLostReplies:
         again = await store.replay(KEY, new_token(), LEASE)
         assert isinstance(again, Claimed)
         assert again.attempt == 2
+
+    async def test_a_gate_is_the_callers(self, store: RedisStore, proxy: Proxy) -> None:
+        proxy.lose_the_reply_to(b"enter")
+        assert await store.enter(GATE, new_token(), LEASE) == Entered()
+        assert isinstance(await store.enter(GATE, new_token(), LEASE), Busy)
+
+    async def test_who_leaves_a_gate_calls_one_and_no_other(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
+        token, other = new_token(), delivery_key("default", "evt_2")
+        await store.enter(GATE, token, LEASE)
+        for event in (KEY, other):
+            await store.enter(GATE, new_token(), LEASE, waiting=event)
+        proxy.lose_the_reply_to(b"leave")
+        assert await store.leave(GATE, token) == KEY
+        assert await store.leave(GATE, token) == other
+
+    async def test_a_success_raises_the_mark_once(self, store: RedisStore, proxy: Proxy) -> None:
+        token, mark = new_token(), Mark(1, "evt_1")
+        await store.enter(GATE, token, LEASE, mark=mark)
+        proxy.lose_the_reply_to(b"leave")
+        assert await store.leave(GATE, token, mark=mark) is None
+        assert await store.enter(GATE, new_token(), LEASE, mark=mark) == Stale(mark)
+        assert await store.enter(GATE, new_token(), LEASE) == Entered()
 
     async def test_all_of_a_batch_are_told(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.lose_the_reply_to(b"claim")

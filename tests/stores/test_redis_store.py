@@ -26,6 +26,7 @@ from hookonce.stores.values import (
     Delivery,
     Done,
     FailedAttempt,
+    Gate,
     InFlight,
     Ownership,
     Stored,
@@ -226,13 +227,21 @@ class TestKeys:
                         await store.keep(owned, one)
                 with valkey.client() as client:
                     assert leaked_keys(client) == set()
+        gate, token = Gate("inbox", "shop.sync", "chan_1"), new_token()
+        await store.enter(gate, token, LEASE)
+        await store.enter(gate, new_token(), LEASE, waiting=one.key)
+        with valkey.client() as client:
+            assert leaked_keys(client) == set()
+        assert await store.leave(gate, token) == one.key
+        await store.enter(gate, token, LEASE)
+        assert await store.leave(gate, token) is None
         for entry in await store.entries():
             owner = Claimed(entry.delivery.key, new_token(), 1, NONE, LEASE)
             await store.complete(owner)
         for letter in await store.dead_letters():
             await store.discard(letter.delivery.key)
         await store.complete(Claimed(delivery_key("default", "evt_4"), new_token(), 1, NONE, LEASE))
-        assert keys(valkey).keys() <= {"a", "r", "s", "v", "w", "y"}
+        assert keys(valkey).keys() <= {"a", "k", "r", "s", "v", "w", "y"}
 
     async def test_attempts_of_a_waiting_event_are_never_forgotten(
         self, store: RedisStore, valkey: RedisServer

@@ -200,7 +200,9 @@ def leaked_keys(client: redis.Redis, prefix: str = "hookonce") -> set[str]:
 
     Indexes may name no record that does not exist.
     """
-    names = {name: client.pttl(name) for name in _members(client.scan_iter(f"{{{prefix}:*}}:*"))}
+    found: list[bytes] = list(client.scan_iter(f"{{{prefix}:*}}:*"))
+    # The key of a gate may be any text that JSON can hold.
+    names = {name.decode("utf-8", "surrogatepass"): client.pttl(name) for name in found}
     leaked = set()
     for name, left in names.items():
         base, _, rest = name.partition("}:")

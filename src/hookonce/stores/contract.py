@@ -392,7 +392,7 @@ class Listing(Reports, Protocol):
 
 
 @runtime_checkable
-class Store(Claims, Letters, Reports, Protocol):
+class Store(Claims, Gates, Letters, Reports, Protocol):
     """What remembers which events are in flight, done or dead.
 
     A store opens itself at its first use, so that a mounted application without a lifespan works;
@@ -465,6 +465,8 @@ class Wrapped:
     keep = _passed(Store.keep)
     keep_in_flight = _passed(Store.keep_in_flight)
     bury = _passed(Store.bury)
+    enter = _passed(Store.enter)
+    leave = _passed(Store.leave)
     dead_letters = _passed(Store.dead_letters)
     dead_letter = _passed(Store.dead_letter)
     replay = _passed(Store.replay)

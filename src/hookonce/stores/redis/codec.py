@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ...errors import StoreError
 from ..life import MAX_HISTORY_ERROR_CHARACTERS, error_text
 from ..values import (
+    Busy,
     Claimed,
     ClaimResult,
     Dead,
@@ -21,13 +22,17 @@ from ..values import (
     Delivery,
     DeliveryKey,
     Done,
+    Entered,
+    EnterResult,
     Entry,
     FailedAttempt,
     Full,
     InFlight,
     Known,
+    Mark,
     Ownership,
     PutResult,
+    Stale,
     Stored,
     Taken,
     Token,
@@ -44,8 +49,10 @@ __all__ = [
     "decode",
     "encode",
     "error_arguments",
+    "read_called",
     "read_claim",
     "read_count",
+    "read_entered",
     "read_entry",
     "read_known",
     "read_letter",
@@ -54,6 +61,7 @@ __all__ = [
     "read_taken",
     "step",
     "write_delivery",
+    "write_mark",
     "write_names",
 ]
 
@@ -70,7 +78,7 @@ SCRIPT = b"\n".join(
     [
         _joined("prelude", "indexes", "records"),
         b"local function define_steps()",
-        _joined("letters", "inbox", "claims", "reports"),
+        _joined("letters", "inbox", "claims", "gates", "reports"),
         b"end",
         b"define_steps()",
         _joined("main"),
@@ -78,6 +86,9 @@ SCRIPT = b"\n".join(
 )
 """All steps in one script, so that steps of all kinds go out in one call."""
 SCRIPT_SHA = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
+
+# Of a mark, so that a time before 1970 has no sign.
+_TIME_ZERO = 2**63
 
 _NONE: frozenset[str] = frozenset()
 
@@ -231,6 +242,25 @@ def read_claim(
             return Done()
         case _:
             return Dead()
+
+
+def write_mark(mark: Mark | None) -> tuple[str, str]:
+    """Return a mark as two arguments of a step; its time as a text that sorts as the number."""
+    return ("", "") if mark is None else (f"{mark.created_at + _TIME_ZERO:020d}", mark.event_id)
+
+
+def read_entered(reply: Any, clock_offset: float) -> EnterResult:
+    """Return the answer to who would pass a gate."""
+    if reply == b"E":
+        return Entered()
+    if reply[0] == b"B":
+        return Busy(float(reply[1]) + clock_offset)
+    return Stale(Mark(int(reply[1]) - _TIME_ZERO, decode(reply[2])))
+
+
+def read_called(reply: Any) -> DeliveryKey | None:
+    """Return who is to come next."""
+    return DeliveryKey(decode(reply)) if reply else None
 
 
 _PUT_RESULTS: dict[bytes, PutResult] = {

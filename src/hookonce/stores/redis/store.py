@@ -32,8 +32,11 @@ from ..values import (
     DeadReason,
     Delivery,
     DeliveryKey,
+    EnterResult,
     Entry,
+    Gate,
     Known,
+    Mark,
     Ownership,
     PutResult,
     Stored,
@@ -50,8 +53,10 @@ from .codec import (
     decode,
     encode,
     error_arguments,
+    read_called,
     read_claim,
     read_count,
+    read_entered,
     read_entry,
     read_known,
     read_letter,
@@ -60,6 +65,7 @@ from .codec import (
     read_taken,
     step,
     write_delivery,
+    write_mark,
     write_names,
 )
 from .connection import without_frames
@@ -317,6 +323,29 @@ class RedisStore:
         )
         return read_ownership(reply)
 
+    async def enter(
+        self,
+        gate: Gate,
+        token: Token,
+        lease: float,
+        *,
+        mark: Mark | None = None,
+        drop_ties: bool = False,
+        waiting: DeliveryKey | None = None,
+    ) -> EnterResult:
+        """Pass a gate, or learn why not; see ``Gates.enter``."""
+        shard, ties = self._of(gate.name), "1" if drop_ties else "0"
+        asked = step("enter", gate.name, token, lease, *write_mark(mark), ties, waiting or "")
+        reply = await shard.run(asked, may_be_dropped=True)
+        return read_entered(reply, self._clock_offset(shard))
+
+    async def leave(
+        self, gate: Gate, token: Token, *, mark: Mark | None = None
+    ) -> DeliveryKey | None:
+        """Give a gate back, and return who is to come next; see ``Gates.leave``."""
+        reply = await self._do(gate.name, "leave", token, new_token(), *write_mark(mark))
+        return read_called(reply)
+
     async def dead_letters(
         self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
     ) -> list[DeadLetter]:
@@ -523,14 +552,12 @@ class RedisStore:
             )
         return self._session
 
-    def _of(self, key: DeliveryKey) -> Shard:
-        """Return the shard of an event."""
+    def _of(self, key: str) -> Shard:
+        """Return the shard of an event, or of a gate by its name."""
         shards = self._running().shards
         return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
 
-    def _do(
-        self, key: DeliveryKey, name: str, *arguments: str | bytes | float
-    ) -> asyncio.Future[Any]:
+    def _do(self, key: str, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
         return self._of(key).run(step(name, key, *arguments))
 
     async def _of_all(self, asked: Step) -> list[Any]:

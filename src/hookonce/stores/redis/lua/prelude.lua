@@ -9,6 +9,7 @@
 --   BASE:a:<key>  string: its record, see below   expires, unless there is one of the next two
 --   BASE:i:<key>  string: it is in the inbox, and this is its body             until done or dead
 --   BASE:l:<key>  hash: its dead letter, or the delivery kept for one          until done
+-- Of a gate: see gates.lua.
 -- Of an endpoint:
 --   BASE:q:<endpoint>  zset: its inbox by the time due       BASE:o:<endpoint>  by the time put
 --   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last looked into

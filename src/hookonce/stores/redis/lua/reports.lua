@@ -105,14 +105,20 @@ function ops.sweep(arg)
   redis.call('ZREMRANGEBYSCORE', LIVE, '-inf', text(now))
   if ARGV[1] == '' then return {'0', '0'} end
   local removed = 0
-  local page = redis.call('SCAN', arg[1], 'MATCH', name_of('*'), 'COUNT', 1000)
+  local page = redis.call('SCAN', arg[1], 'MATCH', base .. ':[ak]:*', 'COUNT', 1000)
+  local records = name_of('')
   for _, name in ipairs(page[2]) do
-    local record = unpacked(redis.call('GET', name))
     local is_over
-    if record and record.done_until then
-      is_over = record.done_until <= now
-    elseif record then
-      is_over = math.max(record.expires, record.ends) <= now and not record.endpoint and not record.letter
+    if string.sub(name, 1, #records) == records then
+      local record = unpacked(redis.call('GET', name))
+      if record and record.done_until then
+        is_over = record.done_until <= now
+      elseif record then
+        is_over = math.max(record.expires, record.ends) <= now and not record.endpoint and not record.letter
+      end
+    else
+      local gate = gate_of(string.sub(name, #records + 1))
+      is_over = gate.ends <= now and not gate.created
     end
     if is_over then removed = removed + redis.call('DEL', name) end
   end
