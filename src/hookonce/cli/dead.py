@@ -14,7 +14,7 @@ import click
 from hookonce import Receiver
 from hookonce.delivery.outcome import Reason
 from hookonce.errors import PayloadError, StoreError
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.contract import Letters
 from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted
@@ -110,7 +110,7 @@ def show(
     """
     event_id = only(event_ids)
 
-    async def found(store: InboxStore) -> DeadLetter | None:
+    async def found(store: Letters) -> DeadLetter | None:
         key = await one_of(event_id, endpoint, "dead letter", lambda n: store.dead_letters(limit=n))
         return await store.dead_letter(key)
 
@@ -152,7 +152,7 @@ def discard(
         _confirm(store_url, endpoint, event_type)
     output = Output(as_json=as_json)
 
-    async def discard_all(store: InboxStore) -> set[str]:
+    async def discard_all(store: Letters) -> set[str]:
         async def discarded(key: DeliveryKey) -> str:
             return "discarded" if await store.discard(key) else NOT_FOUND
 

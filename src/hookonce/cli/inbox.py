@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.contract import Listing
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats
 from hookonce.verification.clock import system_clock
 
@@ -125,7 +125,7 @@ def show(
     """
     event_id = only(event_ids)
 
-    async def found(store: InboxStore) -> Entry | None:
+    async def found(store: Listing) -> Entry | None:
         key = await one_of(event_id, endpoint, "event", lambda n: store.entries(limit=n))
         return await store.entry(key)
 
@@ -157,7 +157,7 @@ def retry(
     check_selection(event_ids, event_type, every=every)
     output = Output(as_json=as_json)
 
-    async def retry_all(store: InboxStore) -> set[str]:
+    async def retry_all(store: Listing) -> set[str]:
         async def hastened(key: DeliveryKey) -> str:
             if await store.hasten(key):
                 return "due now"
@@ -174,7 +174,7 @@ def retry(
 
 
 async def _waiting(
-    store: InboxStore, endpoint: str | None, event_type: str | None
+    store: Listing, endpoint: str | None, event_type: str | None
 ) -> list[DeliveryKey]:
     depth = (await store.stats(endpoint=endpoint)).depth
     entries = await store.entries(endpoint=endpoint, event_type=event_type, limit=max(1, depth))

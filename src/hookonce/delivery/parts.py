@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from ..stores.contract import InboxStore, Store
+from ..stores.contract import Claims, Gates, Queue
 from ..stores.values import DeliveryKey
 from ..verification.clock import Clock
 from .calls import Threads
@@ -12,7 +13,11 @@ from .limits import Limits
 from .records import Observers
 from .router import Router
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "RunStore"]
+
+
+class RunStore(Claims, Gates, Protocol):
+    """What runs ask of a store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +39,8 @@ class Parts:
     """
 
     endpoint: str
-    store: Store
-    inbox: InboxStore | None
+    store: RunStore
+    inbox: Queue | None
     router: Router
     limits: Limits
     clock: Clock

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 
 from ..stores.applications import Application, RegisteringStore, strangers
-from ..stores.contract import Store
 from ..verification.loggers import get_logger
 from ..verification.secrets import decode_secret
 from .handler import Handler
@@ -58,16 +57,19 @@ class Registration:
     """Tells other receivers which application one is, and it of others under its endpoint.
 
     Args:
-        store: where its events are remembered.
+        store: where its events are remembered, if others can be told of there.
         endpoint: its name.
         application: what it is now; None where that cannot be said.
 
     """
 
     def __init__(
-        self, store: Store, endpoint: str, application: Callable[[], Application | None]
+        self,
+        store: RegisteringStore | None,
+        endpoint: str,
+        application: Callable[[], Application | None],
     ) -> None:
-        self._store = store if isinstance(store, RegisteringStore) else None
+        self._store = store
         self._endpoint = endpoint
         self._application = application
         self._warnings: tuple[str, ...] = ()

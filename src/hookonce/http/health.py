@@ -17,7 +17,7 @@ from ..delivery.registration import Registration
 from ..delivery.runs import Runs
 from ..delivery.time_limit import within
 from ..errors import SecretError, StoreError
-from ..stores.contract import InboxStore
+from ..stores.contract import Reports
 from ..verification.secrets import fingerprint
 from .peers import check_token, has_bearer, is_local
 
@@ -67,6 +67,7 @@ class ReadinessLook:
     Args:
         parts: what a receiver's rooms share.
         runs: the events under way.
+        store: what can be asked whether it works.
         watches: warnings of what is watched; may raise SecretError.
         registration: knows of other applications under the endpoint.
         inbox: what is wrong with the inbox, if it has one; may raise StoreError.
@@ -79,6 +80,7 @@ class ReadinessLook:
         parts: Parts,
         runs: Runs,
         *,
+        store: Reports,
         watches: Iterable[Callable[[], tuple[str, ...]]],
         registration: Registration,
         inbox: Callable[[], Awaitable[str | None]] | None,
@@ -86,6 +88,7 @@ class ReadinessLook:
     ) -> None:
         self._parts = parts
         self._runs = runs
+        self._store = store
         self._watches = tuple(watches)
         self._registration = registration
         self._inbox = inbox
@@ -112,7 +115,7 @@ class ReadinessLook:
         problems: list[str] = []
         warnings: tuple[str, ...] = ()
         fingerprints: tuple[str, ...] = ()
-        limits, store = self._parts.limits, self._parts.store
+        limits, store = self._parts.limits, self._store
         if overdue := self._runs.overdue:
             problems.append(
                 f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
@@ -141,10 +144,8 @@ class ReadinessLook:
 
     async def _stranded(self) -> tuple[str, ...]:
         """Return a warning of events in an inbox that this receiver does not have any more."""
-        store, endpoint = self._parts.store, self._parts.endpoint
-        if not isinstance(store, InboxStore):
-            return ()
-        stats = await within(self._parts.limits.store_seconds, store.stats(endpoint=endpoint))
+        endpoint, seconds = self._parts.endpoint, self._parts.limits.store_seconds
+        stats = await within(seconds, self._store.stats(endpoint=endpoint))
         return (stranded(endpoint, stats.depth),) if stats.depth and not stats.workers else ()
 
 

@@ -9,7 +9,7 @@ from ..delivery.records import EventPut
 from ..delivery.runs import Runs
 from ..delivery.time_limit import within
 from ..errors import StoreError
-from ..stores.contract import InboxStore
+from ..stores.contract import Queue
 from ..stores.tokens import new_token
 from ..stores.values import Delivery, PutResult, Stored
 from ..verification.loggers import get_logger
@@ -31,23 +31,23 @@ class Intake:
     Args:
         parts: what a receiver's rooms share.
         store: where they wait.
+        waiting: the same as an operator sees it.
         settings: how much may wait, and how it is worked off.
         runs: the events under way.
 
-    Attributes:
-        waiting: what is in the inbox, for an operator.
-
     """
 
-    def __init__(self, parts: Parts, *, store: InboxStore, settings: Inbox, runs: Runs) -> None:
+    def __init__(
+        self, parts: Parts, *, store: Queue, waiting: WaitingEvents, settings: Inbox, runs: Runs
+    ) -> None:
         self._parts = parts
         self._store = store
+        self._waiting = waiting
         self._settings = settings
         self._worker = Worker(parts, store=store, settings=settings, runs=runs)
         self._working: asyncio.Task[None] | None = None
         self._look: asyncio.Task[None] | None = None
         self._next_look = 0.0
-        self.waiting = WaitingEvents(store=store, endpoint=parts.endpoint)
 
     @property
     def embedded(self) -> bool:
@@ -93,9 +93,7 @@ class Intake:
         """Return what is wrong if nobody works on what is stored; raises StoreError."""
         if self._worker.is_running:
             return None
-        stats = await within(
-            self._parts.limits.store_seconds, self._store.stats(endpoint=self._parts.endpoint)
-        )
+        stats = await within(self._parts.limits.store_seconds, self._waiting.stats())
         if stats.workers:
             return None
         remedy = (

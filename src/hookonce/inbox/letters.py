@@ -23,13 +23,14 @@ class DeadLetters:
 
     Args:
         parts: what a receiver's rooms share.
+        store: where they are.
         runs: the events under way.
 
     """
 
-    def __init__(self, parts: Parts, runs: Runs) -> None:
+    def __init__(self, parts: Parts, *, store: Letters, runs: Runs) -> None:
         self._parts = parts
-        self._store: Letters = parts.store
+        self._store = store
         self._endpoint = parts.endpoint
         self._runs = runs
 

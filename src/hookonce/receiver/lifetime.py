@@ -19,6 +19,7 @@ from ..delivery.parts import Parts
 from ..delivery.registration import Registration
 from ..delivery.runs import Runs
 from ..inbox.intake import Intake
+from ..stores.contract import Openable
 
 __all__ = ["Lifetime"]
 
@@ -29,6 +30,7 @@ class Lifetime:
     Args:
         parts: what the receiver's rooms share.
         runs: the events under way.
+        store: what is opened and closed.
         intake: the inbox, if there is one.
         registration: tells others of this application.
         reporter: tells others of the steps, where the store can.
@@ -40,12 +42,14 @@ class Lifetime:
         parts: Parts,
         runs: Runs,
         *,
+        store: Openable,
         intake: Intake | None,
         registration: Registration,
         reporter: Reporter | None,
     ) -> None:
         self._parts = parts
         self._runs = runs
+        self._store = store
         self._intake = intake
         self._registration = registration
         self._reporter = reporter
@@ -107,7 +111,7 @@ class Lifetime:
     async def _enter(self) -> None:
         self._users += 1
         try:
-            await self._parts.store.open()
+            await self._store.open()
         except BaseException:
             await self._leave()
             raise
@@ -126,11 +130,11 @@ class Lifetime:
                     await self._reporter.stop()
             finally:  # also where a server waits no longer
                 self._parts.threads.close()
-                await self._parts.store.aclose()
+                await self._store.aclose()
 
     async def _register(self) -> None:
         """Find out before the first event what would go wrong with it."""
-        retention: float | None = getattr(self._parts.store, "retention_seconds", None)
+        retention: float | None = getattr(self._store, "retention_seconds", None)
         await check_ledgers(self._parts.router.handlers, retention)
         await self._registration.enter()
 

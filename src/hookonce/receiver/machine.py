@@ -18,8 +18,9 @@ from ..delivery.runs import Runs
 from ..http.health import ReadinessLook
 from ..inbox.intake import Intake
 from ..inbox.letters import DeadLetters
+from ..inbox.waiting import WaitingEvents
 from ..stores.activity import ActivityStore
-from ..stores.applications import Application
+from ..stores.applications import Application, RegisteringStore
 from ..stores.contract import BatchingStore, InboxStore
 from ..verification.signature import Verifier
 from .lifetime import Lifetime
@@ -68,8 +69,16 @@ class Machine:
             store.flushes.add(self._note_flush)
         self.runs = Runs(parts)
         self.intake: Intake | None = None
+        self.waiting: WaitingEvents | None = None
         if settings.inbox is not None and inbox_store is not None:
-            self.intake = Intake(parts, store=inbox_store, settings=settings.inbox, runs=self.runs)
+            self.waiting = WaitingEvents(store=inbox_store, endpoint=settings.endpoint)
+            self.intake = Intake(
+                parts,
+                store=inbox_store,
+                waiting=self.waiting,
+                settings=settings.inbox,
+                runs=self.runs,
+            )
         self.pipeline = Pipeline(
             parts,
             verifier=verifier,
@@ -77,11 +86,16 @@ class Machine:
             runs=self.runs,
             intake=self.intake,
         )
-        self.dead = DeadLetters(parts, self.runs)
-        registration = Registration(store, settings.endpoint, self._application)
+        self.dead = DeadLetters(parts, store=store, runs=self.runs)
+        registration = Registration(
+            store if isinstance(store, RegisteringStore) else None,
+            settings.endpoint,
+            self._application,
+        )
         self.readiness = ReadinessLook(
             parts,
             self.runs,
+            store=store,
             watches=(
                 self.disabling.warnings,
                 self.rotation.warnings,
@@ -104,6 +118,7 @@ class Machine:
         self.lifetime = Lifetime(
             parts,
             self.runs,
+            store=store,
             intake=self.intake,
             registration=registration,
             reporter=self._reporter,

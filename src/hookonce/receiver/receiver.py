@@ -192,9 +192,9 @@ class Receiver(Router):
     @property
     def inbox(self) -> WaitingEvents:
         """What is in the inbox; AttributeError where this receiver has none."""
-        if self._machine.intake is None:
+        if self._machine.waiting is None:
             raise AttributeError("this receiver has no inbox; give it Receiver(inbox=Inbox())")
-        return self._machine.intake.waiting
+        return self._machine.waiting
 
     @property
     def dead(self) -> DeadLetters:

@@ -61,6 +61,7 @@ __all__ = [
     "InboxStore",
     "Letters",
     "Listing",
+    "Openable",
     "Queue",
     "Reports",
     "Store",
@@ -391,11 +392,9 @@ class Listing(Reports, Protocol):
         ...
 
 
-@runtime_checkable
-class Store(Claims, Gates, Letters, Reports, Protocol):
-    """What remembers which events are in flight, done or dead.
+class Openable(Protocol):
+    """What opens by itself at its first use, so that a mounted app without a lifespan works.
 
-    A store opens itself at its first use, so that a mounted application without a lifespan works;
     ``open`` only makes a fault show at start.
     """
 
@@ -406,6 +405,15 @@ class Store(Claims, Gates, Letters, Reports, Protocol):
     async def aclose(self) -> None:
         """Let go of connections and threads; a later call opens again."""
         ...
+
+
+@runtime_checkable
+class Store(Claims, Gates, Letters, Reports, Openable, Protocol):
+    """What remembers which events are in flight, done or dead.
+
+    Whoever uses one names the part it uses: ``Claims``, ``Gates``, ``Letters``, ``Reports``,
+    ``Openable``, and of one with an inbox ``Queue`` and ``Listing``.
+    """
 
 
 @runtime_checkable
