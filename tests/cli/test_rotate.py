@@ -353,7 +353,7 @@ async def test_an_answer_that_breaks_off_says_to_run_it_again(tmp_path: Path) ->
         respond = it.service.respond
         it.service.api.respond = lambda asked: (respond(asked), BREAK)[1]
         status, text = await it.rotate()
-        assert status == 2
+        assert status == 1
         assert "Run this again within them" in text
         assert it.secrets == (it.old,)
         assert "may then end at once" in text

@@ -35,10 +35,12 @@ TOKEN = "a token for the inspector of these tests"
 
 
 @contextmanager
-def serving(here: Path, *options: str, token: str = "") -> Iterator[tuple[Process, httpx2.Client]]:
+def serving(
+    here: Path, *options: str, token: str = "", name: str = "hooks:receiver"
+) -> Iterator[tuple[Process, httpx2.Client]]:
     """Run the command in a folder, and give a client of it."""
     (here / "hooks.py").write_text(APP)
-    arguments = ["serve", "hooks:receiver", "--port", "0", *options]
+    arguments = ["serve", name, "--port", "0", *options]
     environment = {"HOOKONCE_INSPECTOR_TOKEN": token} if token else {}
     with running(*arguments, here=here, secrets=[SECRET], environment=environment) as process:
         url = process.printed(r"running on (http://127\.0\.0\.1:\d+) ")[1]
@@ -65,6 +67,33 @@ def test_it_shows_what_arrives_beside_it(tmp_path: Path) -> None:
         assert client.get("/livez").status_code == 200
         assert client.get("/inspector").headers["location"] == "/inspector/"
         assert "evt_seen" in client.get("/inspector/").text
+
+
+def test_one_inspector_shows_all_receivers_that_are_served(tmp_path: Path) -> None:
+    two = """
+import hooks
+from hookonce import EnvironmentSecrets, Receiver
+
+receivers = {
+    name: Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db", endpoint=name)
+    for name in ("acme", "bakery")
+}
+for receiver in receivers.values():
+    receiver.on("comment.received", name="handle")(hooks.handle)
+"""
+    (tmp_path / "tenants.py").write_text(two)
+    with serving(tmp_path, "--inspector", name="tenants:receivers") as (_, client):
+        for name in ("acme", "bakery"):
+            body = event_body("comment.received", event_id=f"evt_of_{name}")
+            request = signed_request(body, SECRET)
+            path = f"/webhooks/{name}"
+            answer = client.post(path, content=request.body, headers=dict(request.headers))
+            assert answer.json()["reason"] == "handled"
+        assert client.get("/inspector/").headers["location"] == "/inspector/at/acme/"
+        for name, other in (("acme", "bakery"), ("bakery", "acme")):
+            page = client.get(f"/inspector/at/{name}/").text
+            assert f"evt_of_{name}" in page
+            assert f"evt_of_{other}" not in page
 
 
 def test_a_token_in_the_environment_is_asked_for(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import inspect
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -34,9 +35,9 @@ CANNOT_BEGIN = {
     "demo": ["demo", "--store", "mysql://"],
     "doctor": ["doctor", "nothing_here:receiver"],
     "emulate": ["emulate", "--to", NOWHERE],  # without a secret
-    "endpoints": ["endpoints", "list"],  # without a key
+    "endpoints": ["endpoints", "test", "wh_1"],  # without a key
     "explain": ["explain"],
-    "guide": ["guide", "one", "two", "three", "--nothing"],
+    "guide": ["guide", "no-such-page"],
     "health": ["health", "--nothing"],
     "inbox": ["inbox", "stats", "sqlite:///missing.db"],
     "ledger": ["ledger", "--nothing"],
@@ -57,6 +58,59 @@ def test_a_command_that_cannot_begin_exits_with_2(command: str) -> None:
     assert "Error: " in result.errors
 
 
+def leaves(
+    group: click.Group = cli, before: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every command that does something, with the words it is called by."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*before, name))
+        else:
+            yield (*before, name), command
+
+
+LEAVES = dict(leaves())
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_an_option_that_no_command_has_exits_with_2(words: tuple[str, ...]) -> None:
+    assert invoke(*words, "--nothing").status == Status.CANNOT_BEGIN
+
+
+@pytest.mark.parametrize("words", [words for words in LEAVES if words[0] == "endpoints"])
+def test_a_command_that_asks_the_service_needs_a_key_and_an_answer(
+    words: tuple[str, ...], here: Path
+) -> None:
+    """Without a key it cannot begin; a service that does not answer is what it has found."""
+    has_file = any(one.name == "secrets_file" for one in LEAVES[words].params)
+    more = {
+        "create": ["--event", "comment.received"],
+        "rotate": ["--ready-url", NOWHERE],
+        "update": ["--url", NOWHERE],
+    }.get(words[-1], [])
+    (here / "secrets").write_text(f"{SECRET}\n")
+    arguments = [*words, "https://hooks.example/in" if words[-1] == "create" else "wh_1", *more]
+    arguments += ["--secrets-file", "secrets"] * has_file
+    api = {"HOOKONCE_API_URL": closed_port_url()}
+    assert invoke(*arguments, environment=api).status == Status.CANNOT_BEGIN
+    key = {**api, "HOOKONCE_API_KEY": "sk_test_of_these_tests"}
+    assert invoke(*arguments, environment=key).status == Status.FOUND
+
+
+def test_no_command_ends_beside_the_table() -> None:
+    """An error of click's own would end with 1, whatever it is."""
+    folder = Path(inspect.getfile(statuses)).parent
+    beside = [
+        file.name
+        for file in folder.rglob("*.py")
+        if "raise click.ClickException" in file.read_text()
+    ]
+    assert beside == []
+
+
 def test_a_command_that_finds_something_exits_with_1(here: Path) -> None:
     store = bury(here, COMMENT)
     (here / "body").write_text("{}")
@@ -70,6 +124,7 @@ def test_a_command_that_finds_something_exits_with_1(here: Path) -> None:
         ["health", closed_port_url()],
         ["verify", *saved],
         ["explain", *saved],
+        ["guide", "--search", "no such words at all"],
         ["send", "webhook.test", "--url", closed_port_url(), "--wait", "0"],
     ]
     for arguments in found:

@@ -356,12 +356,29 @@ def test_each_process_works_on_an_embedded_inbox(here: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--inspector", "--inspector shows one process; leave out --workers"),
+        ("--inspector", "--inspector is a page of one process. Leave it out here"),
         ("--metrics", "set PROMETHEUS_MULTIPROC_DIR to an empty one"),
     ],
 )
 def test_what_would_show_one_process_alone_is_refused(option: str, message: str) -> None:
     invoke(*SERVE, option).says(message, status=2)
+
+
+def test_an_inspector_of_one_more_process_shows_what_the_others_do(here: Path) -> None:
+    page = ["serve", "hooks:receiver", "--port", "0", "--inspector"]
+    with (
+        running(*SERVE, here=here, secrets=[SECRET]) as server,
+        running(*page, here=here, secrets=[SECRET]) as inspector,
+    ):
+        url, looked_at = url_of(server), f"{url_of(inspector)}/inspector/"
+        numbers = iter(range(1000))
+
+        def is_told() -> bool:
+            """Processes tell of what they do once they have noticed that somebody looks."""
+            deliver(url, f"evt_{next(numbers)}")
+            return "evt_" in httpx2.get(looked_at, trust_env=False).text
+
+        eventually(is_told, what="the page shows what another process has received")
 
 
 def test_metrics_of_several_processes_add_up(here: Path) -> None:

@@ -16,6 +16,7 @@ from .output import Output
 from .rotate import rotate, writing
 from .secrets_file import SecretsFile, label
 from .service import service_options, with_client
+from .statuses import Nothing
 
 __all__ = ["endpoints"]
 
@@ -94,11 +95,11 @@ def create(
                 except UnreadableAnswerError as error:
                     if not kept:
                         raise
-                    raise click.ClickException(
+                    raise Nothing(
                         f"{kept[0]} was made, and its secret is in {str(file.path)!r}; {error}"
                     ) from None
             if not kept:
-                raise click.ClickException(f"{made.id} was made, and the service gave no secret")
+                raise Nothing(f"{made.id} was made, and the service gave no secret")
             return made
 
     made = with_client(api_url, key_file, create_it)

@@ -20,7 +20,7 @@ from .loading import load_receiver
 from .output import Output
 from .records import time_text
 from .service import service_options, with_client
-from .statuses import CannotBegin, Status
+from .statuses import CannotBegin, Nothing, Status
 
 __all__ = ["reconcile"]
 
@@ -178,7 +178,7 @@ async def _look_after(
             "bold red",
         )
     if faults:
-        raise click.ClickException("the endpoint stays disabled until these faults are mended")
+        raise Nothing("the endpoint stays disabled until these faults are mended")
     enabled = await client.webhooks.enable(endpoint.id)
     output.record({"webhook": enabled.id, "status": enabled.status}, f"now it is {enabled.status}")
 

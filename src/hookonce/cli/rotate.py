@@ -32,7 +32,7 @@ from .listeners import DEFAULT_PORT
 from .output import Output, system_fault
 from .secrets_file import Mark, SecretsFile
 from .service import service_options, with_client
-from .statuses import CannotBegin, Status
+from .statuses import CannotBegin, Nothing, Status
 
 __all__ = ["rotate", "writing"]
 
@@ -238,13 +238,13 @@ class _Rotation:
                 await client.webhooks.rotate_secret(self._webhook_id, keep=keep)
             except NoAnswerError as error:
                 if not error.may_have_arrived:
-                    raise CannotBegin(f"{error}; run this again") from None
+                    raise Nothing(f"{error}; run this again") from None
                 fault = str(error)
             except UnreadableAnswerError as error:
                 fault = str(error)
             mark = self._file.mark()
             if mark is None:
-                raise CannotBegin(f"{fault}. {_LOST}")
+                raise Nothing(f"{fault}. {_LOST}")
         return mark
 
     async def _is_known(self) -> bool:

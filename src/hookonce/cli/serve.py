@@ -196,9 +196,7 @@ def serve(
             " --workers give it sqlite:///file.db or redis://host"
         )
     is_alone = isinstance(loaded.named, Receiver)
-    if with_inspector and len(targets) > 1:
-        raise click.UsageError("--inspector shows one receiver; name it, MODULE:RECEIVER")
-    inspector = _inspector(targets[0], inspector_hosts) if with_inspector else None
+    inspector = _inspector(targets, inspector_hosts) if with_inspector else None
     for one in targets:
         run(_open_once(one))  # says in one line what the server would print a traceback for
     more = metrics_of(targets, path) if metrics else []
@@ -294,7 +292,11 @@ def _check_places(path: str, inspector_hosts: Sequence[str], *, with_inspector: 
 def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
     """End with the usage where a page would show what one process has done, whichever answers."""
     if with_inspector:
-        raise click.UsageError("--inspector shows one process; leave out --workers to look at it")
+        raise click.UsageError(
+            "--inspector is a page of one process. Leave it out here, and serve it from one more"
+            " process on the same store, which sees all of them: hookonce serve MODULE:RECEIVER"
+            f" --inspector --port {DEFAULT_PORT + 1}"
+        )
     if with_metrics and "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         raise click.UsageError(
             "--metrics with --workers adds up in a folder; set PROMETHEUS_MULTIPROC_DIR to an empty"
@@ -302,8 +304,8 @@ def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
         )
 
 
-def _inspector(receiver: Receiver, hosts: Sequence[str]) -> Inspector:
-    """Return the inspector of a receiver, or end with what is wrong."""
+def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> Inspector:
+    """Return the inspector of receivers, or end with what is wrong."""
     try:
         from hookonce.inspector import (  # noqa: PLC0415 - only who asks for it has jinja2
             LOOPBACK_HOSTS,
@@ -313,7 +315,7 @@ def _inspector(receiver: Receiver, hosts: Sequence[str]) -> Inspector:
         raise CannotBegin(str(error)) from None
     token = os.environ.get(TOKEN_VARIABLE) or None
     try:
-        return Inspector(receiver, token=token, hosts=[*LOOPBACK_HOSTS, *hosts])
+        return Inspector(receivers, token=token, hosts=[*LOOPBACK_HOSTS, *hosts])
     except ValueError as error:
         raise CannotBegin(str(error)) from None
 
