@@ -6,55 +6,111 @@ HOOKONCE_API_KEY=example_sk_bakery0123456789 python examples/publishing.py http:
 
 import asyncio
 import socket
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 
 import uvicorn
 from starlette.applications import Starlette
 
 from hookonce import Receiver
 from hookonce.client import Client
-from hookonce.events import PostTargetFailed, PostTargetPublished
-from hookonce.receiver import Gap
-from hookonce.resources import Post, PostInput, PostTarget, PostTargetInput
+from hookonce.effects.sqlite import SQLiteLedger
+from hookonce.events import CommentReceived, EventClass, PostTargetFailed, PostTargetPublished
+from hookonce.receiver import Found, Gap, pair_by_time
+from hookonce.resources import Post, PostInput, PostTarget, PostTargetInput, ReceivedComment
 
 SPEED = 40_000  # of the emulated service, as above
 TWO_DAYS_SECONDS = 2 * 86_400 / SPEED
-EVENTS = {"published": PostTargetPublished, "failed": PostTargetFailed}
+KINDS: dict[str, EventClass] = {
+    "post.target.published": PostTargetPublished,
+    "post.target.failed": PostTargetFailed,
+    "comment.received": CommentReceived,
+}
+NOT_OUT = {"draft", "pending_approval", "scheduled"}
+LATE = timedelta(hours=1)  # so long after a publication or a comment its event may be created
+APART = timedelta(minutes=1)  # so far two clocks may be apart
+
+Shown = Found[PostTarget | ReceivedComment]
 
 
 def receiver_with(secret: str) -> Receiver:
+    """Make a receiver that notes what it was told in a file, which outlasts the process."""
     receiver = Receiver(secrets=secret, store="sqlite:///hookonce.db")
-    noted: set[str] = set()
+    ledger = SQLiteLedger("noted.db")
+    ledger.create_table()
+    with ledger.transaction() as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS noted (event TEXT, type TEXT, id TEXT)")
 
-    @receiver.on(PostTargetPublished, PostTargetFailed, name="note")
-    async def note(event: PostTargetPublished | PostTargetFailed) -> None:
-        noted.add(event.data.id)
-        print(f"noted: {event.data.platform} {event.data.status}", flush=True)
+    @receiver.on(*KINDS, name="note", within=ledger)
+    def note(
+        event: PostTargetPublished | PostTargetFailed | CommentReceived,
+        connection: sqlite3.Connection,
+    ) -> None:
+        told = (event.id, event.type, event.data.id)
+        connection.execute("INSERT INTO noted VALUES (?, ?, ?)", told)
+        print(f"noted: {event.type} {event.data.id}", flush=True)
 
     @receiver.on_gap
     async def sweep(gaps: Sequence[Gap], client: Client) -> None:
-        """Hand over each target whose end was missed, under the id of an event that was."""
+        """Hand over what was missed, where it is certain what that is; the rest stays a gap."""
+        with ledger.transaction() as connection:
+            noted = connection.execute("SELECT event, type, id FROM noted").fetchall()
+        told_by = {event: item for event, _, item in noted}
+        told = {(event_type, item) for _, event_type, item in noted}
         workspace_id = (await client.me()).workspace.id
-        targets: list[PostTarget] = []
-        async for item in client.posts.list():
-            post = await client.posts.get(item.id)
-            targets += [target for target in post.targets if target.id not in noted]
-        for status, kind in EVENTS.items():
-            ids = [gap for gap in gaps if gap.event_type == f"post.target.{status}"]
-            ended = [target for target in targets if target.status == status]
-            for gap, target in zip(ids, ended, strict=False):
-                event = kind(
-                    id=gap.event_id,
-                    type=gap.event_type,
-                    created_at=gap.created_at,
-                    workspace_id=workspace_id,
-                    data=target,
-                )
-                await receiver.make_up(event)
+        shown = await shown_by(client, since=gaps[0].created_at)
+        by_id = {one.item.id: one.item for found in shown.values() for one in found}
+        # Noted, and the store does not know it: restored from a backup. It is not noted again.
+        again = [gap for gap in gaps if told_by.get(gap.event_id) in by_id]
+        pairs = [(gap, by_id[told_by[gap.event_id]]) for gap in again]
+        for event_type, found in shown.items():
+            missed = [gap for gap in gaps if gap.event_type == event_type]
+            pairs += pair_by_time(
+                [gap for gap in missed if gap.event_id not in told_by],
+                [one for one in found if (event_type, one.item.id) not in told],
+            )
+        for gap, item in pairs:
+            event = KINDS[gap.event_type](
+                id=gap.event_id,
+                type=gap.event_type,
+                created_at=gap.created_at,
+                workspace_id=workspace_id,
+                data=item,
+            )
+            await receiver.make_up(event)
 
     return receiver
+
+
+async def shown_by(client: Client, since: datetime) -> dict[str, list[Shown]]:
+    """Return what the service shows, by the type of the event that told of it.
+
+    It costs a request of the quota for each post that is out.
+    """
+    found: dict[str, list[Shown]] = {event_type: [] for event_type in KINDS}
+    async for item in client.posts.list():
+        if item.status in NOT_OUT:
+            continue
+        post = await client.posts.get(item.id)
+        for target in post.targets:
+            if target.status == "published":
+                found["post.target.published"].append(told_after(target, target.published_at))
+            elif target.status == "failed":  # when is not shown
+                found["post.target.failed"].append(Found(target, post.created_at, None))
+    async for comment in client.comments.list():  # newest first
+        if comment.created_at is not None and comment.created_at < since - LATE:
+            break
+        # Of which post it is, and what it answers, only an event says.
+        received = ReceivedComment(**comment.model_dump(by_alias=False))
+        found["comment.received"].append(told_after(received, comment.created_at))
+    return found
+
+
+def told_after(item: PostTarget | ReceivedComment, at: datetime | None) -> Shown:
+    return Found(item, None, None) if at is None else Found(item, at - APART, at + LATE)
 
 
 @asynccontextmanager
@@ -108,9 +164,8 @@ async def main(api_url: str) -> bool:
     async with Client(api_url) as client:
         channels = [channel.id async for channel in client.channels.list()]
         targets = [PostTargetInput(channel_id=channel) for channel in channels[:2]]
-        events = [f"post.target.{status}" for status in EVENTS]
         # The service takes public https addresses alone; the emulator takes this one.
-        endpoint = await client.webhooks.create(f"http://127.0.0.1:{port}/webhooks", events)
+        endpoint = await client.webhooks.create(f"http://127.0.0.1:{port}/webhooks", list(KINDS))
         if endpoint.secret is None:
             raise RuntimeError("the service has shown no secret")
         receiver = receiver_with(endpoint.secret)
@@ -120,6 +175,7 @@ async def main(api_url: str) -> bool:
         print("the receiver is down for two days", flush=True)
         await client.posts.create(PostInput(caption="Stollen!", targets=targets, mode="now"))
         await asyncio.sleep(TWO_DAYS_SECONDS)
+        receiver = receiver_with(endpoint.secret)  # it was restarted, and knows what is in files
         async with served(receiver, port):
             found = await receiver.reconcile(client, endpoint.id)
         print(f"made up for {len(found.made_up)}, {len(found.gaps)} missing", flush=True)

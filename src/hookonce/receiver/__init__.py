@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .pairing import Found, pair_by_time
 from .receiver import Receiver
 from .reconcile import Gap, Reconciliation, Verdict, Why
 
-__all__ = ["Gap", "Receiver", "Reconciliation", "Verdict", "Why"]
+__all__ = ["Found", "Gap", "Receiver", "Reconciliation", "Verdict", "Why", "pair_by_time"]

@@ -420,7 +420,9 @@ class Receiver(Router):
 
         ``reconcile`` calls it with every ``Gap`` it has found, oldest first, and the client. The
         log has no payload: look for what was missed among the posts and comments of the service,
-        and hand each to ``make_up`` under the gap's id.
+        find out by ``hookonce.receiver.pair_by_time`` what is certain, and hand each to
+        ``make_up`` under the gap's id. What was handled already it has to know from a file or a
+        database: it may run in another process than the handlers did.
         """
         if not is_async(function):
             raise TypeError("on_gap takes an async function of (gaps, client)")

@@ -79,6 +79,8 @@ class Gap:
         created_at: when to look for it.
         why: how it got lost.
         delivery: all that the log says.
+        unsettled: when the other events of this type were created that are not handled and are no
+            gaps, for example because the sender still tries: what is missing may be theirs.
 
     """
 
@@ -87,6 +89,7 @@ class Gap:
     created_at: datetime
     why: Why
     delivery: WebhookDelivery
+    unsettled: tuple[datetime, ...] = ()
 
 
 GapHook: TypeAlias = "Callable[[Sequence[Gap], Client], Awaitable[object]]"
@@ -165,7 +168,8 @@ async def compare(
         remembered_since = now - timedelta(seconds=retention)
     seen: set[str] = set()
     counts: Counter[Verdict] = Counter()
-    gaps: list[Gap] = []
+    missed: list[tuple[WebhookDelivery, Why]] = []
+    unsettled: dict[str, list[datetime]] = {}
     state = await client.webhooks.read(webhook_id)
     requests = 1
     async for page in client.webhooks.deliveries(webhook_id).pages():
@@ -186,13 +190,25 @@ async def compare(
             else:
                 verdict = _judged(delivery, known.get(delivery.event_id))
             if isinstance(verdict, Why):
-                gaps.append(_gap(delivery, verdict))
+                missed.append((delivery, verdict))
                 verdict = Verdict.GAP
+            elif verdict not in {Verdict.HANDLED, Verdict.IGNORED}:
+                unsettled.setdefault(delivery.event_type, []).append(delivery.created_at)
             counts[verdict] += 1
         if len(recent) < len(page.data):
             break  # newest first, so all that follows is older
-    gaps.sort(key=lambda gap: gap.created_at)
-    return Reconciliation(webhook_id, start, counts, tuple(gaps), endpoint=state, requests=requests)
+    gaps = tuple(
+        Gap(
+            delivery.event_id,
+            delivery.event_type,
+            delivery.created_at,
+            why,
+            delivery,
+            tuple(unsettled.get(delivery.event_type, ())),
+        )
+        for delivery, why in sorted(missed, key=lambda one: one[0].created_at)
+    )
+    return Reconciliation(webhook_id, start, counts, gaps, endpoint=state, requests=requests)
 
 
 async def without_made_up(
@@ -247,7 +263,3 @@ def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
     if delivery.next_attempt_at is not None or delivery.status == _PENDING:
         return Verdict.RETRYING
     return Why.FAILED_AT_SENDER
-
-
-def _gap(delivery: WebhookDelivery, why: Why) -> Gap:
-    return Gap(delivery.event_id, delivery.event_type, delivery.created_at, why, delivery)

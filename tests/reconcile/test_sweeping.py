@@ -1,0 +1,176 @@
+"""The sweep of the example, in processes that know nothing of each other but what is in files.
+
+The first process receives, and ends. Later ones are ``hookonce reconcile``: they make up for what
+was missed meanwhile, for nothing else, and for nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from cli.running import SECRET, Process, run, running
+from support.servers import serving
+
+from hookonce.client import Client
+from hookonce.emulator import EmulatedService
+from hookonce.emulator.moments import moment
+from hookonce.events import CommentReceived, Event
+from hookonce.resources import PostInput, PostTargetInput
+
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
+
+ROOT = Path(__file__).parents[2]
+APP = f"from examples.publishing import receiver_with\n\nreceiver = receiver_with({SECRET!r})\n"
+ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Bakery:
+    """The service, whose endpoint is a process of the example's receiver."""
+
+    folder: Path
+    service: EmulatedService
+    client: Client
+    api_url: str
+    process: Process
+
+    async def publish(self) -> set[str]:
+        """Publish to two channels; return the ids of the targets."""
+        channels = [channel.id async for channel in self.client.channels.list()][:2]
+        targets = [PostTargetInput(channel_id=channel) for channel in channels]
+        saved = await self.client.posts.create(
+            PostInput(caption="Rye.", targets=targets, mode="now")
+        )
+        await self.service.advance(minutes=10)
+        return {target.id for target in (await self.client.posts.get(saved.id)).targets}
+
+    async def comment(self, comment_id: str) -> Event[Any]:
+        """Let a comment be written, of which the service tells ten minutes later."""
+        written = moment(self.service.now).isoformat()
+        await self.service.advance(minutes=10)
+        data = {"id": comment_id, "createdAt": written}
+        return await self.service.emit(CommentReceived, data=data)
+
+    def remove(self, comment_id: str) -> None:
+        """Let a comment be removed by its author."""
+        del self.service.workspace.comments[comment_id]
+
+    def stop(self) -> None:
+        """End the process that receives, for good."""
+        self.process.process.kill()
+        self.process.process.wait()
+
+    def lose_the_store(self) -> None:
+        """Let the store be as it was at the beginning; what was noted is in another file."""
+        for file in self.folder.glob("hookonce.db*"):
+            file.unlink()
+        sqlite3.connect(self.folder / "hookonce.db").execute("VACUUM")
+
+    async def reconcile(self) -> tuple[int, list[str], dict[str, Any]]:
+        """Run the command; return its status, the ids of what is missing, and the summary."""
+        key = self.service.new_key()
+        arguments = ("reconcile", "app:receiver", "--webhook", self.service.endpoint().id, "--json")
+        environment = {**ENVIRONMENT, "HOOKONCE_API_URL": self.api_url, "HOOKONCE_API_KEY": key}
+        done = await asyncio.to_thread(run, *arguments, here=self.folder, environment=environment)
+        self.service.revoke_key(key)
+        lines = [line for line in done.output.splitlines() if line.startswith("{")]
+        assert lines, done
+        *gaps, summary = map(json.loads, lines)
+        return done.status, [gap["id"] for gap in gaps], summary
+
+    @property
+    def noted(self) -> list[str]:
+        """What the handler has noted, in order."""
+        with sqlite3.connect(self.folder / "noted.db") as connection:
+            return [row[0] for row in connection.execute("SELECT id FROM noted ORDER BY rowid")]
+
+
+@asynccontextmanager
+async def bakery(folder: Path) -> AsyncIterator[Bakery]:
+    (folder / "app.py").write_text(APP)
+    serve = ("serve", "app:receiver", "--port", "0")
+    with running(*serve, here=folder, environment=ENVIRONMENT) as process:
+        url = process.printed(r"(?i)running on (http://127\.0\.0\.1:\d+)")[1]
+        async with (
+            EmulatedService(f"{url}/webhooks", secret=SECRET, seed=1) as service,
+            serving(service.api) as site,
+            Client(
+                "https://service.test",
+                service.new_key(),
+                transport=httpx2.ASGITransport(service.api),
+            ) as client,
+        ):
+            yield Bakery(folder, service, client, site.url, process)
+
+
+def ids(events: Sequence[Event[Any]]) -> list[str]:
+    return [event.id for event in events]
+
+
+async def test_a_later_process_makes_up_for_what_was_missed_and_for_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async with bakery(tmp_path) as it:
+        before = await it.publish() | {"cmt_before"}
+        await it.comment("cmt_before")
+        assert set(it.noted) == before
+        it.stop()
+        await it.service.advance(hours=2)
+        missed = await it.publish() | {"cmt_alone"}
+        await it.comment("cmt_alone")
+        await it.service.advance(hours=3)
+        # Two within the hour, and one of them is there no more: which one, nothing tells.
+        either = [await it.comment("cmt_removed"), await it.comment("cmt_left")]
+        it.remove("cmt_removed")
+        await it.service.advance(hours=26)  # the sender has given all of this up
+        await it.comment("cmt_retried")  # and tries this one still
+        status, gaps, summary = await it.reconcile()
+        assert set(it.noted) == before | missed
+        assert (status, gaps) == (1, ids(either))
+        assert (summary["made_up"], summary["gap"], summary["retrying"]) == (3, 2, 1)
+        assert (await it.reconcile())[:2] == (1, ids(either))
+        assert len(it.noted) == len(before | missed)
+
+
+async def test_a_target_that_failed_is_made_up_for_where_only_one_is_missing(
+    tmp_path: Path,
+) -> None:
+    async with bakery(tmp_path) as it:
+        it.service.platform_fails(code="media.rejected")
+        before = await it.publish()
+        assert set(it.noted) == before
+        it.stop()
+        missed = await it.publish()
+        await it.service.advance(hours=26)
+        status, gaps, _ = await it.reconcile()
+        assert (status, gaps) == (0, [])
+        assert set(it.noted) == before | missed
+        assert len(it.noted) == len(before | missed)
+
+
+async def test_a_store_restored_from_a_backup_learns_what_was_noted_and_nothing_runs_twice(
+    tmp_path: Path,
+) -> None:
+    async with bakery(tmp_path) as it:
+        await it.publish()
+        it.stop()
+        it.lose_the_store()
+        noted = it.noted
+        assert len(noted) == 2
+        status, gaps, summary = await it.reconcile()
+        assert (status, gaps, summary["made_up"]) == (0, [], 2)
+        assert it.noted == noted
