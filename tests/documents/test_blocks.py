@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tomllib
 from configparser import ConfigParser
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 import yaml
+from support.postgres import postgres_server
 
 from documents.reading import DOCUMENTS, ROOT, blocks, commands, name_of
 from documents.running import matches
@@ -27,7 +29,7 @@ READ = {"sh", "yaml", "json", "toml", "ini", "nginx", "dockerfile", "sql", "text
 LONG = {
     "chaos.md": "5 s",
     "dead-letters.md": "6 s",
-    "effects.md": "5 s",
+    "effects.md": "12 s",
     "emulator.md": "8 s",
     "first.md": "3 s",
     "inbox.md": "3 s",
@@ -120,17 +122,21 @@ def test_a_page_that_shows_something_else_is_found_out(tmp_path: Path) -> None:
 
 
 def run_alone(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "documents.running", str(path)],
-        env=os.environ
-        | {
-            "HOOKONCE_SECRETS": new_secret(),
-            "PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = os.environ | {
+        "HOOKONCE_SECRETS": new_secret(),
+        "PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}",
+    }
+    with ExitStack() as at_end:
+        if "DATABASE_URL" in path.read_text("utf-8"):
+            server = at_end.enter_context(postgres_server())
+            environment["DATABASE_URL"] = server.sqlalchemy_url("asyncpg")
+        return subprocess.run(
+            [sys.executable, "-m", "documents.running", str(path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 def test_the_first_page_has_one_command_to_see_it_work_and_one_to_test_it() -> None:
