@@ -42,18 +42,25 @@ class Lease:
 
     """
 
-    task: asyncio.Task[None]
-    claim: Claimed | None = None
+    __slots__ = (
+        "_answer_store_by",
+        "_cancelled",
+        "_ends",
+        "_extend_at",
+        "_extension",
+        "_held_until",
+        "_loop",
+        "_parts",
+        "_store_is_late",
+        "claim",
+        "delivery",
+        "finished",
+        "handlers",
+        "key",
+        "task",
+    )
 
-    # When the claim ends unless it is extended, by two clocks: uvloop's stands still in a turn of
-    # the loop, and would not tell that this process, or a handler, has just blocked it.
-    _ends = inf
-    _held_until = 0.0  # time.monotonic
-    _extend_at = inf
-    _extension: asyncio.Task[bool] | None = None
-    _answer_store_by = inf
-    _store_is_late = False
-    _cancelled = 0
+    task: asyncio.Task[None]
 
     def __init__(self, parts: Parts, delivery: Delivery, handlers: Sequence[Handler]) -> None:
         self._parts = parts
@@ -61,7 +68,17 @@ class Lease:
         self.key = delivery.key
         self.delivery = delivery
         self.handlers = handlers
+        self.claim: Claimed | None = None
         self.finished: set[str] = set()
+        # When the claim ends unless it is extended, by two clocks: uvloop's stands still in a turn
+        # of the loop, and would not tell that this process, or a handler, has just blocked it.
+        self._ends = inf
+        self._held_until = 0.0  # time.monotonic
+        self._extend_at = inf
+        self._extension: asyncio.Task[bool] | None = None
+        self._answer_store_by = inf
+        self._store_is_late = False
+        self._cancelled = 0
 
     @property
     def left(self) -> float:

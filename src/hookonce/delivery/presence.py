@@ -66,12 +66,18 @@ class Presence(Lease):
 
     """
 
-    phase = Phase.CLAIMING
-    outcome: Outcome | None = None
-    _token = Token("")
-    _is_refused = False
-    _has_begun = False
-    _joined: asyncio.Event | None = None
+    __slots__ = (
+        "_has_begun",
+        "_is_refused",
+        "_joined",
+        "_room",
+        "_token",
+        "_work",
+        "answer",
+        "calls",
+        "outcome",
+        "phase",
+    )
 
     def __init__(
         self,
@@ -82,10 +88,16 @@ class Presence(Lease):
         work: asyncio.Event | None,
     ) -> None:
         super().__init__(parts, delivery, handlers)
+        self.phase = Phase.CLAIMING
+        self.outcome: Outcome | None = None
         self.answer: asyncio.Future[Outcome] = self._loop.create_future()
         self.calls = Calls(parts.threads, parts.limits.handler_timeout_seconds)
         self._room = room
         self._work = work
+        self._token: Token | None = None
+        self._is_refused = False
+        self._has_begun = False
+        self._joined: asyncio.Event | None = None
 
     @property
     def number(self) -> int:
@@ -191,7 +203,8 @@ class Presence(Lease):
 
     async def _give_back(self) -> None:
         """Release the claim of an attempt that does not end, or has not begun."""
-        if self.claim is None:  # the call may have been made all the same
+        if self.claim is None and self._token is not None:
+            # The call may have been made all the same.
             lease = self._parts.limits.lease_seconds
             self._hold(Claimed(self.key, self._token, 1, frozenset(), lease), time.monotonic())
         self._let_go()

@@ -82,7 +82,17 @@ class Run(Presence):
 
     """
 
-    _most_finished = 0
+    __slots__ = (
+        "_answer_by",
+        "_backoff_seconds",
+        "_delivery_attempt",
+        "_fault",
+        "_ignored",
+        "_is_replay",
+        "_last_chance",
+        "_most_finished",
+        "event",
+    )
 
     def __init__(
         self,
@@ -112,6 +122,7 @@ class Run(Presence):
         self._is_replay = is_replay
         self._last_chance = last_chance
         self._backoff_seconds = backoff_seconds
+        self._most_finished = 0
         if claim is not None:
             self._hold(claim, claimed_at)
             self.phase = Phase.HANDLING
@@ -348,7 +359,7 @@ class Run(Presence):
             self._answer(HANDLED)
         elif self.is_busy:
             self._answer(later(Reason.SHUTTING_DOWN))
-            if self.claim is not None or self._token:
+            if self.claim is not None or self._token is not None:
                 await self._give_back()
 
     async def _tell(self, report: Report, *, is_buried: bool) -> None:

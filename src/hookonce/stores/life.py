@@ -370,7 +370,9 @@ def claim(
 ) -> tuple[ClaimResult, Record]:
     """Claim an event for so many seconds."""
     if record is NEW:  # FREE.claim, as for nearly every delivery
-        return _granted(record, moment, key, token, lease)
+        until, expires = moment.now + lease, moment.expires
+        record = Record(token, until, lease, 1, _NONE, _NONE, (), expires)
+        return Claimed(key, token, 1, _NONE, lease), record
     return _claim(record, moment, Step.CLAIM, key, token, lease)
 
 
@@ -584,7 +586,7 @@ def _claim(
 def _granted(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed, Record]:
-    # Every delivery comes this way, and `_replace` takes far longer.
+    # Every event of an inbox comes this way, and `_replace` takes far longer.
     record = Record(
         token,
         moment.now + lease,
