@@ -83,10 +83,12 @@ class DisableWatch(Observer):
         outcome, received = record.outcome, record.received
         if received is not None and received.is_made_up:
             return
-        if outcome.reason == Reason.METHOD_NOT_ALLOWED or record.event_type == TEST_TYPE:
+        if record.event_type == TEST_TYPE:
             return
         if outcome.status < 400:
             self._streak = None
+            return
+        if outcome.reason == Reason.METHOD_NOT_ALLOWED:
             return
         now, before = self._clock(), self._streak
         refused = int(record.refusal is not None)

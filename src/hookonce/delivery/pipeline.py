@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -19,7 +19,6 @@ from ..stores.values import Dead, Delivery, Done, Full, PutResult, Stored, Waiti
 from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
-from .handler import Handler
 from .outcome import ALREADY_DEAD, DUPLICATE, HANDLED, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
@@ -150,30 +149,37 @@ class Pipeline:
                     "%s cannot be read, and the store keeps no bodies: %s", arrived.key, error
                 )
                 return None, _UNREADABLE
-            return None, await self._run(arrived, None, (), hints, deadline, fault=str(error))
+            run = Run(
+                self._parts,
+                arrived,
+                None,
+                (),
+                answer_by=deadline,
+                delivery_attempt=hints.attempt,
+                fault=str(error),
+            )
+            return None, await self._answer_of(run)
         arrived = Delivery(endpoint, verified.id, event.type, at, verified.body)
         handlers = router.find(event)
         if not handlers:
             return event.type, await self._ignore(arrived, event, hints, deadline)
         if self._intake is not None:
             return event.type, await self._put(self._intake, arrived, deadline)
-        return event.type, await self._run(arrived, event, handlers, hints, deadline)
+        run = Run(
+            self._parts,
+            arrived,
+            event,
+            handlers,
+            answer_by=deadline,
+            delivery_attempt=hints.attempt,
+        )
+        return event.type, await self._answer_of(run)
 
-    async def _run(
-        self,
-        arrived: Delivery,
-        event: Event[Any] | None,
-        handlers: Sequence[Handler],
-        hints: DeliveryHints,
-        deadline: float,
-        *,
-        fault: str = "",
-        ignored: Outcome | None = None,
-    ) -> Outcome:
-        """Begin the run of an event, or join the one under way, and return its answer."""
-        runs, key = self._runs, arrived.key
-        while (under_way := runs.find(key)) is not None:
-            left = deadline - asyncio.get_running_loop().time()
+    async def _answer_of(self, run: Run) -> Outcome:
+        """Begin a run, or join the one of its event that is under way, and return the answer."""
+        runs = self._runs
+        while (under_way := runs.find(run.key)) is not None:
+            left = run.answer_by - asyncio.get_running_loop().time()
             # One that is answered already, and is only still being recorded, wakes nobody more.
             if under_way.outcome is not HANDLED and not await under_way.join(left):
                 outcome = later(Reason.IN_FLIGHT, under_way.left)
@@ -183,19 +189,9 @@ class Pipeline:
             if not runs.accepting:
                 return later(Reason.SHUTTING_DOWN)
         else:
-            run = Run(
-                self._parts,
-                arrived,
-                event,
-                handlers,
-                answer_by=deadline,
-                delivery_attempt=hints.attempt,
-                fault=fault,
-                ignored=ignored,
-            )
             outcome = await runs.begin(run).answer
-        if outcome.reason == Reason.IN_FLIGHT and is_last_delivery(hints.attempt):
-            await self._keep_in_flight(arrived)
+        if outcome.reason == Reason.IN_FLIGHT and is_last_delivery(run.delivery_attempt):
+            await self._keep_in_flight(run.delivery)
         return outcome
 
     async def _ignore(
@@ -213,7 +209,16 @@ class Pipeline:
         if hints.attempt == 1 or self._intake is not None:
             return ignored
         # It was brought before: another process may have a handler for it, and owe it to it.
-        return await self._run(arrived, event, (), hints, deadline, ignored=ignored)
+        run = Run(
+            self._parts,
+            arrived,
+            event,
+            (),
+            answer_by=deadline,
+            delivery_attempt=hints.attempt,
+            ignored=ignored,
+        )
+        return await self._answer_of(run)
 
     async def _put(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
         """Store the delivery for the workers, and return the answer that is true after that."""

@@ -116,13 +116,12 @@ class Router:
 
     def find(self, event: Event[Any]) -> tuple[Handler, ...]:
         """Return the handlers an event is for, in the order of registration."""
-        known = not isinstance(event, UnknownEvent)
-        if not known:  # not remembered: the sender could make the table grow without end
-            return tuple(h for h in self._handlers.values() if h.wants(event.type, known=False))
         found = self._found.get(event.type)
         if found is None:
-            found = tuple(h for h in self._handlers.values() if h.wants(event.type, known=True))
-            self._found[event.type] = found
+            known = not isinstance(event, UnknownEvent)
+            found = tuple(h for h in self._handlers.values() if h.wants(event.type, known=known))
+            if known:  # of what is unknown, the sender could make the table grow without end
+                self._found[event.type] = found
         return found
 
     # Spelled out so that type checkers infer the class of each, and that of the transaction.

@@ -83,14 +83,14 @@ class Run(Presence):
     """
 
     __slots__ = (
-        "_answer_by",
         "_backoff_seconds",
-        "_delivery_attempt",
         "_fault",
         "_ignored",
         "_is_replay",
         "_last_chance",
         "_most_finished",
+        "answer_by",
+        "delivery_attempt",
         "event",
     )
 
@@ -115,8 +115,8 @@ class Run(Presence):
     ) -> None:
         super().__init__(parts, delivery, handlers, room, work)
         self.event: Any = event
-        self._answer_by = answer_by
-        self._delivery_attempt = delivery_attempt
+        self.answer_by = answer_by
+        self.delivery_attempt = delivery_attempt
         self._fault = fault
         self._ignored = ignored
         self._is_replay = is_replay
@@ -130,8 +130,8 @@ class Run(Presence):
     def look(self, now: float) -> None:
         """Do what is due: called by the watchman, every now and then."""
         super().look(now)
-        if now >= self._answer_by and self.claim is not None:
-            self._answer_by = inf
+        if now >= self.answer_by and self.claim is not None:
+            self.answer_by = inf
             self._answer(HANDLED if self.has_succeeded else later(Reason.STILL_RUNNING))
         self.calls.look(now)
 
@@ -159,7 +159,7 @@ class Run(Presence):
         look, token = _FIRST_LOOK_SECONDS, new_token()
         self._token = token
         while not self._is_refused:
-            asked_at, left = time.monotonic(), self._answer_by - self._loop.time()
+            asked_at, left = time.monotonic(), self.answer_by - self._loop.time()
             seconds = limits.store_seconds
             if left < seconds:
                 seconds = min(seconds, max(left, limits.last_look_seconds))
@@ -181,7 +181,7 @@ class Run(Presence):
                     return True
                 await self._give_back()
             elif isinstance(result, InFlight):
-                left = self._answer_by - self._loop.time()
+                left = self.answer_by - self._loop.time()
                 if left <= 0:
                     self._answer(later(Reason.IN_FLIGHT, result.until - self._parts.clock()))
                     return False
@@ -201,7 +201,7 @@ class Run(Presence):
             await self._give_back()
             return
         if self._backoff_seconds is None and not self._is_replay:
-            self._last_chance = is_last_chance(claim, self._delivery_attempt)
+            self._last_chance = is_last_chance(claim, self.delivery_attempt)
             if self._last_chance and parts.store.keeps_bodies and not await self._is_kept(claim):
                 self._answer(later(Reason.IN_FLIGHT))
                 return
@@ -280,7 +280,7 @@ class Run(Presence):
             event_type=self.event.type,
             handler=handler,
             attempt=self.number,
-            delivery_attempt=self._delivery_attempt,
+            delivery_attempt=self.delivery_attempt,
             last_chance=self._last_chance,
             is_replay=self._is_replay,
             received_at=self.delivery.received_at,
