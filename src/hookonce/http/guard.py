@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 from posixpath import normpath
@@ -24,13 +24,18 @@ __all__ = [
 
 _log = get_logger("hookonce.http")
 
+_JSON = "application/json"
+_CONTENT_TYPE = (b"content-type", _JSON.encode())
+
 _PARAMETERS = re.compile(";[^/]*")
 
 
 async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:
     """Send an outcome; ``closing`` a connection whose body was left unread."""
     body = outcome.body
-    headers = [(name.encode(), value.encode()) for name, value in headers_of(outcome)]
+    headers = [_CONTENT_TYPE, (b"content-length", b"%d" % len(body))]
+    if outcome.headers:
+        headers += [(name.encode(), value.encode()) for name, value in outcome.headers.items()]
     if closing is not None and closing.get("http_version", "1.1") < "2":
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": int(outcome.status), "headers": headers})
@@ -40,7 +45,7 @@ async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None)
 def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
     """Return the headers of an answer."""
     return [
-        ("content-type", "application/json"),
+        ("content-type", _JSON),
         ("content-length", str(len(outcome.body))),
         *outcome.headers.items(),
     ]
@@ -48,7 +53,7 @@ def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
 
 def is_punished(status: int) -> bool:
     """Return whether the sender takes a status amiss: a redirect, or 410."""
-    return status == HTTPStatus.GONE or 300 <= status < 400
+    return status >= 300 and (status < 400 or status == HTTPStatus.GONE)
 
 
 class StatusGuard:
@@ -96,9 +101,9 @@ class _GuardedAnswer:
     started: bool = False
     replaced: bool = False
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         if self.replaced:
-            return
+            return _dropped()
         if message["type"] == "http.response.start":
             self.started = True
             status = message["status"]
@@ -109,9 +114,12 @@ class _GuardedAnswer:
                     self._path,
                     status,
                 )
-                await respond(self._send, BROKEN)
-                return
-        await self._send(message)
+                return respond(self._send, BROKEN)
+        return self._send(message)
+
+
+async def _dropped() -> None:
+    """Send nothing of the rest of an answer that was replaced."""
 
 
 def app_path(scope: Scope) -> str:
