@@ -5,13 +5,14 @@ import json
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.redis_servers import RedisServer
 
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.values import Claimed, DeadReason, Delivery, Token
+from hookonce.stores.values import Claimed, DeadLetter, DeadReason, Delivery, Token
 from hookonce.testing.samples import event_body
 
 from .letters import (
@@ -114,6 +115,38 @@ def test_discard_all_goes_through_every_page(here: Path) -> None:
     result = invoke("dead", "discard", store, "--all", "--yes")
     assert len(set(result.output.splitlines())) == MORE_THAN_TWO_PAGES
     assert listed(store) == []
+
+
+def test_a_list_reads_no_more_of_the_store_than_it_shows(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bury_many(here, MORE_THAN_TWO_PAGES, readable=True)
+    sizes = []
+    dead_letters = SQLiteStore.dead_letters
+
+    async def counted(store: SQLiteStore, **wanted: Any) -> list[DeadLetter]:
+        found = await dead_letters(store, **wanted)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(SQLiteStore, "dead_letters", counted)
+    short = invoke("dead", "list", store, "--limit", "3")
+    assert (len(short.output.splitlines()), short.errors) == (3, "1097 more; --all lists them\n")
+    assert sizes == [3]
+    assert invoke("dead", "show", store, "evt_700").status == 0
+    assert sizes[1:] == [1]
+    every = invoke("dead", "list", store, "--all")
+    assert (len(set(every.output.splitlines())), every.errors) == (MORE_THAN_TWO_PAGES, "")
+    assert max(sizes) < MORE_THAN_TWO_PAGES / 2
+
+
+def test_of_a_filtered_list_no_more_than_a_thousand_are_counted(here: Path) -> None:
+    store = bury_many(here, MORE_THAN_TWO_PAGES, readable=True)
+    chosen = ["--reason", "exhausted", "--limit"]
+    most = invoke("dead", "list", store, *chosen, "50")
+    assert most.errors == "more than 1000 more; --all lists them\n"
+    assert invoke("dead", "list", store, *chosen, "900").errors == "200 more; --all lists them\n"
+    assert invoke("dead", "list", store, "--reason", "rejected").output == "no dead letters\n"
 
 
 def test_replay_all_takes_each_letter_once_though_all_of_them_stay(here: Path) -> None:

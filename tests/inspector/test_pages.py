@@ -22,6 +22,8 @@ from hookonce import Inbox, Receiver, Reject
 from hookonce.events import CommentReceived, Event
 from hookonce.inspector import Bounds, Inspector, Redaction
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, DeadReason, Delivery
 from hookonce.testing import SignedRequest, event_body, make_event, signed_request
 from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret
@@ -510,3 +512,23 @@ async def test_dead_letters_are_filtered_by_reason_age_handler_and_type(tmp_path
         assert await shown("handler=count") == set()
         assert await shown("type=comment.*&age=1h") == {new.id}
         assert "No dead letter matches" in await here.page("/dead?type=channel.*")
+
+
+async def test_dead_letters_are_searched_behind_those_that_one_page_shows() -> None:
+    receiver = a_receiver()
+    store = receiver.store
+    for number in range(450):
+        is_last = number == 449
+        kind, reason = (
+            ("rare.one", DeadReason.REJECTED) if is_last else ("a.b", DeadReason.EXHAUSTED)
+        )
+        one = Delivery("default", f"evt_{number}", kind, 1e9, b"{}")
+        claim = await store.claim(one.key, new_token(), 30)
+        assert isinstance(claim, Claimed)
+        owed = frozenset({"last" if is_last else "other"})
+        await store.bury(claim, reason, owed=owed, delivery=one)
+    async with inspected(receiver) as here:
+        for query in ("type=rare.*", "reason=rejected", "handler=las*", "age=1h&type=rare"):
+            page = await here.page(f"/dead?{query}")
+            assert re.findall(r"<bdi>(.*?)</bdi>", page) == ["evt_449"], query
+        assert len(re.findall(r"<bdi>evt_", await here.page("/dead"))) == 200

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -201,6 +202,80 @@ class TestListing:
         assert await listed(store, event_type="comment.received", limit=2) == ["evt_1", "evt_1"]
         assert await listed(store, endpoint="nobody") == []
         assert await listed(store, event_type="comment") == []
+
+    async def test_letters_are_found_by_event_reason_handler_and_time(
+        self, store: Store, clock: Clock, pass_time: PassTime
+    ) -> None:
+        owing = {"evt_1": {"alert"}, "evt_2": {'al"ert', "sync"}, "evt_3": set[str]()}
+        for event_id, names in owing.items():
+            owned = await claim(store, delivery(event_id).key)
+            reason = DeadReason.REJECTED if event_id == "evt_2" else DeadReason.EXHAUSTED
+            await store.bury(owned, reason, owed=frozenset(names), delivery=delivery(event_id))
+            pass_time(10)
+        await bury(store, delivery("evt_2", endpoint="other"))
+
+        async def found(**wanted: Any) -> list[DeliveryKey]:
+            return [letter.delivery.key for letter in await store.dead_letters(**wanted)]
+
+        one, two, three = (delivery(event_id).key for event_id in owing)
+        other = delivery("evt_2", endpoint="other").key
+        assert await found(event_id="evt_2") == [two, other]
+        assert await found(event_id="evt_2", endpoint="default") == [two]
+        assert await found(event_id="vt_2") == await found(event_id="evt_9") == []
+        assert await found(reason=DeadReason.REJECTED) == [two]
+        assert await found(reason=DeadReason.EXHAUSTED) == [one, three, other]
+        assert await found(handler="alert") == [one]
+        assert await found(handler="sync") == await found(handler='al"ert') == [two]
+        assert await found(handler="") == await found(handler="aler") == []
+        assert await found(since=clock() - 20) == [two, three, other]
+        assert await found(since=clock() - 15, reason=DeadReason.EXHAUSTED) == [three, other]
+        assert await found(since=clock() + 1) == []
+
+    async def test_what_a_handler_owes_is_known_while_a_replay_runs(self, store: Store) -> None:
+        if not store.keeps_bodies:
+            pytest.skip("without bodies nothing is replayed")
+        owned = await claim(store)
+        names = frozenset({"alert", "sync"})
+        await store.bury(owned, DeadReason.EXHAUSTED, owed=names, delivery=DELIVERY)
+        replayed = await store.replay(KEY, new_token(), LEASE)
+        assert isinstance(replayed, Claimed)
+        await store.extend(replayed, finished=frozenset({"alert"}))
+        assert len(await store.dead_letters(handler="sync")) == 1
+        assert await store.dead_letters(handler="alert") == []
+
+    @pytest.mark.parametrize("seconds", [0, 1])
+    async def test_a_listing_goes_on_behind_a_place_though_its_letter_has_gone(
+        self, store: Store, pass_time: PassTime, seconds: int
+    ) -> None:
+        """Those of one moment too: they have an order as well."""
+        names = [f"evt_{number}" for number in range(9)]
+        for name in names:
+            await bury(store, delivery(name, endpoint="ab"[int(name[-1]) % 2]))
+            pass_time(seconds)
+        places = {one.delivery.event_id: one.place for one in await store.dead_letters()}
+        for number, name in enumerate(names):
+            behind = await store.dead_letters(after=places[name], limit=3)
+            assert [one.delivery.event_id for one in behind] == names[number + 1 : number + 4]
+        await store.discard(delivery("evt_4", endpoint="a").key)
+        behind = await store.dead_letters(after=places["evt_4"], endpoint="b")
+        assert [one.delivery.event_id for one in behind] == ["evt_5", "evt_7"]
+        behind = await store.dead_letters(after=places["evt_4"])
+        assert [one.delivery.event_id for one in behind] == names[5:]
+        assert await store.dead_letters(after=places["evt_8"]) == []
+
+    async def test_a_listing_of_many_is_read_in_pages(self, store: Store) -> None:
+        """More than a store looks at in one call, and of several that match every second one."""
+        names = [f"evt_{number:03}" for number in range(450)]
+        for name in names:
+            kind = "comment.received" if int(name[-1]) % 2 else "message.received"
+            await bury(store, delivery(name, event_type=kind))
+        for event_type, expected in (None, names), ("comment.received", names[1::2]):
+            found: list[str] = []
+            after = None
+            while page := await store.dead_letters(event_type=event_type, after=after, limit=70):
+                found += [letter.delivery.event_id for letter in page]
+                after = page[-1].place
+            assert found == expected
 
     async def test_a_letter_whose_type_could_not_be_read_is_of_no_type(self, store: Store) -> None:
         await bury(store, delivery(event_type=None))

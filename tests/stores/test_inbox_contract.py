@@ -638,6 +638,32 @@ class TestLooking:
         assert await listed("a", "x") == ["evt_0", "evt_3"]
         assert await listed(event_type="x", limit=2) == ["evt_0", "evt_2"]
 
+    async def test_entries_are_found_by_event_handler_time_and_place(
+        self, inbox: InboxStore, pass_time: PassTime
+    ) -> None:
+        for number, endpoint in enumerate("aabab"):
+            arrived = delivery(f"evt_{number}", endpoint=endpoint, received_at=RECEIVED_AT + number)
+            await put(inbox, arrived)
+            pass_time(number % 2)
+        for one in (await take(inbox, 2, endpoint="a")).taken:
+            owed = frozenset({"alert" if one.delivery.event_id == "evt_0" else "sync"})
+            await inbox.retry(one.claim, 60, owed=owed)
+
+        async def found(**wanted: Any) -> list[str]:
+            return [entry.delivery.event_id for entry in await inbox.entries(**wanted)]
+
+        every = [f"evt_{number}" for number in range(5)]
+        assert await found() == every
+        assert await found(event_id="evt_3") == ["evt_3"]
+        assert await found(event_id="evt_3", endpoint="b") == []
+        assert await found(handler="sync") == ["evt_1"]
+        assert await found(handler="syn") == []
+        assert await found(since=RECEIVED_AT + 2) == every[2:]
+        places = {entry.delivery.event_id: entry.place for entry in await inbox.entries()}
+        for number, name in enumerate(every):
+            assert await found(after=places[name], limit=2) == every[number + 1 : number + 3]
+        assert await found(after=places["evt_1"], endpoint="b") == ["evt_2", "evt_4"]
+
     async def test_stats_are_of_one_endpoint_or_of_all(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:

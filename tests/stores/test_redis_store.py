@@ -470,3 +470,27 @@ class TestEntriesThatSomebodyHasDamaged:
         assert (await store.stats(endpoint="default")).depth == 2
         assert await store.put(damaged, new_token()) == Stored()
         assert [claimed.key for claimed in await take(store)] == [damaged.key]
+
+
+async def test_lists_of_several_shards_are_read_in_pages_and_nothing_twice(
+    valkey: RedisServer,
+) -> None:
+    """All of one moment, so that numbers of different shards are the same too."""
+    async with aclosing(RedisStore(valkey.url, shards=5, clock=lambda: 1e9)) as store:
+        for number in range(40):
+            one = Delivery("ab"[number % 2], f"evt_{number}", "x", 1e9, b"{}")
+            if number < 20:
+                await store.put(one, new_token())
+            else:
+                held = await store.claim(one.key, new_token(), LEASE)
+                assert isinstance(held, Claimed)
+                await store.bury(held, DeadReason.REJECTED, delivery=one)
+        for listing in (store.dead_letters, store.entries):
+            found: list[str] = []
+            after = None
+            while page := await listing(after=after, limit=6):
+                found += [event.delivery.event_id for event in page]
+                after = page[-1].place
+            whole = [event.delivery.event_id for event in await listing()]
+            assert found == whole
+            assert len(set(whole)) == 20

@@ -14,18 +14,19 @@ import click
 from hookonce import Receiver
 from hookonce.delivery.outcome import Reason
 from hookonce.errors import PayloadError, StoreError
-from hookonce.stores.contract import Letters
+from hookonce.stores.contract import InboxStore, Letters
 from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted
 from .loading import factory_option, load_receivers
 from .output import Output, json_option
-from .records import chosen, is_wanted, list_options, print_event, show_options, time_text
+from .records import EventList, list_options, print_event, show_options, time_text
 from .statuses import CannotBegin, Nothing, Status
 from .stores import (
     NOT_FOUND,
     PAGE,
     STORE_HELP,
+    ByEvent,
     Page,
     check_selection,
     conclude,
@@ -34,7 +35,7 @@ from .stores import (
     keys_of,
     one_of,
     only,
-    pages_of_letters,
+    pages_of,
     print_result,
     run,
     store_argument,
@@ -84,19 +85,32 @@ def list_letters(
     as_json: bool,
 ) -> None:
     """List dead letters, oldest first; --since goes by when they were given up."""
-    found = with_store(
-        store_url,
-        lambda store: chosen(
-            lambda n: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=n),
-            lambda letter: (
-                is_wanted(letter, letter.buried_at, since, handler)
-                and reason in {None, str(letter.reason)}
-            ),
-            None if every else limit,
-        ),
-    )
-    Output(as_json=as_json).table([_record(one) for one in found.events], _COLUMNS, _NOTHING)
-    found.say_more()
+    output = Output(as_json=as_json)
+
+    async def print_letters(store: InboxStore) -> None:
+        page = partial(
+            store.dead_letters,
+            endpoint=endpoint,
+            event_type=event_type,
+            reason=None if reason is None else DeadReason(reason),
+            handler=handler,
+            since=since,
+        )
+
+        async def total() -> int:
+            return (await store.stats(endpoint=endpoint)).dead
+
+        is_filtered = any((event_type, reason, handler, since))
+        listing = EventList(
+            lambda after, limit: page(after=after, limit=limit),
+            None if is_filtered else total,
+            _record,
+            _COLUMNS,
+            _NOTHING,
+        )
+        await listing.print(output, None if every else limit)
+
+    with_store(store_url, print_letters)
 
 
 @dead.command()
@@ -111,7 +125,7 @@ def show(
     event_id = only(event_ids)
 
     async def found(store: Letters) -> DeadLetter | None:
-        key = await one_of(event_id, endpoint, "dead letter", lambda n: store.dead_letters(limit=n))
+        key = await one_of(event_id, endpoint, "dead letter", _by_event(store))
         return await store.dead_letter(key)
 
     letter = with_store(store_url, found)
@@ -157,12 +171,11 @@ def discard(
             return "discarded" if await store.discard(key) else NOT_FOUND
 
         if event_ids:
-            keys = await keys_of(event_ids, endpoint, lambda n: store.dead_letters(limit=n))
+            keys = await keys_of(event_ids, endpoint, _by_event(store))
             return await for_each(keys, discarded, output)
         results = set()
-        async for page in pages_of_letters(
-            lambda n: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=n)
-        ):
+        listing = partial(store.dead_letters, endpoint=endpoint, event_type=event_type)
+        async for page in pages_of(lambda after, limit: listing(after=after, limit=limit)):
             results |= await for_each(page.keys, discarded, output)
         return results
 
@@ -248,7 +261,7 @@ class _Replaying:
                     else:
                         await self._replay_pages(
                             receiver,
-                            pages_of_letters(partial(_listed, receiver, event_type=event_type)),
+                            pages_of(partial(_listed, receiver, event_type)),
                         )
         except (asyncio.CancelledError, StoreError):
             click.echo(f"stopped: {self._summary()}; the rest stays as it was", err=True)
@@ -268,7 +281,9 @@ class _Replaying:
                 elsewhere.append(event_id)
         return elsewhere
 
-    async def _replay_pages(self, receiver: Receiver, pages: AsyncIterator[Page]) -> None:
+    async def _replay_pages(
+        self, receiver: Receiver, pages: AsyncIterator[Page[DeadLetter]]
+    ) -> None:
         with ExitStack() as stack:
             move, before = None, self._done
             async for page in pages:
@@ -303,9 +318,13 @@ class _Replaying:
 
 
 async def _listed(
-    receiver: Receiver, limit: int, *, event_type: str | None
+    receiver: Receiver, event_type: str | None, after: str | None, limit: int
 ) -> Sequence[DeadLetter]:
-    return await receiver.dead.list(event_type=event_type, limit=limit)
+    return await receiver.dead.list(event_type=event_type, after=after, limit=limit)
+
+
+def _by_event(store: Letters) -> ByEvent:
+    return lambda event_id: store.dead_letters(event_id=event_id, limit=PAGE)
 
 
 def _record(letter: DeadLetter) -> dict[str, Any]:

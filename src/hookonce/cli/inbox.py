@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -11,11 +12,13 @@ from hookonce.stores.values import DeliveryKey, Entry, StoreStats
 from hookonce.verification.clock import system_clock
 
 from .output import Output, json_option
-from .records import chosen, is_wanted, list_options, print_event, show_options, time_text
+from .records import EventList, list_options, print_event, show_options, time_text
 from .statuses import Nothing
 from .stores import (
     NOT_FOUND,
+    PAGE,
     STORE_HELP,
+    ByEvent,
     check_selection,
     conclude,
     endpoint_option,
@@ -23,6 +26,7 @@ from .stores import (
     keys_of,
     one_of,
     only,
+    pages_of,
     store_argument,
     with_store,
 )
@@ -101,17 +105,27 @@ def list_entries(
 
     An event is ready, in flight, or waits until a later attempt is due.
     """
-    found = with_store(
-        store_url,
-        lambda store: chosen(
-            lambda n: store.entries(endpoint=endpoint, event_type=event_type, limit=n),
-            lambda entry: is_wanted(entry, entry.delivery.received_at, since, handler),
-            None if every else limit,
-        ),
-    )
-    records = [_record(entry) for entry in found.events]
-    Output(as_json=as_json).table(records, _COLUMNS, "the inbox is empty")
-    found.say_more()
+    output = Output(as_json=as_json)
+
+    async def print_entries(store: Listing) -> None:
+        page = partial(
+            store.entries, endpoint=endpoint, event_type=event_type, handler=handler, since=since
+        )
+
+        async def total() -> int:
+            return (await store.stats(endpoint=endpoint)).depth
+
+        is_filtered = any((event_type, handler, since))
+        listing = EventList(
+            lambda after, limit: page(after=after, limit=limit),
+            None if is_filtered else total,
+            _record,
+            _COLUMNS,
+            "the inbox is empty",
+        )
+        await listing.print(output, None if every else limit)
+
+    with_store(store_url, print_entries)
 
 
 @inbox.command()
@@ -126,7 +140,7 @@ def show(
     event_id = only(event_ids)
 
     async def found(store: Listing) -> Entry | None:
-        key = await one_of(event_id, endpoint, "event", lambda n: store.entries(limit=n))
+        key = await one_of(event_id, endpoint, "event", _by_event(store))
         return await store.entry(key)
 
     entry = with_store(store_url, found)
@@ -164,21 +178,21 @@ def retry(
             return NOT_FOUND if await store.entry(key) is None else "in flight"
 
         if event_ids:
-            chosen = await keys_of(event_ids, endpoint, lambda n: store.entries(limit=n))
-        else:
-            chosen = await _waiting(store, endpoint, event_type)
-        return await for_each(chosen, hastened, output)
+            keys = await keys_of(event_ids, endpoint, _by_event(store))
+            return await for_each(keys, hastened, output)
+        results = set()
+        listing = partial(store.entries, endpoint=endpoint, event_type=event_type)
+        async for page in pages_of(lambda after, limit: listing(after=after, limit=limit)):
+            keys = [one.delivery.key for one in page.events if _state(one) == "waiting"]
+            results |= await for_each(keys, hastened, output)
+        return results
 
     results = with_store(store_url, retry_all)
     conclude(results, event_ids, "nothing waits for a later attempt", output)
 
 
-async def _waiting(
-    store: Listing, endpoint: str | None, event_type: str | None
-) -> list[DeliveryKey]:
-    depth = (await store.stats(endpoint=endpoint)).depth
-    entries = await store.entries(endpoint=endpoint, event_type=event_type, limit=max(1, depth))
-    return [entry.delivery.key for entry in entries if _state(entry) == "waiting"]
+def _by_event(store: Listing) -> ByEvent:
+    return lambda event_id: store.entries(event_id=event_id, limit=PAGE)
 
 
 @inbox.command()

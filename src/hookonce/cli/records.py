@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
 
@@ -16,9 +17,7 @@ from .output import Output, json_option, one_line, together
 from .stores import PAGE, endpoint_option, store_argument
 
 __all__ = [
-    "Chosen",
-    "chosen",
-    "is_wanted",
+    "EventList",
     "list_options",
     "print_event",
     "show_options",
@@ -69,50 +68,53 @@ list_options = together(
 )
 
 
-class Chosen(NamedTuple, Generic[E]):
-    """What a listing shows, and how many more there are.
+# How many more there are is counted no further where each has to be looked at.
+_MOST_COUNTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EventList(Generic[E]):
+    """Events of a store in a list: where they come from, and how they are printed.
 
     Attributes:
-        events: those that are shown.
-        more: how many are left out.
+        page: returns so many events behind a place, or from the start.
+        total: asks how many there are in all; None where only a look at each tells.
+        record: what is printed of one.
+        columns: the headings of the fields, as in ``Output.table``.
+        nothing: what to say where there are none.
 
     """
 
-    events: Sequence[E]
-    more: int
+    page: Callable[[str | None, int], Awaitable[Sequence[E]]]
+    total: Callable[[], Awaitable[int]] | None
+    record: Callable[[E], Mapping[str, Any]]
+    columns: Mapping[str, str]
+    nothing: str
 
-    def say_more(self) -> None:
+    async def print(self, output: Output, limit: int | None) -> None:
+        """Print the first events, oldest first, a page at a time; and say how many are left out."""
+        shown, after = 0, None
+        while limit is None or shown < limit:
+            count = PAGE if limit is None else min(PAGE, limit - shown)
+            events = await self.page(after, count)
+            if events or not shown:
+                output.table([self.record(one) for one in events], self.columns, self.nothing)
+            shown += len(events)
+            if len(events) < count:
+                return
+            after = events[-1].place
+        await self._say_more(shown, after)
+
+    async def _say_more(self, shown: int, after: str | None) -> None:
         """Say how many are left out, beside the listing: a program reads that."""
-        if self.more:
-            click.echo(f"{self.more} more; --all lists them", err=True)
-
-
-async def chosen(
-    listing: Callable[[int], Awaitable[Sequence[E]]],
-    wanted: Callable[[E], bool],
-    limit: int | None,
-) -> Chosen[E]:
-    """Return the first events that are wanted, oldest first.
-
-    Args:
-        listing: returns so many of the events there are.
-        wanted: whether to show one.
-        limit: how many to show; None for all.
-
-    """
-    count = PAGE
-    while len(events := await listing(count)) == count:
-        count *= 4  # a listing has no place to go on from
-    found = [event for event in events if wanted(event)]
-    shown = found if limit is None else found[:limit]
-    return Chosen(shown, len(found) - len(shown))
-
-
-def is_wanted(
-    event: DeadLetter | Entry, at: float, since: float | None, handler: str | None
-) -> bool:
-    """Return whether an event of that moment is what --since and --handler ask for."""
-    return (since is None or at >= since) and (handler is None or handler in event.owed)
+        if self.total is not None:
+            more, least = max(0, await self.total() - shown), ""
+        else:
+            more = len(await self.page(after, _MOST_COUNTED + 1))
+            least = "more than " if more > _MOST_COUNTED else ""
+            more = min(more, _MOST_COUNTED)
+        if more:
+            click.echo(f"{least}{more} more; --all lists them", err=True)
 
 
 show_options = together(

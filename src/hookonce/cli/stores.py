@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -40,7 +40,7 @@ __all__ = [
     "named_store",
     "one_of",
     "only",
-    "pages_of_letters",
+    "pages_of",
     "place_of",
     "print_result",
     "run",
@@ -50,9 +50,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+E = TypeVar("E", DeadLetter, Entry)
 
 PAGE = 500
-"""How many dead letters are listed at a time, since a store may do nothing else meanwhile."""
+"""How many events are listed at a time, since a store may do nothing else meanwhile."""
 
 NOT_FOUND = "not found"
 """What came of an event that is not where it was looked for."""
@@ -250,16 +251,21 @@ def check_selection(event_ids: Sequence[str], event_type: str | None, *, every: 
         raise click.UsageError("name events by their ids, by --type, or --all")
 
 
-class Page(NamedTuple):
-    """Dead letters by their keys, and whether none follow."""
+class Page(NamedTuple, Generic[E]):
+    """Events of a listing, and whether none follow."""
 
-    keys: tuple[DeliveryKey, ...]
+    events: Sequence[E]
     is_last: bool
 
     @property
+    def keys(self) -> tuple[DeliveryKey, ...]:
+        """Their keys."""
+        return tuple(event.delivery.key for event in self.events)
+
+    @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of their events."""
-        return tuple(place_of(key)[1] for key in self.keys)
+        """Their ids."""
+        return tuple(event.delivery.event_id for event in self.events)
 
 
 def place_of(key: DeliveryKey) -> tuple[str, str]:
@@ -268,32 +274,35 @@ def place_of(key: DeliveryKey) -> tuple[str, str]:
     return endpoint, event_id
 
 
-async def pages_of_letters(
-    listing: Callable[[int], Awaitable[Sequence[DeadLetter]]],
-) -> AsyncIterator[Page]:
-    """Yield dead letters, each once, though the list changes meanwhile.
+async def pages_of(
+    listing: Callable[[str | None, int], Awaitable[Sequence[E]]],
+) -> AsyncIterator[Page[E]]:
+    """Yield the events of a listing, each once, though it changes meanwhile.
 
     Args:
-        listing: returns so many letters, oldest first.
+        listing: returns so many of them behind a place, or from the start, oldest first.
 
     """
     seen: set[DeliveryKey] = set()
-    limit, is_last = PAGE, False
+    after: str | None = None
+    is_last = False
     while not is_last:
-        letters = await listing(limit)
-        is_last = len(letters) < limit
-        new = [key for key in (one.delivery.key for one in letters) if key not in seen]
+        events = await listing(after, PAGE)
+        # What was replayed in vain may be listed again, behind all others.
+        new = [event for event in events if event.delivery.key not in seen]
+        is_last = len(events) < PAGE or not new
         if new:
-            yield Page(tuple(new), is_last)
-        seen.update(new)
-        if len(new) <= limit // 2:  # what was replayed in vain is listed again
-            limit *= 2
+            yield Page(new, is_last)
+            seen.update(event.delivery.key for event in new)
+            after = events[-1].place
+
+
+ByEvent: TypeAlias = Callable[[str], Awaitable[Sequence[DeadLetter | Entry]]]
+"""Returns what a store has of an event, at every endpoint."""
 
 
 async def keys_of(
-    event_ids: Sequence[str],
-    endpoint: str | None,
-    listing: Callable[[int], Awaitable[Sequence[DeadLetter | Entry]]],
+    event_ids: Sequence[str], endpoint: str | None, listing: ByEvent
 ) -> list[DeliveryKey]:
     """Return the keys of events that are named by their ids: at every endpoint that has them.
 
@@ -302,50 +311,34 @@ async def keys_of(
     Args:
         event_ids: the ids.
         endpoint: the one endpoint to look at, if it was named.
-        listing: returns so many of the events there are, of all endpoints.
+        listing: finds what there is of one.
 
     """
     if endpoint is not None:
         return [delivery_key(endpoint, event_id) for event_id in event_ids]
-    places = await _places_of(event_ids, listing)
     return [
         delivery_key(place, event_id)
         for event_id in event_ids
-        for place in (places[event_id] or ["default"])
+        for place in (await _places_of(event_id, listing) or ["default"])
     ]
 
 
-async def _places_of(
-    event_ids: Sequence[str],
-    listing: Callable[[int], Awaitable[Sequence[DeadLetter | Entry]]],
-) -> dict[str, list[str]]:
-    """Return at which endpoints events are that have these ids."""
-    limit = PAGE
-    while len(events := await listing(limit)) == limit:
-        limit *= 4  # a listing has no place to go on from
-    places: dict[str, list[str]] = {event_id: [] for event_id in event_ids}
-    for event in events:
-        if event.delivery.event_id in places:
-            places[event.delivery.event_id].append(event.delivery.endpoint)
-    return places
+async def _places_of(event_id: str, listing: ByEvent) -> list[str]:
+    """Return at which endpoints an event is."""
+    return [found.delivery.endpoint for found in await listing(event_id)]
 
 
-async def one_of(
-    event_id: str,
-    endpoint: str | None,
-    what: str,
-    listing: Callable[[int], Awaitable[Sequence[DeadLetter | Entry]]],
-) -> DeliveryKey:
+async def one_of(event_id: str, endpoint: str | None, what: str, listing: ByEvent) -> DeliveryKey:
     """Return the key of one event, or end with where it is instead.
 
     Args:
         event_id: its id.
         endpoint: the one endpoint to look at, if it was named.
         what: what it is called, for the message.
-        listing: returns so many of the events there are, of all endpoints.
+        listing: finds what there is of it.
 
     """
-    places = (await _places_of([event_id], listing))[event_id]
+    places = await _places_of(event_id, listing)
     named = [place for place in places if endpoint in {None, place}]
     if len(named) == 1:
         return delivery_key(named[0], event_id)

@@ -13,7 +13,7 @@ from ..delivery.runs import Runs
 from ..errors import StoreError
 from ..stores.contract import Letters
 from ..stores.tokens import new_token
-from ..stores.values import Claimed, DeadLetter, InFlight, delivery_key
+from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key
 
 __all__ = ["DeadLetters"]
 
@@ -35,12 +35,23 @@ class DeadLetters:
         self._runs = runs
 
     async def list(
-        self, *, event_type: str | None = None, limit: int = 100
+        self,
+        *,
+        event_type: str | None = None,
+        reason: DeadReason | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> Sequence[DeadLetter]:
         """Return dead letters, oldest first, without their bodies.
 
         Args:
             event_type: only those of this type.
+            reason: only those given up for this reason.
+            handler: only those that this handler has failed with, or not run for.
+            since: only those given up then or later, in Unix seconds.
+            after: the ``place`` of a letter that was listed: only those behind it.
             limit: how many at the most.
 
         Raises:
@@ -48,7 +59,13 @@ class DeadLetters:
 
         """
         return await self._store.dead_letters(
-            endpoint=self._endpoint, event_type=event_type, limit=limit
+            endpoint=self._endpoint,
+            event_type=event_type,
+            reason=reason,
+            handler=handler,
+            since=since,
+            after=after,
+            limit=limit,
         )
 
     async def show(self, event_id: str) -> DeadLetter | None:

@@ -27,16 +27,32 @@ class WaitingEvents:
         """Return how many wait, for how long, and how many work on them."""
         return await self._store.stats(endpoint=self._endpoint)
 
-    async def list(self, *, event_type: str | None = None, limit: int = 100) -> Sequence[Entry]:
+    async def list(
+        self,
+        *,
+        event_type: str | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Entry]:
         """Return events, oldest first, without their bodies.
 
         Args:
             event_type: only those of this type.
+            handler: only those that this handler has failed with, or not run for.
+            since: only those received then or later, in Unix seconds.
+            after: the ``place`` of an event that was listed: only those behind it.
             limit: how many at the most.
 
         """
         return await self._store.entries(
-            endpoint=self._endpoint, event_type=event_type, limit=limit
+            endpoint=self._endpoint,
+            event_type=event_type,
+            handler=handler,
+            since=since,
+            after=after,
+            limit=limit,
         )
 
     async def show(self, event_id: str) -> Entry | None:

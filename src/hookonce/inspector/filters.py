@@ -101,12 +101,8 @@ class LetterFilters:
         """The query string that stands for them, as for deliveries."""
         return _query(self)
 
-    def match(self, letter: DeadLetter, now: float) -> bool:
-        """Return whether a dead letter is to be shown, at this Unix time."""
-        if self.reason and letter.reason != self.reason:
-            return False
-        if self.age and now - letter.buried_at > AGES[self.age]:
-            return False
+    def match(self, letter: DeadLetter) -> bool:
+        """Return whether a dead letter of that reason and age is to be shown."""
         if self.type and not _fits(self.type, letter.delivery.event_type):
             return False
         return not self.handler or any(_fits(self.handler, name) for name in letter.owed)

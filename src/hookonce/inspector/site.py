@@ -19,12 +19,12 @@ from starlette.routing import Route
 from ..delivery.time_limit import within
 from ..http.app import Receive, Scope, Send
 from ..inbox.waiting import WaitingEvents
-from ..stores.values import DeadLetter, Entry
+from ..stores.values import DeadLetter, DeadReason, Entry
 from .access import COOKIE, Access, Visit
 from .actions import Actions
 from .bounds import Bounds
 from .elsewhere import Elsewhere
-from .filters import Filters, LetterFilters
+from .filters import AGES, Filters, LetterFilters
 from .journal import Journal
 from .live import Live, Watch
 from .overview import Overviews
@@ -181,12 +181,9 @@ class Site:
     async def _dead(self, request: Request) -> Response:
         filters = LetterFilters.parse(request.query_params)
         async with self._at_its_turn():
-            dead, now = self._receiver.dead, self._receiver.clock()
-            listed = await within(_STORE_SECONDS, dead.list(limit=_MOST_SEARCHED))
-            matching = (letter for letter in listed if filters.match(letter, now))
-            letters = list(islice(matching, _MOST_LETTERS))
+            letters, searched = await within(_STORE_SECONDS, self._letters(filters))
             failed = [letter.delivery.event_id for letter in letters if letter.error]
-            bodies = await within(_STORE_SECONDS, _bodies(failed, dead.show))
+            bodies = await within(_STORE_SECONDS, _bodies(failed, self._receiver.dead.show))
 
             def content() -> Mapping[str, object]:
                 rows = [
@@ -197,10 +194,26 @@ class Site:
                     "letters": rows,
                     "filters": filters,
                     "most": _MOST_LETTERS,
-                    "searched": _MOST_SEARCHED if len(listed) >= _MOST_SEARCHED else None,
+                    "searched": searched,
                 }
 
             return await self._page("dead.html", request, content=content)
+
+    async def _letters(self, filters: LetterFilters) -> tuple[list[DeadLetter], int | None]:
+        """Return the first letters to show, and after how many the search for more has ended."""
+        since = self._receiver.clock() - AGES[filters.age] if filters.age else None
+        reason = DeadReason(filters.reason) if filters.reason else None
+        found: list[DeadLetter] = []
+        searched, after = 0, None
+        while searched < _MOST_SEARCHED:
+            page = await self._receiver.dead.list(
+                reason=reason, since=since, after=after, limit=_MOST_LETTERS
+            )
+            found += filter(filters.match, page)
+            if len(found) >= _MOST_LETTERS or len(page) < _MOST_LETTERS:
+                return found[:_MOST_LETTERS], None
+            searched, after = searched + len(page), page[-1].place
+        return found, searched
 
     async def _letter(self, request: Request) -> Response:
         event_id = request.query_params.get("id", "")

@@ -255,9 +255,30 @@ class Letters(Protocol):
         ...
 
     async def dead_letters(
-        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+        self,
+        *,
+        endpoint: str | None = None,
+        event_type: str | None = None,
+        event_id: str | None = None,
+        reason: DeadReason | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies."""
+        """Return dead letters, oldest first, with empty bodies.
+
+        Args:
+            endpoint: only those of it, as with the type, the event's id and the reason.
+            event_type: only those of it.
+            event_id: only those of it.
+            reason: only those of it.
+            handler: only those that owe it.
+            since: only those buried then or later, in Unix seconds.
+            after: the ``place`` of one that was listed: only those behind it, wherever it is now.
+            limit: how many at the most.
+
+        """
         ...
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
@@ -378,9 +399,20 @@ class Listing(Reports, Protocol):
     """The inbox as a person looks at it."""
 
     async def entries(
-        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+        self,
+        *,
+        endpoint: str | None = None,
+        event_type: str | None = None,
+        event_id: str | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies."""
+        """Return what is in the inbox, oldest first, with empty bodies.
+
+        The arguments are those of ``Letters.dead_letters``; ``since`` goes by when it was received.
+        """
         ...
 
     async def entry(self, key: DeliveryKey) -> Entry | None:

@@ -72,7 +72,8 @@ class MemoryStore:
         # Both in the order of expiry, since all records live equally long from their last change.
         self._done: OrderedDict[DeliveryKey, float] = OrderedDict()
         self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
-        self._dead: dict[DeliveryKey, tuple[Delivery, Record]] = {}
+        self._dead: dict[DeliveryKey, tuple[int, Delivery, Record]] = {}
+        self._buried = 0
         self._gates: OrderedDict[Gate, gates.Passage] = OrderedDict()  # in the order of change
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
@@ -156,7 +157,8 @@ class MemoryStore:
         if ownership is Ownership.HELD:
             endpoint, _, event_id = claim.key.partition(":")
             delivery = delivery or Delivery(endpoint, event_id, None, moment.unix, b"")
-            self._dead[claim.key] = delivery._replace(body=b""), record
+            self._buried += 1
+            self._dead[claim.key] = self._buried, delivery._replace(body=b""), record
             self._records.pop(claim.key, None)
             return ownership
         return self._written(claim.key, known, ownership, record)
@@ -191,15 +193,30 @@ class MemoryStore:
         return called
 
     async def dead_letters(
-        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+        self,
+        *,
+        endpoint: str | None = None,
+        event_type: str | None = None,
+        event_id: str | None = None,
+        reason: DeadReason | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first."""
-        moment = self._moment()
+        """Return dead letters, oldest first; see ``Store.dead_letters``."""
+        moment, first = self._moment(), int(after or 0) + 1
         letters = (
-            letter
-            for delivery, record in self._dead.values()
-            if event_type in {None, delivery.event_type} and endpoint in {None, delivery.endpoint}
-            if (letter := life.dead_letter(record, moment, delivery)) is not None
+            replace(letter, place=str(number))
+            for number, delivery, record in self._dead.values()
+            if number >= first
+            and event_type in {None, delivery.event_type}
+            and endpoint in {None, delivery.endpoint}
+            and event_id in {None, delivery.event_id}
+            and (letter := life.dead_letter(record, moment, delivery)) is not None
+            and reason in {None, letter.reason}
+            and (handler is None or handler in letter.owed)
+            and (since is None or letter.buried_at >= since)
         )
         return list(islice(letters, limit))
 
@@ -207,7 +224,7 @@ class MemoryStore:
         """Return one dead letter; its body is empty, since this store keeps none."""
         if key not in self._dead:
             return None
-        delivery, record = self._dead[key]
+        _, delivery, record = self._dead[key]
         return life.dead_letter(record, self._moment(), delivery)
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
@@ -273,7 +290,7 @@ class MemoryStore:
     def _known(self, key: DeliveryKey) -> Record:
         """Return what is known of an event that is not done."""
         if key in self._dead:
-            return self._dead[key][1]
+            return self._dead[key][-1]
         return self._records.get(key, NEW)
 
     def _written(
@@ -283,7 +300,7 @@ class MemoryStore:
         if record is known:
             return ownership
         if key in self._dead:
-            self._dead[key] = self._dead[key][0], record
+            self._dead[key] = *self._dead[key][:2], record
         else:
             self._records[key] = record
         return ownership

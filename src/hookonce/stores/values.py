@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple, NewType, TypeAlias
 
@@ -187,6 +187,7 @@ class DeadLetter:
         buried_at: Unix seconds.
         history: its last failed attempts, oldest first; a bounded number of them.
         owed: the handlers recorded as failed or not run.
+        place: of one that was listed, where it stands there; a listing can go on behind it.
 
     """
 
@@ -198,6 +199,7 @@ class DeadLetter:
     buried_at: float
     history: tuple[FailedAttempt, ...] = ()
     owed: frozenset[str] = frozenset()
+    place: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +275,7 @@ class Entry:
         finished: the handlers that have succeeded.
         history: its last failed attempts, oldest first; a bounded number of them.
         owed: the handlers recorded as failed or not run.
+        place: as in ``DeadLetter``.
 
     """
 
@@ -283,6 +286,7 @@ class Entry:
     finished: frozenset[str]
     history: tuple[FailedAttempt, ...]
     owed: frozenset[str] = frozenset()
+    place: str = field(default="", compare=False, repr=False)
 
 
 class Gate(NamedTuple):

@@ -19,7 +19,7 @@ from ..ending import terminated_as_interrupted
 from ..output import Output, json_option
 from ..serve import service_app, serving
 from ..statuses import Status
-from ..stores import chosen_url, named_store, pages_of_letters, run, store_file_option
+from ..stores import chosen_url, named_store, pages_of, run, store_file_option
 from .inbox import InboxDemo
 from .inline import InlineDemo
 from .log import HEADING, Log
@@ -149,7 +149,7 @@ class _Stage:
 
 async def _discard_all(receiver: Receiver) -> None:
     """Leave nothing for a person in somebody's store; what is done is forgotten in time."""
-    async for page in pages_of_letters(lambda limit: receiver.dead.list(limit=limit)):
+    async for page in pages_of(lambda after, limit: receiver.dead.list(after=after, limit=limit)):
         for event_id in page.ids:
             await receiver.dead.discard(event_id)
 

@@ -42,6 +42,7 @@ from ..values import (
 __all__ = [
     "SCRIPT",
     "SCRIPT_SHA",
+    "Cursor",
     "Step",
     "bulk",
     "claim_step",
@@ -60,9 +61,11 @@ __all__ = [
     "read_put",
     "read_taken",
     "step",
+    "write_cursor",
     "write_delivery",
     "write_mark",
     "write_names",
+    "write_wanted",
 ]
 
 _FOLDER = files(__package__) / "lua"
@@ -213,6 +216,45 @@ def _read_delivery(
         None if event_type is None else decode(event_type),
         float(received_at),
         body,
+    )
+
+
+class Cursor(NamedTuple):
+    """Where an event stands in a list of all shards: its score, then its number and key."""
+
+    score: float
+    member: bytes
+
+    @classmethod
+    def of(cls, row: Sequence[Any], score: bytes) -> Cursor:
+        """Return the place of a row of a list, the score of which is one of its columns."""
+        return cls(float(score), b"%b:%b:%b" % (row[11], row[0], row[1]))
+
+    def __str__(self) -> str:
+        return f"{self.score!r} {decode(self.member)}"
+
+
+def write_cursor(after: str | None) -> tuple[str, str]:
+    """Return the place to go on behind as two arguments of a step; empty ones for the start."""
+    score, _, member = (after or "").partition(" ")
+    return score, member
+
+
+def write_wanted(
+    event_type: str | None,
+    event_id: str | None,
+    handler: str | None,
+    since: float | None,
+    reason: str | None = None,
+) -> tuple[str | float, ...]:
+    """Return what a listing asks for as six arguments of a step."""
+    return (
+        "0" if event_type is None else "1",
+        event_type or "",
+        event_id or "",
+        "" if handler is None else json.dumps(handler),
+        "" if since is None else since,
+        reason or "",
     )
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .codec import step
+from .codec import encode, step
 from .connection import connected, exchange
 from .shard import Shard
 from .url import Place
@@ -84,12 +84,14 @@ class Session:
         await self.servers.aclose()
 
 
-async def listed(shard: Shard, name: str, wanted: tuple[str, str, str], limit: int) -> list[Any]:
-    """Return the first rows of a shard's list, a stretch at a time so that no call is long."""
+async def listed(
+    shard: Shard, name: str, wanted: Sequence[str | float], after: tuple[str, str], limit: int
+) -> list[Any]:
+    """Return the first rows of a shard's list behind a place, a stretch at a time."""
     rows: list[Any] = []
-    offset = b"0"
-    while offset != b"-" and len(rows) < limit:
-        reply = await shard.run(step(name, *wanted, offset, str(limit - len(rows))))
-        offset, found = reply
+    score, member = map(encode, after)
+    while score != b"-" and len(rows) < limit:
+        asked = step(name, *wanted, score, member, str(limit - len(rows)))
+        score, member, found = await shard.run(asked)
         rows += found
     return rows

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import blake2b
 from math import ceil
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -47,6 +49,7 @@ from ..values import (
 )
 from .checks import inspect
 from .codec import (
+    Cursor,
     Step,
     claim_step,
     completion_step,
@@ -64,9 +67,11 @@ from .codec import (
     read_put,
     read_taken,
     step,
+    write_cursor,
     write_delivery,
     write_mark,
     write_names,
+    write_wanted,
 )
 from .connection import without_frames
 from .faults import explained, is_passing
@@ -347,15 +352,28 @@ class RedisStore:
         return read_called(reply)
 
     async def dead_letters(
-        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+        self,
+        *,
+        endpoint: str | None = None,
+        event_type: str | None = None,
+        event_id: str | None = None,
+        reason: DeadReason | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies."""
-        shards = self._running().shards
-        wanted = (endpoint or "", *_type_filter(event_type))
-        lists = await asyncio.gather(*(listed(shard, "letters", wanted, limit) for shard in shards))
+        """Return dead letters, oldest first, with empty bodies; see ``Store.dead_letters``."""
+        behind = write_cursor(after)
+        wanted = (endpoint or "", *write_wanted(event_type, event_id, handler, since, reason))
+        lists = await asyncio.gather(
+            *(listed(shard, "letters", wanted, behind, limit) for shard in self._running().shards)
+        )
         # By the time buried, and then in the order of the shard.
-        rows = sorted((row for rows in lists for row in rows), key=lambda r: (float(r[8]), r[11]))
-        return [read_letter(row) for row in rows[:limit]]
+        found = sorted(
+            ((Cursor.of(row, row[8]), row) for rows in lists for row in rows), key=itemgetter(0)
+        )
+        return [replace(read_letter(row), place=str(place)) for place, row in found[:limit]]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""
@@ -445,22 +463,31 @@ class RedisStore:
         await self._of_all(step("retire", worker, self._take_numbers.end(worker)))
 
     async def entries(
-        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+        self,
+        *,
+        endpoint: str | None = None,
+        event_type: str | None = None,
+        event_id: str | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies."""
+        """Return what is in the inbox, oldest first; see ``InboxStore.entries``."""
         rows: list[Any] = []
+        behind = write_cursor(after)
+        wanted = write_wanted(event_type, event_id, handler, since)
         for shard in self._running().shards:
             if endpoint is None:
                 endpoints = await shard.run(step("endpoints"))
             else:
                 endpoints = [encode(endpoint)]
             for name in endpoints:
-                wanted = (decode(name), *_type_filter(event_type))
-                rows += await listed(shard, "entries", wanted, limit)
+                rows += await listed(shard, "entries", (decode(name), *wanted), behind, limit)
         # By the time they were put, and then in the order of the shard.
-        rows.sort(key=lambda row: (float(row[10]), row[11]))
+        found = sorted(((Cursor.of(row, row[10]), row) for row in rows), key=itemgetter(0))
         offset = self._clock_offset(self._running().shards[0])
-        return [read_entry(row, offset) for row in rows[:limit]]
+        return [replace(read_entry(row, offset), place=str(place)) for place, row in found[:limit]]
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""
@@ -572,7 +599,3 @@ def _either(name: str, given: Any, options: dict[str, Any], usual: Any) -> Any:
     if given is not None and name in options:
         raise ValueError(f"{name} is given twice, in the URL and beside it")
     return given if given is not None else options.get(name, usual)
-
-
-def _type_filter(event_type: str | None) -> tuple[str, str]:
-    return ("0", "") if event_type is None else ("1", event_type)

@@ -9,6 +9,7 @@ that ends later than it lasts is one from before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from math import ceil
 from typing import Any, TypeAlias, TypeVar, cast
@@ -82,12 +83,21 @@ _LETTER = f"""
 SELECT l.endpoint, event_id, event_type, received_at, {{body}}, {COLUMNS}
 FROM dead AS l LEFT JOIN attempts AS a USING (key)
 """
+OWES = "EXISTS (SELECT 1 FROM json_each(iif({owed} = '', '[]', {owed})) WHERE value = ?6)"
+"""Whether a handler's name is among those of a column."""
+_OWED = "coalesce((SELECT owed FROM attempts WHERE attempts.key = dead.key), owed)"
 _LETTERS = f"""
-{_LETTER.format(body="x''")}
+{_LETTER.format(body="x''").replace("SELECT", "SELECT l.id,", 1)}
 WHERE l.id IN (
     SELECT id FROM dead
-    WHERE {_VISIBLE} AND (?2 IS NULL OR endpoint = ?2) AND (?3 IS NULL OR event_type = ?3)
-    ORDER BY id LIMIT ?4
+    WHERE {_VISIBLE} AND id > ?2
+      AND (?3 IS NULL OR endpoint = ?3)
+      AND (?4 IS NULL OR event_type = ?4)
+      AND (?5 IS NULL OR event_id = ?5)
+      AND (?6 IS NULL OR {OWES.format(owed=_OWED)})
+      AND (?7 IS NULL OR buried_at >= ?7)
+      AND (?8 IS NULL OR reason = ?8)
+    ORDER BY id LIMIT ?9
 ) ORDER BY l.id
 """
 _ONE_LETTER = _LETTER.format(body="l.body") + "WHERE l.key = ?"
@@ -202,16 +212,21 @@ class Claims:
         self.leave_inbox(connection, digests)
 
     def letters(
-        self,
-        connection: apsw.Connection,
-        endpoint: str | None,
-        event_type: str | None,
-        limit: int,
+        self, connection: apsw.Connection, wanted: Sequence[str | float | None]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies."""
-        bindings = (self.uptime(), endpoint, event_type, limit)
-        letters = map(self._letter, connection.execute(_LETTERS, bindings))
-        return [letter for letter in letters if letter is not None]
+        """Return dead letters, oldest first, with empty bodies.
+
+        Args:
+            connection: where.
+            wanted: what ``?2`` and so on stand for in the query.
+
+        """
+        rows = connection.execute(_LETTERS, (self.uptime(), *wanted))
+        return [
+            replace(letter, place=str(row[0]))
+            for row in rows
+            if (letter := self._letter(row[1:])) is not None
+        ]
 
     def letter(self, connection: apsw.Connection, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -31,7 +32,7 @@ from ..values import (
     delivery_key,
 )
 from .batch import Job
-from .claims import LIVE, Claims
+from .claims import LIVE, OWES, Claims
 from .records import digest_of, execute_rows, load_history, load_names
 
 __all__ = ["InboxTable", "Put", "Sizes"]
@@ -125,6 +126,16 @@ SELECT i.endpoint, event_id, event_type, received_at, {{body}},
        due, coalesce({LIVE}, 0), coalesce(attempt, 0), finished, coalesce(history, ''),
        coalesce(owed, '')
 FROM entries AS i LEFT JOIN attempts USING (key)
+"""
+_ENTRIES = f"""
+{_ENTRY.format(body="x''").replace("SELECT", "SELECT i.id,", 1)}
+WHERE i.id > ?2
+  AND (?3 IS NULL OR i.endpoint = ?3)
+  AND (?4 IS NULL OR event_type = ?4)
+  AND (?5 IS NULL OR event_id = ?5)
+  AND (?6 IS NULL OR {OWES.format(owed="coalesce(owed, '')")})
+  AND (?7 IS NULL OR received_at >= ?7)
+ORDER BY i.id LIMIT ?8
 """
 
 # What one take hands over at the most, beside its first event: it holds the file meanwhile. Of puts
@@ -257,15 +268,19 @@ class InboxTable:
         connection.execute(_FORGET_WORKER, (worker,))
 
     def entries(
-        self, connection: apsw.Connection, endpoint: str | None, event_type: str | None, limit: int
+        self, connection: apsw.Connection, wanted: Sequence[str | float | None]
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies."""
-        query = _ENTRY.format(body="x''") + (
-            "WHERE (?2 IS NULL OR i.endpoint = ?2) AND (?3 IS NULL OR event_type = ?3)"
-            " ORDER BY i.id LIMIT ?4"
-        )
-        bindings = (self.claims.uptime(), endpoint, event_type, limit)
-        return [self._entry(row) for row in connection.execute(query, bindings)]
+        """Return what is in the inbox, oldest first, with empty bodies.
+
+        Args:
+            connection: where.
+            wanted: what ``?2`` and so on stand for in the query.
+
+        """
+        return [
+            replace(self._entry(row[1:]), place=str(row[0]))
+            for row in connection.execute(_ENTRIES, (self.claims.uptime(), *wanted))
+        ]
 
     def entry(self, connection: apsw.Connection, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""

@@ -214,12 +214,20 @@ class SQLiteStore:
         )
 
     async def dead_letters(
-        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+        self,
+        *,
+        endpoint: str | None = None,
+        event_type: str | None = None,
+        event_id: str | None = None,
+        reason: DeadReason | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies."""
-        return await self._run(
-            lambda connection: self._claims.letters(connection, endpoint, event_type, limit)
-        )
+        """Return dead letters, oldest first, with empty bodies; see ``Store.dead_letters``."""
+        wanted = (int(after or 0), endpoint, event_type, event_id, handler, since, reason, limit)
+        return await self._run(lambda connection: self._claims.letters(connection, wanted))
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""
@@ -323,12 +331,19 @@ class SQLiteStore:
         await self._run(lambda connection: self._inbox.retire(connection, worker))
 
     async def entries(
-        self, *, endpoint: str | None = None, event_type: str | None = None, limit: int = 100
+        self,
+        *,
+        endpoint: str | None = None,
+        event_type: str | None = None,
+        event_id: str | None = None,
+        handler: str | None = None,
+        since: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies."""
-        return await self._run(
-            lambda connection: self._inbox.entries(connection, endpoint, event_type, limit)
-        )
+        """Return what is in the inbox, oldest first; see ``InboxStore.entries``."""
+        wanted = (int(after or 0), endpoint, event_type, event_id, handler, since, limit)
+        return await self._run(lambda connection: self._inbox.entries(connection, wanted))
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""

@@ -269,21 +269,17 @@ function ops.entry(arg)
   return entry and entry_reply(arg[1], entry, body_of(arg[1])) or 'N'
 end
 
--- endpoint, has_type, type, offset, limit: one stretch of the list
+-- endpoint, what is wanted[6], score, member, limit
 function ops.entries(arg)
-  local offset, limit, stretch = tonumber(arg[4]), tonumber(arg[5]), 200
+  local wanted = wanted_of(arg, 2)
   local index = base .. ':o:' .. arg[1]
-  local members = read_index('ZRANGE', index, offset, offset + stretch - 1)
-  local found = {}
-  for n, member in ipairs(members) do
-    if #found == limit then return {tostring(offset + n - 1), found} end
-    local key = key_of(member)
+  return stretch_of(index, 0, stretch_for(wanted), arg[8], arg[9], tonumber(arg[10]), function(key)
+    if not is_of_event(key, wanted.event_id) then return nil end
     local entry = entry_of(key)
-    if entry and (arg[2] == '0' or entry.type == arg[3]) then
-      found[#found + 1] = entry_reply(key, entry, '')
-    end
-  end
-  return {#members < stretch and '-' or tostring(offset + stretch), found}
+    if not entry or wanted.type and entry.type ~= wanted.type then return nil end
+    if tonumber(entry.received) < wanted.since or not owes(entry.owed, wanted.owed) then return nil end
+    return entry_reply(key, entry, '')
+  end)
 end
 
 function ops.endpoints()

@@ -46,6 +46,69 @@ local function read_index(command, index, ...)
   return redis.call(command, index, ...)
 end
 
+-- Whether a member comes after another one of the same score. Lua would compare texts as people of some
+-- country do.
+local function is_behind(member, other)
+  for n = 1, math.max(#member, #other) do
+    local byte, other_byte = string.byte(member, n) or -1, string.byte(other, n) or -1
+    if byte ~= other_byte then return byte > other_byte end
+  end
+  return false
+end
+
+-- How many members of an index are no place further than one that was listed, wherever it is now.
+local function rank_behind(index, score, member)
+  if tonumber(read_index('ZSCORE', index, member) or nil) == tonumber(score) then
+    return redis.call('ZRANK', index, member) + 1
+  end
+  local low = redis.call('ZCOUNT', index, '-inf', '(' .. score)
+  local high = redis.call('ZCOUNT', index, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_behind(redis.call('ZRANGE', index, middle, middle)[1], member) then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end
+
+-- One stretch of a list, behind a place in it ('' for the first that may be wanted), so that no call is long: the
+-- place of the last member that was looked at ('-' for its score at the end), and the rows that are wanted.
+local function stretch_of(index, first_rank, most, score, member, limit, row_of)
+  local rank = score == '' and first_rank or rank_behind(index, score, member)
+  local members = read_index('ZRANGE', index, rank, rank + most - 1, 'WITHSCORES')
+  local found = {}
+  for n = 1, #members, 2 do
+    found[#found + 1] = row_of(key_of(members[n]))
+    if #found == limit then return {members[n + 1], members[n], found} end
+  end
+  if #members < 2 * most then return {'-', '', found} end
+  return {members[#members], members[#members - 1], found}
+end
+
+-- What is wanted of a list: has_type, type, event id or '', handler's name as JSON or '', since or '', reason or ''.
+local function wanted_of(arg, first)
+  return {
+    type = arg[first] == '1' and arg[first + 1], event_id = arg[first + 2], owed = arg[first + 3],
+    since = tonumber(arg[first + 4]) or -math.huge, reason = arg[first + 5],
+  }
+end
+
+-- Records are read one by one; a key says by itself whose it is.
+local function stretch_for(wanted)
+  return wanted.event_id == '' and 200 or 2000
+end
+
+local function is_of_event(key, event_id)
+  return event_id == '' or string.sub(key, string.find(key, ':', 1, true) + 1) == event_id
+end
+
+local function owes(owed, name)
+  return name == '' or string.find('\n' .. owed .. '\n', '\n' .. name .. '\n', 1, true) ~= nil
+end
+
 local function set_live(key, ends)
   place(LIVE, key, text(ends))
   latest_end = math.max(latest_end or ends, ends)

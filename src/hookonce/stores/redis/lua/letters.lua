@@ -86,18 +86,17 @@ function ops.letter(arg)
   return letter_reply(arg[1], true) or 'N'
 end
 
--- endpoint or '', has_type, type, offset, limit: one stretch of the list
+-- endpoint or '', what is wanted[6], score, member, limit
 function ops.letters(arg)
   local index = arg[1] == '' and base .. ':x' or base .. ':x:' .. arg[1]
-  local offset, limit, stretch = tonumber(arg[4]), tonumber(arg[5]), 200
-  local members = read_index('ZRANGE', index, offset, offset + stretch - 1)
-  local found = {}
-  for n, member in ipairs(members) do
-    if #found == limit then return {tostring(offset + n - 1), found} end
-    local key = key_of(member)
-    if arg[2] == '0' or redis.call('HGET', base .. ':l:' .. key, 'type') == arg[3] then
-      found[#found + 1] = letter_reply(key, false)
-    end
-  end
-  return {#members < stretch and '-' or tostring(offset + stretch), found}
+  local wanted = wanted_of(arg, 2)
+  local first = read_index('ZCOUNT', index, '-inf', '(' .. text(wanted.since))
+  return stretch_of(index, first, stretch_for(wanted), arg[8], arg[9], tonumber(arg[10]), function(key)
+    if not is_of_event(key, wanted.event_id) then return nil end
+    local known = redis.call('HMGET', base .. ':l:' .. key, 'type', 'reason')
+    if wanted.type and known[1] ~= wanted.type then return nil end
+    if wanted.reason ~= '' and known[2] ~= wanted.reason then return nil end
+    local row = letter_reply(key, false)
+    return row and owes(row[13], wanted.owed) and row or nil
+  end)
 end
