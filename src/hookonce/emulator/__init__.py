@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from .chaos import Chaos, Disturbance
-from .described import WorkspaceData
 from .flows import FLOWS, lose_channel, publish_post, receive_comment, receive_story_reply
 from .generated import EventGenerator
 from .records import Attempt, DeliveryStatus, DisabledReason, EndpointStatus, Notice
 from .service import EmulatedService
 from .timeline import VirtualClock
+from .workspace_data import WorkspaceData
 
 __all__ = [
     "FLOWS",

@@ -1,19 +1,14 @@
-"""A workspace described in a file: what the service starts with.
+"""What a described workspace has in it: channels, media, posts, comments, keys and the like.
 
-The fields of channels, posts, media and comments are those of the interface by their wire names.
-Most may be left out. What is misspelt or contradicts itself is refused.
+The fields are those of the interface by their wire names. Most may be left out.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -21,27 +16,40 @@ from pydantic import (
     Field,
     JsonValue,
     SecretStr,
-    ValidationError,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
 
-from ..resources import Channel, ReceivedComment, TargetError
+from ..resources import Channel, TargetError
 from .access import ADMIN, ROLES
 from .content import ChannelRow, MediaRow, PostRow, Slot, TargetRow
 from .platforms import CONTENT_TYPES, PLATFORMS, content_types, one_of
-from .rules import PLANS, SUBSCRIBABLE, Allowances
+from .rules import SUBSCRIBABLE, Allowances
 from .states import status_of
 from .storage import ACCEPTED
-from .workspace import Workspace, zone_of
 
-__all__ = ["WorkspaceData"]
+__all__ = [
+    "Described",
+    "DescribedChannel",
+    "DescribedComment",
+    "DescribedDelay",
+    "DescribedFault",
+    "DescribedKey",
+    "DescribedLimits",
+    "DescribedMedia",
+    "DescribedPost",
+    "DescribedWebhook",
+    "age",
+    "slots_of",
+]
 
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_MINUTES = 24 * 60
 
 
-class _Described(BaseModel):
+class Described(BaseModel):
+    """A part of it; what is misspelt is refused."""
+
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -61,7 +69,7 @@ def _minute(value: object) -> object:
     return value
 
 
-class DescribedSlot(_Described):
+class DescribedSlot(Described):
     """A weekly slot of a channel's queue, in the workspace's time zone."""
 
     weekday: Annotated[str, one_of(_DAYS)]
@@ -71,7 +79,12 @@ class DescribedSlot(_Described):
 _EVERY_DAY = [DescribedSlot(weekday=day, time=9 * 60) for day in _DAYS]
 
 
-class DescribedChannel(_Described):
+def slots_of(described: Iterable[DescribedSlot] = _EVERY_DAY) -> tuple[Slot, ...]:
+    """Return what the service keeps of slots; 9:00 each day where none are described."""
+    return tuple(Slot(_DAYS.index(slot.weekday), slot.time) for slot in described)
+
+
+class DescribedChannel(Described):
     """A channel (interface, Resources: Channel), and the slots of its queue; 9:00 each day."""
 
     id: str
@@ -89,11 +102,10 @@ class DescribedChannel(_Described):
         """Return what the service keeps of it."""
         shown = self.model_dump(exclude={"slots"})
         shown["display_name"] = self.display_name or self.username
-        slots = tuple(Slot(_DAYS.index(slot.weekday), slot.time) for slot in self.slots)
-        return ChannelRow(Channel(**shown), slots)
+        return ChannelRow(Channel(**shown), slots_of(self.slots))
 
 
-class DescribedMedia(_Described):
+class DescribedMedia(Described):
     """A finished upload (interface, Resources: Media); its bytes are not there."""
 
     id: str
@@ -124,7 +136,7 @@ class DescribedMedia(_Described):
         )
 
 
-class DescribedTarget(_Described):
+class DescribedTarget(Described):
     """One channel of a post (interface, Resources: PostTarget)."""
 
     id: str | None = None
@@ -144,7 +156,7 @@ class DescribedTarget(_Described):
 _TARGETS_OF = {"published": "published", "failed": "failed"}
 
 
-class DescribedPost(_Described):
+class DescribedPost(Described):
     """A post (interface, Resources: Post); nothing of it is on its way when the service starts."""
 
     id: str
@@ -221,7 +233,7 @@ def _published(target: DescribedTarget, status: str, default: float) -> float | 
     return default if target.published_at is None else target.published_at.timestamp()
 
 
-class DescribedComment(_Described):
+class DescribedComment(Described):
     """A comment by somebody else (interface, Resources: Comment)."""
 
     id: str
@@ -237,7 +249,7 @@ class DescribedComment(_Described):
     parent_id: str | None = None
 
 
-class DescribedKey(_Described):
+class DescribedKey(Described):
     """An API key, for programs that have to know it before the service starts."""
 
     key: SecretStr
@@ -246,7 +258,7 @@ class DescribedKey(_Described):
     expires_at: AwareDatetime | None = None
 
 
-class DescribedWebhook(_Described):
+class DescribedWebhook(Described):
     """A registered endpoint (interface, Resources: Webhook endpoint)."""
 
     id: str | None = None
@@ -256,7 +268,7 @@ class DescribedWebhook(_Described):
     secret: SecretStr | None = None
 
 
-class DescribedFault(_Described):
+class DescribedFault(Described):
     """How the platform of a channel fails, or of each; see ``EmulatedService.platform_fails``."""
 
     channel_id: str | None = None
@@ -267,14 +279,14 @@ class DescribedFault(_Described):
     for_good: bool = True
 
 
-class DescribedDelay(_Described):
+class DescribedDelay(Described):
     """How much longer the platform of a channel takes, or each."""
 
     channel_id: str | None = None
     seconds: Annotated[float, Field(ge=0)]
 
 
-class DescribedLimits(_Described):
+class DescribedLimits(Described):
     """The limits whose numbers the interface does not show, and what is left of the quota."""
 
     scheduled_posts_per_month: Annotated[int, Field(ge=0)] | None = None
@@ -283,169 +295,6 @@ class DescribedLimits(_Described):
     requests_left: Annotated[int, Field(ge=0)] | None = None
 
 
-def _zone(name: str) -> str:
-    zone_of(name)
-    return name
-
-
-class WorkspaceData(_Described):
-    """What an emulated service starts with; everything may be left out.
-
-    Attributes:
-        id: the workspace's id, as events name it.
-        name: what people call it.
-        slug: its name in addresses.
-        timezone: the IANA zone that queue slots are in.
-        plan: free, starter, pro or agency.
-        keys: API keys beside those that are made later.
-        channels: a bakery's thirteen channels by default.
-        media: finished uploads.
-        posts: in any order; they are listed by when they were created.
-        comments: by other people.
-        webhooks: registered endpoints.
-        limits: those whose numbers the interface does not show, and how many requests of the first
-            day are left.
-        faults: how platforms fail.
-        slow: how much longer they take.
-
-    """
-
-    id: str | None = None
-    name: str = "Harbour Bakery"
-    slug: str = "harbour-bakery"
-    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
-    plan: Annotated[str, one_of(PLANS)] = "agency"
-    keys: list[DescribedKey] = []
-    channels: list[DescribedChannel] | None = None
-    media: list[DescribedMedia] = []
-    posts: list[DescribedPost] = []
-    comments: list[DescribedComment] = []
-    webhooks: list[DescribedWebhook] = []
-    limits: DescribedLimits = DescribedLimits()
-    faults: list[DescribedFault] = []
-    slow: list[DescribedDelay] = []
-
-    @model_validator(mode="after")
-    def _names_what_is_there(self) -> Self:
-        for rows in (self.channels or [], self.media, self.posts, self.comments):
-            ids = [row.id for row in rows]
-            if twice := {one for one in ids if ids.count(one) > 1}:
-                raise ValueError(f"the id {min(twice)!r} is there twice")
-        if self.channels is None:
-            return self
-        known = {channel.id for channel in self.channels}
-        named = {target.channel_id for post in self.posts for target in post.targets}
-        named |= {comment.channel_id for comment in self.comments}
-        named |= {fault.channel_id for fault in self.faults if fault.channel_id is not None}
-        named |= {delay.channel_id for delay in self.slow if delay.channel_id is not None}
-        if missing := named - known:
-            raise ValueError(f"there is no channel {min(missing)!r}")
-        return self
-
-    @classmethod
-    def load(cls, path: Path | str) -> WorkspaceData:
-        """Return what a file describes: YAML by the endings .yaml and .yml, else JSON.
-
-        Raises:
-            ValueError: it cannot be read as that, or describes no workspace; the message says why.
-            OSError: there is no such file, or it cannot be read.
-            ImportError: YAML needs PyYAML.
-
-        """
-        path = Path(path)
-        text = path.read_text("utf-8")
-        described = _yaml(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
-        try:
-            return cls.model_validate({} if described is None else described)
-        except ValidationError as error:
-            raise ValueError(_problems(error)) from None
-
-    def empty_workspace(self, default_id: str, *, plan: str | None, service: str) -> Workspace:
-        """Return the workspace with nothing in it.
-
-        Args:
-            default_id: its id, if none is described.
-            plan: its plan, if that is another than the described one.
-            service: the name in the service's own headers and keys.
-
-        Raises:
-            ValueError: there is no such plan.
-
-        """
-        return Workspace(
-            id=self.id or default_id,
-            plan=plan or self.plan,
-            service=service,
-            name=self.name,
-            slug=self.slug,
-            timezone=self.timezone,
-            allowances=Allowances(**self.limits.model_dump(exclude={"requests_left"})),
-        )
-
-    def fill(
-        self,
-        workspace: Workspace,
-        channels: Sequence[Channel],
-        now: float,
-        new_id: Callable[[str], str],
-    ) -> None:
-        """Put channels, media, posts and comments into a workspace.
-
-        Args:
-            workspace: an empty one.
-            channels: those of a workspace that describes none.
-            now: Unix seconds.
-            new_id: gives an id that starts with a prefix.
-
-        Raises:
-            ValueError: a post or comment names a channel that is not there.
-
-        """
-        if self.channels is None:
-            slots = tuple(Slot(_DAYS.index(slot.weekday), slot.time) for slot in _EVERY_DAY)
-            rows = [ChannelRow(channel, slots) for channel in channels]
-        else:
-            rows = [channel.row() for channel in self.channels]
-        workspace.channels.update({row.id: row for row in rows})
-        for media in self.media:
-            workspace.media[media.id] = media.row(workspace.next_number(), now)
-        for post in sorted(self.posts, key=lambda one: _age(one.created_at, now)):
-            try:
-                row = post.row(workspace.next_number(), now, workspace.channels, new_id)
-            except KeyError as error:
-                raise ValueError(f"there is no channel {error}") from None
-            workspace.posts[post.id] = row
-        for comment in self.comments:
-            channel = workspace.channels.get(comment.channel_id)
-            if channel is None:
-                raise ValueError(f"there is no channel {comment.channel_id!r}")
-            received = ReceivedComment(platform=channel.platform, **comment.model_dump())
-            workspace.keep_comment(received, now)
-
-
-def _age(moment: Any, now: float) -> float:
+def age(moment: Any, now: float) -> float:
+    """Return a moment in Unix seconds; now where none is described."""
     return now if moment is None else float(moment.timestamp())
-
-
-def _yaml(text: str) -> object:
-    try:
-        yaml = import_module("yaml")
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "a YAML file needs PyYAML: pip install 'hookonce[emulator]'; JSON needs nothing",
-            name="yaml",
-        ) from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = "" if mark is None else f", line {mark.line + 1}"
-        raise ValueError(f"it is no YAML{place}: {getattr(error, 'problem', error)}") from None
-
-
-def _problems(error: ValidationError) -> str:
-    faults = error.errors(include_input=False, include_context=False, include_url=False)
-    return "; ".join(
-        f"{'.'.join(str(part) for part in fault['loc']) or 'the workspace'}: {fault['msg']}"
-        for fault in faults[:5]
-    )

@@ -36,7 +36,6 @@ from .api import Api
 from .app import App
 from .chaos import Chaos
 from .deliveries import Deliveries
-from .described import WorkspaceData
 from .faults import FaultsOnPurpose
 from .generated import EventGenerator
 from .operations import Desk
@@ -47,6 +46,7 @@ from .storage import Storage
 from .timeline import FrozenTime, ServiceTime, Timeline, TimeSource
 from .transport import InProcess, Transport
 from .wire import Wire
+from .workspace_data import WorkspaceData
 
 __all__ = ["EmulatedService", "Target"]
 

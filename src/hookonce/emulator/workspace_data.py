@@ -1,0 +1,199 @@
+"""A workspace described in a file: what the service starts with.
+
+What is misspelt or contradicts itself is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, ValidationError, model_validator
+
+from ..resources import Channel, ReceivedComment
+from .content import ChannelRow
+from .described import (
+    Described,
+    DescribedChannel,
+    DescribedComment,
+    DescribedDelay,
+    DescribedFault,
+    DescribedKey,
+    DescribedLimits,
+    DescribedMedia,
+    DescribedPost,
+    DescribedWebhook,
+    age,
+    slots_of,
+)
+from .platforms import one_of
+from .rules import PLANS, Allowances
+from .workspace import Workspace, zone_of
+
+__all__ = ["WorkspaceData"]
+
+
+def _zone(name: str) -> str:
+    zone_of(name)
+    return name
+
+
+class WorkspaceData(Described):
+    """What an emulated service starts with; everything may be left out.
+
+    Attributes:
+        id: the workspace's id, as events name it.
+        name: what people call it.
+        slug: its name in addresses.
+        timezone: the IANA zone that queue slots are in.
+        plan: free, starter, pro or agency.
+        keys: API keys beside those that are made later.
+        channels: a bakery's thirteen channels by default.
+        media: finished uploads.
+        posts: in any order; they are listed by when they were created.
+        comments: by other people.
+        webhooks: registered endpoints.
+        limits: those whose numbers the interface does not show, and how many requests of the first
+            day are left.
+        faults: how platforms fail.
+        slow: how much longer they take.
+
+    """
+
+    id: str | None = None
+    name: str = "Harbour Bakery"
+    slug: str = "harbour-bakery"
+    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    plan: Annotated[str, one_of(PLANS)] = "agency"
+    keys: Sequence[DescribedKey] = ()
+    channels: Sequence[DescribedChannel] | None = None
+    media: Sequence[DescribedMedia] = ()
+    posts: Sequence[DescribedPost] = ()
+    comments: Sequence[DescribedComment] = ()
+    webhooks: Sequence[DescribedWebhook] = ()
+    limits: DescribedLimits = DescribedLimits()
+    faults: Sequence[DescribedFault] = ()
+    slow: Sequence[DescribedDelay] = ()
+
+    @model_validator(mode="after")
+    def _names_what_is_there(self) -> Self:
+        for rows in (self.channels or (), self.media, self.posts, self.comments):
+            ids = [row.id for row in rows]
+            if twice := {one for one in ids if ids.count(one) > 1}:
+                raise ValueError(f"the id {min(twice)!r} is there twice")
+        if self.channels is None:
+            return self
+        known = {channel.id for channel in self.channels}
+        named = {target.channel_id for post in self.posts for target in post.targets}
+        named |= {comment.channel_id for comment in self.comments}
+        named |= {fault.channel_id for fault in self.faults if fault.channel_id is not None}
+        named |= {delay.channel_id for delay in self.slow if delay.channel_id is not None}
+        if missing := named - known:
+            raise ValueError(f"there is no channel {min(missing)!r}")
+        return self
+
+    @classmethod
+    def load(cls, path: Path | str) -> WorkspaceData:
+        """Return what a file describes: YAML by the endings .yaml and .yml, else JSON.
+
+        Raises:
+            ValueError: it cannot be read as that, or describes no workspace; the message says why.
+            OSError: there is no such file, or it cannot be read.
+            ImportError: YAML needs PyYAML.
+
+        """
+        path = Path(path)
+        text = path.read_text("utf-8")
+        described = _yaml(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
+        try:
+            return cls.model_validate({} if described is None else described)
+        except ValidationError as error:
+            raise ValueError(_problems(error)) from None
+
+    def empty_workspace(self, default_id: str, *, plan: str | None, service: str) -> Workspace:
+        """Return the workspace with nothing in it.
+
+        Args:
+            default_id: its id, if none is described.
+            plan: its plan, if that is another than the described one.
+            service: the name in the service's own headers and keys.
+
+        Raises:
+            ValueError: there is no such plan.
+
+        """
+        return Workspace(
+            id=self.id or default_id,
+            plan=plan or self.plan,
+            service=service,
+            name=self.name,
+            slug=self.slug,
+            timezone=self.timezone,
+            allowances=Allowances(**self.limits.model_dump(exclude={"requests_left"})),
+        )
+
+    def fill(
+        self,
+        workspace: Workspace,
+        channels: Sequence[Channel],
+        now: float,
+        new_id: Callable[[str], str],
+    ) -> None:
+        """Put channels, media, posts and comments into a workspace.
+
+        Args:
+            workspace: an empty one.
+            channels: those of a workspace that describes none.
+            now: Unix seconds.
+            new_id: gives an id that starts with a prefix.
+
+        Raises:
+            ValueError: a post or comment names a channel that is not there.
+
+        """
+        if self.channels is None:
+            rows = [ChannelRow(channel, slots_of()) for channel in channels]
+        else:
+            rows = [channel.row() for channel in self.channels]
+        workspace.channels.update({row.id: row for row in rows})
+        for media in self.media:
+            workspace.media[media.id] = media.row(workspace.next_number(), now)
+        for post in sorted(self.posts, key=lambda one: age(one.created_at, now)):
+            try:
+                row = post.row(workspace.next_number(), now, workspace.channels, new_id)
+            except KeyError as error:
+                raise ValueError(f"there is no channel {error}") from None
+            workspace.posts[post.id] = row
+        for comment in self.comments:
+            channel = workspace.channels.get(comment.channel_id)
+            if channel is None:
+                raise ValueError(f"there is no channel {comment.channel_id!r}")
+            received = ReceivedComment(platform=channel.platform, **comment.model_dump())
+            workspace.keep_comment(received, now)
+
+
+def _yaml(text: str) -> object:
+    try:
+        yaml = import_module("yaml")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "a YAML file needs PyYAML: pip install 'hookonce[emulator]'; JSON needs nothing",
+            name="yaml",
+        ) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f", line {mark.line + 1}"
+        raise ValueError(f"it is no YAML{place}: {getattr(error, 'problem', error)}") from None
+
+
+def _problems(error: ValidationError) -> str:
+    faults = error.errors(include_input=False, include_context=False, include_url=False)
+    return "; ".join(
+        f"{'.'.join(str(part) for part in fault['loc']) or 'the workspace'}: {fault['msg']}"
+        for fault in faults[:5]
+    )
