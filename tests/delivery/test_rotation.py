@@ -10,6 +10,7 @@ from pathlib import Path
 from secrets import token_bytes
 
 import pytest
+from support.secrets import ChangingSecrets
 
 from hookonce import FileSecrets, Receiver
 from hookonce.emulator import EmulatedService, VirtualClock
@@ -205,13 +206,7 @@ async def test_a_secret_that_has_never_matched_since_the_start_can_go_as_well(
 async def test_without_usable_secrets_the_receiver_is_not_ready(
     virtual_clock: VirtualClock,
 ) -> None:
-    class Emptied:
-        secrets: tuple[str, ...] = (new_secret(),)
-
-        def current(self) -> tuple[str, ...]:
-            return self.secrets
-
-    provider = Emptied()
+    provider = ChangingSecrets(new_secret())
     receiver = Receiver(secrets=provider, store="memory://", clock=virtual_clock)
     provider.secrets = ()
     readiness = await receiver.check()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support.redis_servers import free_port
+from support.secrets import ChangingSecrets
 from support.servers import serving
 
 from hookonce import Receiver
@@ -192,14 +193,8 @@ async def test_a_server_that_verifies_nothing_is_told_by_a_forged_delivery() -> 
 
 
 async def test_without_a_usable_secret_nothing_is_sent() -> None:
-    class Vanishing:
-        secrets: tuple[str, ...] = (SECRET,)
-
-        def current(self) -> tuple[str, ...]:
-            return self.secrets
-
     app = Counting(apps.sound(new_receiver()))
-    provider = Vanishing()
+    provider = ChangingSecrets(SECRET)
     receiver = Receiver(secrets=provider, store="memory://")
     provider.secrets = ()
     findings = await looked_at(app, receiver=receiver)

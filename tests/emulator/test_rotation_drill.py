@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from support.secrets import ChangingSecrets
 
 from hookonce import Receiver
 from hookonce.emulator import EmulatedService, VirtualClock
@@ -20,18 +21,8 @@ HALF_AN_HOUR = 0.5
 WINDOW_HOURS = 24
 
 
-class Reloaded:
-    """A provider whose secrets somebody changes while the program runs."""
-
-    def __init__(self, *secrets: str) -> None:
-        self.secrets: Sequence[str] = secrets
-
-    def current(self) -> Sequence[str]:
-        return self.secrets
-
-
 async def drill(
-    provider: Reloaded, hours: float, change: Callable[[float], None] = lambda _: None
+    provider: ChangingSecrets, hours: float, change: Callable[[float], None] = lambda _: None
 ) -> list[Attempt]:
     """Rotate, emit an event every half hour from then on, and return every attempt.
 
@@ -68,14 +59,14 @@ def refused(attempts: Sequence[Attempt]) -> list[Attempt]:
 async def test_whatever_secret_is_configured_nothing_is_refused_for_24_hours(
     secrets: tuple[str, ...],
 ) -> None:
-    attempts = await drill(Reloaded(*secrets), WINDOW_HOURS)
+    attempts = await drill(ChangingSecrets(*secrets), WINDOW_HOURS)
     assert len(attempts) == 2 * WINDOW_HOURS / HALF_AN_HOUR
     assert refused(attempts) == []
     assert [attempt.status for attempt in attempts] == [500, 200] * WINDOW_HOURS * 2
 
 
 async def test_secrets_that_are_reloaded_half_way_refuse_nothing_also_afterwards() -> None:
-    provider = Reloaded(OLD)
+    provider = ChangingSecrets(OLD)
 
     def reload(passed: float) -> None:
         if passed >= WINDOW_HOURS / 2:
@@ -88,6 +79,6 @@ async def test_secrets_that_are_reloaded_half_way_refuse_nothing_also_afterwards
 
 
 async def test_the_old_secret_alone_is_of_no_use_after_24_hours() -> None:
-    attempts = await drill(Reloaded(OLD), WINDOW_HOURS + 2)
+    attempts = await drill(ChangingSecrets(OLD), WINDOW_HOURS + 2)
     assert len(refused(attempts)) > 3
     assert min(attempt.at for attempt in refused(attempts)) - attempts[0].at >= WINDOW_HOURS * 3600

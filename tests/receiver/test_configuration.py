@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.deliveries import SECRET
+from support.secrets import ChangingSecrets
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
@@ -83,22 +84,12 @@ def test_limits_that_cannot_work_are_refused(limits: dict[str, Any]) -> None:
         Limits(**limits)
 
 
-class NoSecretsAnyMore:
-    """A provider whose source has broken at run time."""
-
-    def __init__(self, *secrets: str) -> None:
-        self.secrets = list(secrets)
-
-    def current(self) -> list[str]:
-        return self.secrets
-
-
 async def test_secrets_that_cannot_be_used_any_more_are_no_reason_to_refuse_for_good() -> None:
-    provider = NoSecretsAnyMore(SECRET)
+    provider = ChangingSecrets(SECRET)
     receiver = Receiver(secrets=provider, store="memory://")
     async with TestSender(receiver, secrets=SECRET) as sender:
-        provider.secrets.clear()
+        provider.secrets = ()
         event = make_event(CommentReceived)
         (await sender.send(event)).expect(500, "secrets_unavailable")
-        provider.secrets.append(SECRET)
+        provider.secrets = (SECRET,)
         (await sender.send(event)).expect(200, "no_handler")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import time
 import weakref
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.secrets import ChangingSecrets
 
 from hookonce import Context, Inbox, Limits, Receiver, SecretError
 from hookonce.delivery.handler import ErrorHook, Handler
@@ -309,25 +309,19 @@ class TestSubclasses:
         (await TestSender(copied, secrets=SECRET).send(comment())).expect(200, "handled")
 
 
-class Rotating:
-    """A provider of secrets that change."""
-
-    def __init__(self, *secrets: str) -> None:
-        self.secrets: Sequence[str] = secrets
-
-    def current(self) -> Sequence[str]:
-        return self.secrets
-
-
 class TestCurrentSecrets:
     def test_they_come_newest_first_from_whatever_the_receiver_was_given(self) -> None:
-        for given in ([SECRET, PRODUCTION], (SECRET, PRODUCTION), Rotating(SECRET, PRODUCTION)):
+        for given in (
+            [SECRET, PRODUCTION],
+            (SECRET, PRODUCTION),
+            ChangingSecrets(SECRET, PRODUCTION),
+        ):
             receiver = Receiver(secrets=given, store="memory://")
             assert receiver.current_secrets() == (SECRET, PRODUCTION)
         assert Receiver(secrets=SECRET, store="memory://").current_secrets() == (SECRET,)
 
     def test_a_provider_is_asked_at_each_call(self) -> None:
-        provider = Rotating(PRODUCTION)
+        provider = ChangingSecrets(PRODUCTION)
         receiver = Receiver(secrets=provider, store="memory://")
         provider.secrets = [SECRET, PRODUCTION]
         assert receiver.current_secrets() == (SECRET, PRODUCTION)
@@ -340,7 +334,7 @@ class TestCurrentSecrets:
 
     @pytest.mark.parametrize("now", [[], ["whpk_nothing"]], ids=["none", "unusable"])
     def test_what_cannot_be_used_is_an_error(self, now: list[str]) -> None:
-        provider = Rotating(SECRET)
+        provider = ChangingSecrets(SECRET)
         receiver = Receiver(secrets=provider, store="memory://")
         provider.secrets = now
         with pytest.raises(SecretError):

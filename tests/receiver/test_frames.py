@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from support.frames import leaks
+from support.secrets import ChangingSecrets
 
 from hookonce import Receiver, SecretError
 
@@ -37,13 +38,7 @@ def test_none_of_what_a_copy_raises(fault: str) -> None:
 
 
 def test_none_where_secrets_in_force_cannot_be_used() -> None:
-    class Provider:
-        secrets: tuple[str, ...] = (SECRET,)
-
-        def current(self) -> tuple[str, ...]:
-            return self.secrets
-
-    provider = Provider()
+    provider = ChangingSecrets(SECRET)
     receiver = Receiver(secrets=provider, store="memory://")
     provider.secrets = (SECRET, "whsec_QQ==")
     with pytest.raises(SecretError) as caught:

@@ -5,7 +5,7 @@ import copy
 import pickle
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.secrets import ChangingSecrets
 
 from hookonce import (
     EnvironmentSecrets,
@@ -66,14 +67,6 @@ def test_the_key_is_the_standard_base64_after_the_prefix(key: bytes) -> None:
         assert decode_secret(encoded) == key
 
 
-class Provider:
-    def __init__(self, *secrets: str) -> None:
-        self.secrets = secrets
-
-    def current(self) -> Sequence[str]:
-        return self.secrets
-
-
 UNUSABLE = {
     "empty": ("", "is empty"),
     "white space": (" \n", "is empty"),
@@ -124,7 +117,7 @@ WAYS: dict[str, Callable[[Any], object]] = {
     "unwrap": lambda secret: unwrap(b"{}", HEADERS, [SECRET, secret], now=NOW),
     "sign": lambda secret: sign([SECRET, secret], "evt_1", b""),
     "Receiver": lambda secret: Receiver(secrets=[SECRET, secret], store="memory://"),
-    "a provider": lambda secret: Verifier(Provider(SECRET, secret)),
+    "a provider": lambda secret: Verifier(ChangingSecrets(SECRET, secret)),
     "a sample delivery": lambda secret: signed_request(make_event(CommentReceived), secret),
     "the emulated service": lambda secret: EmulatedService("http://127.0.0.1:1/", secret=secret),
 }
@@ -190,7 +183,7 @@ def test_bytes_are_no_secret_either() -> None:
         Verifier(secret)
 
 
-@pytest.mark.parametrize("nothing", [None, [], (), iter(()), Provider()])
+@pytest.mark.parametrize("nothing", [None, [], (), iter(()), ChangingSecrets()])
 @pytest.mark.parametrize(
     "use",
     [
@@ -207,7 +200,13 @@ def test_without_a_secret_nothing_starts(use: Callable[[Any], object], nothing: 
 
 def test_any_iterable_of_secrets_configures_a_verifier() -> None:
     other = new_secret()
-    for secrets in (SECRET, [other, SECRET], (SECRET,), iter([SECRET]), Provider(other, SECRET)):
+    for secrets in (
+        SECRET,
+        [other, SECRET],
+        (SECRET,),
+        iter([SECRET]),
+        ChangingSecrets(other, SECRET),
+    ):
         configured: Any = secrets
         delivery = Verifier(configured).verify(b"{}", HEADERS, now=NOW)
         assert isinstance(delivery, VerifiedDelivery)

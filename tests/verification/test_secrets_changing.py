@@ -5,12 +5,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from support.secrets import ChangingSecrets
 
 from hookonce import FileSecrets, VerificationError, Verifier, sign
 
@@ -62,16 +63,8 @@ def run_held_at(
     return lines > step
 
 
-class Secrets:
-    def __init__(self, *secrets: str) -> None:
-        self.secrets = secrets
-
-    def current(self) -> Sequence[str]:
-        return self.secrets
-
-
 def verifier_overtaken_at(step: int) -> tuple[Verifier, bool]:
-    provider = Secrets(OLD)
+    provider = ChangingSecrets(OLD)
     verifier = Verifier(provider)
 
     def finish_an_older_look() -> None:

@@ -1,10 +1,11 @@
 """A Verifier comes to the verdict of verify, and follows secrets that change."""
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.secrets import ChangingSecrets
 
 from hookonce import VerificationError, Verifier, sign, unwrap, verify
 
@@ -59,16 +60,8 @@ def test_verify_verifier_and_unwrap_come_to_one_verdict(
     assert (verdicts[0] == MESSAGE_ID) is genuine
 
 
-class Secrets:
-    def __init__(self, *secrets: str) -> None:
-        self.secrets = secrets
-
-    def current(self) -> Sequence[str]:
-        return self.secrets
-
-
 def test_a_verifier_asks_its_provider_at_every_delivery() -> None:
-    provider = Secrets(OTHER)
+    provider = ChangingSecrets(OTHER)
     verifier = Verifier(provider)
     with pytest.raises(VerificationError):
         verifier.verify(BODY, GENUINE, now=NOW)
@@ -82,9 +75,9 @@ def test_a_verifier_asks_its_provider_at_every_delivery() -> None:
 
 
 def test_verify_and_unwrap_take_a_provider_too() -> None:
-    assert verify(BODY, GENUINE, Secrets(OTHER, SECRET), now=NOW).secret_index == 1
+    assert verify(BODY, GENUINE, ChangingSecrets(OTHER, SECRET), now=NOW).secret_index == 1
     with pytest.raises(VerificationError):
-        unwrap(BODY, GENUINE, Secrets(OTHER), now=NOW)
+        unwrap(BODY, GENUINE, ChangingSecrets(OTHER), now=NOW)
 
 
 def test_a_list_that_is_changed_afterwards_does_not_change_a_verifier() -> None:
