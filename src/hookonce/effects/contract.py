@@ -136,10 +136,7 @@ async def runs_at_the_same_time_work_once(make: MakeBench) -> None:
             nonlocal worked
             worked += 1
             await _awaited(bench.write(transaction, "once"))
-            if is_async_ledger(bench.ledger):
-                await asyncio.sleep(0.05)
-            else:
-                time.sleep(0.05)  # noqa: ASYNC251 - in a thread of its own
+            await _wait_a_little(bench)
 
         runs = [_perform(bench, effect, work) for _ in range(3)]
         performed = await asyncio.wait_for(asyncio.gather(*runs), _PATIENCE_SECONDS)
@@ -328,10 +325,7 @@ async def _meet(make: MakeBench, *, does_fail: bool) -> None:
         async def work(transaction: Any) -> None:
             await _awaited(bench.write(transaction, "2"))
             is_working.set()
-            if is_async_ledger(bench.ledger):
-                await asyncio.sleep(0.05)
-            else:
-                time.sleep(0.05)  # noqa: ASYNC251 - in a thread of its own
+            await _wait_a_little(bench)
             has_ended.set()
             if does_fail:
                 raise _WorkError
@@ -401,6 +395,26 @@ async def marks_go_when_they_have_not_advanced_for_the_retention(make: MakeBench
         _expect(late[1] is Performed.STALE, "a mark was deleted before its retention was over")
 
 
+async def a_mark_that_is_being_advanced_is_not_pruned(make: MakeBench) -> None:
+    """Pruning that meets a run leaves the mark that the run commits."""
+    now = time.time()
+    async with make(lambda: now) as bench:
+        gate, is_working = _gate(), threading.Event()
+
+        async def work(_: Any) -> None:
+            is_working.set()
+            await _wait_a_little(bench)
+
+        await _moment(bench, 2, gate).perform()
+        now += bench.ledger.retention_seconds + 5
+        run = asyncio.create_task(_moment(bench, 3, gate).perform(work))
+        await asyncio.to_thread(is_working.wait, _PATIENCE_SECONDS)
+        await asyncio.wait_for(prune(bench.ledger), _PATIENCE_SECONDS)
+        await run
+        late = await _moment(bench, 1, gate).perform()
+        _expect(late is Performed.STALE, "a mark was deleted that had just been advanced")
+
+
 MARK_RULES: tuple[Rule, ...] = (
     a_newer_event_is_done_and_an_older_one_is_not,
     a_newer_event_that_fails_holds_no_other_up,
@@ -411,6 +425,7 @@ MARK_RULES: tuple[Rule, ...] = (
     runs_of_one_resource_at_the_same_time_end_with_the_newest,
     resources_are_told_apart_by_every_character,
     marks_go_when_they_have_not_advanced_for_the_retention,
+    a_mark_that_is_being_advanced_is_not_pruned,
 )
 """Every rule for a ledger that keeps marks."""
 
@@ -466,6 +481,13 @@ async def _perform(
         return await Once(ledger).perform(effect, worked, latest)
     once = Once(InThread(cast("SyncLedger[T]", ledger)))
     return await asyncio.to_thread(lambda: finish(once.perform(effect, worked, latest)))
+
+
+async def _wait_a_little(bench: Bench[Any]) -> None:
+    if is_async_ledger(bench.ledger):
+        await asyncio.sleep(0.05)
+    else:
+        time.sleep(0.05)  # noqa: ASYNC251 - in a thread of its own
 
 
 async def _awaited(result: object) -> None:
