@@ -144,7 +144,7 @@ async def test_a_missing_or_unknown_key_is_answered_401(
 async def test_a_revoked_key_is_answered_401_and_others_are_not(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Authentication 8."""
+    """Authentication 8; Errors: "401 | Key revoked"."""
     revoked, other = service.new_key(), service.new_key()
     service.revoke_key(revoked)
     response = await api.post(PATH, headers={"x-api-key": revoked})
@@ -158,7 +158,7 @@ async def test_a_revoked_key_is_answered_401_and_others_are_not(
 async def test_an_expired_key_is_answered_401(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Authentication 8."""
+    """Authentication 8; Errors: "401 | Key expired"."""
     headers = {"x-api-key": service.new_key(expires_at=service.now + 60)}
     await service.advance(seconds=59)
     assert await status_with(api, headers) == 201

@@ -122,7 +122,10 @@ async def test_a_page_has_25_entries_or_up_to_100_and_more_is_clamped(
     query: dict[str, str | int],
     size: int,
 ) -> None:
-    """Pagination: "1 to 100, default 25. A value above 100 is clamped to 100"."""
+    """Pagination: "limit: integer, 1 to 100, default 25. A value above 100 is clamped to 100".
+
+    Limits: Page size.
+    """
     ids = await emit(service, 101)
     page = await listed(api, path, **query)
     assert event_ids(page) == ids[:size]
@@ -133,7 +136,7 @@ async def test_a_page_has_25_entries_or_up_to_100_and_more_is_clamped(
 async def test_a_limit_below_one_and_one_that_is_no_integer_are_refused(
     api: httpx2.AsyncClient, path: str, limit: str
 ) -> None:
-    """Pagination: "limit: integer, 1 to 100"; Errors: 422."""
+    """Pagination: "limit: integer, 1 to 100, default 25"; Errors: 422."""
     response = await api.get(path, params={"limit": limit})
     error = checked_error(response, 422, "validation.failed")
     assert [issue["field"] for issue in error["details"]["issues"]] == ["limit"]

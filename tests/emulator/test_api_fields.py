@@ -246,7 +246,7 @@ async def test_posts_to_x_take_credits_where_there_are_so_many() -> None:
 
 
 async def test_media_fit_into_the_storage_that_is_described() -> None:
-    """Limits: size is "checked against the plan's storage quota"."""
+    """Limits: "size | checked against the plan's storage quota"."""
     upload = {"filename": "a.jpg", "mime": "image/jpeg", "size": 60}
     async with bakery(media=[], posts=[], limits=DescribedLimits(storage_bytes=100)) as here:
         await accepted(here, "/v1/media/uploads", upload)

@@ -10,6 +10,7 @@ from support.workspaces import bakery
 from hookonce.emulator.operations import OPERATIONS, Operation
 from hookonce.resources import ErrorResponse
 
+ERROR_STATUSES = {401, 402, 403, 404, 409, 422, 429, 502}
 IDS = {
     "{postId}": "post_draft",
     "{mediaId}": "med_bread",
@@ -54,7 +55,11 @@ QUERIES = st.dictionaries(
 def test_every_request_is_answered_as_the_interface_says(
     operation: Operation, body: object, query: dict[str, str]
 ) -> None:
-    """Errors: "Every failure is JSON under an `error` key", and never one of the kind internal."""
+    """Errors: "Every failure is JSON under an `error` key", and never one of the kind internal.
+
+    Endpoints: "All success bodies are JSON"; "Every operation may answer the error statuses listed
+    under Errors", and no others.
+    """
 
     async def send() -> None:
         async with bakery() as here:
@@ -65,9 +70,11 @@ def test_every_request_is_answered_as_the_interface_says(
                 operation.method, path, params=query, content=json.dumps(body)
             )
             if response.status_code >= 400:
+                assert response.status_code in ERROR_STATUSES
                 error = ErrorResponse.model_validate_json(response.content).error
                 assert error.kind != "internal"
             else:
+                assert response.headers["content-type"] == "application/json"
                 assert "data" in response.json()
             await here.service.advance(hours=1)
 

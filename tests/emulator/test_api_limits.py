@@ -32,7 +32,10 @@ async def use_up(api: httpx2.AsyncClient, count: int) -> None:
     ("plan", "limit"), [("starter", 1_000), ("pro", 10_000), ("agency", 50_000)]
 )
 async def test_requests_per_day_follow_the_plan(plan: str, limit: int) -> None:
-    """Limits: "Requests per day"; rule 1: the three headers."""
+    """Limits: "Requests per day, starter"; "Requests per day, premium".
+
+    "Requests per day, agency"; rule 1: the three headers.
+    """
     service = EmulatedService(plan=plan, clock=VirtualClock(NOON))
     async with calling(service) as api:
         response = await api.post("/v1/webhooks", json=wanted())

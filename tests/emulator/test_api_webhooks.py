@@ -266,7 +266,7 @@ async def test_a_change_that_does_not_validate_changes_nothing(
 async def test_a_test_event_is_delivered_at_once(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Endpoints, Webhooks: "delivers a webhook.test event at once"; it needs no subscription."""
+    """POST /v1/webhooks/{webhookId}/test: "delivers a webhook.test event at once"."""
     created = await create(api, url=NOBODY)
     response = await api.post(f"/v1/webhooks/{created['id']}/test")
     assert response.status_code == 200

@@ -122,6 +122,11 @@ async def test_an_operation_without_a_shown_shape_is_not_there(here: Bakery, nam
 async def test_nor_is_one_that_the_change_history_names(
     here: Bakery, method: str, path: str
 ) -> None:
+    """Endpoints: "Other channel operations named in the change history", and so on.
+
+    "Other post operations named in the change history"; "Other media operations named in the change
+    history"; "Other comment operations named in the change history": their paths are not shown.
+    """
     checked_error(await here.api.request(method, path), 404, "api.not_found")
 
 

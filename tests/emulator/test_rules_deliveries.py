@@ -109,7 +109,7 @@ async def test_the_log_says_when_the_next_attempt_comes_and_then_it_comes() -> N
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 @pytest.mark.parametrize("failures", [0, 3, 8])
 async def test_any_2xx_ends_the_delivery(status: int, failures: int) -> None:
-    """States, delivery: answer 2xx within 10 s, next state delivered."""
+    """States: delivery | attempt | answer 2xx within 10 s | delivered."""
     clock = VirtualClock()
     app = Recorder(answering(*[500] * failures, status), clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -134,7 +134,7 @@ async def test_any_2xx_ends_the_delivery(status: int, failures: int) -> None:
     ],
 )
 async def test_any_other_status_is_a_failed_attempt(status: int) -> None:
-    """States, delivery: non-2xx or redirect, next state retry scheduled."""
+    """States: delivery | attempt | non-2xx | retry scheduled; delivery | attempt | redirect."""
     clock = VirtualClock()
     app = Recorder(answering(status, 204), clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -215,7 +215,7 @@ async def test_an_answer_within_ten_seconds_is_in_time_and_a_later_one_is_not() 
 
 
 async def test_a_receiver_that_does_not_answer_is_given_up_and_asked_again() -> None:
-    """States, delivery: timeout, next state retry scheduled."""
+    """States: delivery | attempt | timeout | retry scheduled."""
     is_free = asyncio.Event()
 
     class Stuck(Recorder):

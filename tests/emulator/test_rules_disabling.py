@@ -22,7 +22,7 @@ def state(service: EmulatedService, endpoint: str | None = None) -> tuple[object
 
 @pytest.mark.parametrize("attempt", range(1, 10))
 async def test_an_answer_of_410_disables_at_once_on_any_attempt(attempt: int) -> None:
-    """Events, Delivery behaviour; States: receiver answers 410, on any attempt; they are told."""
+    """States: active webhook endpoint | receiver answers 410 | on any attempt; they are told."""
     clock = VirtualClock()
     app = Recorder(answering(*[500] * (attempt - 1), 410), clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -221,7 +221,7 @@ async def test_an_endpoint_that_is_enabled_again_starts_from_nothing() -> None:
 
 
 async def test_an_endpoint_that_is_gone_can_be_enabled_and_receives_again() -> None:
-    """States: PATCH with enabled true, or switch on in the app, always."""
+    """States: disabled webhook endpoint | switch on in the app | always | active."""
     app = Recorder(answering(410, 204))
     async with EmulatedService(app) as service:
         await service.emit("comment.received")

@@ -47,7 +47,7 @@ def check_one_signature_per_secret(one: Received, secrets: Sequence[str]) -> Non
 
 
 async def test_for_24_hours_every_event_carries_two_signatures_one_per_secret() -> None:
-    """Events, Secret rotation; Limits, Dual-signature window: 24 hours, and not a second more."""
+    """Events, Secret rotation; Limits, Dual-signature window after rotation: 24 hours."""
     clock = VirtualClock()
     app = Recorder(clock=clock)
     async with EmulatedService(app, clock=clock) as service:

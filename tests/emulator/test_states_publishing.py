@@ -137,7 +137,7 @@ async def test_a_slow_platform_keeps_a_reply_waiting_where_time_flows() -> None:
 
 
 async def test_a_failed_target_is_retried_and_no_other(here: Bakery) -> None:
-    """States: "failed target | retry | re-attempted"; Errors: 409 post.target_not_retryable."""
+    """States: "failed target | retry | re-attempted"; post.target_not_retryable | 409."""
     here.service.platform_fails("ch_tube", times=1)
     post = await here.create("now", *BOTH)
     await here.service.advance(minutes=1)
@@ -201,7 +201,7 @@ async def test_a_scheduled_post_that_is_deleted_or_made_a_draft_never_goes_out(
 
 
 async def test_a_post_is_rescheduled_unless_it_waits_for_approval(here: Bakery) -> None:
-    """States: "pending_approval | publish or reschedule | 409 post.pending_approval"."""
+    """States: "pending_approval | reschedule | before approval | unchanged"."""
     post = await here.create("schedule", scheduledAt=iso(60))
     here.service.app.reschedule(post, here.service.now + 7200)
     await here.service.advance(hours=1)
@@ -289,7 +289,7 @@ async def test_a_contributors_draft_is_a_draft(here: Bakery) -> None:
 async def test_a_channel_that_breaks_holds_what_is_scheduled_until_it_is_reconnected(
     here: Bakery,
 ) -> None:
-    """States: a channel that is not active "holds anything scheduled to it"; channel.unhealthy."""
+    """States: "holds anything scheduled to it until it is reconnected"; channel.unhealthy."""
     post = await here.create("schedule", *BOTH, scheduledAt=iso(3600))
     draft = await here.create("draft")
     await here.service.app.break_channel(ONE, reason="The password was changed.")

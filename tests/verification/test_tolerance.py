@@ -46,6 +46,7 @@ CLOCKS = [
 @pytest.mark.parametrize("at_age", CLOCKS)
 @pytest.mark.parametrize("age", [-300, 0, 300])
 def test_a_timestamp_exactly_300_seconds_away_is_accepted(at_age: MakeVerdict, age: int) -> None:
+    """Limits: "Signature timestamp tolerance": 5 minutes."""
     assert at_age(age).skew == age
 
 
@@ -57,6 +58,7 @@ def test_a_timestamp_exactly_300_seconds_away_is_accepted(at_age: MakeVerdict, a
 def test_a_timestamp_301_seconds_away_is_refused_and_the_skew_told(
     at_age: MakeVerdict, age: int, reason: Refusal
 ) -> None:
+    """Limits: "Signature timestamp tolerance"; Events, Signature, rule 5."""
     with pytest.raises(VerificationError) as caught:
         at_age(age)
     assert (caught.value.reason, caught.value.skew) == (reason, age)
