@@ -12,6 +12,7 @@ import hookonce
 
 SNIPPET = """
 import sqlite3
+from datetime import timedelta
 
 import aiosqlite
 from psycopg import AsyncConnection
@@ -20,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from hookonce import Context, Receiver
-from hookonce.effects import Ledger, SyncLedger
+from hookonce.effects import Ledger, MarkingLedger, SyncLedger, SyncMarkingLedger
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.psycopg import PsycopgLedger
 from hookonce.effects.sqlalchemy import SQLAlchemyLedger, SyncSQLAlchemyLedger
@@ -35,8 +36,8 @@ receiver = Receiver(secrets="whsec_")
 sessions = SQLAlchemyLedger(async_sessionmaker(class_=OwnSession))
 plain = SyncSQLAlchemyLedger(sessionmaker(class_=Session))
 file = SQLiteLedger("app.db")
-a: Ledger[OwnSession] = sessions
-b: SyncLedger[Session] = plain
+a: MarkingLedger[OwnSession] = sessions
+b: SyncMarkingLedger[Session] = plain
 c: SyncLedger[sqlite3.Connection] = file
 d: Ledger[aiosqlite.Connection] = AioSQLiteLedger("app.db")
 
@@ -74,6 +75,10 @@ def no_transaction(event: CommentReceived) -> None: ...
 
 
 receiver.on(CommentReceived, within="app.db")  # WRONG
+
+SQLiteLedger("app.db", table="effects", retention=timedelta(days=20))
+SQLiteLedger("app.db", retention=20)  # WRONG
+SQLiteLedger("app.db", name="effects")  # WRONG
 """
 WRONG = [number for number, line in enumerate(SNIPPET.splitlines()) if "# WRONG" in line]
 
@@ -85,7 +90,7 @@ def snippet(tmp_path: Path) -> Path:
 
 
 @pytest.mark.full("8 s of processor time")
-def test_mypy_finds_the_four_mistakes_and_no_other(
+def test_mypy_finds_the_six_mistakes_and_no_other(
     snippet: Path, request: pytest.FixtureRequest
 ) -> None:
     kept = getattr(request.config, "cache", None)  # None where pytest was told to keep none
@@ -103,7 +108,7 @@ def test_mypy_finds_the_four_mistakes_and_no_other(
 
 
 @pytest.mark.full("pyright: 5 s")
-def test_pyright_finds_the_four_mistakes_and_no_other(snippet: Path) -> None:
+def test_pyright_finds_the_six_mistakes_and_no_other(snippet: Path) -> None:
     pytest.importorskip("basedpyright", reason="basedpyright is not installed")
     source = str(Path(hookonce.__file__ or "").parents[1])
     settings = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "extraPaths": [source]}
