@@ -156,6 +156,14 @@ async def store(make_store: Callable[..., Store]) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
+def keeping_store(store: Store) -> Store:
+    """Return the same, unless it keeps no bodies; that it says so has a test of its own."""
+    if not store.keeps_bodies:
+        pytest.skip("this store keeps no bodies")
+    return store
+
+
+@pytest.fixture
 def connections() -> Iterator[list[apsw.Connection]]:
     """Return the SQLite connections that are opened from now on."""
     opened: list[apsw.Connection] = []

@@ -28,13 +28,6 @@ async def look(store: Store) -> type[object]:
     return type(await store.claim(KEY, new_token(), LEASE))
 
 
-@pytest.fixture
-def keeping_store(store: Store) -> Store:
-    if not store.keeps_bodies:
-        pytest.skip("this store keeps no bodies; that it says so has a test of its own")
-    return store
-
-
 async def test_it_is_no_dead_letter_while_the_claim_lives_and_gone_when_it_succeeds(
     keeping_store: Store,
 ) -> None:

@@ -63,13 +63,6 @@ async def taken(store: InboxStore) -> Claimed:
 
 
 @pytest.fixture
-def keeping_store(store: Store) -> Store:
-    if not store.keeps_bodies:
-        pytest.skip("this store keeps no bodies")
-    return store
-
-
-@pytest.fixture
 async def inbox(store: Store) -> InboxStore:
     """Return a store in whose inbox the event is."""
     if not isinstance(store, InboxStore):

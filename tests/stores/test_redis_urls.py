@@ -74,7 +74,7 @@ class TestServers:
     def test_a_cluster_has_more_shards_than_a_server(self, url: str, shards: int) -> None:
         store = open_store(url, clock=system_clock)
         assert isinstance(store, RedisStore)
-        assert len(store._bases) == shards
+        assert len(store._settings.bases) == shards
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,6 @@ async def listed(store: Store) -> list[str]:
     return [letter.delivery.event_id for letter in await store.dead_letters()]
 
 
-@pytest.fixture
-def keeping_store(store: Store) -> Store:
-    if not store.keeps_bodies:
-        pytest.skip("this store keeps no bodies, so there is nothing to keep or replay")
-    return store
-
-
 class TestKeeping:
     """A delivery kept beside its claim is a dead letter only if the claim ends unsettled."""
 

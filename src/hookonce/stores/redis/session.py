@@ -7,13 +7,20 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from redis.exceptions import RedisError
+
+from ...errors import StoreError
+from .checks import inspect
 from .codec import encode, step
-from .connection import connected, exchange
-from .shard import Shard
-from .url import Place
+from .connection import connected, exchange, without_frames
+from .faults import explained, is_passing
+from .settings import Settings
+from .shard import CALL_SECONDS, Shard
 from .wake import Listener
 
 __all__ = ["Session", "listed"]
+
+_PAUSE_SECONDS = 0.1
 
 # A connection cannot be used in two processes.
 _forks = 0
@@ -31,28 +38,30 @@ class Session:
     """Connections, and the tasks that use them.
 
     Args:
-        place: where the servers are.
-        bases: what the keys of each shard begin with.
-        channel: where workers hear that there is something to do.
+        settings: of the store.
         flushed: told of each batch: how many steps, and how many seconds.
         options: what the shards are made with besides.
 
     """
 
     def __init__(
-        self,
-        place: Place,
-        bases: Sequence[bytes],
-        channel: bytes,
-        flushed: Callable[[int, float], None],
-        **options: Any,
+        self, settings: Settings, flushed: Callable[[int, float], None], **options: Any
     ) -> None:
         self._loop, self._forks = asyncio.get_running_loop(), _forks
-        self.servers = place.connect()
+        self._safety = settings.safety
+        self.servers = settings.place.connect()
         self.shards = [
-            Shard(base, self.servers, flushed, channel=channel, **options) for base in bases
+            Shard(
+                base,
+                self.servers,
+                flushed,
+                channel=settings.channel,
+                safety=settings.safety,
+                **options,
+            )
+            for base in settings.bases
         ]
-        self.listener = Listener(self.servers, channel, self.is_due)
+        self.listener = Listener(self.servers, settings.channel, self.is_due)
 
     @property
     def is_ours(self) -> bool:
@@ -67,13 +76,40 @@ class Session:
             isinstance(reply, BaseException) or (reply and float(reply) <= 0) for reply in replies
         )
 
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what is dangerous about the servers' configuration, each as a sentence.
+
+        Raises:
+            StoreError: the servers cannot be reached, or cannot do what is needed.
+
+        """
+        deadline = self._loop.time() + CALL_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await inspect(await self.servers.pools(), self._safety)
+            except (RedisError, OSError, TimeoutError) as error:
+                # A process may start while a server does, or while another takes its place.
+                if not is_passing(error) or self._loop.time() + _PAUSE_SECONDS >= deadline:
+                    raise StoreError(
+                        f"the Redis store cannot be opened: {explained(error)}"
+                    ) from without_frames(error)
+            self.servers.suspect()
+            await asyncio.sleep(_PAUSE_SECONDS)
+
     async def server_times(self) -> list[float]:
-        """Return the Unix time by the clock of each server."""
+        """Return the Unix time by the clock of each server; raises StoreError."""
         times = []
-        for pool in await self.servers.pools():
-            async with connected(pool) as connection:
-                [(seconds, microseconds)] = await exchange(connection, [(b"TIME",)])
-                times.append(int(seconds) + int(microseconds) / 1_000_000)
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                for pool in await self.servers.pools():
+                    async with connected(pool) as connection:
+                        [(seconds, microseconds)] = await exchange(connection, [(b"TIME",)])
+                        times.append(int(seconds) + int(microseconds) / 1_000_000)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreError(
+                f"the Redis server's clock cannot be read: {explained(error)}"
+            ) from without_frames(error)
         return times
 
     async def aclose(self) -> None:

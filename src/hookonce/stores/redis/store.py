@@ -7,17 +7,13 @@ How safe a write is, is the server's configuration and ``durability`` and ``repl
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from hashlib import blake2b
 from math import ceil
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
-
-from redis.exceptions import RedisError
 
 from ...errors import StoreError
 from ...verification.clock import Clock, system_clock
@@ -47,7 +43,6 @@ from ..values import (
     Token,
     delivery_key,
 )
-from .checks import inspect
 from .codec import (
     Cursor,
     Step,
@@ -73,13 +68,11 @@ from .codec import (
     write_names,
     write_wanted,
 )
-from .connection import without_frames
-from .faults import explained, is_passing
-from .safety import Durability, Safety
+from .safety import Durability
 from .session import Session, listed
-from .shard import CALL_SECONDS, Shard
+from .settings import settings_of
+from .shard import Shard
 from .takes import Look, Looks, TakeNumbers
-from .url import place_of, place_of_client
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -88,9 +81,6 @@ __all__ = ["RedisStore"]
 
 _log = get_logger("hookonce.store")
 
-_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_MOST_SHARDS = 1024
-_PAUSE_SECONDS = 0.1
 # More at once would keep the server from everybody else; a worker that can do more asks again.
 _MOST_TAKEN = 256
 _MOST_LOOKED_UP = 500
@@ -140,39 +130,13 @@ class RedisStore:
         clock: Clock = system_clock,
     ) -> None:
         try:
-            server: Hashable
-            if isinstance(client_or_url, str):
-                self._place = place_of(client_or_url)
-                server = blake2b(client_or_url.encode()).digest()  # it may hold a password
-            else:
-                self._place = place_of_client(client_or_url)
-                server = client_or_url
+            self._settings = settings_of(client_or_url, prefix, shards, durability, replicas)
         finally:
             del client_or_url  # error trackers send the locals of every frame away
-        options = self._place.options
-        prefix = _either("prefix", prefix, options, "hookonce")
-        shards = _either("shards", shards, options, self._place.shards)
-        durability = _either("durability", durability, options, "memory")
-        replicas = _either("replicas", replicas, options, 0)
-        if not isinstance(prefix, str) or _PREFIX.fullmatch(prefix) is None:
-            raise ValueError(
-                "prefix takes 1 to 64 letters, digits, underscores, full stops, colons and hyphens"
-            )
-        if type(shards) is not int or not 1 <= shards <= _MOST_SHARDS:
-            raise ValueError(f"shards takes a number from 1 to {_MOST_SHARDS}")
-        if durability not in {"memory", "fsync"}:
-            raise ValueError("durability takes 'memory' or 'fsync'")
-        if type(replicas) is not int or replicas < 0:
-            raise ValueError("replicas takes a number from 0 on")
         self._clock = clock
-        self._identity = (server, prefix)
-        self._bases = [f"{{{prefix}:{shard}}}".encode() for shard in range(shards)]
-        self._channel = f"{prefix}:wake".encode()
-        self._safety = Safety(durability, replicas)
         self.retention_seconds = check_retention(retention)
         self.flushes = Flushes()
         self._options = {
-            "safety": self._safety,
             "clock": None if clock is system_clock else clock,
             "retention": self.retention_seconds,
         }
@@ -199,21 +163,7 @@ class RedisStore:
 
     async def warnings(self) -> tuple[str, ...]:
         """Return what is dangerous about the servers' configuration, each as a sentence."""
-        session = self._running()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + CALL_SECONDS
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    return await inspect(await session.servers.pools(), self._safety)
-            except (RedisError, OSError, TimeoutError) as error:
-                # A process may start while a server does, or while another takes its place.
-                if not is_passing(error) or loop.time() + _PAUSE_SECONDS >= deadline:
-                    raise StoreError(
-                        f"the Redis store cannot be opened: {explained(error)}"
-                    ) from without_frames(error)
-            session.servers.suspect()
-            await asyncio.sleep(_PAUSE_SECONDS)
+        return await self._running().warnings()
 
     async def server_times(self) -> list[float]:
         """Return the Unix time by the clock of each server.
@@ -222,13 +172,7 @@ class RedisStore:
             StoreError: a server does not tell.
 
         """
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                return await self._running().server_times()
-        except (RedisError, OSError, TimeoutError) as error:
-            raise StoreError(
-                f"the Redis server's clock cannot be read: {explained(error)}"
-            ) from without_frames(error)
+        return await self._running().server_times()
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
@@ -398,7 +342,7 @@ class RedisStore:
         With several shards each has its part of the limits, rounded up; but one that holds nothing
         of the endpoint takes any body that is no larger than ``max_bytes``.
         """
-        shards = len(self._bases)
+        shards = len(self._settings.bases)
         depth = "" if max_depth is None else str(ceil(max_depth / shards))
         size = ""
         if max_bytes is not None:
@@ -546,7 +490,7 @@ class RedisStore:
     @property
     def place(self) -> Hashable:
         """What is equal for two stores of one URL and prefix; see ``RegisteringStore.place``."""
-        return self._identity
+        return self._settings.identity
 
     async def register(
         self, endpoint: str, application: Application | None
@@ -574,9 +518,7 @@ class RedisStore:
     def _running(self) -> Session:
         if self._session is None or not self._session.is_ours:
             # What belongs to another loop, or to the parent process, cannot even be closed here.
-            self._session = Session(
-                self._place, self._bases, self._channel, self.flushes.tell, **self._options
-            )
+            self._session = Session(self._settings, self.flushes.tell, **self._options)
         return self._session
 
     def _of(self, key: str) -> Shard:
@@ -593,9 +535,3 @@ class RedisStore:
     def _clock_offset(self, shard: Shard) -> float:
         """Return by how much this machine's clock is ahead of that which a shard goes by."""
         return 0.0 if self._options["clock"] is not None else self._clock() - shard.now
-
-
-def _either(name: str, given: Any, options: dict[str, Any], usual: Any) -> Any:
-    if given is not None and name in options:
-        raise ValueError(f"{name} is given twice, in the URL and beside it")
-    return given if given is not None else options.get(name, usual)

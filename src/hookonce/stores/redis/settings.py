@@ -1,0 +1,92 @@
+"""What a Redis store is told to be, by a URL or a client and by what is given beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from .safety import Durability, Safety
+from .url import Place, place_of, place_of_client
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis, RedisCluster
+
+__all__ = ["Settings", "settings_of"]
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_MOST_SHARDS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a Redis store is told to be, checked.
+
+    Attributes:
+        place: where the servers are.
+        identity: what is equal for two stores that remember the same events.
+        bases: what the keys of each shard begin with.
+        channel: where workers hear that there is something to do.
+        safety: when a write counts.
+
+    """
+
+    place: Place
+    identity: Hashable
+    bases: tuple[bytes, ...]
+    channel: bytes
+    safety: Safety
+
+
+def settings_of(
+    client_or_url: str | Redis | RedisCluster,
+    prefix: str | None,
+    shards: int | None,
+    durability: Durability | None,
+    replicas: int | None,
+) -> Settings:
+    """Return settings; what is None is taken from the URL, or is the usual.
+
+    Raises:
+        ValueError: one of them cannot be used, or is given twice.
+
+    """
+    try:
+        server: Hashable
+        if isinstance(client_or_url, str):
+            place = place_of(client_or_url)
+            server = blake2b(client_or_url.encode()).digest()  # it may hold a password
+        else:
+            place = place_of_client(client_or_url)
+            server = client_or_url
+    finally:
+        del client_or_url  # error trackers send the locals of every frame away
+    prefix = _either("prefix", prefix, place.options, "hookonce")
+    shards = _either("shards", shards, place.options, place.shards)
+    durability = _either("durability", durability, place.options, "memory")
+    replicas = _either("replicas", replicas, place.options, 0)
+    if not isinstance(prefix, str) or _PREFIX.fullmatch(prefix) is None:
+        raise ValueError(
+            "prefix takes 1 to 64 letters, digits, underscores, full stops, colons and hyphens"
+        )
+    if type(shards) is not int or not 1 <= shards <= _MOST_SHARDS:
+        raise ValueError(f"shards takes a number from 1 to {_MOST_SHARDS}")
+    if durability not in {"memory", "fsync"}:
+        raise ValueError("durability takes 'memory' or 'fsync'")
+    if type(replicas) is not int or replicas < 0:
+        raise ValueError("replicas takes a number from 0 on")
+    return Settings(
+        place=place,
+        identity=(server, prefix),
+        bases=tuple(f"{{{prefix}:{shard}}}".encode() for shard in range(shards)),
+        channel=f"{prefix}:wake".encode(),
+        safety=Safety(durability, replicas),
+    )
+
+
+def _either(name: str, given: Any, options: dict[str, Any], usual: Any) -> Any:
+    if given is not None and name in options:
+        raise ValueError(f"{name} is given twice, in the URL and beside it")
+    return given if given is not None else options.get(name, usual)
