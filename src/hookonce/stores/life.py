@@ -2,9 +2,9 @@
 
 This file has values and pure functions. It reads no clock, makes no token and keeps nothing: a
 store brings the record of an event and the moment, and writes the record that it gets back. The
-memory store calls every function; SQLite does too, but for the first claim, put and completion of
-many events at once, which are rows of the table written as SQL; the Redis store's Lua is a second
-writing of it. Both name the rows they stand for, as FREE.claim.
+memory store calls every function but for the first claim; SQLite does too, but for the first claim,
+put and completion of many events at once, which are rows of the table written as SQL; the Redis
+store's Lua is a second writing of it. All three name the rows they stand for, as FREE.claim.
 
     FREE         new, or given back: whoever brings it claims it
     CLAIMED      an attempt runs
@@ -369,10 +369,6 @@ def claim(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult, Record]:
     """Claim an event for so many seconds."""
-    if record is NEW:  # FREE.claim, as for nearly every delivery
-        until, expires = moment.now + lease, moment.expires
-        record = Record(token, until, lease, 1, _NONE, _NONE, (), expires)
-        return Claimed(key, token, 1, _NONE, lease), record
     return _claim(record, moment, Step.CLAIM, key, token, lease)
 
 

@@ -95,12 +95,14 @@ class MemoryStore:
         if now < self._done.get(key, 0.0):
             return Done()
         known = self._known(key)
-        moment = Moment(now, now, now + self.retention_seconds)
-        result, record = life.claim(known, moment, key, token, lease)
+        expires = now + self.retention_seconds
+        if known is NEW:  # FREE.claim, as for nearly every delivery
+            self._make_room(now)
+            self._records[key] = Record(token, now + lease, lease, 1, _NONE, _NONE, (), expires)
+            return Claimed(key, token, 1, _NONE, lease)
+        result, record = life.claim(known, Moment(now, now, expires), key, token, lease)
         if record is not known:
-            if known is NEW:
-                self._make_room(now)
-            elif record.expires != known.expires:  # granted anew, it is the last to expire
+            if record.expires != known.expires:  # granted anew, it is the last to expire
                 del self._records[key]
             self._records[key] = record
         return result

@@ -385,8 +385,9 @@ def _places(names: tuple[object, ...], service: str | None) -> _Places:
 
 
 def _hints(places: _Places, pairs: Sequence[tuple[object, object]]) -> DeliveryHints:
-    event_type: Any = None if places.event_type is None else pairs[places.event_type][1]
-    attempt: Any = None if places.attempt is None else pairs[places.attempt][1]
+    _, type_at, attempt_at = places
+    event_type: Any = None if type_at is None else pairs[type_at][1]
+    attempt: Any = None if attempt_at is None else pairs[attempt_at][1]
     is_usual = event_type.__class__ is attempt.__class__ is bytes
     if is_usual and len(event_type) + len(attempt) <= _MOST_USUAL:
         return _usual_hints(event_type, attempt)

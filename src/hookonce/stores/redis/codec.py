@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
 from math import isfinite
@@ -128,12 +128,17 @@ def claim_step(key: DeliveryKey, token: Token, lease: float) -> Step:
     """Return the step of a claim, as ``step`` does; every delivery has one."""
     if not (key.isascii() and token.isascii()):
         return step("claim", key, token, lease)
-    seconds = repr(lease)
     request = (
         f"$5\r\nclaim\r\n$1\r\n3\r\n${len(key)}\r\n{key}\r\n"
-        f"${len(token)}\r\n{token}\r\n${len(seconds)}\r\n{seconds}\r\n"
+        f"${len(token)}\r\n{token}\r\n{_seconds(lease)}"
     )
     return Step(request.encode(), 5)
+
+
+# A receiver has one lease, and a number takes long to be written.
+@lru_cache(maxsize=8)
+def _seconds(lease: float) -> str:
+    return bulk(repr(lease).encode()).decode()
 
 
 def completion_step(key: DeliveryKey) -> Step:

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -42,7 +43,8 @@ _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.25
 
 
-class _Job(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Job:
     step: Step
     future: asyncio.Future[Any]
     deadline: float
