@@ -1,4 +1,4 @@
-"""``hookonce ledger``: the table of a ledger in the user's own database."""
+"""``hookonce ledger``: the tables of a ledger in the user's own database."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ def ledger() -> None:
     help="The dialect of SQL; mysql is MariaDB's too.",
 )
 @click.option(
-    "--table", default=TABLE, show_default=True, help="Its name, as the ledger is given it."
+    "--table",
+    default=TABLE,
+    show_default=True,
+    help="The name of the first, as the ledger is given it.",
 )
 def sql(dialect: str, table: str) -> None:
-    """Print the statements that make a ledger's table, for a migration."""
+    """Print the statements that make a ledger's tables, for a migration."""
     try:
         click.echo(create_sql(dialect, table), nl=False)
     except ValueError as error:
