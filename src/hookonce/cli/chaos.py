@@ -15,6 +15,7 @@ from hookonce.errors import StoreError
 from hookonce.rehearsal import Breach, Mode, Report, rehearse
 from hookonce.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
 
+from .completing import complete_targets
 from .ending import terminated_as_interrupted
 from .loading import factory_option, load_receivers, stand_in_secrets
 from .output import Output, json_option
@@ -37,7 +38,7 @@ _COUNTED = {
 
 
 @click.command()
-@click.argument("receiver", metavar="MODULE:RECEIVER")
+@click.argument("receiver", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
 @click.option(
     "--events",
     default=DEFAULT_EVENTS,

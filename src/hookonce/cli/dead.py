@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from hookonce import Receiver
 from hookonce.delivery.outcome import Reason
@@ -17,6 +18,7 @@ from hookonce.errors import PayloadError, StoreError
 from hookonce.stores.contract import InboxStore, Letters
 from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, delivery_key
 
+from .completing import complete_targets
 from .ending import end_with_its_threads, terminated_as_interrupted
 from .loading import factory_option, load_receivers
 from .output import Output, json_option
@@ -28,10 +30,12 @@ from .stores import (
     STORE_HELP,
     ByEvent,
     Page,
+    Pages,
     check_selection,
     conclude,
     endpoint_option,
     for_each,
+    ids_here,
     keys_of,
     one_of,
     only,
@@ -58,6 +62,17 @@ _NOTHING = "no dead letters"
 
 # A replay of more has a bar on a terminal, and no line for each success.
 _MANY = 20
+
+
+def _pages(store: InboxStore) -> Pages[DeadLetter]:
+    return lambda after, limit: store.dead_letters(after=after, limit=limit)
+
+
+def _complete_ids(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
+    given = context.params
+    ids = given.get("event_ids") or ()
+    factory = bool(given.get("factory"))
+    return ids_here(given["receiver"], _pages, typed, ids, factory=factory)
 
 
 @click.group(epilog=STORE_HELP)
@@ -114,7 +129,7 @@ def list_letters(
 
 
 @dead.command()
-@show_options
+@show_options(_pages)
 def show(
     store_url: str, event_ids: tuple[str, ...], endpoint: str | None, *, raw: bool, as_json: bool
 ) -> None:
@@ -135,7 +150,7 @@ def show(
 
 
 @dead.command()
-@store_argument("[ID]...")
+@store_argument("[ID]...", listed=_pages)
 @click.option("--all", "every", is_flag=True, help="Discard every dead letter of the endpoint.")
 @click.option("--type", "event_type", help="Discard those of this event type.")
 @click.option(
@@ -199,8 +214,8 @@ def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> No
 
 
 @dead.command()
-@click.argument("receiver", metavar="MODULE:RECEIVER")
-@click.argument("event_ids", metavar="[ID]...", nargs=-1)
+@click.argument("receiver", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
+@click.argument("event_ids", metavar="[ID]...", nargs=-1, shell_complete=_complete_ids)
 @click.option("--all", "every", is_flag=True, help="Replay every dead letter of the receivers.")
 @click.option("--type", "event_type", help="Replay those of this event type.")
 @endpoint_option

@@ -30,6 +30,7 @@ from hookonce.doctor.findings import fault
 from hookonce.emulator.over_http import OverHttp
 from hookonce.errors import SecretError
 
+from .completing import complete_targets
 from .ending import end_with_its_threads
 from .loading import factory_option, import_named, made_by, receivers_of
 from .output import Output, json_option
@@ -44,7 +45,7 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:RECEIVER")
+@click.argument("target", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
 @click.option(
     "--url", help="Where it is served: also deliver tests there, three requests at the most."
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hookonce.stores.contract import Listing
+from hookonce.stores.contract import InboxStore, Listing
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats
 from hookonce.verification.clock import system_clock
 
@@ -19,6 +19,7 @@ from .stores import (
     PAGE,
     STORE_HELP,
     ByEvent,
+    Pages,
     check_selection,
     conclude,
     endpoint_option,
@@ -43,6 +44,10 @@ _COLUMNS = {
     "attempts": "attempts",
     "error": "last error",
 }
+
+
+def _pages(store: InboxStore) -> Pages[Entry]:
+    return lambda after, limit: store.entries(after=after, limit=limit)
 
 
 @click.group(epilog=STORE_HELP)
@@ -129,7 +134,7 @@ def list_entries(
 
 
 @inbox.command()
-@show_options
+@show_options(_pages)
 def show(
     store_url: str, event_ids: tuple[str, ...], endpoint: str | None, *, raw: bool, as_json: bool
 ) -> None:
@@ -150,7 +155,7 @@ def show(
 
 
 @inbox.command()
-@store_argument("[ID]...")
+@store_argument("[ID]...", listed=_pages)
 @click.option("--all", "every", is_flag=True, help="Retry everything that waits.")
 @click.option("--type", "event_type", help="Retry what waits and is of this event type.")
 @endpoint_option

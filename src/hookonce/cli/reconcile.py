@@ -16,6 +16,7 @@ from hookonce.errors import StoreError
 from hookonce.receiver import Gap, Reconciliation, Verdict
 from hookonce.resources import WebhookEndpoint
 
+from .completing import complete_targets
 from .loading import load_receiver
 from .output import Output
 from .records import time_text
@@ -54,7 +55,7 @@ def _since(_: click.Context, __: click.Parameter, value: str | None) -> datetime
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:RECEIVER")
+@click.argument("target", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
 @click.option(
     "--webhook", "webhook_id", required=True, help="The service's id of the receiver's endpoint."
 )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import click
 
+from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import DeadLetter, Entry
 from hookonce.verification.clock import system_clock, utc_text
 
 from .output import Output, json_option, one_line, together
-from .stores import PAGE, endpoint_option, store_argument
+from .stores import PAGE, Pages, endpoint_option, store_argument
 
 __all__ = [
     "EventList",
@@ -85,7 +86,7 @@ class EventList(Generic[E]):
 
     """
 
-    page: Callable[[str | None, int], Awaitable[Sequence[E]]]
+    page: Pages[E]
     total: Callable[[], Awaitable[int]] | None
     record: Callable[[E], Mapping[str, Any]]
     columns: Mapping[str, str]
@@ -117,12 +118,14 @@ class EventList(Generic[E]):
             click.echo(f"{least}{more} more; --all lists them", err=True)
 
 
-show_options = together(
-    store_argument("ID"),
-    endpoint_option,
-    click.option("--raw", is_flag=True, help="Write the body alone, byte for byte."),
-    json_option,
-)
+def show_options(listed: Callable[[InboxStore], Pages[E]]) -> Callable[[Any], Any]:
+    """Return what a command takes that shows one event, the id of which a shell completes."""
+    return together(
+        store_argument("ID", listed=listed),
+        endpoint_option,
+        click.option("--raw", is_flag=True, help="Write the body alone, byte for byte."),
+        json_option,
+    )
 
 
 def print_event(

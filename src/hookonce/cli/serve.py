@@ -24,6 +24,7 @@ from hookonce.http.health import HEALTH_PATHS
 from hookonce.stores.memory import MemoryStore
 
 from .collecting import collect_rarely
+from .completing import complete_targets
 from .connections import OVERLOADED, Connections, allow_files
 from .ending import end_seconds_of, end_with_its_threads
 from .listeners import DEFAULT_PORT, bound, url_of
@@ -74,7 +75,7 @@ def service_app(
 
 
 @click.command()
-@click.argument("receiver", metavar="MODULE:RECEIVER")
+@click.argument("receiver", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
