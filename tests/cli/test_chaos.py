@@ -4,8 +4,10 @@ import json
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.redis_servers import RedisServer
 
 from .running import SECRET, eventually, invoke, run, running
 
@@ -77,9 +79,31 @@ def test_with_json_each_finding_is_a_record_and_the_last_is_the_report(tmp_path:
     assert report["passed"] is False
     assert len(findings) == report["lost"] > 0
     assert all(finding["breach"] == "lost" and finding["story"] for finding in findings)
-    again = run(*arguments, here=tmp_path)
-    *same, _ = [json.loads(line) for line in again.output.splitlines()]
-    assert [finding["id"] for finding in same] == [finding["id"] for finding in findings]
+
+
+def findings_and_report(*arguments: str, here: Path) -> tuple[list[object], dict[str, Any]]:
+    """Return which events chaos has found something about, and its report."""
+    words = ["chaos", "app:swallowing", "--events", "60", "--seed", "5", "--json", *arguments]
+    *findings, report = [json.loads(line) for line in run(*words, here=here).output.splitlines()]
+    return [(one["breach"], one["type"], one["id"], one["handler"]) for one in findings], report
+
+
+def test_in_memory_a_seed_brings_the_same_to_the_last_request(tmp_path: Path) -> None:
+    first, again = (findings_and_report("--store", "memory://", here=tmp_path) for _ in range(2))
+    assert first == again
+    assert first[0]
+
+
+def test_with_a_file_or_a_server_a_seed_brings_the_same_events_and_faults(
+    tmp_path: Path, lasting_valkey: RedisServer
+) -> None:
+    """How many requests there are depends on when the store answers, and on nothing else."""
+    in_memory, expected = findings_and_report("--store", "memory://", here=tmp_path)
+    for store in ([], ["--store", lasting_valkey.url]):
+        found, report = findings_and_report(*store, here=tmp_path)
+        assert sorted(map(str, found)) == sorted(map(str, in_memory))
+        same = ("events", "ignored", "lost", "passed")
+        assert [report[name] for name in same] == [expected[name] for name in same]
 
 
 FAILING = """

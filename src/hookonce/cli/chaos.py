@@ -92,6 +92,10 @@ def chaos(
     The handlers really run: let what they call be made for tests. What they print is not shown.
     The receiver's own store and secrets are not used.
 
+    The same --seed brings the same events and the same faults. What a file or a server answers
+    takes real time, in which requests may meet otherwise: their number, and that of runs, may
+    differ by a few. Only on memory:// a run of async handlers is the same to the last request.
+
     Exits 0 only if no event was lost or given up, none was handled twice, no forgery was accepted,
     and every answer came in time. An event that a handler rejects is a dead letter, and no fault.
 
@@ -153,7 +157,7 @@ def _show_stopped(done: _Done, seed: int, output: Output) -> None:
     output.record(
         {"stopped": True, "seed": seed, "events": done.count, "of_events": done.events},
         f"stopped after {done.count} of {done.events} events, before they could be judged; the same"
-        f" again: --seed {seed}",
+        f" faults again: --seed {seed}",
         "yellow",
     )
 
@@ -203,6 +207,6 @@ def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> No
         f" handlers, {report.injected} with a fault on purpose; {report.restarts} restarts in"
         f" {report.hours:.1f} virtual hours\n"
         + ", ".join(f"{count} {_COUNTED[breach]}" for breach, count in breaches.items())
-        + f"; the same again: --seed {report.seed}",
+        + f"; the same faults again: --seed {report.seed}",
         "bold green" if report.passed else "bold red",
     )

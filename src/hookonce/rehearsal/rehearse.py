@@ -83,7 +83,8 @@ def rehearse(
         receiver: whose handlers.
         events: how many events.
         chaos: how probable it is that something goes wrong with an attempt, and with a run.
-        seed: what everything is drawn by; a new one by default. The same brings the same faults.
+        seed: what everything is drawn by; a new one by default. The same brings the same events and
+            faults; on a file or a server the number of requests may differ by a few.
         store: the URL of a store; by default a new SQLite file, which is removed.
         mode: run handlers inside the request, or from an inbox; as the receiver does by default.
         progress: told how many events have been emitted, and how many there are.

@@ -63,7 +63,8 @@ class Report:
     """What a rehearsal came to.
 
     Attributes:
-        seed: the same seed brings the same faults again.
+        seed: the same seed brings the same events and faults again, but not always the same number
+            of requests: that depends on when a file or a server answers, too.
         events: how many were emitted.
         requests: how many requests were made, forged ones and copies among them.
         disturbed: how many of them chaos has done something to.
