@@ -24,8 +24,9 @@ from ..verification.clock import Clock
 from ..verification.headers import DeliveryHints
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery
+from .observers import Observers
 from .outcome import Outcome
-from .records import DeliveryAnswered, Observers
+from .records import DeliveryAnswered
 from .steps import State, Step, StepObserver, StepRecord, What, step_of
 from .time_limit import within
 

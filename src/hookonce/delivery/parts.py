@@ -10,7 +10,7 @@ from ..stores.values import DeliveryKey
 from ..verification.clock import Clock
 from .calls import Threads
 from .limits import Limits
-from .records import Observers
+from .observers import Observers
 from .router import Router
 
 __all__ = ["Parts", "RunStore"]

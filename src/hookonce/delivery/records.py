@@ -1,20 +1,13 @@
-"""What can be watched: one Protocol of hooks, and the frozen records they receive.
-
-Logging, metrics, traces and the inspector are observers like any other. They look on: whatever one
-does or raises, a delivery goes its way.
-"""
+"""What can be watched: one Protocol of hooks, and the frozen records they receive."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias, get_type_hints
+from typing import NamedTuple, Protocol
 
 from ..errors import VerificationError
 from ..stores.values import ClaimResult, DeadReason, Delivery, PutResult
 from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders
-from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery
 from .outcome import Outcome
 
@@ -35,10 +28,8 @@ __all__ = [
     "HandlerStarted",
     "LoopBlocked",
     "Observer",
-    "Observers",
+    "is_step",
 ]
-
-_log = get_logger("hookonce.observation")
 
 
 class DeliveryReceived(NamedTuple):
@@ -319,6 +310,11 @@ class LoopBlocked:
     seconds: float
 
 
+def is_step(record: type) -> bool:
+    """Return whether a kind of record is told of those events alone that are looked at closely."""
+    return issubclass(record, _Step)
+
+
 class Observer(Protocol):
     """Watches a receiver: subclass it, and write the methods you want.
 
@@ -385,87 +381,3 @@ class Observer(Protocol):
     def loop_blocked(self, record: LoopBlocked) -> None:
         """See that an async handler has blocked the event loop."""
         return
-
-
-_Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
-"""A method, and of which events it is told; None for all."""
-
-_HOOKS: dict[type, str] = {
-    get_type_hints(hook)["record"]: name
-    for name, hook in vars(Observer).items()
-    if not name.startswith("_")
-}
-
-
-class Observers:
-    """Tells all observers of a receiver; those that only inherit a method are not called.
-
-    Args:
-        observers: whom to tell.
-
-    Raises:
-        TypeError: one is no observer; the message says what to do.
-
-    """
-
-    def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._listeners: dict[type, list[_Listener]] = {}
-        self.look_closely = False
-        for observer in observers:
-            self.add(observer)
-
-    def add(self, observer: Observer, *, of: Container[str] | None = None) -> None:
-        """Tell this one too from now on; see `Receiver.observe`."""
-        wanted = {record: _method(observer, name) for record, name in _HOOKS.items()}
-        for record, method in wanted.items():
-            if getattr(method, "__func__", None) is not getattr(Observer, _HOOKS[record]):
-                events = of if issubclass(record, _Step) else None
-                self._listeners.setdefault(record, []).append((method, events))
-                self.look_closely |= issubclass(record, _Step)
-
-    def remove(self, observer: Observer) -> None:
-        """Tell this one nothing any more."""
-        for record, listeners in self._listeners.items():
-            others = [one for one in listeners if getattr(one[0], "__self__", None) is not observer]
-            self._listeners[record] = others
-        self.look_closely = any(
-            listeners and issubclass(record, _Step) for record, listeners in self._listeners.items()
-        )
-
-    def wants(self, record: type, event_id: str | None = None) -> bool:
-        """Return whether anybody would listen: most records are made for nobody otherwise."""
-        try:
-            for _, events in self._listeners.get(record, ()):
-                if events is None or event_id in events:
-                    return True
-        except Exception:  # noqa: BLE001 - a container of the user's; `tell` logs it
-            return True
-        return False
-
-    def tell(self, record: Any) -> None:
-        """Give a record to everybody who wants it."""
-        for method, events in self._listeners.get(record.__class__, ()):
-            try:
-                if events is None or record.delivery.event_id in events:
-                    method(record)
-            except KeyboardInterrupt:
-                raise
-            except BaseException:  # noqa: BLE001 - an observer must not end the server either
-                _log.exception(
-                    "%s failed; the delivery is not affected",
-                    getattr(method, "__qualname__", "an observer"),
-                )
-
-
-def _method(observer: Observer, name: str) -> Callable[[Any], object]:
-    method: Callable[[Any], object] | None = getattr(observer, name, None)
-    if isinstance(observer, type) or not callable(method):
-        raise TypeError(
-            f"{observer!r} cannot observe a receiver: give an instance of a subclass of Observer"
-        )
-    if inspect.iscoroutinefunction(method):
-        raise TypeError(
-            f"{type(observer).__name__}.{name} is async; an observer is called in the middle of a"
-            " delivery, so let it return at once and hand on what takes longer"
-        )
-    return method

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from ..delivery.records import DeliveryAuthenticated, Observer, Observers
+from ..delivery.observers import Observers
+from ..delivery.records import DeliveryAuthenticated, Observer
 from ..errors import PayloadError, WebhookError
 from ..events import Event, EventParser
 from ..verification.loggers import get_logger

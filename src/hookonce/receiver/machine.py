@@ -8,9 +8,10 @@ from ..delivery.activity import Reporter
 from ..delivery.calls import Threads
 from ..delivery.disabling import DisableWatch
 from ..delivery.log import AttemptLog, DeliveryLog
+from ..delivery.observers import Observers
 from ..delivery.parts import Parts
 from ..delivery.pipeline import Pipeline
-from ..delivery.records import BatchFlushed, Observer, Observers
+from ..delivery.records import BatchFlushed, Observer
 from ..delivery.registration import Registration, application_of
 from ..delivery.rotation import RotationWatch
 from ..delivery.router import Router
