@@ -316,6 +316,7 @@ WITH_SECRETS = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("module", WITH_SECRETS)
 def test_without_secrets_an_example_does_not_start(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"import examples.{module}"]
@@ -365,6 +366,8 @@ from hookonce.events import PostTargetPublished
 from hookonce.resources import PostInput, PostTargetInput
 from hookonce.testing import make_event
 from hookonce.verification.secrets import new_secret
+
+pytestmark = pytest.mark.sample(12, of="file")
 
 receiver = Receiver(secrets=new_secret(), store="memory://")
 

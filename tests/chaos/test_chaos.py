@@ -24,6 +24,7 @@ def check(combination: Combination, seeds: Iterable[int]) -> None:
             assert report.injected, "nothing went wrong on purpose"
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
 def test_an_example_loses_nothing_and_does_nothing_twice(combination: Combination) -> None:
     check(combination, random.sample(SEEDS, 2))
@@ -35,6 +36,7 @@ def test_nor_does_it_with_any_seed(combination: Combination) -> None:
     check(combination, SEEDS)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("mode", "events", "seeds"),
     [

@@ -39,7 +39,7 @@ OLD_SECRET = "whsec_" + b64encode(b"the one it was before a rotation").decode()
 
 COMMAND = [str(Path(sys.executable).with_name("hookonce"))]
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 """Longer than anything takes on a slow machine; only a broken program waits as long."""
 
 _USAGE = 2  # click's status for arguments that cannot be used; it shows the usage before the error

@@ -19,7 +19,9 @@ from hookonce.stores.values import Ownership
 
 from .running import Result, invoke, run, running
 
-A_FEW_SECONDS = 15.0
+pytestmark = pytest.mark.sample(3, of="file")
+
+A_FEW_SECONDS = 30.0
 
 DELIVERIES = [
     *((event_type, "stored", 202) for event_type in EVENT_CLASSES),

@@ -29,6 +29,8 @@ APP = """
 from hookonce import FileSecrets, Receiver
 from hookonce.events import EVENT_CLASSES
 
+pytestmark = pytest.mark.sample(20, of="file")
+
 receiver = Receiver(secrets=FileSecrets("secrets"), store="sqlite:///hookonce.db")
 
 

@@ -13,6 +13,8 @@ from .recorder import Recorder, recording
 from .running import Process, eventually, invoke
 from .running import running as running_command
 
+pytestmark = pytest.mark.sample(4, of="file")
+
 KEY = "example_sk_0123456789abcdef"
 WORKSPACE = f"""
 name: Corner Bakery

@@ -63,14 +63,14 @@ PRINTING = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_disk_that_is_full_is_said_in_one_line(command: str, here: Path) -> None:
     words = command.format(store=shlex.quote(bury(here, COMMENT)))
     piped(f"hookonce {words} > /dev/full", here).says("No space left on device")
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_reader_that_has_gone_ends_a_command_without_a_word(command: str, here: Path) -> None:
     words = command.format(store=shlex.quote(bury(here, COMMENT)))

@@ -34,7 +34,7 @@ from hookonce.verification.secrets import new_secret, secret_lines
 
 from .running import invoke
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(6, of="file")]
 
 KEY = "example_sk_0123456789abcdef"
 
@@ -301,6 +301,7 @@ KILLS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", KILLS)
 async def test_killed_while_it_writes_it_loses_no_secret_and_can_be_run_again(
     tmp_path: Path, name: str
@@ -320,6 +321,7 @@ async def test_killed_while_it_writes_it_loses_no_secret_and_can_be_run_again(
         assert os.listdir(tmp_path) == ["secrets"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["/rotate-secret", "/test", "/deliveries", "readyz"])
 async def test_killed_while_it_waits_for_an_answer_it_can_be_run_again(
     tmp_path: Path, target: str

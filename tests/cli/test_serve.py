@@ -28,6 +28,8 @@ from pathlib import Path
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
 
+pytestmark = pytest.mark.sample(12, of="file")
+
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 number = 3
 nothing = None

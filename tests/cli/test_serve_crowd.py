@@ -23,6 +23,8 @@ from pathlib import Path
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
 
+pytestmark = pytest.mark.sample(3, of="file")
+
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 
 

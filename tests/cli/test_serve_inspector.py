@@ -24,6 +24,8 @@ APP = """
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
 
+pytestmark = pytest.mark.sample(4, of="file")
+
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 
 

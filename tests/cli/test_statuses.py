@@ -162,6 +162,7 @@ def test_a_command_that_a_signal_breaks_off_says_which(
     assert invoke("secret").status == status
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("command", ["serve", "worker"])
 def test_what_goes_on_until_a_signal_is_well_when_one_has_ended_it(

@@ -35,6 +35,7 @@ def is_exact(figures: Figures) -> bool:
     return (figures.lost, figures.twice, figures.strange) == (0, 0, 0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["asyncpg", "sqlite3"])
 def test_each_effect_is_there_once_whoever_is_killed(name: str, kill: Round) -> None:
     figures = kill(name, events=150)

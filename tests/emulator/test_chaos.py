@@ -594,6 +594,7 @@ async def test_a_real_receiver_over_http_handles_everything_once_in_flowing_time
 # Everything together
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_receiver_handles_300_events_once_each_whatever_happens(seed: int) -> None:
     """The promise of the library: every hook, once."""

@@ -74,6 +74,7 @@ told(unwrap(b"", {}, "whsec_"))
 """
 
 
+@pytest.mark.full("4 s")
 def test_functions_and_matches_over_events_check_under_pyright(tmp_path: Path) -> None:
     pytest.importorskip("basedpyright", reason="basedpyright is not installed")
     (tmp_path / "snippet.py").write_text(SNIPPET)

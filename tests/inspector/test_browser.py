@@ -24,7 +24,7 @@ from hookonce.testing import make_event
 from .browsing import a_page
 from .inspecting import PATH, TOKEN, Inspected, a_receiver, inspected
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(2, of="file")]
 
 expect.set_options(timeout=1000 * PATIENCE_SECONDS)
 

@@ -8,6 +8,7 @@ import pytest
 FRAMEWORKS = {"fastapi", "flask", "django", "litestar"}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("module", "wanted"),
     [

@@ -20,6 +20,8 @@ from hookonce.stores.values import DeadReason
 from hookonce.verification.headers import RawHeaders
 from hookonce.verification.secrets import new_secret
 
+pytestmark = pytest.mark.sample(12, of="file")
+
 SECRET = new_secret()
 
 

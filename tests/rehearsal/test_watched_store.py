@@ -28,7 +28,7 @@ from .rehearsing import SECRET, comment, delivering
 
 HOUR = 3600.0
 LEASE = 30.0
-SOON_SECONDS = 10.0
+SOON_SECONDS = 60.0
 CALLS = sorted(
     name for name in dir(InboxStore) if not name.startswith("_") and name != "keeps_bodies"
 )

@@ -452,6 +452,7 @@ class TestRefusedFiles:
             await claim(store, delivery_key("default", "evt_1"))
 
 
+@pytest.mark.sample(2, of="file")
 class TestPruning:
     """Pruning walks all keys in small steps; old and new ones lie side by side."""
 

@@ -1,7 +1,8 @@
 """Which tests a run takes, in which order, and what it says at its end.
 
 A run without ``-m`` leaves out what is marked ``full``, and of a large parametrised test marked
-``sample`` all but some cases drawn by the seed; a test that is named with ``::`` is always run.
+``sample`` all but some cases drawn by the seed; with ``of="file"`` so of the tests of a file. A
+test that is named with ``::`` is always run.
 ``-m full`` runs the rest. The order and the samples come from pytest-randomly's seed, which is
 printed at the head of the run: ``--randomly-seed=…`` repeats it.
 """
@@ -55,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until the tests are collected: they are all kept, so there is nothing to find
     for line in (
         "full(cost): runs only with -m full, or when it is named; says what it costs",
-        "sample(count): without -m full, so many of its cases, drawn by the seed",
+        "sample(count, of='test'): so many of its cases, or, of='file', of its tests",
     ):
         config.addinivalue_line("markers", line)
 
@@ -107,13 +108,15 @@ def pytest_collection_finish() -> None:
 
 
 def _draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark ``full`` what is not drawn of each test that is sampled."""
+    """Mark ``full`` what is not drawn of each test, and of each file, that is sampled."""
     seed = getattr(config.option, "randomly_seed", 0)  # 0 with -p no:randomly
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     counts: dict[str, int] = {}
     for item in items:
-        if mark := item.get_closest_marker("sample"):
-            test = item.nodeid.partition("[")[0]
+        mark = item.get_closest_marker("sample")
+        if mark and not item.get_closest_marker("full"):
+            whole = "::" if mark.kwargs == {"of": "file"} else "["
+            test = item.nodeid.partition(whole)[0]
             cases[test].append(item)
             [counts[test]] = mark.args
     for test, found in cases.items():

@@ -74,6 +74,21 @@ def test_a_part_of_the_suite_draws_as_the_whole(names: Names) -> None:
     assert names("--randomly-seed=7", "-k", "many") == whole - {"test_short"}
 
 
+def test_of_a_file_that_is_sampled_so_many_tests_run_beside_what_has_a_mark_of_its_own(
+    pytester: pytest.Pytester,
+) -> None:
+    mark = '\n\npytestmark = pytest.mark.sample(5, of="file")'
+    single = "".join(f"\n\ndef test_{n}(): pass" for n in range(10))
+    pytester.makepyfile(test_it=f"{TESTS}{mark}{single}")  # ten more and test_short
+    run = Names(pytester)
+    drawn, rest = run("--randomly-seed=7"), run("--randomly-seed=7", "-m", "full")
+    assert sum("[" not in name for name in drawn) == 5
+    assert sum("[" in name for name in drawn) == 3
+    assert "test_long" in rest
+    assert not drawn & rest
+    assert len(drawn | rest) == 32
+
+
 def test_what_is_named_is_run_whatever_its_mark(names: Names) -> None:
     assert names("test_it.py::test_long") == {"test_long"}
     assert len(names("test_it.py::test_many")) == 20

@@ -30,6 +30,8 @@ from hookonce import (
 )
 from hookonce.verification.headers import DeliveryHeaders, DeliveryHints
 
+pytestmark = pytest.mark.sample(6, of="file")
+
 NOW = 1_700_000_000
 BODY = b'{"id":"evt_1"}'
 KEY = b"the secret of these tests"

@@ -17,9 +17,9 @@ from ..delivery.handler import ErrorHook, Handler
 from ..delivery.router import Router
 from ..errors import Reject, Retry
 from ..events import Event
+from ..places import raised
 from .faults import Fault, FaultPlan, InjectedError, InjectedRetry, Injection
 from .ledger import HandlerRun, Ledger, RunOutcome
-from .places import raised
 from .virtual_loop import VirtualLoop
 
 __all__ = ["counted"]
