@@ -1,9 +1,10 @@
 """What an attacker has tried: faults one after the other, and steps at the worst of moments."""
 
 import asyncio
+import gc
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,8 +201,16 @@ async def test_a_copy_of_what_is_handled_and_cannot_be_recorded_is_answered_at_o
         store.failures.clear()
 
 
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Collect what a closed loop has left, whose tasks log it within the test and not later."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.usefixtures("collected")
 def test_what_went_on_in_a_loop_that_was_closed_is_handled_in_the_next_one(tmp_path: Path) -> None:
-    receiver = receiver_on(f"sqlite:///{tmp_path}/hooks.db", lease_seconds=0.3, answer_seconds=0.1)
+    receiver = receiver_on(f"sqlite:///{tmp_path}/hooks.db", lease_seconds=0.6, answer_seconds=0.1)
     mailed, booked = list[str](), list[str]()
 
     async def mail(event: CommentReceived) -> None:
@@ -224,10 +233,10 @@ def test_what_went_on_in_a_loop_that_was_closed_is_handled_in_the_next_one(tmp_p
         async with receiver:
 
             async def is_handled() -> bool:
-                return answer_of(await deliver(receiver, event, attempt=2)) == (200, "handled")
+                return (await deliver(receiver, event, attempt=2)).status == 200
 
-            await until_async(is_handled)
-            assert await receiver.idle(1)
+            await until_async(is_handled)  # where an answer comes late, by the next copy
+            assert await receiver.idle(20)
 
     asyncio.run(deliver_until_handled())
     assert (mailed, booked) == ([event.id], 2 * [event.id])

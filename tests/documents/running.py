@@ -1,9 +1,9 @@
-"""Does what a page shows, from its first block to its last, as a reader would, in one folder.
+"""Does what pages show, from the first block to the last, as a reader would, in one folder.
 
-``python -m documents.running PAGE``. Python blocks share one namespace; one whose first line names
+``python -m documents.running PAGE…``. Python blocks share one namespace; one whose first line names
 a file is written there too; one with tests is given to pytest. ``console`` blocks are typed into
 one shell, and must print what is shown: ``…`` stands for what a line leaves out, and a line of it
-alone for lines. Times are compared by their form.
+alone for lines. Times are compared by their form. What the shell exports, Python is given too.
 """
 
 import os
@@ -30,8 +30,8 @@ class WrongError(Exception):
     """The page shows something else than what happens."""
 
 
-def run_page(page: Path, folder: Path) -> None:
-    """Run every block of a page.
+def run_pages(pages: list[Path], folder: Path) -> None:
+    """Run every block of some pages, one page after the other.
 
     Raises:
         WrongError: something fails, or prints something else; the message names the line.
@@ -43,18 +43,27 @@ def run_page(page: Path, folder: Path) -> None:
     sys.path.insert(0, str(folder))
     os.chdir(folder)
     with Shell(folder) as shell:
-        for number, block in enumerate(every := blocks(page)):
-            try:
-                if is_loaded_by_a_command(block, every[number + 1 :]):
-                    write(block)
-                elif block.language == "python":
-                    run_python(block, page, module)
-                elif block.language == "console":
-                    shell.run(block)
-                elif block.file is not None:
-                    write(block)
-            except WrongError as error:
-                raise WrongError(f"{name_of(page)}:{block.line}: {error}") from None
+        for page in pages:
+            run_page(page, module, shell)
+
+
+def run_page(page: Path, module: ModuleType, shell: "Shell") -> None:
+    for number, block in enumerate(every := blocks(page)):
+        try:
+            if is_loaded_by_a_command(block, every[number + 1 :]):
+                write(block)
+            elif block.language == "python":
+                run_python(block, page, module)
+            elif block.language == "console":
+                shell.run(block)
+            elif block.file is not None:
+                write(block)
+        except WrongError as error:
+            raise WrongError(f"{name_of(page)}:{block.line}: {error}") from None
+    try:
+        shell.await_jobs()
+    except WrongError as error:
+        raise WrongError(f"{name_of(page)}: {error}") from None
 
 
 def is_loaded_by_a_command(block: Block, later: list[Block]) -> bool:
@@ -132,6 +141,18 @@ class Shell:
             printed = self._typed(command)
             if not matches(shown, printed, block.rules):
                 raise WrongError(f"$ {command}\nshown:\n{shown}\nprinted:\n{printed}")
+            if exported := re.match(r"export (\w+)=", command):
+                name = exported[1]
+                os.environ[name] = self._typed(f'printf "%s\\n" "${name}"').rstrip("\n")
+
+    def await_jobs(self) -> None:
+        """Return when what was started beside the shell has ended, as a page has to see to."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while running := self._typed("jobs -r"):
+            if time.monotonic() > deadline:
+                raise WrongError(f"end what you start; there is still\n{running}")
+            time.sleep(0.05)
+        self._typed("wait; jobs >/dev/null")  # forgets them: the next is %1 again
 
     def _typed(self, command: str) -> str:
         assert self._bash.stdin is not None
@@ -199,10 +220,10 @@ def line_pattern(line: str, rules: frozenset[str]) -> str:
 
 
 def main() -> None:
-    page = Path(sys.argv[1]).resolve()
+    pages = [Path(argument).resolve() for argument in sys.argv[1:]]
     with TemporaryDirectory() as folder:
         try:
-            run_page(page, Path(folder))
+            run_pages(pages, Path(folder))
         except WrongError as error:
             sys.exit(str(error))
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from configparser import ConfigParser
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,11 +17,12 @@ import pytest
 import yaml
 from support.postgres import postgres_server
 
-from documents.reading import DOCUMENTS, ROOT, blocks, commands, name_of
+from documents.reading import DOCUMENTS, GUIDE, ROOT, blocks, commands, name_of
 from documents.running import matches
 from hookonce import Limits
 from hookonce.cli.commands import cli
 from hookonce.cli.ending import end_seconds_of
+from hookonce.guide.pages import topics
 from hookonce.verification.secrets import new_secret
 
 RUN = {"python", "console"}
@@ -55,6 +57,32 @@ WITH_STORIES = [
 @pytest.mark.parametrize("path", WITH_STORIES)
 def test_every_block_of_a_page_does_what_it_shows(path: Path) -> None:
     done = run_alone(path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def busy_cores() -> Iterator[None]:
+    """Take from each core half of its time."""
+    loops = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in os.sched_getaffinity(0)
+    ]
+    yield
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+@pytest.mark.full("25 s of processor time each; minutes on a busy machine")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("machine", ["idle", "busy"])
+def test_every_page_can_be_followed_after_those_before_it_in_one_folder(
+    machine: str, request: pytest.FixtureRequest
+) -> None:
+    pages = [ROOT / "README.md", *(GUIDE / f"{topic}.md" for topic in topics())]
+    if machine == "busy":
+        request.getfixturevalue("busy_cores")
+    done = run_alone(*pages)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -122,17 +150,18 @@ def test_a_page_that_shows_something_else_is_found_out(tmp_path: Path) -> None:
         assert ":2: " in done.stderr
 
 
-def run_alone(path: Path) -> subprocess.CompletedProcess[str]:
+def run_alone(*paths: Path) -> subprocess.CompletedProcess[str]:
+    """Follow pages, one after the other, in a folder of their own."""
     environment = os.environ | {
         "HOOKONCE_SECRETS": new_secret(),
         "PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}",
     }
     with ExitStack() as at_end:
-        if "DATABASE_URL" in path.read_text("utf-8"):
+        if any("DATABASE_URL" in path.read_text("utf-8") for path in paths):
             server = at_end.enter_context(postgres_server())
             environment["DATABASE_URL"] = server.sqlalchemy_url("asyncpg")
         return subprocess.run(
-            [sys.executable, "-m", "documents.running", str(path)],
+            [sys.executable, "-m", "documents.running", *map(str, paths)],
             env=environment,
             capture_output=True,
             text=True,

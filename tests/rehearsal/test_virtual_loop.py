@@ -18,7 +18,7 @@ from hookonce.rehearsal import virtual_loop
 from hookonce.rehearsal.virtual_loop import VirtualLoop, run_virtually
 
 # Far above what the machine needs for nothing, far below what is to be skipped.
-SOON_SECONDS = 5.0
+SOON_SECONDS = 60.0
 REAL_SECONDS = 0.2
 
 
