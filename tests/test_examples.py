@@ -15,6 +15,8 @@ from cli.running import COMMAND, PATIENCE_SECONDS, SECRET, Process, Result, even
 from hookonce.testing import SignedRequest, event_body, signed_request
 from hookonce.verification.secrets import new_secret
 
+pytestmark = pytest.mark.sample(12, of="file")
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
@@ -366,8 +368,6 @@ from hookonce.events import PostTargetPublished
 from hookonce.resources import PostInput, PostTargetInput
 from hookonce.testing import make_event
 from hookonce.verification.secrets import new_secret
-
-pytestmark = pytest.mark.sample(12, of="file")
 
 receiver = Receiver(secrets=new_secret(), store="memory://")
 

@@ -11,6 +11,8 @@ from support.redis_servers import RedisServer
 
 from .running import SECRET, eventually, invoke, run, running
 
+pytestmark = pytest.mark.sample(4, of="file")
+
 APP = """
 from hookonce import EnvironmentSecrets, Event, Inbox, Outcome, Receiver, Reject
 from hookonce.events import CommentReceived
@@ -109,8 +111,6 @@ def test_with_a_file_or_a_server_a_seed_brings_the_same_events_and_faults(
 FAILING = """
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
-
-pytestmark = pytest.mark.sample(4, of="file")
 
 receiver = Receiver(secrets=EnvironmentSecrets(), store="memory://")
 

@@ -26,6 +26,8 @@ from hookonce.verification.headers import DeliveryHeaders
 from .recorder import closed_port_url
 from .running import Result, invoke, run, running
 
+pytestmark = pytest.mark.sample(5, of="file")
+
 # "A few seconds" (README), on a machine that has other things to do.
 A_FEW_SECONDS = 30.0
 
@@ -244,8 +246,6 @@ def test_kept_with_json_it_names_url_and_secrets_in_a_record_and_goes_on_in_reco
 SABOTAGED = """
 from hookonce.cli import main
 from hookonce.cli.demo.sender import Sender
-
-pytestmark = pytest.mark.sample(5, of="file")
 {sabotage}
 main()
 """

@@ -13,6 +13,8 @@ from support.redis_servers import RedisServer, redis_server
 from .inboxes import url_of
 from .running import OLD_SECRET, SECRET, Result, invoke, run, running
 
+pytestmark = pytest.mark.sample(4, of="file")
+
 APP = '''
 """Receivers and applications with one mistake each, and some without."""
 import json
@@ -93,8 +95,6 @@ def create_app():
 '''
 FILE_APP = """
 from hookonce import FileSecrets, Receiver
-
-pytestmark = pytest.mark.sample(4, of="file")
 
 receiver = Receiver(secrets=FileSecrets("missing-secrets"))
 """

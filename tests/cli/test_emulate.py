@@ -25,11 +25,11 @@ from .recorder import Recorder, closed_port_url, recording
 from .running import COMMAND, OLD_SECRET, SECRET, Result, eventually, invoke, on_a_terminal, run
 from .running import running as running_command
 
+pytestmark = pytest.mark.sample(20, of="file")
+
 APP = """
 from hookonce import FileSecrets, Receiver
 from hookonce.events import EVENT_CLASSES
-
-pytestmark = pytest.mark.sample(20, of="file")
 
 receiver = Receiver(secrets=FileSecrets("secrets"), store="sqlite:///hookonce.db")
 

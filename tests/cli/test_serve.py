@@ -20,6 +20,8 @@ from hookonce.verification.secrets import decode_secret, fingerprint
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, invoke, run, running
 
+pytestmark = pytest.mark.sample(12, of="file")
+
 APP = '''
 """A receiver that writes down what it handles, and waits where a file tells it to."""
 import asyncio
@@ -27,8 +29,6 @@ from pathlib import Path
 
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
-
-pytestmark = pytest.mark.sample(12, of="file")
 
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 number = 3

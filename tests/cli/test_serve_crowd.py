@@ -15,6 +15,8 @@ from hookonce.testing import event_body, signed_request
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, running
 
+pytestmark = pytest.mark.sample(3, of="file")
+
 APP = '''
 """A receiver that waits where a file tells it to."""
 import asyncio
@@ -22,8 +24,6 @@ from pathlib import Path
 
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
-
-pytestmark = pytest.mark.sample(3, of="file")
 
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 

@@ -20,11 +20,11 @@ from hookonce.testing import event_body, signed_request
 
 from .running import PATIENCE_SECONDS, SECRET, Process, run, running
 
+pytestmark = pytest.mark.sample(4, of="file")
+
 APP = """
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
-
-pytestmark = pytest.mark.sample(4, of="file")
 
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 
