@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -33,6 +34,64 @@ async def test_an_event_of_the_block_is_given_even_if_it_came_before_anybody_wai
         await deliver(receiver, comment("evt_1"))
         found: CommentReceived = await expected.first()
     assert found.id == "evt_1"
+
+
+async def test_an_event_that_came_before_the_block_is_given_where_it_is_told_which(
+    receiver: Receiver,
+) -> None:
+    await deliver(receiver, comment("evt_1"))
+    await deliver(receiver, comment("evt_2"))
+    async with receiver.expecting(
+        CommentReceived, where=lambda event: event.id == "evt_2", within=5
+    ) as expected:
+        assert (await expected.first()).id == "evt_2"
+    async with receiver.expecting(CommentReceived, within=0.05) as expected:
+        with pytest.raises(TimeoutError):
+            await expected.first()
+
+
+async def test_an_event_of_more_than_a_minute_ago_is_another_one(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await deliver(receiver, comment("evt_1"))
+    later = monotonic() + 61
+    monkeypatch.setattr("hookonce.receiver.expecting.monotonic", lambda: later)
+    async with receiver.expecting(
+        CommentReceived, where=lambda event: event.id == "evt_1", within=0.05
+    ) as expected:
+        with pytest.raises(TimeoutError):
+            await expected.first()
+
+
+async def test_an_event_that_is_being_handled_when_the_block_begins_is_given(
+    receiver: Receiver,
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    @receiver.on(CommentReceived)
+    async def handle(_: CommentReceived) -> None:
+        began.set()
+        await may_end.wait()
+
+    delivering = asyncio.create_task(deliver(receiver, comment("evt_1")))
+    await began.wait()
+    async with receiver.expecting(
+        CommentReceived, where=lambda event: event.id == "evt_1", within=5
+    ) as expected:
+        may_end.set()
+        assert (await expected.first()).id == "evt_1"
+    await delivering
+
+
+async def test_an_event_that_came_early_is_found_without_a_poll(receiver: Receiver) -> None:
+    async def poll() -> str:
+        raise AssertionError("it was asked")
+
+    await deliver(receiver, comment("evt_1"))
+    async with receiver.expecting(
+        CommentReceived, where=lambda event: event.id == "evt_1", within=5, poll=poll
+    ) as expected:
+        assert isinstance(await expected.first(), CommentReceived)
 
 
 async def test_only_events_of_the_classes_and_the_condition_are_given_each_once(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from ..delivery.observers import Observers
-from ..delivery.records import DeliveryAuthenticated, Observer
+from ..delivery.records import DeliveryAnswered, DeliveryAuthenticated, Observer
 from ..errors import PayloadError, WebhookError
 from ..events import Event, EventParser
 from ..verification.loggers import get_logger
+from ..verification.signature import VerifiedDelivery
 
-__all__ = ["POLL_SECONDS", "Expectation", "Poll"]
+__all__ = ["POLL_SECONDS", "Expectation", "Poll", "RecentEvents"]
 
 _log = get_logger("hookonce.dispatch")
 
@@ -23,17 +26,44 @@ P = TypeVar("P")
 POLL_SECONDS = 15.0
 """A publication takes seconds to minutes, and each look costs a request of the day's quota."""
 
+# A program that causes an event and then waits for it does so within moments.
+_EARLY_SECONDS = 60.0
+# So much is kept for it: some hundred kilobytes of usual events.
+_MOST_EARLY = 128
+_LARGEST_BYTES = 64 * 1024
+
 Poll = Callable[[], Awaitable[P | None]]
 """Asks elsewhere for what is waited for; None where it is not known yet."""
+
+
+class RecentEvents(Observer):
+    """The events of the last minute, for a program that waits after it has caused one."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, VerifiedDelivery]] = deque(maxlen=_MOST_EARLY)
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """Keep an event that could be read."""
+        delivery = record.verified
+        if record.event_type is None or delivery is None or len(delivery.body) > _LARGEST_BYTES:
+            return
+        self._recent.append((monotonic(), delivery))
+
+    def deliveries(self) -> list[VerifiedDelivery]:
+        """Return them, oldest first."""
+        earliest = monotonic() - _EARLY_SECONDS
+        return [delivery for at, delivery in list(self._recent) if at >= earliest]
 
 
 class Expectation(Observer, Generic[E, P]):
     """Events that arrive in this process while the block lasts; an async context manager.
 
     Each event is given once, when its delivery has been verified, before or while its handlers run.
+    Where a condition tells which events are meant, those of the last minute are given too.
 
     Args:
         observers: of the receiver.
+        recent: what it was sent lately.
         parser: reads its events.
         classes: the classes of event that are waited for.
         where: which of these.
@@ -47,6 +77,7 @@ class Expectation(Observer, Generic[E, P]):
     def __init__(
         self,
         observers: Observers,
+        recent: RecentEvents,
         parser: Callable[[], EventParser],
         classes: tuple[type[E], ...],
         *,
@@ -60,6 +91,7 @@ class Expectation(Observer, Generic[E, P]):
         if not (0 < seconds < float("inf") and poll_seconds > 0):
             raise ValueError("within and poll_every are more than 0 seconds")
         self._observers = observers
+        self._recent = recent
         self._parser = parser
         self._classes = classes
         self._where = where
@@ -75,6 +107,10 @@ class Expectation(Observer, Generic[E, P]):
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + self._seconds
         self._observers.add(self)
+        if self._where is not None:
+            for delivery in self._recent.deliveries():
+                self._take(delivery)
+            await asyncio.sleep(0)  # so that `first` finds them there
         return self
 
     async def __aexit__(
@@ -86,8 +122,16 @@ class Expectation(Observer, Generic[E, P]):
         self._observers.remove(self)
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """See a genuine delivery, and keep its event if it is waited for."""
-        delivery = record.delivery
+        """See a genuine delivery."""
+        self._take(record.delivery)
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """See one that was under way when the block began."""
+        if self._where is not None and record.event_type is not None and record.verified:
+            self._take(record.verified)
+
+    def _take(self, delivery: VerifiedDelivery) -> None:
+        """Keep the event of a delivery if it is waited for."""
         if delivery.id in self._seen or self._loop is None:
             return
         self._seen.add(delivery.id)

@@ -24,6 +24,7 @@ from ..stores.activity import ActivityStore
 from ..stores.applications import Application, RegisteringStore
 from ..stores.contract import BatchingStore, InboxStore
 from ..verification.signature import Verifier
+from .expecting import RecentEvents
 from .lifetime import Lifetime
 from .settings import Settings
 
@@ -53,8 +54,10 @@ class Machine:
         verifier = Verifier(settings.secrets.source, tolerance=settings.tolerance, clock=clock)
         self.rotation = RotationWatch(settings.current_secrets, clock)
         self.disabling = DisableWatch(clock)
+        self.recent = RecentEvents()
         logs = [DeliveryLog(), *([] if settings.inbox is None else [AttemptLog(clock)])]
-        self.observers = Observers([*logs, self.rotation, self.disabling, *observers])
+        watches = (self.rotation, self.disabling, self.recent)
+        self.observers = Observers([*logs, *watches, *observers])
         inbox_store = store if settings.inbox and isinstance(store, InboxStore) else None
         parts = Parts(
             endpoint=settings.endpoint,

@@ -380,16 +380,19 @@ class Receiver(Router):
     ) -> Expectation[Any, Any]:
         """Wait in this process for events that the program itself causes.
 
-        Cause it inside the block, so that nothing comes too early::
+        Cause it before the block or in it::
 
             targets = {target.id for target in (await client.posts.get(post_id)).targets}
+            await client.posts.publish(post_id)
             async with receiver.expecting(
                 PostTargetPublished, PostTargetFailed, where=lambda event: event.data.id in targets
             ) as expected:
-                await client.posts.publish(post_id)
                 event = await expected.first()
 
-        An event may arrive in another process, or never: ``poll`` is asked as well.
+        What came too early is not missed: with ``where`` the events of the last minute count too,
+        128 at most. Without it nothing tells them from those of earlier doings, so that only events
+        from the block on are given. An event may arrive in another process, or never: ``poll`` is
+        asked as well.
 
         Args:
             classes: the classes of event that will do.
@@ -407,6 +410,7 @@ class Receiver(Router):
         seconds = within.total_seconds() if isinstance(within, timedelta) else within
         return Expectation(
             self._machine.observers,
+            self._machine.recent,
             lambda: self.parser,
             classes,
             where=where,
