@@ -1,6 +1,7 @@
 """The public surface: names that users and other tools rely on."""
 
 import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -107,3 +108,8 @@ def test_every_error_is_a_webhook_error() -> None:
 
 def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").exists()
+
+
+def test_the_doctor_gives_each_of_its_names_and_no_module_in_its_place() -> None:
+    doctor = importlib.import_module("hookonce.doctor")
+    assert not [name for name in doctor.__all__ if inspect.ismodule(getattr(doctor, name))]

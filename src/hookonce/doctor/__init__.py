@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .examine import examine
+    from .examination import examine
     from .findings import Finding, Level
     from .modules import endpoint_findings, router_findings
     from .search import subjects_in
@@ -41,6 +41,7 @@ _MODULE_OF = {
     "Level": "findings",
     "Subject": "subject",
     "endpoint_findings": "modules",
+    "examine": "examination",
     "examine_site": "site",
     "router_findings": "modules",
     "subjects_in": "search",
