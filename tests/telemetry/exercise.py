@@ -10,8 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import until_async
 
 from hookonce import Backoff, Context, Inbox, Receiver, Reject, Retry
-from hookonce.delivery.records import LoopBlocked, Observer
+from hookonce.delivery.records import EventParked, HandlerSkipped, LoopBlocked, Observer
 from hookonce.events import ChannelUnhealthy, CommentReceived, PostTargetFailed
+from hookonce.stores.values import Delivery
 from hookonce.telemetry.prometheus import PrometheusObserver
 from hookonce.testing import SignedRequest, TestSender, event_body, make_event, signed_request
 from hookonce.verification.secrets import new_secret
@@ -141,6 +142,11 @@ async def _through_an_inbox(observer: Observer, here: Path, at_the_end: LookOn) 
         (await sender.send(comment)).expect(202, "stored")
         (await sender.send(comment, attempt=2)).expect(200, "duplicate")
         (await sender.send(make_event(PostTargetFailed))).expect(202, "stored")
+
+        # That handlers take turns has tests of its own too.
+        waits = Delivery("queued", comment.id, comment.type, 0.0, b"")
+        observer.event_parked(EventParked(waits, 1, 30.0))
+        observer.handler_skipped(HandlerSkipped(waits, "works", 1, "stale"))
 
         async def ended() -> bool:
             stats = await receiver.stats()

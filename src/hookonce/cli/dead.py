@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hookonce import Receiver
-from hookonce.delivery.outcome import Reason
+from hookonce.delivery.outcome import SUCCEEDED
 from hookonce.errors import PayloadError, StoreError
 from hookonce.stores.contract import InboxStore, Letters
 from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, delivery_key
@@ -317,7 +317,7 @@ class _Replaying:
             result: str = (await receiver.dead.replay(event_id)).reason
         except (LookupError, PayloadError) as error:
             result = str(error)
-        succeeded = result in {Reason.HANDLED, Reason.DUPLICATE}
+        succeeded = result in SUCCEEDED
         self.handled += succeeded
         self.failed += not succeeded
         if not (succeeded and quietly):

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from ..verification.loggers import get_logger
 
-__all__ = ["THREAD_NAME_PREFIX", "Call", "Calls", "Threads", "add_note"]
+__all__ = ["THREAD_NAME_PREFIX", "Call", "Calls", "Threads", "add_note", "as_exception"]
 
 _log = get_logger("hookonce.dispatch")
 
@@ -175,7 +175,7 @@ class Calls:
             else:
                 result, raised = await self._in_thread(call, partial(function, *arguments), loop)
                 if raised is not None:
-                    return _as_exception(raised)
+                    return as_exception(raised)
             if result.__class__ is CoroutineType:
                 result = await result
             # A wrapper, or a forgotten `await`, has only begun something.
@@ -188,11 +188,11 @@ class Calls:
                 raise
             if call.is_late:
                 return TimeoutError(f"not finished within {self._timeout_seconds:g} s")
-            return _as_exception(cancelled)
+            return as_exception(cancelled)
         except BaseException as failed:
             if isinstance(failed, GeneratorExit) and not loop.is_running():
                 raise  # the loop has ended, and this is put away
-            return _as_exception(failed)
+            return as_exception(failed)
         finally:
             if not self.is_stopping:
                 self.under_way.remove(call)
@@ -247,7 +247,8 @@ def _is_only_begun(result: object) -> bool:
     return inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
 
 
-def _as_exception(error: BaseException) -> Exception:
+def as_exception(error: BaseException) -> Exception:
+    """Return what a user's function has raised, as a failure like any other."""
     if isinstance(error, Exception):
         return error
     wrapped = RuntimeError(f"the handler raised {type(error).__name__}")

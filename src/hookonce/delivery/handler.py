@@ -16,6 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ..effects.ledger import AnyLedger
 from ..events import Event, EventClass
 from .context import Context
+from .keyed import Keyed
 
 __all__ = [
     "TEST_TYPE",
@@ -50,6 +51,7 @@ class Handler:
         written: the type strings and patterns as they were written.
         ledger: where its effects are recorded, if it runs within one; its function then takes the
             context and begins the transaction itself.
+        keyed: what its runs take turns by, at a gate of the store, if they do.
 
     """
 
@@ -62,6 +64,7 @@ class Handler:
     for_unknown: bool = False
     written: tuple[str, ...] = ()
     ledger: AnyLedger[Any] | None = None
+    keyed: Keyed | None = None
 
     def wants(self, event_type: str, *, known: bool) -> bool:
         """Return whether an event of this type is for this handler.

@@ -14,6 +14,7 @@ from ..verification.loggers import get_logger
 from .handler import Handler
 from .parts import Parts
 from .time_limit import store_error, within
+from .turns import Turns
 
 __all__ = ["Lease"]
 
@@ -52,6 +53,7 @@ class Lease:
         "_loop",
         "_parts",
         "_store_is_late",
+        "_turns",
         "claim",
         "delivery",
         "finished",
@@ -79,6 +81,7 @@ class Lease:
         self._answer_store_by = inf
         self._store_is_late = False
         self._cancelled = 0
+        self._turns: Turns | None = None  # where handlers take any
 
     @property
     def left(self) -> float:
@@ -148,6 +151,9 @@ class Lease:
             self._extend_at = inf
             return False
         self._ends, self._held_until = asked_at + claim.lease, monotonic + claim.lease
+        if self._turns is not None:
+            for turn in tuple(self._turns.held):
+                await turn.extend()
         return True
 
     async def _ask(self, call: Awaitable[T], seconds: float | None = None) -> T:

@@ -12,6 +12,7 @@ from ..verification.loggers import get_logger, printable
 from .records import (
     DeliveryAnswered,
     EventBuried,
+    EventParked,
     EventRetried,
     EventSettled,
     EventTaken,
@@ -104,6 +105,11 @@ class AttemptLog(Observer):
             due = "never"
         text = f"failed, again in {after:.0f} s at {due}"
         self._write(logging.WARNING, record.delivery, record.attempt, "retried", text)
+
+    def event_parked(self, record: EventParked) -> None:
+        """Write that it waits for its key."""
+        text = "not begun, waits for its key"
+        self._write(logging.INFO, record.delivery, record.attempt, "parked", text)
 
     def event_buried(self, record: EventBuried) -> None:
         """Write that it is a dead letter."""

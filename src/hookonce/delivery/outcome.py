@@ -21,6 +21,8 @@ __all__ = [
     "INCOMPLETE",
     "NOT_FOUND",
     "NOT_POST",
+    "STALE",
+    "SUCCEEDED",
     "TOO_LARGE",
     "TOO_SLOW",
     "Outcome",
@@ -37,6 +39,7 @@ class Reason(StrEnum):
 
     HANDLED = "handled"
     DUPLICATE = "duplicate"
+    STALE = "stale"
     UNKNOWN_TYPE = "unknown_type"
     NO_HANDLER = "no_handler"
     STORED = "stored"
@@ -61,6 +64,10 @@ class Reason(StrEnum):
     BODY_INCOMPLETE = "body_incomplete"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NOT_FOUND = "not_found"
+
+
+SUCCEEDED = frozenset({Reason.HANDLED, Reason.DUPLICATE, Reason.STALE})
+"""Of an event that needs no handler any more."""
 
 
 @shows_half_built
@@ -100,6 +107,7 @@ def _body(status: int, reason: str) -> bytes:
 ALREADY_DEAD = Outcome(HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD)
 HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
 DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
+STALE = Outcome(HTTPStatus.OK, Reason.STALE)
 TOO_LARGE = Outcome(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Reason.BODY_TOO_LARGE)
 TOO_SLOW = Outcome(HTTPStatus.REQUEST_TIMEOUT, Reason.BODY_TIMEOUT)
 # 500: what loses bytes is before the receiver, and when it is mended the next attempt is whole.

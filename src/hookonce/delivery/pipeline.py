@@ -19,7 +19,7 @@ from ..stores.values import Dead, Delivery, Done, Full, PutResult, Stored, Waiti
 from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
-from .outcome import ALREADY_DEAD, DUPLICATE, HANDLED, Outcome, Reason, later
+from .outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
 from .run import Run
@@ -181,7 +181,7 @@ class Pipeline:
         while (under_way := runs.find(run.key)) is not None:
             left = run.answer_by - asyncio.get_running_loop().time()
             # One that is answered already, and is only still being recorded, wakes nobody more.
-            if under_way.outcome is not HANDLED and not await under_way.join(left):
+            if not under_way.is_answered and not await under_way.join(left):
                 outcome = later(Reason.IN_FLIGHT, under_way.left)
                 break
             if under_way.has_succeeded:

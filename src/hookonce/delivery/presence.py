@@ -15,7 +15,7 @@ from ..verification.loggers import get_logger
 from .calls import Calls
 from .handler import Handler
 from .lease import Lease
-from .outcome import HANDLED, Outcome, Reason, later
+from .outcome import HANDLED, STALE, Outcome, Reason, later
 from .parts import Parts
 from .records import EventSettled
 
@@ -112,7 +112,17 @@ class Presence(Lease):
     @property
     def has_succeeded(self) -> bool:
         """Whether all of its handlers have succeeded, recorded or not."""
-        return self.phase is Phase.SUCCEEDED or self.outcome is HANDLED
+        return self.phase is Phase.SUCCEEDED or _says_success(self.outcome)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether its answer is that they have."""
+        return _says_success(self.outcome)
+
+    @property
+    def _success(self) -> Outcome:
+        """The answer where they have."""
+        return STALE if self._turns is not None and self._turns.all_stale else HANDLED
 
     @property
     def is_busy(self) -> bool:
@@ -179,7 +189,7 @@ class Presence(Lease):
             if is_over:
                 _log.error("could not release %s; its lease will run out: %s", self.key, error)
             return not is_over
-        self._answer(HANDLED if self.has_succeeded else later(Reason.STORE_UNAVAILABLE))
+        self._answer(self._success if self.has_succeeded else later(Reason.STORE_UNAVAILABLE))
         if is_over and self.phase is not Phase.LATE:
             if self.has_succeeded:
                 _log.error(
@@ -228,12 +238,12 @@ class Presence(Lease):
 
     def _answer(self, outcome: Outcome) -> None:
         """Let this be the answer; a request that has one already keeps it."""
-        if self.outcome is HANDLED:
+        if _says_success(self.outcome):
             return
         self.outcome = outcome
         if not self.answer.done():
             self.answer.set_result(outcome)
-        if outcome is HANDLED:
+        if _says_success(outcome):
             self._wake_joined()
 
     def _leave(self, phase: Phase = Phase.ENDED) -> None:
@@ -262,3 +272,7 @@ class Presence(Lease):
         observers = self._parts.observers
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
             observers.tell(EventSettled(self.delivery, self.number, outcome))
+
+
+def _says_success(outcome: Outcome | None) -> bool:
+    return outcome is HANDLED or outcome is STALE

@@ -19,12 +19,14 @@ __all__ = [
     "DeliveryRefused",
     "EventBuried",
     "EventClaimed",
+    "EventParked",
     "EventPut",
     "EventRetried",
     "EventSettled",
     "EventTaken",
     "HandlerFailed",
     "HandlerFinished",
+    "HandlerSkipped",
     "HandlerStarted",
     "LoopBlocked",
     "Observer",
@@ -182,6 +184,24 @@ class HandlerFinished(_Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class HandlerSkipped(_Step):
+    """A handler counts as finished without a run.
+
+    Attributes:
+        delivery: what was delivered.
+        handler: the handler's name.
+        attempt: which attempt it was part of, from 1.
+        reason: ``stale``, since a newer event has succeeded; ``done``, since this one had, and that
+            was not recorded.
+
+    """
+
+    handler: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class HandlerFailed:
     """A handler has raised, or run out of time.
 
@@ -258,6 +278,21 @@ class EventRetried:
     attempt: int
     after_seconds: float
     error: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventParked(_Step):
+    """An event is back in the inbox, since another run has its key; no attempt was counted.
+
+    Attributes:
+        delivery: what was delivered.
+        attempt: which attempt it would have been, from 1.
+        after_seconds: how long it waits at the longest; it is called when the key is free.
+
+    """
+
+    attempt: int
+    after_seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,6 +385,10 @@ class Observer(Protocol):
         """See a handler succeed; called in the context of ``handler_started``."""
         return
 
+    def handler_skipped(self, record: HandlerSkipped) -> None:
+        """See a handler counted as finished without a run."""
+        return
+
     def handler_failed(self, record: HandlerFailed) -> None:
         """See a handler fail; called in the context of ``handler_started``."""
         return
@@ -368,6 +407,10 @@ class Observer(Protocol):
 
     def event_retried(self, record: EventRetried) -> None:
         """See an event go back to the inbox after a failure."""
+        return
+
+    def event_parked(self, record: EventParked) -> None:
+        """See an event go back to the inbox, since another run has its key."""
         return
 
     def event_buried(self, record: EventBuried) -> None:

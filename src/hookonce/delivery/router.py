@@ -6,8 +6,9 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from ..effects.ledger import AnyLedger
 from ..events import (
@@ -39,6 +40,7 @@ from .handler import (
     stable_name,
     takes_context,
 )
+from .keyed import HandlerOptions, Keyed, keyed_by
 from .within import within_ledger
 
 __all__ = ["HandlerDecorator", "Router", "TransactionDecorator"]
@@ -124,24 +126,38 @@ class Router:
                 self._found[event.type] = found
         return found
 
-    # Spelled out so that type checkers infer the class of each, and that of the transaction.
-    @overload
-    def on(self, event: type[E1], /, *, name: str | None = None) -> HandlerDecorator[E1]: ...
+    # Spelled out so that type checkers infer the class of each, and that of the transaction. What
+    # matches only the last pair has no class of its own: keys are taken from the envelope there.
     @overload
     def on(
-        self, event: type[E1], /, *, within: AnyLedger[T], name: str | None = None
+        self, event: type[E1], /, **options: Unpack[HandlerOptions[E1]]
+    ) -> HandlerDecorator[E1]: ...
+    @overload
+    def on(
+        self, event: type[E1], /, *, within: AnyLedger[T], **options: Unpack[HandlerOptions[E1]]
     ) -> TransactionDecorator[E1, T]: ...
     @overload
     def on(
-        self, first: type[E1], second: type[E2], /, *, name: str | None = None
+        self, first: type[E1], second: type[E2], /, **options: Unpack[HandlerOptions[E1 | E2]]
     ) -> HandlerDecorator[E1 | E2]: ...
     @overload
     def on(
-        self, first: type[E1], second: type[E2], /, *, within: AnyLedger[T], name: str | None = None
+        self,
+        first: type[E1],
+        second: type[E2],
+        /,
+        *,
+        within: AnyLedger[T],
+        **options: Unpack[HandlerOptions[E1 | E2]],
     ) -> TransactionDecorator[E1 | E2, T]: ...
     @overload
     def on(
-        self, first: type[E1], second: type[E2], third: type[E3], /, *, name: str | None = None
+        self,
+        first: type[E1],
+        second: type[E2],
+        third: type[E3],
+        /,
+        **options: Unpack[HandlerOptions[E1 | E2 | E3]],
     ) -> HandlerDecorator[E1 | E2 | E3]: ...
     @overload
     def on(
@@ -152,11 +168,14 @@ class Router:
         /,
         *,
         within: AnyLedger[T],
-        name: str | None = None,
+        **options: Unpack[HandlerOptions[E1 | E2 | E3]],
     ) -> TransactionDecorator[E1 | E2 | E3, T]: ...
     @overload
     def on(
-        self, event: Literal["post.target.published"], /, *, name: str | None = None
+        self,
+        event: Literal["post.target.published"],
+        /,
+        **options: Unpack[HandlerOptions[PostTargetPublished]],
     ) -> HandlerDecorator[PostTargetPublished]: ...
     @overload
     def on(
@@ -165,11 +184,14 @@ class Router:
         /,
         *,
         within: AnyLedger[T],
-        name: str | None = None,
+        **options: Unpack[HandlerOptions[PostTargetPublished]],
     ) -> TransactionDecorator[PostTargetPublished, T]: ...
     @overload
     def on(
-        self, event: Literal["post.target.failed"], /, *, name: str | None = None
+        self,
+        event: Literal["post.target.failed"],
+        /,
+        **options: Unpack[HandlerOptions[PostTargetFailed]],
     ) -> HandlerDecorator[PostTargetFailed]: ...
     @overload
     def on(
@@ -178,11 +200,14 @@ class Router:
         /,
         *,
         within: AnyLedger[T],
-        name: str | None = None,
+        **options: Unpack[HandlerOptions[PostTargetFailed]],
     ) -> TransactionDecorator[PostTargetFailed, T]: ...
     @overload
     def on(
-        self, event: Literal["comment.received"], /, *, name: str | None = None
+        self,
+        event: Literal["comment.received"],
+        /,
+        **options: Unpack[HandlerOptions[CommentReceived]],
     ) -> HandlerDecorator[CommentReceived]: ...
     @overload
     def on(
@@ -191,11 +216,14 @@ class Router:
         /,
         *,
         within: AnyLedger[T],
-        name: str | None = None,
+        **options: Unpack[HandlerOptions[CommentReceived]],
     ) -> TransactionDecorator[CommentReceived, T]: ...
     @overload
     def on(
-        self, event: Literal["message.received"], /, *, name: str | None = None
+        self,
+        event: Literal["message.received"],
+        /,
+        **options: Unpack[HandlerOptions[MessageReceived]],
     ) -> HandlerDecorator[MessageReceived]: ...
     @overload
     def on(
@@ -204,11 +232,14 @@ class Router:
         /,
         *,
         within: AnyLedger[T],
-        name: str | None = None,
+        **options: Unpack[HandlerOptions[MessageReceived]],
     ) -> TransactionDecorator[MessageReceived, T]: ...
     @overload
     def on(
-        self, event: Literal["channel.unhealthy"], /, *, name: str | None = None
+        self,
+        event: Literal["channel.unhealthy"],
+        /,
+        **options: Unpack[HandlerOptions[ChannelUnhealthy]],
     ) -> HandlerDecorator[ChannelUnhealthy]: ...
     @overload
     def on(
@@ -217,11 +248,14 @@ class Router:
         /,
         *,
         within: AnyLedger[T],
-        name: str | None = None,
+        **options: Unpack[HandlerOptions[ChannelUnhealthy]],
     ) -> TransactionDecorator[ChannelUnhealthy, T]: ...
     @overload
     def on(
-        self, event: Literal["channel.disconnected"], /, *, name: str | None = None
+        self,
+        event: Literal["channel.disconnected"],
+        /,
+        **options: Unpack[HandlerOptions[ChannelDisconnected]],
     ) -> HandlerDecorator[ChannelDisconnected]: ...
     @overload
     def on(
@@ -230,30 +264,51 @@ class Router:
         /,
         *,
         within: AnyLedger[T],
-        name: str | None = None,
+        **options: Unpack[HandlerOptions[ChannelDisconnected]],
     ) -> TransactionDecorator[ChannelDisconnected, T]: ...
     @overload
     def on(
-        self, event: Literal["webhook.test"], /, *, name: str | None = None
+        self, event: Literal["webhook.test"], /, **options: Unpack[HandlerOptions[WebhookTest]]
     ) -> HandlerDecorator[WebhookTest]: ...
     @overload
     def on(
-        self, event: Literal["webhook.test"], /, *, within: AnyLedger[T], name: str | None = None
+        self,
+        event: Literal["webhook.test"],
+        /,
+        *,
+        within: AnyLedger[T],
+        **options: Unpack[HandlerOptions[WebhookTest]],
     ) -> TransactionDecorator[WebhookTest, T]: ...
     @overload
     def on(
-        self, *events: str | type[Event[Any]], name: str | None = None
+        self, first: str, /, *more: str | type[Event[Any]], **options: Unpack[HandlerOptions[Any]]
     ) -> HandlerDecorator[Any]: ...
     @overload
     def on(
-        self, *events: str | type[Event[Any]], within: AnyLedger[T], name: str | None = None
+        self,
+        first: str,
+        /,
+        *more: str | type[Event[Any]],
+        within: AnyLedger[T],
+        **options: Unpack[HandlerOptions[Any]],
+    ) -> TransactionDecorator[Any, T]: ...
+    @overload
+    def on(
+        self, *events: str | type[Event[Any]], **options: Unpack[HandlerOptions[Event[object]]]
+    ) -> HandlerDecorator[Any]: ...
+    @overload
+    def on(
+        self,
+        *events: str | type[Event[Any]],
+        within: AnyLedger[T],
+        **options: Unpack[HandlerOptions[Event[object]]],
     ) -> TransactionDecorator[Any, T]: ...
 
     def on(
         self,
         *events: str | type[Event[Any]],
-        name: str | None = None,
         within: AnyLedger[Any] | None = None,
+        **options: Unpack[HandlerOptions[Any]],
     ) -> HandlerDecorator[Any] | TransactionDecorator[Any, Any]:
         """Register a handler for event classes, type strings or patterns.
 
@@ -262,15 +317,15 @@ class Router:
 
         Args:
             events: what the handler is for; several are one handler.
-            name: the stable name under which its success is remembered, the function's module and
-                qualified name by default. Give one before you move or rename a function.
             within: the ledger in whose transaction the handler runs, committed with a record of it:
                 its effect is there once, or not at all. The transaction is the handler's second
                 argument, and the context the third (``hookonce.effects``).
+            options: the handler's name, and what its runs take turns by: see ``HandlerOptions``.
 
         Raises:
             TypeError: the function cannot be called as a handler of these events.
-            ValueError: a name is taken, or a pattern can match nothing.
+            ValueError: a name is taken, a pattern can match nothing, or options contradict each
+                other.
 
         """
         if not events:
@@ -292,20 +347,11 @@ class Router:
                 types.setdefault(_type_string(wanted), None)
             self._warn_of_misspelling(wanted)
 
+        keyed = keyed_by(options)
+
         def register(function: F, /) -> F:
-            own_name = stable_name(function, name)
-            called: Callable[..., Any] = function
-            with_context = True
-            if within is None:
-                with_context = takes_context(function)
-            else:
-                called = within_ledger(within, function, own_name)
-            handler = Handler(
-                name=own_name,
-                function=called,
-                is_async=is_async(called),
-                takes_context=with_context,
-                ledger=within,
+            handler = replace(
+                _handler(function, options.get("name"), within, keyed),
                 types=frozenset(types),
                 patterns=tuple(patterns),
                 written=tuple(wanted for wanted in events if isinstance(wanted, str)),
@@ -320,24 +366,32 @@ class Router:
     @overload
     def on_unknown(self, function: F, /) -> F: ...
     @overload
-    def on_unknown(self, /, *, name: str | None = None) -> Callable[[F], F]: ...
+    def on_unknown(
+        self, /, **options: Unpack[HandlerOptions[UnknownEvent]]
+    ) -> Callable[[F], F]: ...
+    @overload
+    def on_unknown(
+        self, /, *, within: AnyLedger[T], **options: Unpack[HandlerOptions[UnknownEvent]]
+    ) -> TransactionDecorator[UnknownEvent, T]: ...
 
     def on_unknown(
-        self, function: F | None = None, /, *, name: str | None = None
-    ) -> F | Callable[[F], F]:
+        self,
+        function: F | None = None,
+        /,
+        *,
+        within: AnyLedger[Any] | None = None,
+        **options: Unpack[HandlerOptions[UnknownEvent]],
+    ) -> F | Callable[[F], F] | TransactionDecorator[UnknownEvent, Any]:
         """Register a handler for every event whose type has no model (``UnknownEvent``).
 
-        It is a handler like any other: run once, and again if it fails. Without one, such events
-        are answered 200 and noted in the log.
+        It is a handler like any other, with the same options: run once, and again if it fails.
+        Without one, such events are answered 200 and noted in the log.
         """
+        keyed = keyed_by(options)
 
         def register(function: F, /) -> F:
-            handler = Handler(
-                name=stable_name(function, name),
-                function=function,
-                is_async=is_async(function),
-                takes_context=takes_context(function),
-                for_unknown=True,
+            handler = replace(
+                _handler(function, options.get("name"), within, keyed), for_unknown=True
             )
             annotated = annotated_classes(function)
             check_annotation(function, annotated, {"every unknown type": UnknownEvent})
@@ -488,6 +542,23 @@ class Router:
             f"{event_type!r} is handled as {known.__name__} already, and {cls.__name__} is neither"
             " a subclass nor a base of it; derive one from the other"
         )
+
+
+def _handler(
+    function: Callable[..., Any],
+    name: str | None,
+    ledger: AnyLedger[Any] | None,
+    keyed: Keyed | None,
+) -> Handler:
+    """Return a handler that is for nothing yet, with what is called checked."""
+    name = stable_name(function, name)
+    if ledger is None:
+        with_context = takes_context(function)
+        return Handler(name, function, is_async(function), with_context, keyed=keyed)
+    late = keyed if keyed is not None and keyed.is_latest else None  # by a mark in the ledger
+    turns = None if late else keyed
+    called = within_ledger(ledger, function, name, late)
+    return Handler(name, called, is_async(called), takes_context=True, ledger=ledger, keyed=turns)
 
 
 _SEGMENT = r"[^\s.*]+"

@@ -19,25 +19,39 @@ from typing import Any, TypeVar
 from ..errors import AlreadyDone, Reject, Retry, StoreError
 from ..events import Event
 from ..stores.tokens import new_token
-from ..stores.values import Claimed, DeadReason, Delivery, Done, InFlight, Ownership
+from ..stores.values import (
+    Busy,
+    Claimed,
+    DeadReason,
+    Delivery,
+    Done,
+    InFlight,
+    Ownership,
+    Stale,
+)
 from ..verification.loggers import get_logger
-from .calls import add_note
+from .calls import add_note, as_exception
 from .context import Context
 from .handler import Handler
-from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, HANDLED, Outcome, Reason, later
+from .keyed import TooLateError, mark_of
+from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from .parts import Parts
 from .presence import Phase, Presence
 from .records import (
     EventBuried,
     EventClaimed,
+    EventParked,
     EventRetried,
     HandlerFailed,
     HandlerFinished,
+    HandlerSkipped,
     HandlerStarted,
 )
+from .turns import Turn, Turns
 from .verdict import (
     Failure,
     LeaseLost,
+    NoTurn,
     Report,
     Verdict,
     decide,
@@ -52,7 +66,7 @@ _log = get_logger("hookonce")
 
 T = TypeVar("T")
 
-# How often another process's claim is looked at: soon at first, since most handlers are quick.
+# How often another run's claim or turn is looked at: soon at first, since most handlers are quick.
 _FIRST_LOOK_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 0.5
 
@@ -132,7 +146,7 @@ class Run(Presence):
         super().look(now)
         if now >= self.answer_by and self.claim is not None:
             self.answer_by = inf
-            self._answer(HANDLED if self.has_succeeded else later(Reason.STILL_RUNNING))
+            self._answer(self._success if self.has_succeeded else later(Reason.STILL_RUNNING))
         self.calls.look(now)
 
     # The way
@@ -209,13 +223,16 @@ class Run(Presence):
             handlers = [handler for handler in handlers if handler.name not in self.finished]
         self._most_finished = len(self.finished) + len(handlers)
         if len(handlers) == 1:
-            failure = await self._run(handlers[0], self.task)
+            run = self._run if handlers[0].keyed is None else self._run_in_turn
+            failure = await run(handlers[0], self.task)
             failures = [] if failure is None else [failure]
         else:
             failures = await self._run_all(handlers)
         if failures or absent:
             await self._fail(Report(failures, absent))
         else:
+            if self._turns is not None:
+                self._turns.all_stale = self._turns.stale == len(handlers)
             await self._succeed()
 
     async def _is_kept(self, claim: Claimed) -> bool:
@@ -234,7 +251,12 @@ class Run(Presence):
         """Run handlers side by side, and return the failures in the order of registration."""
         if not handlers:
             return []
-        tasks = [self._loop.create_task(self._run(handler)) for handler in handlers]
+        tasks = [
+            self._loop.create_task(
+                self._run(handler) if handler.keyed is None else self._run_in_turn(handler)
+            )
+            for handler in handlers
+        ]
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
@@ -244,7 +266,12 @@ class Run(Presence):
             raise
         return [failure for task in tasks if (failure := task.result()) is not None]
 
-    async def _run(self, handler: Handler, task: asyncio.Task[Any] | None = None) -> Failure | None:
+    async def _run(
+        self,
+        handler: Handler,
+        task: asyncio.Task[Any] | None = None,
+        turn: Turn | None = None,
+    ) -> Failure | None:
         """Run one handler in this task, unless another process may have the event by now."""
         name, delivery, observers = handler.name, self.delivery, self._parts.observers
         if time.monotonic() >= self._held_until and not await self._extend():
@@ -262,15 +289,155 @@ class Run(Presence):
             raise
         seconds = time.perf_counter() - started
         if error is not None and not isinstance(error, AlreadyDone):
-            observers.tell(HandlerFailed(delivery, name, self.number, seconds, error))
-            add_note(error, f"raised by the handler {name!r}")
-            return Failure(name, error)
+            if isinstance(error, TooLateError):
+                self._skip(name, "stale")
+                return None
+            return self._failed(name, error, seconds)
+        if turn is not None:
+            await self._end_well(turn)
         if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
             observers.tell(HandlerFinished(delivery, name, self.number, seconds))
-        self.finished.add(name)
+        self._finish(name)
+        return None
+
+    def _failed(self, handler: str, error: Exception, seconds: float) -> Failure:
+        self._parts.observers.tell(
+            HandlerFailed(self.delivery, handler, self.number, seconds, error)
+        )
+        add_note(error, f"raised by the handler {handler!r}")
+        return Failure(handler, error)
+
+    def _skip(self, handler: str, reason: str) -> None:
+        """Count a handler as finished that is not run."""
+        observers, delivery = self._parts.observers, self.delivery
+        self._all_turns().stale += reason == "stale"
+        why = "a newer event" if reason == "stale" else "it"
+        _log.info("%s is not run for %s: %s has succeeded there", handler, self.key, why)
+        if observers.look_closely and observers.wants(HandlerSkipped, delivery.event_id):
+            observers.tell(HandlerSkipped(delivery, handler, self.number, reason))
+        self._finish(handler)
+
+    def _finish(self, handler: str) -> None:
+        self.finished.add(handler)
         if len(self.finished) < self._most_finished:
             self._checkpoint_soon()
-        return None
+
+    # Handlers that take turns
+
+    async def _run_in_turn(
+        self, handler: Handler, task: asyncio.Task[Any] | None = None
+    ) -> Failure | None:
+        """Run one handler when its turn comes, unless its event comes too late by then."""
+        name, keyed = handler.name, handler.keyed
+        if keyed is None:
+            raise RuntimeError(f"{name} takes no turns")
+        try:
+            gate = keyed.gate(self.event, self.delivery.endpoint, name)
+        except BaseException as raised:  # noqa: BLE001 - of the user's own, like a handler's
+            self._has_begun = True
+            error = as_exception(raised)
+            add_note(error, "while its key was asked for")
+            return self._failed(name, error, 0.0)
+        if gate is None:
+            return await self._run(handler, task)
+        mark = mark_of(self.event) if keyed.is_latest else None
+        turn = Turn(self._parts, gate, mark, drop_ties=keyed.drop_ties, work=self._work)
+        why_not = await self._enter(turn)
+        if isinstance(why_not, Stale):
+            if self._backoff_seconds is not None:
+                await turn.end(succeeded=False)  # it may have been called: then the next one is
+            self._skip(name, "done" if why_not.mark.event_id == self.event.id else "stale")
+            return None
+        if isinstance(why_not, NoTurn):
+            return Failure(name, why_not)
+        if why_not is not None:
+            return self._failed(name, why_not, 0.0)
+        self._all_turns().held.append(turn)
+        try:
+            return await self._run(handler, task, turn)
+        finally:
+            await self._end_unfinished(turn)
+
+    async def _enter(self, turn: Turn) -> Stale | NoTurn | TimeoutError | None:
+        """Wait for the turn; return None when it has come, or why it does not."""
+        limits, now = self._parts.limits, self._loop.time
+        waits_on, look = self._waits_on(), _FIRST_LOOK_SECONDS
+        if waits_on:
+            seconds = limits.handler_timeout_seconds
+        elif self._is_replay:
+            seconds = limits.answer_seconds
+        elif self._backoff_seconds is not None or self.answer_by == inf:
+            seconds = 0.0  # it is called when its turn has come, or was answered already
+        else:
+            # The event is given back before the answer is due, so that the answer says why.
+            seconds = self.answer_by - now() - min(0.1, limits.answer_seconds / 10)
+        by = now() + seconds
+        while waits_on or not self._is_refused:
+            try:
+                result = await turn.enter()
+            except StoreError as error:
+                _log.error("cannot ask whose turn it is for %s: %s", self.key, error)
+                return NoTurn(Reason.STORE_UNAVAILABLE)
+            if isinstance(result, Stale):
+                return result
+            if isinstance(result, Busy):
+                left = by - now()
+                if left <= 0:
+                    if waits_on:
+                        return TimeoutError(f"another run had its key for {seconds:g} s")
+                    self._all_turns().waiting.append(turn)
+                    return NoTurn(Reason.IN_FLIGHT, turn.busy_seconds(result))
+                await asyncio.sleep(min(look, left))
+                look = min(2 * look, _LONGEST_LOOK_SECONDS)
+            elif turn.is_held:  # else this process has stood still, and another may have it
+                return None
+        return NoTurn(Reason.SHUTTING_DOWN)
+
+    def _all_turns(self) -> Turns:
+        if self._turns is None:
+            self._turns = Turns()
+        return self._turns
+
+    def _waits_on(self) -> bool:
+        """Return whether a handler waits for its turn however long it takes.
+
+        On the last chance it does, where nobody would bring the event again, or where another of
+        its handlers could use up the attempt.
+        """
+        if not self._last_chance or self._is_replay:
+            return False
+        return self._backoff_seconds is None or self._most_finished > len(self.finished) + 1
+
+    async def _end_well(self, turn: Turn) -> None:
+        """End the turn of a run that has succeeded: asked for as long as the lease lives."""
+        try:
+            await turn.end(succeeded=True, gives_up=lambda: self._loop.time() >= self._ends)
+        except asyncio.CancelledError:
+            self.finished.add(turn.gate.handler)  # that it has succeeded is not lost with its mark
+            raise
+
+    async def _end_unfinished(self, turn: Turn) -> None:
+        """End the turn of a run that has not succeeded, unless a thread goes on.
+
+        No other run shall be beside it, so the turn is left to its lease.
+        """
+        if turn.is_over:
+            return
+        calls = [call for call in self.calls.under_way if call.name == turn.gate.handler]
+        if any(call.thread_goes_on for call in calls):
+            await turn.extend()
+        else:
+            await turn.end(succeeded=any(call.has_succeeded for call in calls))
+
+    async def _wait_to_be_called(self) -> None:
+        """Note the event as waiting: only now, since nobody could call it while it was held."""
+        for turn in self._turns.waiting if self._turns is not None else ():
+            try:
+                if not isinstance(await turn.enter(self.key), Busy):
+                    await turn.end(succeeded=False)
+                    await turn.call(self.key)
+            except StoreError as error:
+                _log.warning("%s is tried again when a lease ends: %s", self.key, error)
 
     def _context(self, handler: str) -> Context:
         return Context(
@@ -298,8 +465,9 @@ class Run(Presence):
             self._goes_on_unrecorded(error)
             await self._record(self._completing)
         self._leave()
-        self._answer(HANDLED)
-        self._tell_settled(HANDLED)
+        success = self._success
+        self._answer(success)
+        self._tell_settled(success)
 
     async def _fail(self, report: Report) -> None:
         """Release or bury the event, and give the answer that is true after that."""
@@ -310,7 +478,8 @@ class Run(Presence):
         verdict = decide(
             report, last_chance=self._last_chance, keeps_bodies=self._parts.store.keeps_bodies
         )
-        error, after, tell = report.describe(), None, self._parts.observers.tell
+        after, tell = None, self._parts.observers.tell
+        error = "" if report.only_waits else report.describe()
         if self._backoff_seconds is not None:
             after = wait_seconds(report, self._backoff_seconds)
         ownership = await self._record(partial(self._giving_up, verdict, report, error, after))
@@ -324,11 +493,15 @@ class Run(Presence):
             self._answer(verdict.outcome)
             if verdict.dead is not None:
                 tell(EventBuried(self.delivery, self.number, verdict.dead, error))
+            elif after is not None and report.only_waits:
+                tell(EventParked(self.delivery, self.number, after))
             elif after is not None:
                 tell(EventRetried(self.delivery, self.number, after, error))
             else:
                 self._tell_settled(verdict.outcome)
         self._leave()
+        if after is not None and report.only_waits and ownership is Ownership.HELD:
+            await self._wait_to_be_called()
         await self._tell(report, is_buried=verdict.dead is not None)
 
     async def _quarantine(self) -> None:
@@ -356,7 +529,7 @@ class Run(Presence):
     async def _stopped(self) -> None:
         """Give the event back at a shutdown, with what has succeeded."""
         if self.phase is Phase.SUCCEEDED:
-            self._answer(HANDLED)
+            self._answer(self._success)
         elif self.is_busy:
             self._answer(later(Reason.SHUTTING_DOWN))
             if self.claim is not None or self._token is not None:
@@ -412,4 +585,5 @@ class Run(Presence):
         if inbox is None or after is None:
             # Where only the sender brings it again, it also counts.
             return store.release(claim, finished, error, owed=report.owed, began=self._has_begun)
-        return inbox.retry(claim, after, finished, error, owed=report.owed)
+        began = not report.only_waits
+        return inbox.retry(claim, after, finished, error, owed=report.owed, began=began)

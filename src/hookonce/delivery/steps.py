@@ -20,12 +20,14 @@ from ..stores.values import (
 from .records import (
     EventBuried,
     EventClaimed,
+    EventParked,
     EventPut,
     EventRetried,
     EventSettled,
     EventTaken,
     HandlerFailed,
     HandlerFinished,
+    HandlerSkipped,
     Observer,
 )
 
@@ -34,12 +36,14 @@ __all__ = ["State", "Step", "StepObserver", "StepRecord", "What", "step_of"]
 StepRecord: TypeAlias = (
     EventBuried
     | EventClaimed
+    | EventParked
     | EventPut
     | EventRetried
     | EventSettled
     | EventTaken
     | HandlerFailed
     | HandlerFinished
+    | HandlerSkipped
 )
 
 _MOST_NOTE = 8 * 1024
@@ -52,9 +56,11 @@ class What(StrEnum):
     PUT = "put"
     TAKEN = "taken"
     FINISHED = "finished"
+    SKIPPED = "skipped"
     FAILED = "failed"
     SETTLED = "settled"
     RETRIED = "retried"
+    PARKED = "parked"
     BURIED = "buried"
 
 
@@ -121,6 +127,10 @@ class StepObserver(Observer):
         """See a handler succeed."""
         self.note(record)
 
+    def handler_skipped(self, record: HandlerSkipped) -> None:
+        """See a handler counted as finished without a run."""
+        self.note(record)
+
     def handler_failed(self, record: HandlerFailed) -> None:
         """See a handler fail."""
         self.note(record)
@@ -131,6 +141,10 @@ class StepObserver(Observer):
 
     def event_retried(self, record: EventRetried) -> None:
         """See an event go back to the inbox after a failure."""
+        self.note(record)
+
+    def event_parked(self, record: EventParked) -> None:
+        """See an event go back to the inbox, since another run has its key."""
         self.note(record)
 
     def event_buried(self, record: EventBuried) -> None:
@@ -153,6 +167,8 @@ def step_of(record: StepRecord, at: float) -> tuple[str, Step]:
             step = Step(at, What.TAKEN, attempt, "", State.RUNNING)
         case HandlerFinished(delivery, handler, attempt, seconds):
             step = Step(at, What.FINISHED, attempt, "", State.UNCHANGED, handler, seconds)
+        case HandlerSkipped(delivery, handler, attempt, why):
+            step = Step(at, What.SKIPPED, attempt, why, State.UNCHANGED, handler)
         case HandlerFailed(delivery, handler, attempt, seconds, error):
             # As text: the traceback itself would keep every local of its frames alive.
             note, name = _cut("".join(traceback.format_exception(error))), type(error).__name__
@@ -164,6 +180,8 @@ def step_of(record: StepRecord, at: float) -> tuple[str, Step]:
         case EventRetried(delivery, attempt, seconds, error_text):
             step = Step(at, What.RETRIED, attempt, "", State.WAITING, None, seconds)
             step = step._replace(note=_cut(error_text))
+        case EventParked(delivery, attempt, seconds):
+            step = Step(at, What.PARKED, attempt, "", State.WAITING, None, seconds)
         case EventBuried(delivery, attempt, reason, error_text):
             step = Step(at, What.BURIED, attempt, reason, State.DEAD, note=_cut(error_text))
     return delivery.event_id, step

@@ -18,6 +18,7 @@ from .time_limit import BrokenStoreError
 __all__ = [
     "Failure",
     "LeaseLost",
+    "NoTurn",
     "Report",
     "Verdict",
     "decide",
@@ -54,6 +55,23 @@ class LeaseLost(Retry):
         return "not begun, since the lease was over"
 
 
+class NoTurn(Retry):
+    """A handler was not begun: another run has its key, or the store could not say.
+
+    Args:
+        reason: what the sender is told.
+        after: in how many seconds it may have its turn at the latest, if that is known.
+
+    """
+
+    def __init__(self, reason: Reason, after: float | None = None) -> None:
+        super().__init__(after)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return "not begun, since it waits for its turn"
+
+
 class Failure(NamedTuple):
     """A handler that has not succeeded, and what it raised."""
 
@@ -83,6 +101,12 @@ class Report(NamedTuple):
     def errors(self) -> tuple[Failure, ...]:
         """The failures that nobody asked for: all but ``Retry``."""
         return tuple(f for f in self.failures if not isinstance(f.error, Retry))
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether nothing has failed, and handlers only wait for their turn."""
+        waits = [isinstance(failure.error, NoTurn) for failure in self.failures]
+        return bool(waits) and all(waits) and not self.absent
 
     @property
     def owed(self) -> frozenset[str]:
@@ -128,6 +152,9 @@ def decide(report: Report, *, last_chance: bool, keeps_bodies: bool) -> Verdict:
     succeed, the event comes again, and the rejecting one will reject it then.
     """
     errors = [failure.error for failure in report.failures]
+    waits = [error for error in errors if isinstance(error, NoTurn)]
+    if report.only_waits:
+        return Verdict(_until_its_turn(waits))
     if errors and not report.absent and all(isinstance(error, Reject) for error in errors):
         return Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED), DeadReason.REJECTED)
     if last_chance and keeps_bodies:
@@ -136,9 +163,16 @@ def decide(report: Report, *, last_chance: bool, keeps_bodies: bool) -> Verdict:
         return Verdict(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED))
     if any(isinstance(error, LeaseLost) for error in errors):
         return Verdict(later(Reason.IN_FLIGHT))
+    if waits:
+        return Verdict(_until_its_turn(waits))
     if errors:
         return Verdict(later(Reason.RETRY_REQUESTED, report.retry_after))
     return Verdict(later(Reason.HANDLER_ABSENT))
+
+
+def _until_its_turn(waits: Sequence[NoTurn]) -> Outcome:
+    known = [error.after_seconds for error in waits if error.after_seconds is not None]
+    return later(waits[0].reason, max(known, default=None))
 
 
 def wait_seconds(report: Report, backoff_seconds: float) -> float:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from ..effects.ledger import AnyLedger, Ledger, SyncLedger
-from ..effects.once import InThread, Once, finish, is_async_ledger
+from ..effects.ledger import AnyLedger, Latest, Ledger, SyncLedger
+from ..effects.once import InThread, Once, Performed, finish, is_async_ledger, keeps_marks
 from ..effects.table import HANDLER_CHARACTERS
 from ..events import Event
 from .context import Context
 from .handler import accepts, check_no_generator, described, is_async, is_context
+from .keyed import Keyed, TooLateError, mark_of
 
 __all__ = ["within_ledger"]
 
@@ -20,12 +21,19 @@ T = TypeVar("T")
 
 
 def within_ledger(
-    ledger: AnyLedger[Any], function: Callable[..., Any], name: str
+    ledger: AnyLedger[Any], function: Callable[..., Any], name: str, keyed: Keyed | None = None
 ) -> Callable[[Event[Any], Context], Any]:
     """Return a handler of (event, context) that runs the function in the ledger's transactions.
 
+    Args:
+        ledger: where the effect is recorded.
+        function: the user's.
+        name: the handler's name.
+        keyed: by which key an event is left out that comes too late, if it is; then the returned
+            handler raises TooLateError.
+
     Raises:
-        TypeError: the function does not suit the ledger, or it is no ledger.
+        TypeError: the function does not suit the ledger, it keeps no marks, or it is no ledger.
         ValueError: the name is too long for the ledger's table.
 
     """
@@ -38,6 +46,10 @@ def within_ledger(
             f"the handler's name is longer than the {HANDLER_CHARACTERS} characters that a ledger"
             " records; register it with a shorter name=…"
         )
+    if keyed is not None and not keeps_marks(ledger):
+        raise TypeError(
+            f"latest_by within {type(ledger).__name__}: it keeps no marks; give it advance()"
+        )
     check_no_generator(function)
     takes_context = _takes_context(function)
     if is_async_ledger(ledger):
@@ -46,13 +58,13 @@ def within_ledger(
                 f"{described(function)} runs in a thread, and {type(ledger).__name__} is for async"
                 " handlers; make it async def, or take a ledger for threads"
             )
-        return _awaited(ledger, function, takes_context=takes_context)
+        return _awaited(ledger, function, keyed, takes_context=takes_context)
     if is_async(function):
         raise TypeError(
             f"{described(function)} is async, and {type(ledger).__name__} is for handlers that run"
             " in threads; make it a plain function, or take an async ledger"
         )
-    return _threaded(cast("SyncLedger[Any]", ledger), function, takes_context=takes_context)
+    return _threaded(cast("SyncLedger[Any]", ledger), function, keyed, takes_context=takes_context)
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:
@@ -74,7 +86,7 @@ def _takes_context(function: Callable[..., Any]) -> bool:
 
 
 def _awaited(
-    ledger: Ledger[T], function: Callable[..., Any], *, takes_context: bool
+    ledger: Ledger[T], function: Callable[..., Any], keyed: Keyed | None, *, takes_context: bool
 ) -> Callable[[Event[Any], Context], Any]:
     once = Once(ledger)
 
@@ -87,13 +99,14 @@ def _awaited(
                 result = await result
             _check_has_run(result)
 
-        await once.perform(context.effect, work)
+        latest = _latest(event, context, keyed)
+        _check_in_time(await once.perform(context.effect, work, latest))
 
     return run
 
 
 def _threaded(
-    ledger: SyncLedger[T], function: Callable[..., Any], *, takes_context: bool
+    ledger: SyncLedger[T], function: Callable[..., Any], keyed: Keyed | None, *, takes_context: bool
 ) -> Callable[[Event[Any], Context], Any]:
     once = Once(InThread(ledger))
 
@@ -103,9 +116,22 @@ def _threaded(
             more = (context,) if takes_context else ()
             _check_has_run(function(event, transaction, *more))
 
-        finish(once.perform(context.effect, work))
+        latest = _latest(event, context, keyed)
+        _check_in_time(finish(once.perform(context.effect, work, latest)))
 
     return run
+
+
+def _latest(event: Event[Any], context: Context, keyed: Keyed | None) -> Latest | None:
+    if keyed is None:
+        return None
+    gate = keyed.gate(event, context.endpoint, context.handler)
+    return gate and Latest(gate, mark_of(event), keyed.drop_ties)
+
+
+def _check_in_time(performed: Performed) -> None:
+    if performed is Performed.STALE:
+        raise TooLateError
 
 
 def _check_has_run(result: object) -> None:

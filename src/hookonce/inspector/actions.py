@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from ..delivery.outcome import Reason
+from ..delivery.outcome import SUCCEEDED
 from ..delivery.time_limit import within
 from ..errors import PayloadError, StoreError
 from ..inbox.waiting import WaitingEvents
@@ -20,7 +20,6 @@ __all__ = ["Action", "Actions", "Result"]
 
 _log = get_logger("hookonce.inspector")
 
-_SUCCESS = {Reason.HANDLED, Reason.DUPLICATE}
 _STORE_SECONDS = 5.0
 
 
@@ -105,7 +104,7 @@ class Actions:
             return _NO_LETTER
         except PayloadError as error:
             return Result(HTTPStatus.UNPROCESSABLE_ENTITY, f"still unreadable: {error.fault}")
-        return Result(HTTPStatus.OK, outcome.reason, outcome.reason in _SUCCESS)
+        return Result(HTTPStatus.OK, outcome.reason, outcome.reason in SUCCEEDED)
 
     async def _discard(self, event_id: str) -> Result:
         if not await within(_STORE_SECONDS, self._receiver.dead.discard(event_id)):

@@ -303,6 +303,10 @@ def _step(step: Step, note: str) -> StepView:
         case What.FINISHED:
             text = f"{step.handler} succeeded"
             return StepView(step.at, "accepted", text, step.attempt, step.seconds)
+        case What.SKIPPED:
+            why = "a newer event" if step.text == "stale" else "it"
+            text = f"{step.handler} was not run ({step.text}): {why} has succeeded there"
+            return StepView(step.at, "accepted", text, step.attempt)
         case What.FAILED:
             text = f"{step.handler} failed: {step.text}"
             return StepView(step.at, "refused", text, step.attempt, step.seconds, note)
@@ -311,6 +315,9 @@ def _step(step: Step, note: str) -> StepView:
             return StepView(step.at, kind, f"the attempt ended: {step.text}", step.attempt)
         case What.RETRIED:
             text = f"waits {duration(step.seconds)} for the next attempt"
+            return StepView(step.at, "retry", text, step.attempt)
+        case What.PARKED:
+            text = f"waits for its key, {duration(step.seconds)} at the longest"
             return StepView(step.at, "retry", text, step.attempt)
         case What.BURIED:
             return StepView(step.at, "dead", f"a dead letter now: {step.text}", step.attempt)

@@ -29,6 +29,7 @@ from ..delivery.records import (
     EventRetried,
     HandlerFailed,
     HandlerFinished,
+    HandlerSkipped,
     HandlerStarted,
     Observer,
 )
@@ -97,9 +98,9 @@ class OpenTelemetryObserver(Observer):
 
     Metrics: ``messaging.client.consumed.messages`` (genuine deliveries) and
     ``messaging.process.duration`` (runs of handlers) after the conventions; beside them
-    ``hookonce.deliveries`` (every request, by reason), ``hookonce.events.retried`` and
-    ``hookonce.events.buried``. Their attributes are bounded: endpoints, handlers, reasons, and the
-    classes of exceptions. Only spans name events.
+    ``hookonce.deliveries`` (every request, by reason), ``hookonce.handlers.skipped``,
+    ``hookonce.events.retried`` and ``hookonce.events.buried``. Their attributes are bounded:
+    endpoints, handlers, reasons, and the classes of exceptions. Only spans name events.
 
     Args:
         tracer_provider: whose tracer makes the spans; the global one by default.
@@ -124,6 +125,9 @@ class OpenTelemetryObserver(Observer):
             "s",
             "Duration of processing operation.",
             explicit_bucket_boundaries_advisory=_DURATION_BUCKETS,
+        )
+        self._skipped = meter.create_counter(
+            "hookonce.handlers.skipped", "{handler}", "Handlers that were not run, by why."
         )
         self._deliveries = meter.create_counter(
             "hookonce.deliveries", "{delivery}", "Requests answered, by reason."
@@ -203,6 +207,18 @@ class OpenTelemetryObserver(Observer):
         """End the trace of a run that has succeeded."""
         self._end(record, "succeeded", {})
 
+    def handler_skipped(self, record: HandlerSkipped) -> None:
+        """Count a handler that was not run, and end its trace if its ledger has said so."""
+        self._skipped.add(
+            1,
+            {
+                "messaging.destination.name": record.delivery.endpoint,
+                "hookonce.handler": record.handler,
+                "hookonce.reason": record.reason,
+            },
+        )
+        self._end_span(record.reason)
+
     def handler_failed(self, record: HandlerFailed) -> None:
         """End the trace of a run that has not; a ``Retry`` is no error."""
         if isinstance(record.error, Retry):
@@ -241,6 +257,9 @@ class OpenTelemetryObserver(Observer):
                 **failed,
             },
         )
+        self._end_span(result)
+
+    def _end_span(self, result: str) -> None:
         run = _run.get()
         if run is not None:
             _run.set(None)

@@ -26,11 +26,13 @@ from ..delivery.records import (
     BatchFlushed,
     DeliveryAnswered,
     EventBuried,
+    EventParked,
     EventPut,
     EventRetried,
     EventTaken,
     HandlerFailed,
     HandlerFinished,
+    HandlerSkipped,
     LoopBlocked,
     Observer,
 )
@@ -201,6 +203,11 @@ class PrometheusObserver(Observer):
         endpoint = record.delivery.endpoint
         self._metrics.handlers[endpoint, record.handler, "succeeded"].observe(record.seconds)
 
+    def handler_skipped(self, record: HandlerSkipped) -> None:
+        """Count a handler that was not run, by why."""
+        endpoint = record.delivery.endpoint
+        self._metrics.skipped[endpoint, record.handler, record.reason].inc()
+
     def handler_failed(self, record: HandlerFailed) -> None:
         """Count and time a run, by what the handler asked for."""
         match record.error:
@@ -231,6 +238,10 @@ class PrometheusObserver(Observer):
         delivery = record.delivery
         label = self._type_label(delivery.event_type)
         self._metrics.retried[delivery.endpoint, label].inc()
+
+    def event_parked(self, record: EventParked) -> None:
+        """Count an event that waits for its key."""
+        self._metrics.parked[record.delivery.endpoint,].inc()
 
     def event_buried(self, record: EventBuried) -> None:
         """Count a dead letter."""

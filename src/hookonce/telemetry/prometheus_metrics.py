@@ -122,6 +122,12 @@ class Metrics:
             *("endpoint", "handler", "result"),
             buckets=_HANDLER_BUCKETS,
         )
+        self.skipped = counter(
+            "skipped_handlers_total",
+            "Handlers that were not run, since a newer event (stale) or the same (done) has"
+            " succeeded.",
+            *("endpoint", "handler", "reason"),
+        )
         self.blocked = counter(
             "loop_blocked_seconds_total",
             "How long async handlers have kept the event loop from everything else.",
@@ -147,6 +153,11 @@ class Metrics:
             "retried_events_total",
             "Failed attempts after which an event waits in the inbox for the next.",
             *("endpoint", "event_type"),
+        )
+        self.parked = counter(
+            "parked_events_total",
+            "Events back in the inbox, since another run has their key; no attempts.",
+            "endpoint",
         )
         self.buried = counter(
             "buried_events_total",

@@ -1,0 +1,315 @@
+"""Events of the inbox that wait for their turn: given back uncounted, and called, not polled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.deliveries import answer_of, deliver, empty_inbox, receiver_on, sqlite_url
+from support.redis_servers import RedisServer
+from support.stores import FaultyInboxStore
+from support.waiting import until, until_async
+
+from hookonce import Backoff, Context, Inbox, Receiver
+from hookonce.events import ChannelUnhealthy, CommentReceived, Event
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Busy, DeadReason, Entered, Gate, Mark
+from hookonce.telemetry import EventParked, EventRetried, EventTaken, Observer
+from hookonce.testing import make_event
+
+pytestmark = pytest.mark.anyio
+
+SOON = Inbox(backoff=Backoff(first_seconds=0.01, factor=1, jitter=0), max_attempts=3)
+GATE = Gate("default", "serial", "post_1")
+NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+class Serial:
+    """A handler of comments, one at a time for each post, that can be made to wait."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.attempts: list[tuple[str, int]] = []
+        self.at_once = self.most_at_once = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        receiver.on(CommentReceived, name="serial", serial_by=lambda event: event.data.post_id)(
+            self
+        )
+
+    async def __call__(self, event: CommentReceived, context: Context) -> None:
+        self.attempts.append((event.id, context.attempt))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.gate.wait()
+        self.at_once -= 1
+
+
+class Steps(Observer):
+    def __init__(self) -> None:
+        self.parked: list[EventParked] = []
+        self.retried: list[EventRetried] = []
+        self.taken = 0
+
+    def event_parked(self, record: EventParked) -> None:
+        self.parked.append(record)
+
+    def event_retried(self, record: EventRetried) -> None:
+        self.retried.append(record)
+
+    def event_taken(self, _: EventTaken) -> None:
+        self.taken += 1
+
+
+def comment(post: str = "post_1") -> CommentReceived:
+    return make_event(CommentReceived, data={"postId": post})
+
+
+async def stored(receiver: Receiver, event: Event[Any]) -> None:
+    assert answer_of(await deliver(receiver, event)) == (202, "stored")
+
+
+@pytest.fixture(params=["sqlite", "valkey"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return sqlite_url(tmp_path)
+    server: RedisServer = request.getfixturevalue("shared_valkey")
+    server.flush()
+    return server.url
+
+
+async def test_an_event_whose_key_is_taken_goes_back_uncounted_and_is_called_when_it_is_free(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="hookonce")
+    receiver, steps = receiver_on(url, inbox=SOON), Steps()
+    handler = Serial(receiver)
+    receiver.observe(steps)
+    handler.gate.clear()
+    first, second = comment(), comment()
+    async with receiver:
+        await stored(receiver, first)
+        await until(lambda: handler.at_once)
+        await stored(receiver, second)
+        await until(lambda: steps.parked)
+        entry = await receiver.inbox.show(second.id)
+        assert entry is not None
+        assert (entry.attempts, len(entry.history)) == (0, 0)
+        assert entry.owed == {"serial"}
+        taken = steps.taken
+        await asyncio.sleep(0.3)
+        assert steps.taken == taken  # it is not polled
+        handler.gate.set()
+        await asyncio.wait_for(empty_inbox(receiver), 10)  # far earlier than a lease ends
+    assert handler.attempts == [(first.id, 1), (second.id, 1)]
+    assert handler.most_at_once == 1
+    assert steps.retried == []
+    [parked] = steps.parked
+    assert (parked.delivery.event_id, parked.attempt) == (second.id, 1)
+    assert 0 < parked.after_seconds <= 30
+    assert "not begun, waits for its key" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_many_events_of_few_keys_are_all_handled_one_at_a_time(url: str) -> None:
+    receivers = [receiver_on(url, inbox=SOON) for _ in range(2)]
+    handlers = [Serial(receiver) for receiver in receivers]
+    here, elsewhere = receivers
+    running: dict[str | None, str] = {}
+    overlaps: list[str] = []
+
+    for receiver in receivers:
+
+        @receiver.on(CommentReceived, name="watched", serial_by=lambda event: event.data.post_id)
+        async def watched(event: CommentReceived) -> None:
+            if event.data.post_id in running:
+                overlaps.append(event.id)
+            running[event.data.post_id] = event.id
+            await asyncio.sleep(0.001)
+            del running[event.data.post_id]
+
+    events = [comment(f"post_{n % 3}") for n in range(60)]
+    async with here, elsewhere:
+        await asyncio.gather(*(stored(here, event) for event in events))
+        await empty_inbox(here)
+    assert overlaps == []
+    ran = [event_id for handler in handlers for event_id, _ in handler.attempts]
+    assert sorted(ran) == sorted(event.id for event in events)
+    assert {attempt for handler in handlers for _, attempt in handler.attempts} == {1}
+
+
+async def test_of_shuffled_events_the_newest_has_the_last_word(url: str) -> None:
+    receiver = receiver_on(url, inbox=SOON)
+    status: dict[str, datetime] = {}
+    failures = random.Random(3)
+
+    @receiver.on(ChannelUnhealthy, name="latest", latest_by=lambda event: event.data.id)
+    async def keep(event: ChannelUnhealthy) -> None:
+        await asyncio.sleep(0)
+        if failures.random() < 0.2:
+            raise ConnectionError("busy")
+        status[event.data.id] = event.created_at
+
+    events = [
+        make_event(
+            ChannelUnhealthy,
+            created_at=NOON + timedelta(seconds=n),
+            data={"id": f"chan_{n % 4}"},
+        )
+        for n in range(80)
+    ]
+    random.Random(7).shuffle(events)
+    async with receiver:
+        await asyncio.gather(*(stored(receiver, event) for event in events))
+        await empty_inbox(receiver)
+        for letter in await receiver.dead.list(limit=1000):
+            while (await receiver.dead.replay(letter.delivery.event_id)).status >= 300:
+                pass
+    assert status == {f"chan_{n}": NOON + timedelta(seconds=76 + n) for n in range(4)}
+
+
+async def test_an_event_waits_for_the_end_of_a_lease_where_nobody_calls_it(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "hooks.db")
+    receiver = receiver_on(store, inbox=SOON)
+    handler = Serial(receiver)
+    async with receiver:
+        assert await store.enter(GATE, new_token(), 0.6) == Entered()  # of a process that dies
+        await stored(receiver, comment())
+        await empty_inbox(receiver)
+    assert [attempt for _, attempt in handler.attempts] == [1]
+
+
+async def test_parking_uses_up_no_last_attempt(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "hooks.db")
+    inbox = Inbox(backoff=0.0, max_attempts=1)
+    receiver, token = receiver_on(store, inbox=inbox), new_token()
+    handler, steps, event = Serial(receiver), Steps(), comment()
+    receiver.observe(steps)
+    async with receiver:
+        await store.enter(GATE, token, 60.0)
+        await stored(receiver, event)
+        await until(lambda: steps.parked)
+        await until_async(lambda: _waits(store, event))
+        called = await store.leave(GATE, token)
+        assert called == f"default:{event.id}"
+        assert await store.hasten(called)
+        await empty_inbox(receiver)
+        assert await receiver.dead.list() == []
+    assert handler.attempts == [(event.id, 1)]
+
+
+async def test_who_leaves_between_the_look_and_the_note_is_not_missed(tmp_path: Path) -> None:
+    """Nobody could call an event that is still held, so it is noted after it was given back."""
+    store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver, token = receiver_on(store, inbox=SOON), new_token()
+    handler, event = Serial(receiver), comment()
+    async with receiver:
+        await store.enter(GATE, token, 60.0)
+        retry = store.hang("retry")
+        await stored(receiver, event)
+        await until(lambda: store.calls["retry"])
+        assert await store.leave(GATE, token) is None
+        retry.set()
+        await asyncio.wait_for(empty_inbox(receiver), 10)
+    assert handler.attempts == [(event.id, 1)]
+
+
+async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "hooks.db")
+    receiver, token, steps = receiver_on(store, inbox=SOON), new_token(), Steps()
+    ran: list[str] = []
+    receiver.observe(steps)
+    gate = Gate("default", "latest", "chan_1")
+
+    @receiver.on(ChannelUnhealthy, name="latest", latest_by=lambda event: event.data.id)
+    async def keep(event: ChannelUnhealthy) -> None:
+        ran.append(event.id)
+
+    late, newer = (
+        make_event(ChannelUnhealthy, created_at=NOON + timedelta(hours=h), data={"id": "chan_1"})
+        for h in (0, 2)
+    )
+    noted = Mark(int((NOON + timedelta(hours=1)).timestamp()) * 1_000_000, "evt_between")
+    async with receiver:
+        await store.enter(gate, token, 60.0)
+        for event in (late, newer):
+            await stored(receiver, event)
+            await until_async(lambda event=event: _waits(store, event))  # type: ignore[misc]
+        await until(lambda: len(steps.parked) == 2)
+        await until_async(lambda: _both_noted(store))
+        called = await store.leave(gate, token, mark=noted)
+        assert called == f"default:{late.id}"
+        await store.hasten(called)
+        await asyncio.wait_for(empty_inbox(receiver), 10)
+    assert ran == [newer.id]
+
+
+async def test_a_real_failure_beside_a_taken_key_is_counted_and_waits_for_its_backoff(
+    tmp_path: Path,
+) -> None:
+    store = SQLiteStore(tmp_path / "hooks.db")
+    receiver, steps = receiver_on(store, inbox=SOON), Steps()
+    Serial(receiver)
+    receiver.observe(steps)
+
+    @receiver.on(CommentReceived, name="fails")
+    async def fails(_: CommentReceived) -> None:
+        raise ConnectionError("busy")
+
+    async with receiver:
+        await store.enter(GATE, new_token(), 3.0)
+        event = comment()
+        await stored(receiver, event)
+        await until(lambda: steps.retried)
+        entry = await receiver.inbox.show(event.id)
+        assert entry is not None
+        assert entry.attempts == 1
+        assert "ConnectionError" in entry.history[0].error
+        assert 0 < entry.due_at - entry.history[0].ended_at <= 3.0
+    assert steps.parked == []
+
+
+async def test_on_the_last_attempt_of_two_handlers_the_one_waits_on_for_its_turn(
+    tmp_path: Path,
+) -> None:
+    store = SQLiteStore(tmp_path / "hooks.db")
+    receiver, token = receiver_on(store, inbox=Inbox(max_attempts=1)), new_token()
+    handler, event = Serial(receiver), comment()
+
+    @receiver.on(CommentReceived, name="fails")
+    async def fails(_: CommentReceived) -> None:
+        failed.set()
+        raise ConnectionError("busy")
+
+    failed = asyncio.Event()
+    async with receiver:
+        await store.enter(GATE, token, 60.0)
+        await stored(receiver, event)
+        await failed.wait()
+        await asyncio.sleep(0.1)
+        await store.leave(GATE, token)
+        await until(lambda: handler.attempts)
+        await until_async(lambda: receiver.dead.show(event.id))
+        letter = await receiver.dead.show(event.id)
+        assert letter is not None
+        assert letter.reason is DeadReason.EXHAUSTED
+        assert letter.finished == {"serial"}
+
+
+async def _waits(store: SQLiteStore, event: Event[Any]) -> bool:
+    entry = await store.entry(_key(event))
+    return entry is not None and not entry.in_flight and entry.attempts == 0
+
+
+async def _both_noted(store: SQLiteStore) -> bool:
+    probe = Gate("default", "latest", "chan_1")
+    return isinstance(await store.enter(probe, new_token(), 1.0), Busy)
+
+
+def _key(event: Event[Any]) -> Any:
+    return f"default:{event.id}"
