@@ -100,5 +100,4 @@ def test_a_command_that_serves_collects_rarely() -> None:
         assert gc.get_threshold()[0] > before[0]
         assert gc.isenabled()
     finally:
-        gc.unfreeze()
         gc.set_threshold(*before)
