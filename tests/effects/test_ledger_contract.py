@@ -37,7 +37,9 @@ def test_a_ledger_in_postgresql(name: str, rule: Rule, postgres: PostgresServer)
 
 
 @pytest.mark.skipif(
-    MYSQL_URL is None, reason=f"${MYSQL} names no database of MySQL or MariaDB that may be emptied"
+    MYSQL_URL is None,
+    reason="there is no MySQL or MariaDB; to enable: pip install aiomysql PyMySQL, and"
+    f" {MYSQL}=mysql://root@127.0.0.1:3306/test, a database that may be emptied",
 )
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_MYSQL)
