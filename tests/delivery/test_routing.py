@@ -863,7 +863,7 @@ def checked(
     return lines
 
 
-DECORATOR = "hookonce.delivery.router.HandlerDecorator[{}]"
+DECORATOR = "hookonce.delivery.decorators.HandlerDecorator[{}]"
 REVEALED = {
     1: "hookonce.events.PostTargetFailed",
     2: "snippet.AdPublished",

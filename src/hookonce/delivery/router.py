@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from ..effects.ledger import AnyLedger
 from ..events import (
@@ -27,9 +26,8 @@ from ..events import (
     event_types_of,
 )
 from ..verification.loggers import get_logger
-from .context import Context
+from .decorators import HandlerDecorator, TransactionDecorator
 from .handler import (
-    TEST_TYPE,
     ErrorHook,
     Handler,
     accepts,
@@ -41,42 +39,18 @@ from .handler import (
     takes_context,
 )
 from .keyed import HandlerOptions, Keyed, keyed_by
+from .patterns import meets_any, pattern_of, type_string
 from .within import within_ledger
 
-__all__ = ["HandlerDecorator", "Router", "TransactionDecorator"]
+__all__ = ["Router"]
 
 _log = get_logger("hookonce")
 
-E = TypeVar("E")
 T = TypeVar("T")
 E1 = TypeVar("E1", bound=Event[Any])
 E2 = TypeVar("E2", bound=Event[Any])
 E3 = TypeVar("E3", bound=Event[Any])
-R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class HandlerDecorator(Protocol[E]):
-    """Takes a handler of the event, with or without a context, and gives it back unchanged."""
-
-    @overload
-    def __call__(self, handler: Callable[[E], R], /) -> Callable[[E], R]: ...
-    @overload
-    def __call__(self, handler: Callable[[E, Context], R], /) -> Callable[[E, Context], R]: ...
-
-
-class TransactionDecorator(Protocol[E, T]):
-    """Takes a handler of the event and a ledger's transaction, and gives it back unchanged.
-
-    With a context as third argument, or without one.
-    """
-
-    @overload
-    def __call__(self, handler: Callable[[E, T], R], /) -> Callable[[E, T], R]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[[E, T, Context], R], /
-    ) -> Callable[[E, T, Context], R]: ...
 
 
 def _unchanged(value: T) -> T:
@@ -342,9 +316,9 @@ class Router:
                 types |= dict.fromkeys(event_types_of(wanted), wanted)
                 continue
             if "*" in wanted:
-                patterns.append(_pattern(wanted))
+                patterns.append(pattern_of(wanted))
             else:
-                types.setdefault(_type_string(wanted), None)
+                types.setdefault(type_string(wanted), None)
             self._warn_of_misspelling(wanted)
 
         keyed = keyed_by(options)
@@ -448,7 +422,7 @@ class Router:
     def _warn_of_misspelling(self, wanted: str) -> None:
         """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""
         known = [*EVENT_CLASSES, *self._classes]
-        if _meets_any(wanted, known):
+        if meets_any(wanted, known):
             return
         likely = get_close_matches(wanted.lower().removesuffix(".*"), known, n=1, cutoff=0.5)
         _log.warning(
@@ -461,7 +435,7 @@ class Router:
         """Return the type strings and patterns of handlers that no type known here meets."""
         known = self.parser.classes
         written = dict.fromkeys(text for handler in self.handlers for text in handler.written)
-        return tuple(text for text in written if not _meets_any(text, known))
+        return tuple(text for text in written if not meets_any(text, known))
 
     def include(self, other: Router) -> None:
         """Take over the handlers of another router, also those it will get later.
@@ -559,40 +533,3 @@ def _handler(
     turns = None if late else keyed
     called = within_ledger(ledger, function, name, late)
     return Handler(name, called, is_async(called), takes_context=True, ledger=ledger, keyed=turns)
-
-
-_SEGMENT = r"[^\s.*]+"
-_TYPE = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
-
-
-def _meets_any(wanted: str, event_types: Iterable[str]) -> bool:
-    pattern = _pattern(wanted) if "*" in wanted else re.compile(re.escape(wanted))
-    return any(pattern.fullmatch(event_type) for event_type in event_types)
-
-
-def _type_string(text: str) -> str:
-    if _TYPE.fullmatch(text) is None:
-        raise ValueError(
-            f"{text!r} is no event type; types are words joined by full stops, such as"
-            " 'comment.received'"
-        )
-    return text
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    segments = text.split(".")
-    if any(segment != "*" and re.fullmatch(_SEGMENT, segment) is None for segment in segments):
-        raise ValueError(
-            f"the pattern {text!r} can match nothing; '*' stands for whole segments, as in"
-            " 'channel.*' or 'post.*.failed'"
-        )
-    parts = [_SEGMENT if segment == "*" else re.escape(segment) for segment in segments]
-    if segments[-1] == "*":
-        parts[-1] = rf"{_SEGMENT}(?:\.{_SEGMENT})*"
-    pattern = re.compile(r"\.".join(parts))
-    if [name for name in EVENT_CLASSES if pattern.fullmatch(name)] == [TEST_TYPE]:
-        raise ValueError(
-            f"the pattern {text!r} can match nothing: {TEST_TYPE!r} is reached by its name or class"
-            " only, so that tests do not run business code"
-        )
-    return pattern
