@@ -88,7 +88,7 @@ async def test_a_page_hears_of_a_delivery_and_of_what_becomes_of_it() -> None:
     async with inspected(receiver) as here, streaming(here) as stream:
         waiting = asyncio.create_task(here.sender.send(make_event(CommentReceived)))
         await until(lambda: stream.rows() == [1], what="the row of the running delivery")
-        assert "running" in stream.named("rows")[0][0]["html"]
+        assert ">in flight<" in stream.named("rows")[0][0]["html"]
         gate.set()
         await waiting
         await until(lambda: stream.rows() == [1, 1], what="the row of the answered one")

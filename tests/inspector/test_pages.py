@@ -157,7 +157,7 @@ async def test_a_delivery_is_shown_with_all_that_decided_it(receiver: Receiver) 
         "202 rejected",
         "Verdict genuine",
         "Clock skew 4",  # 42, and what a slow machine adds
-        "Secret number 0 the first; 1 signature",
+        "Secret number 1 the first; 1 signature",
         "Sender's attempt 3 unsigned",
         "Dedup decision new here: attempt 1 began",
         "front door failed",
@@ -204,12 +204,12 @@ async def test_a_duplicate_says_what_the_store_knew() -> None:
     assert "Dedup decision the event had been handled before" in again
 
 
-async def test_a_second_secret_is_named_by_its_index() -> None:
+async def test_a_second_secret_is_named_by_its_number() -> None:
     receiver = a_receiver(secrets=[new_secret(), SECRET])
     async with inspected(receiver) as here:
         await here.sender.send(make_event(CommentReceived))
         text = Markup(await here.page("/deliveries/1")).text
-    assert "number 1" in text
+    assert "number 2" in text
     assert "a rotation is under way" in text
 
 

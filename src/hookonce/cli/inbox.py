@@ -188,7 +188,9 @@ def retry(
         results = set()
         listing = partial(store.entries, endpoint=endpoint, event_type=event_type)
         async for page in pages_of(lambda after, limit: listing(after=after, limit=limit)):
-            keys = [one.delivery.key for one in page.events if _state(one) == "waiting"]
+            keys = [
+                one.delivery.key for one in page.events if one.state(system_clock()) == "waiting"
+            ]
             results |= await for_each(keys, hastened, output)
         return results
 
@@ -214,7 +216,7 @@ def prune(store_url: str, *, as_json: bool) -> None:
 
 
 def _record(entry: Entry) -> dict[str, Any]:
-    state = _state(entry)
+    state = entry.state(system_clock())
     return {
         "received_at": time_text(entry.delivery.received_at),
         "endpoint": entry.delivery.endpoint,
@@ -225,12 +227,6 @@ def _record(entry: Entry) -> dict[str, Any]:
         "attempts": entry.attempts,
         "error": entry.history[-1].error if entry.history else None,
     }
-
-
-def _state(entry: Entry) -> str:
-    if entry.in_flight:
-        return "in flight"
-    return "waiting" if entry.due_at > system_clock() else "ready"
 
 
 def _size(count: int) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from ipaddress import ip_network
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,17 @@ def service_app(
     return application(routes, receiver.lifespan, otherwise)
 
 
+def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
+    """Refuse what is neither an address nor a network: nobody would be believed, or warned."""
+    for one in (part.strip() for part in text.split(",")):
+        try:
+            if one != "*":
+                ip_network(one)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}; for every client it is *") from None
+    return text
+
+
 @click.command()
 @click.argument("receiver", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -128,7 +140,8 @@ def service_app(
     show_default=True,
     envvar="FORWARDED_ALLOW_IPS",
     show_envvar=True,
-    help="Addresses and networks of proxies, with commas between.",
+    callback=_proxies,
+    help="Addresses and networks of proxies, with commas between; * for everybody.",
 )
 @click.option(
     "--reload", is_flag=True, help="For your desk: start anew whenever a Python file here changes."

@@ -68,7 +68,7 @@ class State(StrEnum):
     """What an event is after a step; a step that changes nothing leaves it as it was."""
 
     UNCHANGED = ""
-    RUNNING = "running"
+    IN_FLIGHT = "in flight"
     WAITING = "waiting"
     HANDLED = "handled"
     FAILED = "failed"
@@ -156,7 +156,7 @@ def step_of(record: StepRecord, at: float) -> tuple[str, Step]:
     """Return the event that a record is about, and the step it tells of."""
     match record:
         case EventClaimed(delivery, result):
-            state = State.RUNNING if isinstance(result, Claimed) else State.UNCHANGED
+            state = State.IN_FLIGHT if isinstance(result, Claimed) else State.UNCHANGED
             step = Step(at, What.CLAIM, None, _said(result), state)
             step = step._replace(received_at=delivery.received_at)
         case EventPut(delivery, result):
@@ -164,7 +164,7 @@ def step_of(record: StepRecord, at: float) -> tuple[str, Step]:
             step = Step(at, What.PUT, None, _said(result), state)
             step = step._replace(received_at=delivery.received_at)
         case EventTaken(delivery, attempt):
-            step = Step(at, What.TAKEN, attempt, "", State.RUNNING)
+            step = Step(at, What.TAKEN, attempt, "", State.IN_FLIGHT)
         case HandlerFinished(delivery, handler, attempt, seconds):
             step = Step(at, What.FINISHED, attempt, "", State.UNCHANGED, handler, seconds)
         case HandlerSkipped(delivery, handler, attempt, why):

@@ -235,13 +235,14 @@ class Site:
         if inbox is None:
             return await self._missing(request, "this receiver has no inbox")
         async with self._at_its_turn():
+            now = self._receiver.clock()
             found = await within(_STORE_SECONDS, inbox.list(limit=_MOST_LETTERS))
             failed = [entry.delivery.event_id for entry in found if entry.history]
             bodies = await within(_STORE_SECONDS, _bodies(failed, inbox.show))
 
             def content() -> Mapping[str, object]:
                 rows = [
-                    entry_row(entry, bodies.get(entry.delivery.event_id), self._redaction)
+                    entry_row(entry, bodies.get(entry.delivery.event_id), self._redaction, now)
                     for entry in found
                 ]
                 return {"entries": rows, "most": _MOST_LETTERS}

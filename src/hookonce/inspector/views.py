@@ -429,7 +429,7 @@ class EntryRow:
         type: the event's type.
         received_at: Unix seconds.
         due_at: Unix seconds at which it may be taken.
-        is_running: whether an attempt at it runs.
+        state: as ``Entry.state`` says it.
         attempts: how often it was tried.
         error: what failed last, or an empty text.
 
@@ -439,19 +439,19 @@ class EntryRow:
     type: str | None
     received_at: float
     due_at: float
-    is_running: bool
+    state: str
     attempts: int
     error: str
 
 
-def entry_row(entry: Entry, body: bytes | None, redaction: Redaction) -> EntryRow:
+def entry_row(entry: Entry, body: bytes | None, redaction: Redaction, now: float) -> EntryRow:
     """Return an event of the inbox as the list shows it, without what is hidden in its body."""
     return EntryRow(
         id=entry.delivery.event_id,
         type=entry.delivery.event_type,
         received_at=entry.delivery.received_at,
         due_at=entry.due_at,
-        is_running=entry.in_flight,
+        state=entry.state(now),
         attempts=entry.attempts,
         error=_line(entry.history[-1].error, body, redaction) if entry.history else "",
     )

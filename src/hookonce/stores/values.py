@@ -288,6 +288,12 @@ class Entry:
     owed: frozenset[str] = frozenset()
     place: str = field(default="", compare=False, repr=False)
 
+    def state(self, now: float) -> str:
+        """Return ``in flight``, ``waiting`` until it is due, or ``ready``, at this Unix time."""
+        if self.in_flight:
+            return "in flight"
+        return "waiting" if self.due_at > now else "ready"
+
 
 class Gate(NamedTuple):
     """What one run at a time may pass: a handler's, with one key.
