@@ -260,3 +260,35 @@ async def test_sigterm_releases_what_does_not_end_so_that_the_next_process_has_i
             f"began {event.id} attempt 2",
             f"finished {event.id}",
         ]
+
+
+async def test_the_key_of_a_killed_process_is_free_when_its_lease_ends(tmp_path: Path) -> None:
+    script = """
+    receiver = Receiver(
+        secrets=secret,
+        store=f"sqlite:///{here}/hooks.db",
+        limits=Limits(lease_seconds=1, answer_seconds=8),
+    )
+
+    @receiver.on(CommentReceived, name="one", serial_by=lambda event: event.data.post_id)
+    async def one(event):
+        note(f"began {event.id}")
+        await gate("finish")
+        note(f"finished {event.id}")
+
+    serve(receiver)
+    """
+    first, second = (make_event(CommentReceived, data={"postId": "post_1"}) for _ in range(2))
+    async with served_process(tmp_path, script, SECRET) as server:
+        killed = asyncio.create_task(server.sender.send(first))
+        await server.noted(f"began {first.id}")
+        await server.kill()
+        await asyncio.gather(killed, return_exceptions=True)
+    async with served_process(tmp_path, script, SECRET) as server:
+        server.open("finish")
+        (await server.sender.send(second)).expect(200, "handled")
+        assert await accepted(server, first) == "handled"
+        assert server.journal() == [
+            f"began {first.id}",
+            *(f"{what} {event.id}" for event in (second, first) for what in ("began", "finished")),
+        ]

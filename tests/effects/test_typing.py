@@ -1,14 +1,13 @@
 """Type checkers know the class of the transaction from the ledger, and that of the event."""
 
-import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-import hookonce
+from support.type_checkers import (
+    lines_marked_wrong,
+    lines_mypy_refuses,
+    lines_pyright_refuses,
+)
 
 SNIPPET = """
 import sqlite3
@@ -80,43 +79,15 @@ SQLiteLedger("app.db", table="effects", retention=timedelta(days=20))
 SQLiteLedger("app.db", retention=20)  # WRONG
 SQLiteLedger("app.db", name="effects")  # WRONG
 """
-WRONG = [number for number, line in enumerate(SNIPPET.splitlines()) if "# WRONG" in line]
-
-
-@pytest.fixture
-def snippet(tmp_path: Path) -> Path:
-    (tmp_path / "snippet.py").write_text(SNIPPET)
-    return tmp_path
 
 
 @pytest.mark.full("8 s of processor time")
 def test_mypy_finds_the_six_mistakes_and_no_other(
-    snippet: Path, request: pytest.FixtureRequest
+    tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    kept = getattr(request.config, "cache", None)  # None where pytest was told to keep none
-    cache = kept.mkdir("mypy") if kept else snippet / "cache"
-    arguments = ["--strict", "--config-file=", f"--cache-dir={cache}", "--no-error-summary"]
-    said = subprocess.run(
-        [sys.executable, "-m", "mypy", *arguments, "snippet.py"],
-        cwd=snippet,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    errors = re.findall(r"snippet\.py:(\d+): error: ", said.stdout)
-    assert sorted({int(line) - 1 for line in errors}) == WRONG, said.stdout + said.stderr
+    assert lines_mypy_refuses(SNIPPET, tmp_path, pytestconfig) == lines_marked_wrong(SNIPPET)
 
 
 @pytest.mark.full("pyright: 5 s")
-def test_pyright_finds_the_six_mistakes_and_no_other(snippet: Path) -> None:
-    pytest.importorskip("basedpyright", reason="basedpyright is not installed")
-    source = str(Path(hookonce.__file__ or "").parents[1])
-    settings = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "extraPaths": [source]}
-    (snippet / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = ["-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, "."]
-    said = subprocess.run(
-        [sys.executable, *command], cwd=snippet, capture_output=True, text=True, check=False
-    )
-    found = json.loads(said.stdout)["generalDiagnostics"]
-    errors = [one for one in found if one["severity"] == "error"]
-    assert sorted({one["range"]["start"]["line"] for one in errors}) == WRONG, said.stdout
+def test_pyright_finds_the_six_mistakes_and_no_other(tmp_path: Path) -> None:
+    assert lines_pyright_refuses(SNIPPET, tmp_path) == lines_marked_wrong(SNIPPET)

@@ -1,0 +1,196 @@
+"""Handlers within a ledger whose event may come too late: its mark is in their transaction."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiosqlite
+import pytest
+from support.deliveries import SECRET, answer_of, deliver, receiver_on
+
+from hookonce import Receiver
+from hookonce.effects.aiosqlite import AioSQLiteLedger
+from hookonce.effects.ledger import Effect
+from hookonce.effects.sqlite import SQLiteLedger
+from hookonce.events import ChannelUnhealthy, CommentReceived, UnknownEvent
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Entered, Gate
+from hookonce.telemetry import HandlerFailed, HandlerSkipped, Observer
+from hookonce.testing import event_body, make_event, signed_request
+
+from .shops import Shop
+
+pytestmark = pytest.mark.anyio
+
+NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    yield shop
+    shop.ledger.close()
+
+
+class Skipped(Observer):
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.failed: list[str] = []
+
+    def handler_skipped(self, record: HandlerSkipped) -> None:
+        self.reasons.append(record.reason)
+
+    def handler_failed(self, record: HandlerFailed) -> None:
+        self.failed.append(record.handler)
+
+
+def channel_event(minute: float) -> ChannelUnhealthy:
+    return make_event(
+        ChannelUnhealthy, created_at=NOON + timedelta(minutes=minute), data={"id": "chan_1"}
+    )
+
+
+async def test_a_late_event_is_stale_and_not_run_though_the_store_has_forgotten(
+    shop: Shop,
+) -> None:
+    older, newer = channel_event(1), channel_event(2)
+    for event, reason in ((newer, "handled"), (older, "stale"), (older, "handled")):
+        receiver, skipped = receiver_on("memory://"), Skipped()
+        receiver.observe(skipped)
+
+        @receiver.on(
+            "channel.unhealthy", name="sync", within=shop.ledger, latest_by=lambda e: e.data.id
+        )
+        def sync(event: ChannelUnhealthy, connection: sqlite3.Connection) -> None:
+            shop.book(connection, event.id)
+
+        assert answer_of(await deliver(receiver, event)) == (200, reason)
+        assert skipped.reasons == ["stale"] * (reason == "stale")
+        assert skipped.failed == []
+    assert shop.orders() == [(newer.id, "book")]
+    assert shop.recorded() == ["sync", "sync"]  # the late one is recorded: it is done
+
+
+async def test_what_is_rolled_back_does_not_move_the_mark(shop: Shop) -> None:
+    receiver, fails = receiver_on(), [True]
+
+    @receiver.on(
+        "channel.unhealthy",
+        name="sync",
+        within=AioSQLiteLedger(shop.file),
+        latest_by=lambda event: event.data.id,
+    )
+    async def sync(_: ChannelUnhealthy, __: aiosqlite.Connection) -> None:
+        if fails:
+            raise ValueError(fails.pop())
+
+    older, newer = channel_event(1), channel_event(2)
+    assert answer_of(await deliver(receiver, newer)) == (500, "handler_failed")
+    assert answer_of(await deliver(receiver, older)) == (200, "handled")
+    assert answer_of(await deliver(receiver, newer, 2)) == (200, "handled")
+
+
+async def test_ties_and_events_without_a_key_are_as_in_the_store(shop: Shop) -> None:
+    receiver, keys = receiver_on(), {"evt_c": None}
+
+    @receiver.on(
+        ChannelUnhealthy,
+        name="sync",
+        within=shop.ledger,
+        latest_by=lambda event: keys.get(event.id, event.data.id),
+        ties="drop",
+    )
+    def sync(event: ChannelUnhealthy, connection: sqlite3.Connection) -> None:
+        shop.book(connection, event.id)
+
+    for event_id, reason in (("evt_a", "handled"), ("evt_b", "stale"), ("evt_c", "handled")):
+        event = make_event(
+            ChannelUnhealthy, event_id=event_id, created_at=NOON, data={"id": "chan_1"}
+        )
+        assert answer_of(await deliver(receiver, event)) == (200, reason)
+
+
+async def test_what_the_key_function_raises_rolls_back(shop: Shop) -> None:
+    receiver = receiver_on()
+
+    def no_key(_: ChannelUnhealthy) -> str:
+        raise LookupError("no key")
+
+    @receiver.on(ChannelUnhealthy, name="sync", within=shop.ledger, latest_by=no_key)
+    def sync(event: ChannelUnhealthy, connection: sqlite3.Connection) -> None:
+        shop.book(connection, event.id)
+
+    assert answer_of(await deliver(receiver, channel_event(1))) == (500, "handler_failed")
+    assert (shop.orders(), shop.recorded()) == ([], [])
+
+
+async def test_serial_by_within_a_ledger_is_a_turn_of_the_store(shop: Shop) -> None:
+    store, gate, token = MemoryStore(), Gate("default", "book", "post_1"), new_token()
+    receiver = receiver_on(store, answer_seconds=0.2)
+
+    @receiver.on(
+        CommentReceived, name="book", within=shop.ledger, serial_by=lambda e: e.data.post_id
+    )
+    def book(event: CommentReceived, connection: sqlite3.Connection) -> None:
+        shop.book(connection, event.id)
+
+    event = make_event(CommentReceived, data={"postId": "post_1"})
+    assert await store.enter(gate, token, 60.0) == Entered()
+    assert answer_of(await deliver(receiver, event)) == (503, "in_flight")
+    assert shop.orders() == []
+    await store.leave(gate, token)
+    assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
+    assert shop.orders() == [(event.id, "book")]
+
+
+async def test_unknown_types_can_be_handled_within_a_ledger(shop: Shop) -> None:
+    receiver = receiver_on()
+
+    @receiver.on_unknown(name="note", within=shop.ledger, latest_by=lambda event: event.type)
+    def note(event: UnknownEvent, connection: sqlite3.Connection) -> None:
+        shop.book(connection, event.id)
+
+    for minute, reason in ((2, "handled"), (1, "stale")):
+        body = event_body("post.boosted", created_at=NOON + timedelta(minutes=minute))
+        request = signed_request(body, SECRET)
+        outcome = await receiver.handle(request.body, request.headers)
+        assert answer_of(outcome) == (200, reason)
+    assert len(shop.orders()) == 1
+
+
+class WithoutMarks:
+    """A ledger of somebody's own that was written before there were marks."""
+
+    def __init__(self, inner: SQLiteLedger) -> None:
+        self._inner = inner
+
+    @property
+    def retention_seconds(self) -> float:
+        return self._inner.retention_seconds
+
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._inner.transaction()
+
+    def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
+        return self._inner.insert(transaction, effect)
+
+    def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
+        return self._inner.holds(transaction, effect)
+
+    def prune(self, transaction: sqlite3.Connection, limit: int) -> int:
+        return self._inner.prune(transaction, limit)
+
+
+def test_a_ledger_that_keeps_no_marks_is_refused_when_the_handler_is_registered(
+    shop: Shop,
+) -> None:
+    receiver, ledger = Receiver(secrets=SECRET, store="memory://"), WithoutMarks(shop.ledger)
+
+    def sync(event: ChannelUnhealthy, connection: sqlite3.Connection) -> None: ...
+
+    with pytest.raises(TypeError, match="WithoutMarks: it keeps no marks"):
+        receiver.on(ChannelUnhealthy, within=ledger, latest_by=lambda event: event.data.id)(sync)
+    receiver.on(ChannelUnhealthy, within=ledger, serial_by=lambda event: event.data.id)(sync)
