@@ -16,42 +16,30 @@ from http import HTTPStatus
 from math import inf
 from typing import Any, TypeVar
 
-from ..errors import AlreadyDone, Reject, Retry, StoreError
+from ..errors import Reject, Retry, StoreError
 from ..events import Event
 from ..stores.tokens import new_token
 from ..stores.values import (
-    Busy,
     Claimed,
     DeadReason,
     Delivery,
     Done,
     InFlight,
     Ownership,
-    Stale,
 )
 from ..verification.loggers import get_logger
-from .calls import add_note, as_exception
-from .context import Context
 from .handler import Handler
-from .keyed import TooLateError, mark_of
+from .handling import FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS, Handling
 from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from .parts import Parts
-from .presence import Phase, Presence
+from .presence import Phase
 from .records import (
     EventBuried,
     EventClaimed,
     EventParked,
     EventRetried,
-    HandlerFailed,
-    HandlerFinished,
-    HandlerSkipped,
-    HandlerStarted,
 )
-from .turns import Turn, Turns
 from .verdict import (
-    Failure,
-    LeaseLost,
-    NoTurn,
     Report,
     Verdict,
     decide,
@@ -66,15 +54,11 @@ _log = get_logger("hookonce")
 
 T = TypeVar("T")
 
-# How often another run's claim or turn is looked at: soon at first, since most handlers are quick.
-_FIRST_LOOK_SECONDS = 0.05
-_LONGEST_LOOK_SECONDS = 0.5
-
 _NONE: frozenset[str] = frozenset()
 _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
 
 
-class Run(Presence):
+class Run(Handling):
     """An event under way, from its arrival to its end.
 
     Args:
@@ -96,17 +80,7 @@ class Run(Presence):
 
     """
 
-    __slots__ = (
-        "_backoff_seconds",
-        "_fault",
-        "_ignored",
-        "_is_replay",
-        "_last_chance",
-        "_most_finished",
-        "answer_by",
-        "delivery_attempt",
-        "event",
-    )
+    __slots__ = ("_fault", "_ignored")
 
     def __init__(
         self,
@@ -128,15 +102,15 @@ class Run(Presence):
         work: asyncio.Event | None = None,
     ) -> None:
         super().__init__(parts, delivery, handlers, room, work)
-        self.event: Any = event
+        self.event = event
         self.answer_by = answer_by
         self.delivery_attempt = delivery_attempt
-        self._fault = fault
-        self._ignored = ignored
         self._is_replay = is_replay
         self._last_chance = last_chance
         self._backoff_seconds = backoff_seconds
         self._most_finished = 0
+        self._fault = fault
+        self._ignored = ignored
         if claim is not None:
             self._hold(claim, claimed_at)
             self.phase = Phase.HANDLING
@@ -148,8 +122,6 @@ class Run(Presence):
             self.answer_by = inf
             self._answer(self._success if self.has_succeeded else later(Reason.STILL_RUNNING))
         self.calls.look(now)
-
-    # The way
 
     async def go(self) -> None:
         """Go the whole way."""
@@ -170,7 +142,7 @@ class Run(Presence):
     async def _obtain(self) -> bool:
         """Claim the event; answer, and return False, where it cannot be had in time."""
         limits, store, observers = self._parts.limits, self._parts.store, self._parts.observers
-        look, token = _FIRST_LOOK_SECONDS, new_token()
+        look, token = FIRST_LOOK_SECONDS, new_token()
         self._token = token
         while not self._is_refused:
             asked_at, left = time.monotonic(), self.answer_by - self._loop.time()
@@ -200,7 +172,7 @@ class Run(Presence):
                     self._answer(later(Reason.IN_FLIGHT, result.until - self._parts.clock()))
                     return False
                 await asyncio.sleep(min(look, left))
-                look = min(2 * look, _LONGEST_LOOK_SECONDS)
+                look = min(2 * look, LONGEST_LOOK_SECONDS)
             else:
                 self._answer(DUPLICATE if isinstance(result, Done) else ALREADY_DEAD)
                 return False
@@ -246,213 +218,6 @@ class Run(Presence):
             _log.error("could not keep %s for its last attempt: %s", self.key, error)
             return True
         return ownership is Ownership.HELD
-
-    async def _run_all(self, handlers: Sequence[Handler]) -> list[Failure]:
-        """Run handlers side by side, and return the failures in the order of registration."""
-        if not handlers:
-            return []
-        tasks = [
-            self._loop.create_task(
-                self._run(handler) if handler.keyed is None else self._run_in_turn(handler)
-            )
-            for handler in handlers
-        ]
-        try:
-            await asyncio.wait(tasks)
-        except asyncio.CancelledError:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            raise
-        return [failure for task in tasks if (failure := task.result()) is not None]
-
-    async def _run(
-        self,
-        handler: Handler,
-        task: asyncio.Task[Any] | None = None,
-        turn: Turn | None = None,
-    ) -> Failure | None:
-        """Run one handler in this task, unless another process may have the event by now."""
-        name, delivery, observers = handler.name, self.delivery, self._parts.observers
-        if time.monotonic() >= self._held_until and not await self._extend():
-            return Failure(name, LeaseLost())
-        self._has_begun = True
-        arguments = (self.event, self._context(name)) if handler.takes_context else (self.event,)
-        if observers.look_closely and observers.wants(HandlerStarted, delivery.event_id):
-            observers.tell(HandlerStarted(delivery, name, self.number, self._is_replay))
-        started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
-        try:
-            error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
-        except asyncio.CancelledError:
-            error, seconds = RuntimeError("cancelled at shutdown"), time.perf_counter() - started
-            observers.tell(HandlerFailed(delivery, name, self.number, seconds, error))
-            raise
-        seconds = time.perf_counter() - started
-        if error is not None and not isinstance(error, AlreadyDone):
-            if isinstance(error, TooLateError):
-                self._skip(name, "stale")
-                return None
-            return self._failed(name, error, seconds)
-        if turn is not None:
-            await self._end_well(turn)
-        if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
-            observers.tell(HandlerFinished(delivery, name, self.number, seconds))
-        self._finish(name)
-        return None
-
-    def _failed(self, handler: str, error: Exception, seconds: float) -> Failure:
-        self._parts.observers.tell(
-            HandlerFailed(self.delivery, handler, self.number, seconds, error)
-        )
-        add_note(error, f"raised by the handler {handler!r}")
-        return Failure(handler, error)
-
-    def _skip(self, handler: str, reason: str) -> None:
-        """Count a handler as finished that is not run."""
-        observers, delivery = self._parts.observers, self.delivery
-        self._all_turns().stale += reason == "stale"
-        why = "a newer event" if reason == "stale" else "it"
-        _log.info("%s is not run for %s: %s has succeeded there", handler, self.key, why)
-        if observers.look_closely and observers.wants(HandlerSkipped, delivery.event_id):
-            observers.tell(HandlerSkipped(delivery, handler, self.number, reason))
-        self._finish(handler)
-
-    def _finish(self, handler: str) -> None:
-        self.finished.add(handler)
-        if len(self.finished) < self._most_finished:
-            self._checkpoint_soon()
-
-    # Handlers that take turns
-
-    async def _run_in_turn(
-        self, handler: Handler, task: asyncio.Task[Any] | None = None
-    ) -> Failure | None:
-        """Run one handler when its turn comes, unless its event comes too late by then."""
-        name, keyed = handler.name, handler.keyed
-        if keyed is None:
-            raise RuntimeError(f"{name} takes no turns")
-        try:
-            gate = keyed.gate(self.event, self.delivery.endpoint, name)
-        except BaseException as raised:  # noqa: BLE001 - of the user's own, like a handler's
-            self._has_begun = True
-            error = as_exception(raised)
-            add_note(error, "while its key was asked for")
-            return self._failed(name, error, 0.0)
-        if gate is None:
-            return await self._run(handler, task)
-        mark = mark_of(self.event) if keyed.is_latest else None
-        turn = Turn(self._parts, gate, mark, drop_ties=keyed.drop_ties, work=self._work)
-        why_not = await self._enter(turn)
-        if isinstance(why_not, Stale):
-            if self._backoff_seconds is not None:
-                await turn.end(succeeded=False)  # it may have been called: then the next one is
-            self._skip(name, "done" if why_not.mark.event_id == self.event.id else "stale")
-            return None
-        if isinstance(why_not, NoTurn):
-            return Failure(name, why_not)
-        if why_not is not None:
-            return self._failed(name, why_not, 0.0)
-        self._all_turns().held.append(turn)
-        try:
-            return await self._run(handler, task, turn)
-        finally:
-            await self._end_unfinished(turn)
-
-    async def _enter(self, turn: Turn) -> Stale | NoTurn | TimeoutError | None:
-        """Wait for the turn; return None when it has come, or why it does not."""
-        limits, now = self._parts.limits, self._loop.time
-        waits_on, look = self._waits_on(), _FIRST_LOOK_SECONDS
-        if waits_on:
-            seconds = limits.handler_timeout_seconds
-        elif self._is_replay:
-            seconds = limits.answer_seconds
-        elif self._backoff_seconds is not None or self.answer_by == inf:
-            seconds = 0.0  # it is called when its turn has come, or was answered already
-        else:
-            # The event is given back before the answer is due, so that the answer says why.
-            seconds = self.answer_by - now() - min(0.1, limits.answer_seconds / 10)
-        by = now() + seconds
-        while waits_on or not self._is_refused:
-            try:
-                result = await turn.enter()
-            except StoreError as error:
-                _log.error("cannot ask whose turn it is for %s: %s", self.key, error)
-                return NoTurn(Reason.STORE_UNAVAILABLE)
-            if isinstance(result, Stale):
-                return result
-            if isinstance(result, Busy):
-                left = by - now()
-                if left <= 0:
-                    if waits_on:
-                        return TimeoutError(f"another run had its key for {seconds:g} s")
-                    self._all_turns().waiting.append(turn)
-                    return NoTurn(Reason.IN_FLIGHT, turn.busy_seconds(result))
-                await asyncio.sleep(min(look, left))
-                look = min(2 * look, _LONGEST_LOOK_SECONDS)
-            elif turn.is_held:  # else this process has stood still, and another may have it
-                return None
-        return NoTurn(Reason.SHUTTING_DOWN)
-
-    def _all_turns(self) -> Turns:
-        if self._turns is None:
-            self._turns = Turns()
-        return self._turns
-
-    def _waits_on(self) -> bool:
-        """Return whether a handler waits for its turn however long it takes.
-
-        On the last chance it does, where nobody would bring the event again, or where another of
-        its handlers could use up the attempt.
-        """
-        if not self._last_chance or self._is_replay:
-            return False
-        return self._backoff_seconds is None or self._most_finished > len(self.finished) + 1
-
-    async def _end_well(self, turn: Turn) -> None:
-        """End the turn of a run that has succeeded: asked for as long as the lease lives."""
-        try:
-            await turn.end(succeeded=True, gives_up=lambda: self._loop.time() >= self._ends)
-        except asyncio.CancelledError:
-            self.finished.add(turn.gate.handler)  # that it has succeeded is not lost with its mark
-            raise
-
-    async def _end_unfinished(self, turn: Turn) -> None:
-        """End the turn of a run that has not succeeded, unless a thread goes on.
-
-        No other run shall be beside it, so the turn is left to its lease.
-        """
-        if turn.is_over:
-            return
-        calls = [call for call in self.calls.under_way if call.name == turn.gate.handler]
-        if any(call.thread_goes_on for call in calls):
-            await turn.extend()
-        else:
-            await turn.end(succeeded=any(call.has_succeeded for call in calls))
-
-    async def _wait_to_be_called(self) -> None:
-        """Note the event as waiting: only now, since nobody could call it while it was held."""
-        for turn in self._turns.waiting if self._turns is not None else ():
-            try:
-                if not isinstance(await turn.enter(self.key), Busy):
-                    await turn.end(succeeded=False)
-                    await turn.call(self.key)
-            except StoreError as error:
-                _log.warning("%s is tried again when a lease ends: %s", self.key, error)
-
-    def _context(self, handler: str) -> Context:
-        return Context(
-            key=self.key,
-            endpoint=self.delivery.endpoint,
-            event_id=self.event.id,
-            event_type=self.event.type,
-            handler=handler,
-            attempt=self.number,
-            delivery_attempt=self.delivery_attempt,
-            last_chance=self._last_chance,
-            is_replay=self._is_replay,
-            received_at=self.delivery.received_at,
-            body=self.delivery.body,
-        )
 
     async def _succeed(self) -> None:
         """Record the success; the answer is 200 even if that fails, since a 5xx would repeat it."""
