@@ -2,6 +2,10 @@
 
 Within a ledger each effect is there once, however often who was killed when; there is no other
 column. The same without a ledger shows doubles, so that the count is known to count.
+
+The events are of a few channels, and come in another order than they were created in. With
+``latest_by`` none is written after a newer one of its channel, and the newest is there at the end;
+without it many are.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 
 from support.deliveries import deliver, receiver_on
@@ -30,12 +37,28 @@ from hookonce.testing import make_event
 
 from .benches import ON_SQLITE, TABLE
 
-__all__ = ["Figures", "kills"]
+__all__ = ["Figures", "How", "kills"]
 
 _VICTIM = Path(__file__).with_name("victim.py")
 _MOST_EFFECTS = 20
 _LONGEST_SECONDS = 0.005
 _READY_SECONDS = 60.0
+_CHANNELS = 3
+_LATEST_PLACES = 10
+"""How many places an event comes too late at the most."""
+
+_FIRST = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+class How(StrEnum):
+    """How the handler works."""
+
+    WITHIN = "within"
+    LATEST = "latest"
+    """Within the ledger and with ``latest_by``."""
+
+    ALONE = "alone"
+    """Committing for itself."""
 
 
 @dataclass
@@ -43,12 +66,13 @@ class Figures:
     """What a round of kills has counted."""
 
     ledger: str
-    is_within: bool
+    how: How
     events: int
     faults: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     twice: int = 0
     strange: int = 0
+    late: int = 0
     seconds: float = 0.0
 
 
@@ -114,7 +138,7 @@ async def kills(
     folder: Path,
     *,
     events: int,
-    is_within: bool,
+    how: How,
     seed: int,
     postgres: PostgresServer | None,
 ) -> Figures:
@@ -124,12 +148,12 @@ async def kills(
         name: the ledger, by its name among the benches.
         folder: an empty folder.
         events: how many.
-        is_within: whether the handler is within the ledger, or commits for itself.
+        how: how the handler works.
         seed: of the moments.
         postgres: a server with no tables, where the ledger is none for SQLite.
 
     """
-    chance, figures = random.Random(seed), Figures(name, is_within, events)
+    chance, figures = random.Random(seed), Figures(name, how, events)
     started = time.perf_counter()
     store, file = f"sqlite:///{folder / 'hooks.db'}", folder / "app.db"
     if name in ON_SQLITE:
@@ -138,13 +162,13 @@ async def kills(
             connection.execute(TABLE)
     else:
         assert postgres is not None
-        postgres.execute(TABLE)
+        postgres.execute(f"{TABLE.removesuffix(')')}, place bigserial)")
         for statement in create_sql("postgresql").split(";\n")[:-1]:
             postgres.execute(statement)
-    expected = await _fill(store, events)
+    expected = await _fill(store, events, chance)
     is_file = name in ON_SQLITE
     database = str(file) if is_file or postgres is None else postgres.url
-    victim = _Victim(name, "within" if is_within else "alone", database, store)
+    victim = _Victim(name, how, database, store)
     async with AsyncExitStack() as at_end:
         at_end.push_async_callback(victim.end)
         status = await victim.begin()
@@ -163,32 +187,61 @@ async def kills(
                 await asyncio.to_thread(restart)
         if status:
             raise RuntimeError(f"the worker has ended by itself, with status {status}")
-    rows = _rows(file) if is_file or postgres is None else postgres.execute("SELECT key FROM done")
-    found = Counter(key for (key,) in rows)
-    figures.lost = len(expected - found.keys())
-    figures.twice = sum(count - 1 for count in found.values())
-    figures.strange = len(found.keys() - expected)
+    if is_file or postgres is None:
+        rows = _rows(file)
+    else:
+        rows = postgres.execute("SELECT key FROM done ORDER BY place")
+    written = [key for (key,) in rows]
+    _compare(figures, written, expected)
     figures.seconds = time.perf_counter() - started
     return figures
 
 
-async def _fill(store: str, events: int) -> set[str]:
-    """Put events into the inbox; return what shall be there of each at the end."""
-    receiver, expected = receiver_on(store, inbox=Inbox(embedded=False)), set()
+async def _fill(store: str, events: int, chance: random.Random) -> list[str]:
+    """Put events into the inbox; return what shall be there of each, the oldest event first."""
+    receiver, expected = receiver_on(store, inbox=Inbox(embedded=False)), []
     register: Callable[..., Callable[..., object]] = receiver.on
 
     async def book(_: CommentReceived) -> None: ...
 
     register(CommentReceived, name="book")(book)
+    made = []
+    for number in range(events):
+        text = f"channel {number % _CHANNELS} {number}"
+        created_at = _FIRST + timedelta(milliseconds=number)
+        event = make_event(CommentReceived, created_at=created_at, data={"text": text})
+        expected.append(f"{event.id} {text}")
+        made.append((number + chance.uniform(0, _LATEST_PLACES), event))
     async with receiver.opened():
-        for number in range(events):
-            event = make_event(CommentReceived, data={"text": f"comment {number}"})
-            expected.add(f"{event.id} {event.data.text}")
+        for _, event in sorted(made, key=lambda one: one[0]):
             outcome: Awaitable[object] = deliver(receiver, event)
             assert getattr(await outcome, "status", None) == 202
     return expected
 
 
+def _compare(figures: Figures, written: list[str], expected: list[str]) -> None:
+    """Count what is wrong with the rows that were written, in this order."""
+    found, newest = Counter(written), expected[-_CHANNELS:]
+    channels = [[key for key in written if _channel(key) == _channel(last)] for last in newest]
+    if figures.how is How.LATEST:  # others may have come too late, and are not there
+        figures.lost = sum(keys[-1:] != [last] for keys, last in zip(channels, newest, strict=True))
+    else:
+        figures.lost = len(set(expected) - found.keys())
+    figures.twice = sum(count - 1 for count in found.values())
+    figures.strange = len(found.keys() - set(expected))
+    figures.late = sum(
+        _number(later) < _number(key) for keys in channels for key, later in pairwise(keys)
+    )
+
+
+def _channel(key: str) -> str:
+    return key.split()[2]
+
+
+def _number(key: str) -> int:
+    return int(key.split()[3])
+
+
 def _rows(file: Path) -> list[tuple[str]]:
     with closing(sqlite3.connect(file)) as connection:
-        return connection.execute("SELECT key FROM done").fetchall()
+        return connection.execute("SELECT key FROM done ORDER BY rowid").fetchall()

@@ -13,14 +13,14 @@ from pathlib import Path
 from support.postgres import postgres_server
 
 from .benches import ON_POSTGRES, ON_SQLITE
-from .kills import Figures, kills
+from .kills import Figures, How, kills
 
 __all__ = ["main"]
 
-_ROW = "{:28} {:8} {:>7} {:>6} {:>6} {:>9} {:>6} {:>6} {:>8} {:>8}"
+_ROW = "{:28} {:8} {:>7} {:>6} {:>6} {:>9} {:>6} {:>6} {:>8} {:>6} {:>8}"
 _HEADINGS = (
     *("ledger", "handler", "events", "kills", "cuts", "restarts"),
-    *("lost", "twice", "strange", "seconds"),
+    *("lost", "twice", "strange", "late", "seconds"),
 )
 
 
@@ -30,11 +30,13 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m tests.effects",
         description="Kills a worker by SIGKILL, cuts its connections off, and stops the database"
         " server as in a crash, at random moments, until all events are handled. Within a ledger"
-        " each effect must be there once. Alone, a handler commits for itself, and doubles show.",
+        " each effect must be there once; with latest_by, none after a newer one of its channel."
+        " Alone, a handler commits for itself, and doubles show.",
     )
     parser.add_argument("--events", type=int, default=2000, help="for each ledger")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--only", default="", metavar="TEXT", help="ledgers whose names have it")
+    parser.add_argument("--how", type=How, choices=list(How), help="and not the other two as well")
     asked = parser.parse_args(arguments)
     names = [name for name in (*ON_POSTGRES, *ON_SQLITE) if asked.only in name]
     _say(f"seed {asked.seed}")
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     is_well = bool(names)
     with postgres_server() as postgres:
         for name in names:
-            for is_within in (True, False):
+            for how in [asked.how] if asked.how else How:
                 postgres.clear()
                 with tempfile.TemporaryDirectory() as folder:
                     figures = asyncio.run(
@@ -50,23 +52,24 @@ def main(arguments: Sequence[str]) -> int:
                             name,
                             Path(folder),
                             events=asked.events,
-                            is_within=is_within,
+                            how=how,
                             seed=asked.seed,
                             postgres=postgres,
                         )
                     )
                 _say(_row(figures))
                 is_well &= not (figures.lost or figures.strange)
-                is_well &= bool(figures.twice) is not is_within
+                is_well &= bool(figures.twice) is (how is How.ALONE)
+                is_well &= how is not How.LATEST or not figures.late
     return int(not is_well)
 
 
 def _row(figures: Figures) -> str:
     faults = figures.faults
     return _ROW.format(
-        *(figures.ledger, "within" if figures.is_within else "alone", figures.events),
+        *(figures.ledger, figures.how, figures.events),
         *(faults["kill"], faults["cut"], faults["restart"]),
-        *(figures.lost, figures.twice, figures.strange, f"{figures.seconds:.1f}"),
+        *(figures.lost, figures.twice, figures.strange, figures.late, f"{figures.seconds:.1f}"),
     )
 
 

@@ -1,4 +1,7 @@
-"""Whoever is killed at whatever moment, each effect is there once; without a ledger it is not."""
+"""Whoever is killed at whatever moment, each effect is there once; without a ledger it is not.
+
+And none is there after a newer one of its channel; without ``latest_by`` some are.
+"""
 
 import asyncio
 import random
@@ -9,7 +12,7 @@ import pytest
 from support.postgres import PostgresServer
 
 from .benches import ON_POSTGRES, ON_SQLITE
-from .kills import Figures, kills
+from .kills import Figures, How, kills
 
 SEED = random.randrange(1_000_000)
 
@@ -18,12 +21,12 @@ Round = Callable[..., Figures]
 
 @pytest.fixture
 def kill(tmp_path: Path, request: pytest.FixtureRequest) -> Round:
-    def round_of(name: str, *, events: int, is_within: bool = True) -> Figures:
+    def round_of(name: str, *, events: int, how: How = How.WITHIN) -> Figures:
         postgres: PostgresServer | None = None
         if name in ON_POSTGRES:
             postgres = request.getfixturevalue("postgres")
         figures = asyncio.run(
-            kills(name, tmp_path, events=events, is_within=is_within, seed=SEED, postgres=postgres)
+            kills(name, tmp_path, events=events, how=how, seed=SEED, postgres=postgres)
         )
         print(figures, SEED)  # noqa: T201 - shown where it fails
         return figures
@@ -41,15 +44,28 @@ def test_each_effect_is_there_once_whoever_is_killed(name: str, kill: Round) -> 
     figures = kill(name, events=150)
     assert figures.faults["kill"]
     assert is_exact(figures)
+    assert figures.late
 
 
 def test_without_a_ledger_some_effects_are_there_twice(kill: Round) -> None:
-    figures = kill("asyncpg", events=150, is_within=False)
+    figures = kill("asyncpg", events=150, how=How.ALONE)
     assert figures.twice
     assert not figures.lost
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["asyncpg", "sqlite3"])
+def test_none_comes_after_a_newer_one_of_its_channel(name: str, kill: Round) -> None:
+    figures = kill(name, events=150, how=How.LATEST)
+    assert figures.faults.total()
+    assert is_exact(figures)
+    assert not figures.late
+
+
 @pytest.mark.full("up to 10 s of processor time each")
+@pytest.mark.parametrize("how", [How.WITHIN, How.LATEST])
 @pytest.mark.parametrize("name", [*ON_POSTGRES, *ON_SQLITE])
-def test_each_effect_is_there_once_in_every_ledger(name: str, kill: Round) -> None:
-    assert is_exact(kill(name, events=300))
+def test_each_effect_is_there_once_in_every_ledger(name: str, how: How, kill: Round) -> None:
+    figures = kill(name, events=300, how=how)
+    assert is_exact(figures)
+    assert not figures.late or how is How.WITHIN

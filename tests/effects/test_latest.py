@@ -191,6 +191,6 @@ def test_a_ledger_that_keeps_no_marks_is_refused_when_the_handler_is_registered(
 
     def sync(event: ChannelUnhealthy, connection: sqlite3.Connection) -> None: ...
 
-    with pytest.raises(TypeError, match="WithoutMarks: it keeps no marks"):
+    with pytest.raises(TypeError, match="WithoutMarks keeps no marks"):
         receiver.on(ChannelUnhealthy, within=ledger, latest_by=lambda event: event.data.id)(sync)
     receiver.on(ChannelUnhealthy, within=ledger, serial_by=lambda event: event.data.id)(sync)

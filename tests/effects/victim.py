@@ -29,6 +29,10 @@ def key_of(event: CommentReceived) -> str:
     return f"{event.id} {event.data.text}"
 
 
+def channel_of(event: CommentReceived) -> str:
+    return event.data.text.split()[1]
+
+
 def handler_within(parts: dict[str, Any]) -> Callable[..., Any]:
     """Return a handler that leaves its transaction to the ledger."""
 
@@ -70,10 +74,12 @@ async def main(name: str, how: str, database: str, store: str) -> None:
     receiver = receiver_on(store, inbox=inbox, lease_seconds=1.0)
     register: Callable[..., Any] = receiver.on
     async with {**ON_POSTGRES, **ON_SQLITE}[name](database, time.time) as parts:
-        if how == "within":
-            register(CommentReceived, name="book", within=parts["ledger"])(handler_within(parts))
-        else:
+        if how == "alone":
             register(CommentReceived, name="book")(handler_alone(parts))
+        else:
+            options: dict[str, Any] = {"latest_by": channel_of} if how == "latest" else {}
+            on = register(CommentReceived, name="book", within=parts["ledger"], **options)
+            on(handler_within(parts))
         while await _left(receiver):
             # At the start the ledger is tried, and the database may be away.
             with suppress(LedgerError):

@@ -48,7 +48,8 @@ def within_ledger(
         )
     if keyed is not None and not keeps_marks(ledger):
         raise TypeError(
-            f"latest_by within {type(ledger).__name__}: it keeps no marks; give it advance()"
+            f"{type(ledger).__name__} keeps no marks, which latest_by needs; give it advance(),"
+            " as hookonce.effects.MarkingLedger has it, or register the handler without latest_by"
         )
     check_no_generator(function)
     takes_context = _takes_context(function)
