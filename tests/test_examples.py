@@ -29,6 +29,7 @@ COVERED = {
     "lambda_function.py": "test_the_lambda_function_handles_each_event_once",
     "litestar_app.py": "test_the_litestar_application_handles_each_event_once",
     "metrics_app.py": "test_the_metrics_of_the_example_are_on_a_port_of_their_own",
+    "out_of_turn.py": "test_chaos_finds_out_the_example_whose_handlers_do_not_take_turns",
     "publishing.py": "test_what_an_outage_of_two_days_has_missed_is_made_up_for",
     "social_inbox.py": "test_two_workers_handle_what_three_tenants_are_sent",
     "seen_too_soon.py": "test_chaos_finds_out_the_example_that_is_wrong_on_purpose",
@@ -290,6 +291,17 @@ def test_chaos_finds_out_the_example_that_is_wrong_on_purpose(tmp_path: Path) ->
     assert result.output.startswith("lost: comment.received evt_")
     assert "delivery 2: 200 duplicate\n" in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_chaos_finds_out_the_example_whose_handlers_do_not_take_turns(tmp_path: Path) -> None:
+    arguments = ["chaos", "examples.out_of_turn:receiver", "--events", "40", "--seed", "1"]
+    result = run(*arguments, "--json", here=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert result.status == 1
+    *findings, summary = map(json.loads, result.output.splitlines())
+    assert {found["breach"] for found in findings} == {"stale_overwrite", "overlap"}
+    assert summary["stale_overwrite"] > 0
+    assert summary["overlap"] > 0
+    assert summary["lost"] == summary["handled_twice"] == 0
 
 
 def test_the_standalone_script_prints_what_it_shows(tmp_path: Path) -> None:

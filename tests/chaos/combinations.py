@@ -19,7 +19,7 @@ from hookonce import Receiver
 from hookonce.cli.loading import stand_in_secrets
 from hookonce.rehearsal import Mode, Report, rehearse
 
-__all__ = ["COMBINATIONS", "EXAMPLES", "STORES", "Combination", "example", "store_url"]
+__all__ = ["COMBINATIONS", "EXAMPLES", "STORES", "Combination", "example", "silence", "store_url"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 
@@ -40,7 +40,7 @@ class Combination:
 
     def rehearse(self, url: str, *, events: int, seed: int) -> Report:
         """Rehearse without what its handlers print and the library logs: every fault is meant."""
-        with _silence():
+        with silence():
             return rehearse(
                 example(self.example), events=events, seed=seed, store=url, mode=self.mode
             )
@@ -83,7 +83,8 @@ def store_url(kind: str) -> Iterator[str]:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
+    """Hide what handlers print and the library logs."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

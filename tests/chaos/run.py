@@ -6,10 +6,17 @@ import argparse
 import sys
 import time
 
+from chaos.channels import PLACES, Channels
 from chaos.combinations import COMBINATIONS, store_url
+from hookonce.rehearsal import Report
 
 HEADING = "| Example, store, mode | Events | Requests | Handler runs | Restarts | Lost | Other |"
 RULE = "|---|---|---|---|---|---|---|"
+
+CHANNELS_HEADING = (
+    "| Channels, store, mode | Events of channels | Requests | Left out | Not the newest | Other |"
+)
+CHANNELS_RULE = "|---|---|---|---|---|---|"
 
 
 def main() -> int:
@@ -18,25 +25,57 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="TEXT", help="those that have it in the name")
     arguments = parser.parse_args()
-    wrong = 0
     started = time.monotonic()
+    wrong = _examples(arguments.events, arguments.seed, arguments.only)
+    wrong += _channels(arguments.events, arguments.seed, arguments.only)
+    print(f"seed {arguments.seed}, {time.monotonic() - started:.0f} s", flush=True)
+    return 1 if wrong else 0
+
+
+def _examples(events: int, seed: int, only: str) -> int:
+    """Rehearse the examples, and return how much was found."""
+    wrong = 0
     print(HEADING, RULE, sep="\n", flush=True)
     for combination in COMBINATIONS:
-        if arguments.only not in str(combination):
+        if only not in str(combination):
             continue
         with store_url(combination.store) as url:
-            report = combination.rehearse(url, events=arguments.events, seed=arguments.seed)
+            report = combination.rehearse(url, events=events, seed=seed)
         lost = sum(finding.breach == "lost" for finding in report.findings)
         print(
             f"| {combination} | {report.events:,} | {report.requests:,} | {report.runs:,}"
             f" | {report.restarts} | {lost} | {len(report.findings) - lost} |",
             flush=True,
         )
-        for finding in report.findings[:3]:
-            print(finding.breach, finding.event_id, *finding.story, sep="\n  ", file=sys.stderr)
+        _tell(report)
         wrong += len(report.findings)
-    print(f"seed {arguments.seed}, {time.monotonic() - started:.0f} s", flush=True)
-    return 1 if wrong else 0
+    return wrong
+
+
+def _channels(events: int, seed: int, only: str) -> int:
+    """Rehearse a receiver of channel events, and return how many channels are wrong."""
+    wrong = 0
+    print(CHANNELS_HEADING, CHANNELS_RULE, sep="\n", flush=True)
+    for place in PLACES:
+        name = f"channels, {place}"
+        if only not in name:
+            continue
+        with store_url(place.store) as url:
+            channels = Channels(place, url, events=events, seed=seed)
+        report, late = channels.report, channels.wrong()
+        print(
+            f"| {name} | {channels.count:,} | {report.requests:,} | {report.stale:,} | {len(late)}"
+            f" | {len(report.findings)} |",
+            flush=True,
+        )
+        _tell(report)
+        wrong += len(late) + len(report.findings)
+    return wrong
+
+
+def _tell(report: Report) -> None:
+    for finding in report.findings[:3]:
+        print(finding.breach, finding.event_id, *finding.story, sep="\n  ", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 from hookonce.rehearsal import Breach, Mode
 
+from .channels import PLACES, Channels, Place
 from .combinations import COMBINATIONS, Combination, store_url
 
 SEEDS = range(1, 21)
@@ -56,3 +57,44 @@ def test_the_example_that_is_wrong_on_purpose_is_found_out_by_every_seed(
             report = wrong.rehearse(url, events=events, seed=seed)
             assert report.count(Breach.LOST), seed
             assert report.count(Breach.TWICE) == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "events", "seeds"),
+    [
+        (Mode.INLINE, EVENTS, SEEDS[:2]),
+        (Mode.INBOX, EVENTS, SEEDS[:1]),
+        pytest.param(Mode.INLINE, EVENTS, SEEDS, marks=pytest.mark.full("6 s")),
+        pytest.param(Mode.INBOX, EVENTS, SEEDS[:5], marks=pytest.mark.full("6 s")),
+    ],
+)
+def test_the_example_whose_handlers_do_not_take_turns_is_found_out_by_every_seed(
+    mode: Mode, events: int, seeds: range
+) -> None:
+    wrong = Combination("out_of_turn", "sqlite", mode)
+    with store_url("sqlite") as url:
+        for seed in seeds:
+            report = wrong.rehearse(url, events=events, seed=seed)
+            assert report.count(Breach.STALE), seed
+            assert report.count(Breach.OVERLAP), seed
+            assert report.count(Breach.STALE) + report.count(Breach.OVERLAP) == len(report.findings)
+
+
+def check_channels(place: Place, events: int, seed: int) -> None:
+    with store_url(place.store) as url:
+        channels = Channels(place, url, events=events, seed=seed)
+    assert channels.count > events / 2
+    assert channels.wrong() == []
+    assert channels.report.passed, (seed, channels.report.findings[:3])
+    assert channels.report.stale, "nothing came too late"
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_each_channel_ends_with_its_newest_status(place: Place) -> None:
+    check_channels(place, events=120, seed=random.choice(SEEDS))
+
+
+@pytest.mark.full("a minute of processor time each")
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_so_does_each_of_100_channels_after_2000_events(place: Place) -> None:
+    check_channels(place, events=2_000, seed=random.choice(SEEDS))

@@ -58,7 +58,7 @@ def test_a_right_receiver_passes_and_nothing_else_is_printed_or_left_behind(
     first, second, third = result.output.splitlines()
     assert first.startswith("60 events: ")
     assert "requests" in second
-    assert third.startswith("0 lost, 0 given up, 0 handled twice, 0 answered late")
+    assert third.startswith("0 lost, 0 given up, 0 handled twice, 0 run after a newer one")
     assert third.endswith("--seed 5")
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"app.py"}
 

@@ -31,6 +31,8 @@ _COUNTED = {
     Breach.LOST: "lost",
     Breach.GIVEN_UP: "given up",
     Breach.TWICE: "handled twice",
+    Breach.STALE: "run after a newer one",
+    Breach.OVERLAP: "run beside another of their key",
     Breach.LATE: "answered late",
     Breach.FORGED: "forgeries accepted",
     Breach.PUNISHED: "answers that the sender punishes",
@@ -96,7 +98,8 @@ def chaos(
     takes real time, in which requests may meet otherwise: their number, and that of runs, may
     differ by a few. Only on memory:// a run of async handlers is the same to the last request.
 
-    Exits 0 only if no event was lost or given up, none was handled twice, no forgery was accepted,
+    Exits 0 only if no event was lost or given up, none was handled twice, none came after a newer
+    one or beside another where the handler has latest_by or serial_by, no forgery was accepted,
     and every answer came in time. An event that a handler rejects is a dead letter, and no fault.
 
     For example: hookonce chaos app.hooks:receiver --events 2000 --seed 7
@@ -188,6 +191,7 @@ def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> No
             "seed": report.seed,
             "events": report.events,
             "handled": report.handled,
+            "stale": report.stale,
             "ignored": report.ignored,
             "dead_letters": report.dead_letters,
             "waiting": report.waiting,
@@ -200,7 +204,9 @@ def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> No
             **{str(breach): count for breach, count in breaches.items()},
             "passed": report.passed,
         },
-        f"{report.events} events: {report.handled} handled, {report.ignored} without a handler,"
+        f"{report.events} events: {report.handled} handled,"
+        f"{f' {report.stale} left out for a newer one,' if report.stale else ''}"
+        f" {report.ignored} without a handler,"
         f" {letters} dead letters{f' ({why})' if why else ''}"
         f"{f', {report.waiting} still waiting in the inbox' if report.waiting else ''}\n"
         f"{report.requests} requests, {report.disturbed} of them disturbed; {report.runs} runs of"

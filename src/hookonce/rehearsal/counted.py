@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..delivery.handler import ErrorHook, Handler
+from ..delivery.keyed import Keyed
 from ..delivery.router import Router
 from ..errors import Reject, Retry
 from ..events import Event
@@ -43,7 +44,7 @@ def counted(router: Router, *, ledger: Ledger, plan: FaultPlan, loop: VirtualLoo
 
 def _counted(handler: Handler, ledger: Ledger, plan: FaultPlan, loop: VirtualLoop) -> Handler:
     async def run(event: Event[Any], *context: object) -> None:
-        number = ledger.begin(event.id, handler.name)
+        number, began = ledger.begin(event.id, handler.name), ledger.place()
         injection = plan.injection(event.id, handler.name, number)
         started_at, cancellations = loop.unix_clock(), _cancellations()
         outcome, is_injected, text = RunOutcome.SUCCEEDED, False, None
@@ -68,10 +69,41 @@ def _counted(handler: Handler, ledger: Ledger, plan: FaultPlan, loop: VirtualLoo
                     fault=None if injection is None else injection.fault,
                     failure_injected=is_injected,
                     raised=text,
+                    began=began,
+                    ended=ledger.place(),
                 )
             )
 
-    return replace(handler, function=run, is_async=True)
+    keyed = handler.keyed and _noting_failures(handler.keyed, handler.name, ledger, loop)
+    return replace(handler, function=run, is_async=True, keyed=keyed)
+
+
+def _noting_failures(keyed: Keyed, handler: str, ledger: Ledger, loop: VirtualLoop) -> Keyed:
+    """Note it as a run that has failed if a handler's key cannot be had."""
+
+    def key(event: Event[Any]) -> object:
+        try:
+            return keyed.function(event)
+        except BaseException as error:
+            now, began = loop.unix_clock(), ledger.place()
+            ledger.record(
+                HandlerRun(
+                    event_id=event.id,
+                    handler=handler,
+                    number=ledger.begin(event.id, handler),
+                    started_at=now,
+                    ended_at=now,
+                    outcome=RunOutcome.FAILED,
+                    fault=None,
+                    failure_injected=False,
+                    raised=raised(error),
+                    began=began,
+                    ended=ledger.place(),
+                )
+            )
+            raise
+
+    return replace(keyed, function=key)
 
 
 def _in_real_time(hook: ErrorHook, loop: VirtualLoop) -> ErrorHook:

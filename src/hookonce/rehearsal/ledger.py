@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 
 from ..errors import shows_half_built
 from .faults import Fault
@@ -38,6 +39,8 @@ class HandlerRun:
         fault: what was injected, or None.
         failure_injected: whether it ended with an injected error.
         raised: what its own code has raised and at which line, or None.
+        began: its place in the order in which all runs begin and end.
+        ended: the same of its end.
 
     """
 
@@ -50,6 +53,8 @@ class HandlerRun:
     fault: Fault | None
     failure_injected: bool
     raised: str | None = None
+    began: int = 0
+    ended: int = 0
 
 
 @shows_half_built
@@ -59,6 +64,7 @@ class Ledger:
     def __init__(self) -> None:
         self._runs: list[HandlerRun] = []
         self._begun: Counter[tuple[str, str]] = Counter()
+        self._places = count()
 
     def __repr__(self) -> str:
         return f"Ledger({len(self._runs)} runs)"
@@ -67,6 +73,10 @@ class Ledger:
         """Note that a run begins, and return its number."""
         self._begun[event_id, handler] += 1
         return self._begun[event_id, handler]
+
+    def place(self) -> int:
+        """Return the next place in the order in which runs begin and end; time may stand still."""
+        return next(self._places)
 
     def record(self, run: HandlerRun) -> None:
         """Note how a run has ended."""

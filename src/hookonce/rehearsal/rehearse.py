@@ -13,6 +13,9 @@ from random import Random
 from secrets import randbits, token_hex
 from tempfile import TemporaryDirectory
 
+from pydantic import JsonValue
+
+from ..delivery.keyed import mark_of
 from ..emulator.chaos import Chaos
 from ..emulator.generated import EventGenerator
 from ..emulator.records import Attempt
@@ -21,6 +24,7 @@ from ..emulator.service import EmulatedService
 from ..http.app import Receive, Scope, Send
 from ..inbox.settings import Inbox
 from ..receiver import Receiver
+from ..resources import Channel
 from ..sender import TWO_SIGNATURES_SECONDS
 from ..stores import open_store
 from ..stores.contract import InboxStore, Store
@@ -30,7 +34,8 @@ from ..verification.secrets import new_secret
 from .counted import counted
 from .faults import FaultPlan
 from .ledger import Ledger
-from .report import Emitted, Report, judged
+from .report import Emitted, Report, judged, settled
+from .turns import Turn, Turns
 from .virtual_loop import VirtualLoop, run_virtually
 from .watched_store import watched
 
@@ -44,6 +49,9 @@ _EVENTS_PER_SECOND = 200.0
 
 # One event in ten is of a type that may have no handler.
 _OTHER_TYPES = 0.1
+
+# Comments on the same few posts, so that handlers that take turns by the post have to.
+_SAME_POST, _POSTS = 0.7, 5
 
 _EVENTS_IN_A_RUSH = 250
 _LONGEST_PAUSE_SECONDS = 3 * 3600.0
@@ -69,6 +77,7 @@ def rehearse(
     seed: int | None = None,
     store: str | None = None,
     mode: Mode = Mode.AS_IT_IS,
+    channels: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Run a receiver's own handlers under chaos in virtual time, and return what went wrong.
@@ -87,6 +96,7 @@ def rehearse(
             faults; on a file or a server the number of requests may differ by a few.
         store: the URL of a store; by default a new SQLite file, which is removed.
         mode: run handlers inside the request, or from an inbox; as the receiver does by default.
+        channels: how many channels the events are of; as many as the emulator has by default.
         progress: told how many events have been emitted, and how many there are.
 
     Raises:
@@ -98,12 +108,21 @@ def rehearse(
         raise ValueError(f"chaos is a probability from 0 to 1, not {chaos!r}")
     if events < 1:
         raise ValueError(f"events takes a number above 0, not {events!r}")
+    if channels is not None and channels < 1:
+        raise ValueError(f"channels takes a number above 0, not {channels!r}")
     seed = randbits(32) if seed is None else seed
     with TemporaryDirectory(prefix="hookonce-chaos-") as folder:
         url = store or f"sqlite:///{Path(folder, 'chaos.db')}"
         return run_virtually(
-            lambda loop: _Rehearsal(receiver, loop, url, mode, seed, chaos).run(events, progress)
+            lambda loop: _Rehearsal(receiver, loop, url, mode, seed, chaos, channels).run(
+                events, progress
+            )
         )
+
+
+def _channels(count: int) -> list[Channel]:
+    usual = EventGenerator(0).channels
+    return [usual[n % len(usual)].model_copy(update={"id": f"ch_{n + 1:04}"}) for n in range(count)]
 
 
 class _Secrets:
@@ -166,6 +185,7 @@ class _Rehearsal:
         mode: Mode,
         seed: int,
         chaos: float,
+        channels: int | None,
     ) -> None:
         self._original = receiver
         self._loop = loop
@@ -177,7 +197,14 @@ class _Rehearsal:
         # a rotation or the next event comes first depends on how fast the machine is.
         self._random = Random(f"{seed}:rehearsal")  # noqa: S311 - chaos is no secret
         self._random_learning = Random(f"{seed}:learning")  # noqa: S311 - chaos is no secret
-        self._generator = EventGenerator(seed, clock=loop.unix_clock)
+        self._generator = EventGenerator(
+            seed, clock=loop.unix_clock, channels=_channels(channels) if channels else ()
+        )
+        self._random_posts = Random(f"{seed}:posts")  # noqa: S311 - chaos is no secret
+        self._posts: list[JsonValue] = []
+        # As they were registered, whatever the receiver makes of it.
+        self._keyed = {handler.name: handler.keyed for handler in receiver.handlers}
+        self._turns: dict[tuple[str, str], Turn] = {}
         self._ledger = Ledger()
         self._handlers = counted(
             receiver, ledger=self._ledger, plan=FaultPlan(seed=seed, rate=chaos), loop=loop
@@ -218,7 +245,8 @@ class _Rehearsal:
             letters = await self._take_dead_letters(deployment.receiver)
         finally:
             await deployment.end()
-        successes = self._ledger.successes()
+        turns = Turns(self._turns, self._ledger.runs)
+        counts = settled(self._emitted, self._ledger, turns)
         return Report(
             seed=self._seed,
             events=len(self._emitted),
@@ -226,17 +254,14 @@ class _Rehearsal:
             disturbed=sum(attempt.disturbance is not None for attempt in attempts),
             runs=len(self._ledger.runs),
             injected=sum(run.fault is not None for run in self._ledger.runs),
-            handled=sum(
-                bool(event.handlers)
-                and all(successes.get((event.event_id, name), 0) for name in event.handlers)
-                for event in self._emitted
-            ),
+            handled=counts.handled,
+            stale=counts.stale,
             ignored=sum(not event.handlers for event in self._emitted),
             dead_letters=Counter(letters.values()),
             waiting=len(waiting),
             restarts=deployment.count - 1,
             hours=(self._loop.time() - started) / 3600,
-            findings=judged(self._emitted, attempts, self._ledger, letters, waiting),
+            findings=judged(self._emitted, attempts, self._ledger, letters, waiting, turns=turns),
         )
 
     def _opened_store(self) -> Store:
@@ -289,9 +314,27 @@ class _Rehearsal:
     async def _emit(self, service: EmulatedService) -> None:
         types = SUBSCRIBABLE if self._random.random() < _OTHER_TYPES else self._types
         event_type = self._random.choice(types)
-        event = await service.emit(event_type, data=self._generator.data(event_type))
+        event = await service.emit(event_type, data=self._data(event_type))
         handlers = tuple(handler.name for handler in self._original.find(event))
         self._emitted.append(Emitted(event.id, event.type, handlers))
+        for name in handlers:
+            if (keyed := self._keyed.get(name)) is None:
+                continue
+            # What a key function raises is the handler's failure, and told as such.
+            with suppress(Exception):
+                if (gate := keyed.gate(event, self._endpoint, name)) is not None:
+                    self._turns[event.id, name] = Turn(gate.key, mark_of(event), keyed)
+
+    def _data(self, event_type: str) -> dict[str, JsonValue]:
+        """Return the data of an event; many comments are on a post that has one already."""
+        data = self._generator.data(event_type)
+        post = data.get("postId")
+        if post is not None:
+            if self._posts and self._random_posts.random() < _SAME_POST:
+                data["postId"] = self._random_posts.choice(self._posts)
+            else:
+                self._posts = [*self._posts[1 - _POSTS :], post]
+        return data
 
     def _learn_later(self, secret: str) -> None:
         # Whoever rotates has 24 hours to tell the receiver.

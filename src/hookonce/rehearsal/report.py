@@ -7,14 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
+from typing import NamedTuple
 
 from ..emulator.records import Attempt
 from ..http.guard import is_punished
 from ..sender import ANSWER_SECONDS, TOLERANCE_SECONDS
 from ..stores.values import DeadReason
 from .ledger import HandlerRun, Ledger, RunOutcome
+from .turns import Turns
 
-__all__ = ["Breach", "Emitted", "Finding", "Report", "judged"]
+__all__ = ["Breach", "Emitted", "Finding", "Report", "judged", "settled"]
 
 _ROUNDING_SECONDS = 1.0  # what a second that is cut off may add
 
@@ -29,6 +31,11 @@ class Breach(StrEnum):
     """It is a dead letter: the event could not be read, or the handler failed by itself."""
     TWICE = "handled_twice"
     """A handler succeeded more than once with one event."""
+    STALE = "stale_overwrite"
+    """A handler with ``latest_by`` ran for an event after it had succeeded with a newer one of the
+    same key."""
+    OVERLAP = "overlap"
+    """Two runs of a handler with ``latest_by`` or ``serial_by`` were under way with one key."""
     LATE = "answered_late"
     """The sender had no answer within ten seconds."""
     FORGED = "accepted_forgery"
@@ -71,6 +78,8 @@ class Report:
         runs: how often a handler ran.
         injected: how many of these runs were made to fail.
         handled: the events with which every handler has succeeded.
+        stale: the events that a handler with ``latest_by`` was left out for, since it had succeeded
+            with a newer one; every other handler has succeeded with them.
         ignored: the events that no handler is for.
         dead_letters: how many events are dead letters, by why.
         waiting: how many events wait in the inbox for an attempt that comes later than a rehearsal
@@ -88,6 +97,7 @@ class Report:
     runs: int
     injected: int
     handled: int
+    stale: int
     ignored: int
     dead_letters: Mapping[DeadReason, int]
     waiting: int
@@ -114,12 +124,34 @@ class Emitted:
     handlers: tuple[str, ...]
 
 
+class Settled(NamedTuple):
+    """How many events every handler has succeeded with, and how many came too late for some."""
+
+    handled: int
+    stale: int
+
+
+def settled(emitted: Sequence[Emitted], ledger: Ledger, turns: Turns) -> Settled:
+    """Count the events that no handler has to see any more; see ``Report``."""
+    successes = ledger.successes()
+    handled = stale = 0
+    for event in emitted:
+        left = [name for name in event.handlers if not successes.get((event.event_id, name))]
+        if event.handlers and not left:
+            handled += 1
+        elif event.handlers and all(turns.left_out(event.event_id, name) for name in left):
+            stale += 1
+    return Settled(handled, stale)
+
+
 def judged(
     emitted: Sequence[Emitted],
     attempts: Sequence[Attempt],
     ledger: Ledger,
     letters: Mapping[str, DeadReason],
     waiting: Collection[str] = (),
+    *,
+    turns: Turns | None = None,
 ) -> tuple[Finding, ...]:
     """Return what went wrong.
 
@@ -129,8 +161,10 @@ def judged(
         ledger: every run of a handler.
         letters: why which events are dead letters, by their ids.
         waiting: the ids of the events whose next attempt in an inbox lies ahead.
+        turns: the runs of handlers that take turns, if there are any.
 
     """
+    turns = turns or Turns({}, ())
     stories = _Stories(attempts, ledger.runs)
     successes = ledger.successes()
     never_accepted = _never_accepted(attempts)
@@ -146,6 +180,8 @@ def judged(
             count = successes.get((event.event_id, handler), 0)
             if count > 1:
                 findings.append(stories.finding(Breach.TWICE, event, handler))
+            elif turns.left_out(event.event_id, handler):
+                continue
             elif count == 0 and (reason := letters.get(event.event_id)) is not None:
                 by_itself = (event.event_id, handler) in failing
                 if by_itself or reason is DeadReason.UNREADABLE:
@@ -160,11 +196,17 @@ def judged(
         if run.event_id not in known:
             stranger = Emitted(run.event_id, "unknown", ())
             findings.append(stories.finding(Breach.FORGED, stranger, run.handler))
-    for attempt in attempts:
-        breach = _breach_of(attempt)
-        if breach is not None:
-            event = Emitted(attempt.event_id, attempt.event_type, ())
-            findings.append(stories.finding(breach, event, None))
+    pairs = [(Breach.STALE, *pair) for pair in turns.stale()]
+    pairs += [(Breach.OVERLAP, *pair) for pair in turns.overlapping()]
+    findings += [
+        stories.finding(breach, known[run.event_id], run.handler, beside=other)
+        for breach, run, other in pairs
+    ]
+    findings += [
+        stories.finding(breach, Emitted(attempt.event_id, attempt.event_type, ()), None)
+        for attempt in attempts
+        if (breach := _breach_of(attempt)) is not None
+    ]
     return tuple(findings)
 
 
@@ -201,8 +243,18 @@ class _Stories:
             line = f"{run.handler} run {run.number}: {_done(run)}"
             self._lines[run.event_id].append((run.started_at, line))
 
-    def finding(self, breach: Breach, event: Emitted, handler: str | None) -> Finding:
-        lines = self._lines.get(event.event_id, ())
+    def finding(
+        self,
+        breach: Breach,
+        event: Emitted,
+        handler: str | None,
+        *,
+        beside: HandlerRun | None = None,
+    ) -> Finding:
+        lines = list(self._lines.get(event.event_id, ()))
+        if beside is not None and beside.event_id != event.event_id:
+            told = f"run {beside.number} for {beside.event_id}, of the same key: {_done(beside)}"
+            lines.append((beside.started_at, f"{beside.handler} {told}"))
         story = tuple(f"{moment - self._begin:+.1f} s  {line}" for moment, line in sorted(lines))
         return Finding(breach, event.event_id, event.event_type, handler, story)
 
