@@ -37,7 +37,7 @@ HOMES = {
 }
 # They decide, and leave it to others to wait.
 PURE = {"errors.py", "sender.py", "resources.py", "verification/", "events.py"}
-READS_FILES = {"verification/providers.py"}
+READS_FILES = {"verification/providers.py", "verification/places.py"}
 LOGS = {"verification/loggers.py"}
 INPUT_OUTPUT = {"asyncio", "logging", "os", "pathlib", "queue", "socket", "subprocess", "threading"}
 
@@ -108,6 +108,20 @@ def test_a_file_imports_only_from_lower_layers(file: str) -> None:
         if layer_of(target) >= layer_of(file) and room_of(target) != room_of(file)
     }
     assert not wrong
+
+
+def test_the_root_is_small_enough_to_be_read_at_a_glance() -> None:
+    entries = [path for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 23
+    assert len([path for path in entries if path.is_file()]) <= 7
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in FILES if room_of(f) in {"delivery/", "inbox/", "http/"}]
+)
+def test_a_room_names_the_part_of_a_store_that_it_uses(file: str) -> None:
+    whole = {"hookonce.stores.contract.Store", "hookonce.stores.contract.InboxStore"}
+    assert not whole & set(imports(file))
 
 
 def test_no_floor_of_the_picture_could_be_left_out() -> None:

@@ -17,7 +17,7 @@ import click
 from hookonce import Receiver
 from hookonce.doctor.search import subjects_in
 from hookonce.errors import SecretError
-from hookonce.places import own_frames
+from hookonce.verification.places import own_frames
 from hookonce.verification.providers import (
     SECRETS_VARIABLE,
     EnvironmentSecrets,

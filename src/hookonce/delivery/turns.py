@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from ..errors import StoreError
-from ..stores.contract import InboxStore
+from ..stores.contract import Listing
 from ..stores.tokens import new_token
 from ..stores.values import Busy, DeliveryKey, Entered, EnterResult, Gate, Mark
 from ..verification.loggers import get_logger
@@ -131,7 +131,7 @@ class Turn:
     async def call(self, event: DeliveryKey) -> bool:
         """Let an event of the inbox be tried now; return False if it does not wait there."""
         store = self._parts.store
-        if not isinstance(store, InboxStore):
+        if not isinstance(store, Listing):
             return False
         waited = await within(self._parts.limits.store_seconds, store.hasten(event))
         if waited and self._work is not None:

@@ -18,7 +18,7 @@ from ..delivery.keyed import Keyed
 from ..delivery.router import Router
 from ..errors import Reject, Retry
 from ..events import Event
-from ..places import raised
+from ..verification.places import raised
 from .faults import Fault, FaultPlan, InjectedError, InjectedRetry, Injection
 from .ledger import HandlerRun, Ledger, RunOutcome
 from .virtual_loop import VirtualLoop

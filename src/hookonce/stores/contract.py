@@ -395,6 +395,7 @@ class Queue(Protocol):
         ...
 
 
+@runtime_checkable
 class Listing(Reports, Protocol):
     """The inbox as a person looks at it."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["own_frames", "raised"]
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _FOREIGN = tuple(
     {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")} | {_PACKAGE}
 )
