@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from hookonce import Receiver
 from hookonce.delivery.keyed import Keyed
-from hookonce.events import CommentReceived
+from hookonce.effects.sqlite import SQLiteLedger
+from hookonce.events import ChannelUnhealthy, CommentReceived
 from hookonce.rehearsal import rehearse
 from hookonce.rehearsal.ledger import HandlerRun, RunOutcome
 from hookonce.rehearsal.turns import Turn, Turns
@@ -102,6 +105,21 @@ def test_an_event_is_left_out_for_a_newer_one_that_has_succeeded_and_for_no_othe
         False,
     ]
     assert not found.left_out("old", "other")
+
+
+def test_an_event_that_a_ledger_has_left_out_is_not_lost(tmp_path: Path) -> None:
+    ledger = SQLiteLedger(tmp_path / "app.db")
+    ledger.create_table()
+    receiver = Receiver(secrets=new_secret(), store="memory://")
+
+    @receiver.on(
+        ChannelUnhealthy, within=ledger, latest_by=lambda event: event.data.id, name="follow"
+    )
+    def follow(event: ChannelUnhealthy, connection: sqlite3.Connection) -> None: ...
+
+    report = rehearse(receiver, events=40, seed=5, store="memory://", channels=2)
+    assert report.passed, report.findings
+    assert report.stale
 
 
 def test_comments_on_the_same_posts_are_told_apart_from_those_that_meet() -> None:

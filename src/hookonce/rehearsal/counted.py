@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..delivery.handler import ErrorHook, Handler
-from ..delivery.keyed import Keyed
+from ..delivery.keyed import Keyed, TooLateError
 from ..delivery.router import Router
 from ..errors import Reject, Retry
 from ..events import Event
@@ -121,6 +121,8 @@ def _cancellations() -> int:
 def _outcome_of(error: BaseException) -> RunOutcome:
     if isinstance(error, Reject):
         return RunOutcome.REJECTED
+    if isinstance(error, TooLateError):
+        return RunOutcome.TOO_LATE
     return RunOutcome.RETRY_ASKED if isinstance(error, Retry) else RunOutcome.FAILED
 
 

@@ -21,6 +21,8 @@ class RunOutcome(StrEnum):
     FAILED = "failed"
     REJECTED = "rejected"
     RETRY_ASKED = "retry_asked"
+    TOO_LATE = "too_late"
+    """By the mark in a ledger a newer event has succeeded; the handler's own code has not run."""
     CANCELLED = "cancelled"
     """By a shutdown or a time limit."""
 

@@ -50,6 +50,9 @@ class Turns:
 
     def __init__(self, turns: Mapping[tuple[str, str], Turn], runs: Sequence[HandlerRun]) -> None:
         self._turns = turns
+        self._too_late = {
+            (run.event_id, run.handler) for run in runs if run.outcome is RunOutcome.TOO_LATE
+        }
         self._runs: defaultdict[tuple[str, str], list[HandlerRun]] = defaultdict(list)
         for run in sorted(runs, key=lambda run: run.began):
             turn = turns.get((run.event_id, run.handler))
@@ -58,6 +61,8 @@ class Turns:
 
     def left_out(self, event_id: str, handler: str) -> bool:
         """Return whether a handler need not succeed with an event: it has with a newer one."""
+        if (event_id, handler) in self._too_late:
+            return True
         turn = self._turns.get((event_id, handler))
         return turn is not None and any(
             run.outcome is RunOutcome.SUCCEEDED and turn.is_late_after(self._of(run))
