@@ -133,7 +133,8 @@ async def test_nothing_keeps_the_body_of_one_too_large(tamper: bool) -> None:
     receiver = a_receiver()
     handling(receiver)
     journal = watched(receiver, deliveries_bytes=5000, refused_bytes=5000)
-    large = make_event(CommentReceived, data={"text": "x" * 6000})
+    # So large that not even `expecting` keeps it for a minute.
+    large = make_event(CommentReceived, data={"text": "x" * 70_000})
     request = signed_request(large, new_secret() if tamper else SECRET)
     held_before = sys.getrefcount(request.body)
     await receiver.handle(request.body, request.headers)

@@ -90,10 +90,10 @@ class Turn:
             try:
                 result = await self.enter()
             except StoreError as error:
-                _log.warning("could not extend the turn of %s: %s", self._named, error)
+                _log.warning("could not extend the turn of %s: %s", self.gate.handler, error)
                 return
         if not isinstance(result, Entered):
-            _log.error("the turn of %s was lost; another run may have begun", self._named)
+            _log.error("the turn of %s was lost; another run may have begun", self.gate.handler)
 
     async def end(self, *, succeeded: bool, gives_up: Callable[[], bool] = lambda: True) -> None:
         """Leave the gate, raise its mark, and call who comes next.
@@ -114,7 +114,7 @@ class Turn:
                     if gives_up():
                         _log.error(
                             "could not end the turn of %s; its lease will run out%s: %s",
-                            self._named,
+                            self.gate.handler,
                             ", and an older event would be run after it" if mark else "",
                             error,
                         )
@@ -126,7 +126,7 @@ class Turn:
             while called is not None and not await self.call(called):
                 called = await self._leave(None)
         except StoreError as error:
-            _log.warning("could not call who waits for %s: %s", self._named, error)
+            _log.warning("could not call who waits for %s: %s", self.gate.handler, error)
 
     async def call(self, event: DeliveryKey) -> bool:
         """Let an event of the inbox be tried now; return False if it does not wait there."""
@@ -146,10 +146,6 @@ class Turn:
         """Return how long somebody else may have the gate, as far as that can be told."""
         left = busy.until - self._parts.clock()
         return min(max(0.0, left), self._parts.limits.lease_seconds)
-
-    @property
-    def _named(self) -> str:
-        return f"{self.gate.handler} on {self.gate.key!r}"
 
 
 class Turns:
