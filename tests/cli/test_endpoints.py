@@ -158,6 +158,8 @@ def test_commands_that_cannot_begin_end_with_2(site: Site) -> None:
     for arguments, words in {
         ("update", "wh_1"): "say what to change",
         ("create", "https://a.example", "--secrets-file", "s"): "--event",
+        ("test", ""): "an id is text such as",  # of a shell's variable that is not set
+        ("list-deliveries", ".."): "an id is text such as",
         (
             "enable",
             "wh_1",

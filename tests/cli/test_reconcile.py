@@ -140,7 +140,7 @@ def test_a_disabled_endpoint_is_turned_on_again_where_that_is_wanted(
     site.status = 410
     handled(tmp_path, site.emit())
     result = site.reconcile(module=module)
-    assert "the endpoint is disabled" in result.output
+    assert (result.status, "the endpoint is disabled" in result.output) == (1, True), result
     assert site.service.endpoint().status == "disabled"
     result = site.reconcile("--enable", module=module)
     assert (result.status, "now it is active" in result.output) == (0, True), result
@@ -192,6 +192,22 @@ def test_a_time_that_cannot_be_read_is_refused(site: Site, module: str, since: s
     result = site.reconcile("--since", since, module=module)
     assert result.status == 2
     assert "give 12h, 2d or a time" in result.errors
+
+
+@pytest.mark.parametrize("since", ["0m", "2999-01-01"])
+def test_a_time_that_leaves_nothing_to_look_at_is_refused(
+    site: Site, module: str, since: str
+) -> None:
+    site.emit()
+    result = site.reconcile("--since", since, module=module)
+    assert (result.status, "has to lie in the past" in result.errors) == (2, True), result
+
+
+def test_a_time_before_the_log_reads_all_of_it(site: Site, module: str, tmp_path: Path) -> None:
+    handled(tmp_path, site.emit())
+    for since in ("999999d", "0001-01-01"):
+        result = site.reconcile("--since", since, module=module)
+        assert (result.status, "1 handled since" in result.output) == (0, True), result
 
 
 def test_a_service_that_cannot_be_asked_is_2_and_no_gap(

@@ -216,6 +216,9 @@ async def test_only_what_is_newer_than_asked_for_is_looked_at() -> None:
         assert len((await it.reconcile(since=since)).gaps) == 2
         with pytest.raises(ValueError, match="with an offset"):
             await it.reconcile(since=since.replace(tzinfo=None))
+        for ahead in (timedelta(0), timedelta(hours=-1), since + timedelta(hours=4)):
+            with pytest.raises(ValueError, match="in the past"):
+                await it.reconcile(since=ahead)
 
 
 async def test_what_is_older_than_the_store_remembers_is_not_judged() -> None:

@@ -15,7 +15,7 @@ from .ending import ended_after_this
 from .output import Output
 from .rotate import rotate, writing
 from .secrets_file import SecretsFile, label
-from .service import service_options, with_client
+from .service import read_id, service_options, with_client
 from .statuses import Nothing
 
 __all__ = ["endpoints"]
@@ -108,7 +108,7 @@ def create(
 
 
 @endpoints.command("list-deliveries")
-@click.argument("webhook_id", metavar="WEBHOOK")
+@click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @click.option(
     "--limit", default=100, show_default=True, type=click.IntRange(1), help="Show so many."
 )
@@ -134,7 +134,7 @@ def list_deliveries(
 
 
 @endpoints.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @service_options
 def test(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
     """Have a test event delivered to WEBHOOK at once.
@@ -146,7 +146,7 @@ def test(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool)
 
 
 @endpoints.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @service_options
 def enable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
     """Turn WEBHOOK on again, after it was disabled."""
@@ -154,7 +154,7 @@ def enable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: boo
 
 
 @endpoints.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @service_options
 def disable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
     """Turn WEBHOOK off."""
@@ -162,7 +162,7 @@ def disable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bo
 
 
 @endpoints.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @click.option("--url", help="Where it receives from now on.")
 @_event_option
 @click.option("--description", help="What people call it.")

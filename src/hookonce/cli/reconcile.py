@@ -14,13 +14,15 @@ from hookonce.client import Client, ClientError
 from hookonce.doctor import Level, Subject, examine
 from hookonce.errors import StoreError
 from hookonce.receiver import Gap, Reconciliation, Verdict
+from hookonce.receiver.reconcile import beginning
 from hookonce.resources import WebhookEndpoint
+from hookonce.verification.clock import system_clock
 
 from .completing import complete_targets
 from .loading import load_receiver
 from .output import Output
 from .records import time_text
-from .service import service_options, with_client
+from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
 __all__ = ["reconcile"]
@@ -46,18 +48,30 @@ def _since(_: click.Context, __: click.Parameter, value: str | None) -> datetime
         return None
     ago = _AGO.fullmatch(value)
     if ago is not None:
-        return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        since: datetime | timedelta = timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    else:
+        try:
+            since = datetime.fromisoformat(value)
+        except ValueError:
+            raise click.BadParameter("give 12h, 2d or a time such as 2026-07-01T09:00Z") from None
+        if since.tzinfo is None:
+            since = since.replace(tzinfo=UTC)
     try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter("give 12h, 2d or a time such as 2026-07-01T09:00Z") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        beginning(since, now=datetime.fromtimestamp(system_clock(), UTC))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return since
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
 @click.option(
-    "--webhook", "webhook_id", required=True, help="The service's id of the receiver's endpoint."
+    "--webhook",
+    "webhook_id",
+    required=True,
+    metavar="ID",
+    callback=read_id,
+    help="The service's id of the receiver's endpoint.",
 )
 @click.option(
     "--since",
@@ -90,14 +104,14 @@ def reconcile(
     It may run as often as you like, from cron for example: it costs a request of the day's quota
     for each 100 deliveries, and one for the endpoint's status.
 
-    Exits 0 if nothing is missing, 1 with gaps or if an on_gap function fails, 2 if the service or
-    the store cannot be asked.
+    Exits 0 if nothing is missing; 1 with gaps, if an on_gap function fails, or if the endpoint is
+    disabled and stays so; 2 if the service or the store cannot be asked.
     """
     receiver = load_receiver(target)
     _check_store(receiver)
     output = Output(as_json=as_json)
 
-    async def look(client: Client) -> Reconciliation:
+    async def is_well(client: Client) -> bool:
         try:
             async with receiver.opened():
                 found = await receiver.reconcile(client, webhook_id, since=since)
@@ -112,9 +126,10 @@ def reconcile(
             output.record({"webhook": found.webhook_id, "status": None}, line, "yellow")
         if found.endpoint is not None and found.endpoint.status != _ACTIVE:
             await _look_after(found.endpoint, receiver, client, output, enables=enables)
-        return found
+            return found.is_whole and enables
+        return found.is_whole
 
-    if not with_client(api_url, key_file, look).is_whole:
+    if not with_client(api_url, key_file, is_well):
         raise SystemExit(Status.FOUND)
 
 

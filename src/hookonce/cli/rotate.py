@@ -31,7 +31,7 @@ from .ending import ended_after_this
 from .listeners import DEFAULT_PORT
 from .output import Output, system_fault
 from .secrets_file import Mark, SecretsFile
-from .service import service_options, with_client
+from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
 __all__ = ["rotate", "writing"]
@@ -52,7 +52,7 @@ _LOST = (
 
 
 @click.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @click.option(
     "--secrets-file",
     required=True,

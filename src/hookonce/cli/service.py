@@ -10,16 +10,27 @@ from typing import Any, TypeVar
 import click
 
 from hookonce.client import ApiKeyError, Client, ClientError, EnvironmentKey, FileKey
+from hookonce.client.connection import segment
 from hookonce.client.keys import KEY_VARIABLE
 
 from .output import json_option, together
 from .statuses import Nothing
 
-__all__ = ["URL_VARIABLE", "opened_client", "service_options", "with_client"]
+__all__ = ["URL_VARIABLE", "opened_client", "read_id", "service_options", "with_client"]
 
 T = TypeVar("T")
 
 URL_VARIABLE = "HOOKONCE_API_URL"
+
+
+def read_id(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Refuse what cannot be an id, such as the empty text of a variable that is not set."""
+    try:
+        segment(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
 
 service_options = together(
     click.option(

@@ -452,7 +452,7 @@ class Receiver(Router):
         Raises:
             ClientError: the service does not give its log.
             StoreError: the store does not say what it knows.
-            ValueError: ``since`` has no offset.
+            ValueError: ``since`` has no offset, or does not lie in the past.
 
         """
         found = await compare(

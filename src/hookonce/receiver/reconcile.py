@@ -35,7 +35,16 @@ from ..verification.loggers import get_logger
 if TYPE_CHECKING:  # it needs httpx2
     from ..client import Client
 
-__all__ = ["Gap", "GapHook", "Reconciliation", "Verdict", "Why", "compare", "without_made_up"]
+__all__ = [
+    "Gap",
+    "GapHook",
+    "Reconciliation",
+    "Verdict",
+    "Why",
+    "beginning",
+    "compare",
+    "without_made_up",
+]
 
 _log = get_logger("hookonce")
 
@@ -123,7 +132,10 @@ class Reconciliation:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing, and no ``on_gap`` function has failed."""
+        """Whether nothing is missing of what the log has, and no ``on_gap`` function has failed.
+
+        What happens while an endpoint is disabled is in no log: ``endpoint`` tells.
+        """
         return not (self.gaps or self.failures)
 
 
@@ -153,15 +165,11 @@ async def compare(
     Raises:
         ClientError: the service does not give its log.
         StoreError: the store does not say what it knows.
-        ValueError: ``since`` has no offset.
+        ValueError: ``since`` has no offset, or does not lie in the past.
 
     """
     now = datetime.fromtimestamp(clock(), UTC)
-    if since is None:
-        since = timedelta(seconds=LOG_SECONDS)
-    start = now - since if isinstance(since, timedelta) else since
-    if start.tzinfo is None:
-        raise ValueError("since takes a time with an offset, such as datetime.now(UTC)")
+    start = beginning(since, now=now)
     remembered_since = datetime.min.replace(tzinfo=UTC)
     retention = getattr(store, "retention_seconds", None)
     if retention is not None:
@@ -209,6 +217,30 @@ async def compare(
         for delivery, why in sorted(missed, key=lambda one: one[0].created_at)
     )
     return Reconciliation(webhook_id, start, counts, gaps, endpoint=state, requests=requests)
+
+
+def beginning(since: datetime | timedelta | None, *, now: datetime) -> datetime:
+    """Return when to begin; so long ago reaches no further back than the log.
+
+    Args:
+        since: a time with an offset, or so long ago; None for all that the log has.
+        now: the present.
+
+    Raises:
+        ValueError: ``since`` has no offset, or does not lie in the past: nothing would be looked
+            at, and so nothing be missing.
+
+    """
+    reach = timedelta(seconds=LOG_SECONDS)
+    if isinstance(since, datetime):
+        if since.tzinfo is None:
+            raise ValueError("since takes a time with an offset, such as datetime.now(UTC)")
+        start = since
+    else:
+        start = now - (reach if since is None else min(since, reach))
+    if start >= now:
+        raise ValueError("since has to lie in the past")
+    return start
 
 
 async def without_made_up(
