@@ -301,6 +301,70 @@ def test_the_secret_that_is_meant_is_named_by_its_number() -> None:
     assert causes(as_text.diagnosis()) == ["The signer used the text of secret 2 as its key."]
 
 
+def test_a_secret_that_is_missing_hides_none_that_is_meant() -> None:
+    secrets: Any = (None, SECRET)
+    found = replace(Delivery(), secrets=secrets, key=SECRET.encode()).diagnosis()
+    assert causes(found)[1:] == ["The signer used the text of secret 2 as its key."]
+
+
+ENDS_IN_X = b"a key whose base64 ends in an X:\x17"
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"),
+    [
+        (KEY, SECRET + "="),
+        (KEY, SECRET.rstrip("=") + "=="),
+        (KEY, "sec_" + base64.urlsafe_b64encode(KEY).decode()),
+        (ENDS_IN_X, f'"whsec_{base64.b64encode(ENDS_IN_X).decode()}"'),
+    ],
+    ids=["one = too many", "another =", "cut prefix, other alphabet", "in quotes, an X at its end"],
+)
+def test_a_secret_is_right_but_for_its_spelling(key: bytes, secret: str) -> None:
+    found = replace(Delivery(), key=key, secrets=(secret,)).diagnosis()
+    assert causes(found)[-1].startswith(MISSPELT)
+
+
+@pytest.mark.parametrize("end", [b" ", b"X", b"."])
+def test_only_line_ends_are_taken_for_line_ends(end: bytes) -> None:
+    found = replace(Delivery(), signed_body=BODY + end, body=BODY + end + b"\r\n").diagnosis()
+    assert [cause.startswith(LINE_ENDS) for cause in causes(found)] == [True]
+
+
+def test_line_ends_of_two_kinds_may_have_been_of_one() -> None:
+    signed, arrived = b'{\r\n"id":\r\n"evt_1"}', b'{\r\n"id":\n"evt_1"}'
+    found = replace(Delivery(), signed_body=signed, body=arrived).diagnosis()
+    assert [cause.startswith(LINE_ENDS) for cause in causes(found)] == [True]
+
+
+def test_a_body_that_is_no_json_was_not_written_again() -> None:
+    forged = replace(Delivery(), key=b"of somebody who does not know it", body=b"no JSON")
+    assert causes(forged.diagnosis()) == [
+        "None of these secrets signed these bytes, in none of the usual mistaken ways."
+    ]
+
+
+def test_each_finding_says_in_sentences_what_it_is_and_what_to_do() -> None:
+    signed = event_body("comment.received", event_id="evt_1")
+    again = json.dumps(json.loads(signed), sort_keys=True).encode()
+    genuine = Delivery().headers
+    two = sign([ANOTHER, SECRET], "evt_1", BODY, timestamp=NOW)
+    for found in (
+        replace(Delivery(), secrets=()).diagnosis(),
+        replace(Delivery(), key=b"of somebody who does not know it").diagnosis(),
+        replace(Delivery(), secrets=(ANOTHER, SECRET)).diagnosis(),
+        Delivery(signed_body=signed, body=again).diagnosis(),
+        diagnose(BODY, two, [SECRET], now=NOW),
+        diagnose(BODY, {}, [SECRET], now=NOW),
+        diagnose(BODY, genuine | {"webhook-id": "evt.1"}, [SECRET], now=NOW),
+        diagnose(BODY, genuine | {"webhook-timestamp": "+1"}, [SECRET], now=NOW),
+        diagnose(BODY, genuine | {"webhook-signature": "v1,short"}, [SECRET], now=NOW),
+        diagnose(BODY, [*genuine.items(), ("webhook-id", "evt_2")], [SECRET], now=NOW),
+    ):
+        assert found.findings
+        check_advice(found)
+
+
 def test_a_forged_delivery_is_called_so() -> None:
     forged = replace(Delivery(), key=b"of somebody who does not know it").diagnosis()
     assert forged.refusal is Refusal.NO_MATCHING_SIGNATURE
@@ -421,6 +485,8 @@ def test_the_tolerance_is_the_one_of_the_receiver() -> None:
     assert diagnose(BODY, headers, [SECRET], now=NOW + 400, tolerance=400).genuine
     (cause,) = causes(diagnose(BODY, headers, [SECRET], now=NOW + 11, tolerance=10))
     assert cause == "It was signed 11 s ago; 10 s are tolerated."
+    (cause,) = causes(diagnose(BODY, headers, [SECRET], now=NOW + 1, tolerance=0))
+    assert cause == "It was signed 1 s ago; 0 s are tolerated."
 
 
 @pytest.mark.parametrize("depth", [500, 900, 1_200, 3_000, 100_000])

@@ -312,6 +312,7 @@ def test_another_spelling_of_the_id_is_another_id(respelled: str) -> None:
         ({"acme-event-type": None, "acme-delivery-attempt": None}, None, (None, None)),
         ([(b"acme-event-type", b"\xff")], None, ("\xff", None)),
         ({"acme-event-type": "x" * 257}, None, ("x" * 256, None)),
+        ({"acme-delivery-attempt": "9999"}, None, (None, 9999)),
         ({}, None, (None, None)),
     ],
 )
@@ -322,7 +323,8 @@ def test_hints_are_found_by_their_endings_or_the_services_name(
 
 
 @pytest.mark.parametrize(
-    "attempt", ["", "three", "-1", "+1", " 1", "1 ", "1.0", "1e0", "\u0661", "1" * 5000, "\ud800"]
+    "attempt",
+    ["", "three", "-1", "+1", " 1", "1 ", "1.0", "1e0", "\u0661", "10000", "1" * 5000, "\ud800"],
 )
 def test_an_attempt_that_is_no_count_is_no_hint(attempt: str) -> None:
     assert DeliveryHints.parse({"acme-delivery-attempt": attempt}).attempt is None

@@ -5,6 +5,7 @@ import io
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,6 +162,20 @@ def test_a_line_break_alone_begins_no_line_of_the_log(error: Exception, lines: i
         "LINE hookonce.http: it failed"
     ]
     assert not forged(shown)
+
+
+@pytest.mark.parametrize("end", ["X", " ", "\n"])
+def test_a_traceback_is_shown_whole_each_line_behind_two_blanks(
+    end: str, lines: io.StringIO
+) -> None:
+    error = error_with_frames(ValueError(f"one\ntwo{end}"))
+    get_logger("hookonce.http").error("it failed", exc_info=error)
+    whole = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
+    assert lines.getvalue().split("\n") == [
+        "LINE hookonce.http: it failed",
+        *(f"  {line}" for line in whole),
+        "",
+    ]
 
 
 def test_errors_that_lead_to_each_other_end_in_one_traceback(lines: io.StringIO) -> None:

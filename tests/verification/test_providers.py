@@ -75,7 +75,7 @@ def test_a_missing_or_empty_variable_is_an_error_that_names_it(
     monkeypatch.delenv("HOOKONCE_SECRETS", raising=False)
     if value is not None:
         monkeypatch.setenv("HOOKONCE_SECRETS", value)
-    with pytest.raises(SecretError, match="HOOKONCE_SECRETS"):
+    with pytest.raises(SecretError, match="set the environment variable HOOKONCE_SECRETS"):
         EnvironmentSecrets()
 
 
@@ -160,6 +160,8 @@ def test_what_cannot_be_read_is_said_in_the_systems_words(tmp_path: Path) -> Non
     missing = tmp_path / "missing"
     with pytest.raises(SecretError, match=r"secrets in .*missing: No such file or directory$"):
         FileSecrets(missing)
+    with pytest.raises(SecretError, match=r"ValueError$"):
+        FileSecrets("no\0path")
     (tmp_path / "binary").write_bytes(b"\xff")
     with pytest.raises(SecretError, match=r"secrets in .*binary: it is not UTF-8 text$"):
         FileSecrets(tmp_path / "binary")

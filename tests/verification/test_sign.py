@@ -54,6 +54,7 @@ def test_sign_refuses_an_id_that_no_receiver_accepts(message_id: str) -> None:
         pytest.param(0.9, id="below one"),
         pytest.param(-1, id="negative"),
         pytest.param(NOW * 1000, id="milliseconds"),
+        pytest.param(10**11, id="one digit too many"),
         pytest.param(math.nan, id="no number"),
         pytest.param(math.inf, id="infinite"),
     ],

@@ -133,7 +133,7 @@ class DeliveryHeaders(NamedTuple):
         try:
             places = _places(tuple([name for name, _ in pairs]), service)
         except TypeError:  # a name that is not even hashable
-            return cls(*signed_parts(pairs), DeliveryHints.parse(pairs, service))
+            return cls(*signed_parts(pairs))
         hints = _hints(places, pairs)
         if places.signed is not None:
             id_at, timestamp_at, signature_at = places.signed

@@ -1,0 +1,184 @@
+"""The life of an event where two moments meet: a lease that ends now, a place that is due now.
+
+The functions are called by themselves, since no backend can be brought to the very end of a lease.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from hookonce.stores import life
+from hookonce.stores.life import NEW, Letter, Moment, Queued, Record
+from hookonce.stores.values import (
+    INTERRUPTED,
+    Claimed,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    InFlight,
+    Known,
+    Ownership,
+    Stored,
+    Token,
+    Waiting,
+)
+
+KEY = DeliveryKey("default:evt_1")
+DELIVERY = Delivery("default", "evt_1", None, 1.0, b"")
+MINE, OTHER = Token("mine"), Token("another's")
+LEASE = 30.0
+START = Moment(now=100.0, unix=1_000.0, expires=9_000.0)
+
+
+def later(seconds: float) -> Moment:
+    return Moment(START.now + seconds, START.unix + seconds, START.expires + seconds)
+
+
+def claimed(record: Record = NEW, token: Token = MINE) -> tuple[Claimed, Record]:
+    result, record = life.claim(record, START, KEY, token, LEASE)
+    assert isinstance(result, Claimed)
+    return result, record
+
+
+def waiting(token: Token = OTHER) -> Record:
+    result, record = life.put(NEW, START, token)
+    assert result == Stored()
+    return record
+
+
+def taken(moment: Moment = START) -> tuple[Claimed, Record]:
+    claim, record = life.take(waiting(), moment, KEY, MINE, LEASE)
+    assert claim is not None
+    return claim, record
+
+
+def kept() -> tuple[Claimed, Record]:
+    claim, record = claimed()
+    held, record = life.keep(record, START, claim)
+    assert held is Ownership.HELD
+    return claim, record
+
+
+# The inbox
+
+
+def test_what_is_put_is_due_at_once() -> None:
+    assert waiting().queued == Queued(OTHER, START.now, 0.0)
+
+
+def test_what_is_put_beside_an_attempt_is_due_when_its_lease_ends() -> None:
+    _, record = claimed()
+    _, record = life.put(record, later(10), OTHER)
+    assert record.queued == Queued(OTHER, START.now + LEASE, LEASE - 10)
+
+
+@pytest.mark.parametrize(("token", "answer"), [(OTHER, Stored()), (MINE, Waiting())])
+def test_a_put_that_is_asked_again_is_answered_as_at_first(token: Token, answer: object) -> None:
+    assert life.put(waiting(), later(1), token)[0] == answer
+    _, record = taken()
+    assert life.put(record, later(1), token)[0] == answer
+
+
+def test_a_take_that_is_asked_again_begins_its_lease_anew() -> None:
+    _, record = taken()
+    claim, record = life.take_again(record, later(10), KEY, MINE, 60.0)
+    assert claim == Claimed(KEY, MINE, 1, frozenset(), 60.0, frozenset())
+    assert (record.until, record.lease) == (START.now + 10 + 60, 60.0)
+    assert record.queued == Queued(OTHER, START.now + 10 + 60, 60.0)
+
+
+def test_a_take_is_over_at_the_very_end_of_its_lease() -> None:
+    _, record = taken()
+    assert life.take_again(record, later(LEASE), KEY, MINE, LEASE) == (None, record)
+
+
+def test_what_somebody_is_at_is_due_when_that_lease_ends() -> None:
+    _, record = claimed(token=OTHER)
+    _, record = life.put(record, START, OTHER)
+    _, record = life.extend(record, later(20), claimed(token=OTHER)[0])
+    record = record._replace(queued=Queued(OTHER, START.now + LEASE, LEASE))
+    nothing, record = life.take(record, later(LEASE), KEY, MINE, LEASE)
+    assert nothing is None
+    assert record.queued == Queued(OTHER, START.now + 20 + LEASE, 20.0)
+
+
+def test_an_attempt_that_goes_on_puts_its_place_in_the_inbox_off() -> None:
+    claim, record = taken()
+    _, record = life.extend(record, later(20), claim)
+    assert record.queued == Queued(OTHER, START.now + 20 + LEASE, LEASE)
+
+
+def test_who_asks_during_an_attempt_is_told_when_its_lease_ends() -> None:
+    _, record = taken()
+    record = record._replace(queued=Queued(OTHER, START.now + 99, 99.0))
+    result, _ = life.claim(record, later(1), KEY, OTHER, LEASE)
+    assert result == InFlight(START.unix + LEASE)
+
+
+def test_an_event_that_is_released_is_due_at_once_if_nothing_else_is_said() -> None:
+    claim, record = taken()
+    _, record = life.release(record, later(5), claim)
+    assert record.queued == Queued(OTHER, START.now + 5, 0.0)
+
+
+def test_what_is_hastened_is_put_off_no_more() -> None:
+    claim, record = taken()
+    _, record = life.release(record, later(5), claim, after=600.0)
+    hastened, record = life.hasten(record, later(6))
+    assert hastened
+    assert record.queued == Queued(OTHER, START.now + 6, 0.0)
+
+
+# Attempts that are over
+
+
+def test_no_attempt_runs_after_its_end_on_a_machine_that_has_just_started() -> None:
+    """The clock of leases may begin with the machine."""
+    boot = Moment(now=0.5, unix=1_000.0, expires=9_000.0)
+    claim, record = life.claim(NEW, boot, KEY, MINE, LEASE)
+    assert isinstance(claim, Claimed)
+    _, released = life.release(record, boot, claim)
+    assert life.state_of(released, boot) is life.State.FREE
+    _, buried = life.bury(record, boot, claim, DeadReason.REJECTED)
+    assert life.state_of(buried, boot) is life.State.DEAD
+
+
+def test_a_failure_is_known_until_it_is_forgotten_and_no_longer() -> None:
+    claim, record = claimed()
+    _, record = life.release(record, START, claim, error="failed")
+    at_the_end = Moment(START.now, record.expires, record.expires)
+    assert life.known_as(record, START) is Known.FAILED
+    assert life.known_as(record, at_the_end) is None
+
+
+def test_an_attempt_was_interrupted_at_the_very_end_of_its_lease() -> None:
+    _, record = kept()
+    letter = life.dead_letter(record, later(LEASE), DELIVERY)
+    assert letter is not None
+    assert [failed.error for failed in letter.history] == [INTERRUPTED]
+
+
+def test_a_person_sees_no_attempt_whose_clock_began_anew() -> None:
+    """Its lease would end later than it can last: who held it has gone with the clock."""
+    _, record = kept()
+    back = Moment(now=5.0, unix=START.unix, expires=START.expires)
+    letter = life.dead_letter(record, back, DELIVERY)
+    assert letter is not None
+    assert letter.reason is DeadReason.INTERRUPTED
+    assert life.discard(record, back)[0]
+
+
+# What is said of an error
+
+
+def test_a_letter_says_nothing_that_nobody_has_said() -> None:
+    claim, record = kept()
+    assert record.letter == Letter(DeadReason.INTERRUPTED, "", START.unix, is_kept=True)
+    _, record = life.bury(record, START, claim, DeadReason.REJECTED)
+    assert record.letter == Letter(DeadReason.REJECTED, "", START.unix, is_kept=False)
+    assert record.history == ()
+
+
+def test_what_no_encoding_can_hold_is_escaped_in_an_error() -> None:
+    assert life.error_text("half \ud83c of a pair") == r"half \ud83c of a pair"
+    assert life.error_text("é" * 5_000) == "é" * 4_000
