@@ -16,7 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from hookonce import Receiver
-from hookonce.client import Client
+from hookonce.client import Client, PlatformError
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import CommentReceived, EventClass, PostTargetFailed, PostTargetPublished
 from hookonce.receiver import Found, Gap, pair_by_time
@@ -128,7 +128,7 @@ async def served(receiver: Receiver, port: int) -> AsyncIterator[None]:
 
 
 async def publish(client: Client, receiver: Receiver, post: PostInput) -> None:
-    """Publish, and wait until every target of the post is out."""
+    """Publish, wait until every target of the post is out or has failed, and say which is."""
     saved = await client.posts.create(post)
     own = {target.id for target in (await client.posts.get(saved.id)).targets}
 
@@ -145,16 +145,23 @@ async def publish(client: Client, receiver: Receiver, post: PostInput) -> None:
         poll_every=1,
     ) as expected:
         await client.posts.publish(saved.id)
-        for _ in post.targets:
+        told: dict[str, PostTarget] = {}
+        while told.keys() != own:
             result = await expected.first()
-            if isinstance(result, Post):  # the poll was first, and knows all of it
-                break
-    print(f"published to {len(post.targets)} channels", flush=True)
+            targets = result.targets if isinstance(result, Post) else [result.data]
+            told.update((target.id, target) for target in targets)
+    for target in told.values():
+        why = "" if target.error is None else f": {target.error.code}"
+        print(f"{target.status} on {target.platform}{why}", flush=True)
 
 
 async def answer(client: Client) -> None:
     async for comment in client.comments.list(status="open"):
-        replied = await client.comments.reply(comment.id, "Thank you! It is back on Saturday.")
+        try:
+            replied = await client.comments.reply(comment.id, "Thank you! It is back on Saturday.")
+        except PlatformError as error:  # the comment stays open
+            print(f"not answered {comment.author_username}: {error.code}", flush=True)
+            continue
         print(f"answered {comment.author_username}: {replied.status}", flush=True)
 
 

@@ -366,6 +366,7 @@ def test_what_an_outage_of_two_days_has_missed_is_made_up_for(tmp_path: Path) ->
         )
     assert done.status == 0, done
     assert done.output.count("noted: ") == 4
+    assert "published on instagram\npublished on bluesky\n" in done.output
     assert "answered ines.walks: done" in done.output
     assert done.output.endswith("made up for 2, 0 missing\n")
     assert key not in done.output + done.errors
@@ -376,7 +377,7 @@ import asyncio
 from types import SimpleNamespace
 from examples.publishing import publish
 from hookonce import Receiver
-from hookonce.events import PostTargetPublished
+from hookonce.events import PostTargetFailed, PostTargetPublished
 from hookonce.resources import PostInput, PostTargetInput
 from hookonce.testing import make_event
 from hookonce.verification.secrets import new_secret
@@ -418,3 +419,12 @@ def test_the_end_of_another_post_is_not_taken_for_the_end_of_this_one(tmp_path: 
     done = run(here=tmp_path, command=command, environment={"PYTHONPATH": str(ROOT)})
     assert done.status == 0, done
     assert done.output.endswith("waited for: own\n")
+
+
+def test_a_target_that_failed_is_not_said_to_be_published(tmp_path: Path) -> None:
+    own = 'data={"id": "own"}'
+    failing = ANOTHER_POST.replace(f"PostTargetPublished, {own}", f"PostTargetFailed, {own}")
+    command = [sys.executable, "-c", failing]
+    done = run(here=tmp_path, command=command, environment={"PYTHONPATH": str(ROOT)})
+    assert done.status == 0, done
+    assert re.match(r"failed on \w+: \S+\nwaited for: own\n", done.output), done

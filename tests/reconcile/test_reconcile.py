@@ -24,7 +24,7 @@ from hookonce import Inbox, Receiver
 from hookonce.client import Client
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.events import ChannelUnhealthy, CommentReceived, MessageReceived, PostTargetFailed
-from hookonce.http.app import Receive, Scope, Send
+from hookonce.http.app import ASGIApp, Receive, Scope, Send
 from hookonce.receiver import Gap, Reconciliation, Verdict, Why
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
@@ -61,10 +61,13 @@ class Bench:
     webhook_id: str
     handled: list[str] = field(default_factory=list)
     answers_with: int | None = None
+    answers_by: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.answers_with is not None and scope["type"] == "http":
             await Response(status_code=self.answers_with)(scope, receive, send)
+        elif self.answers_by is not None and scope["type"] == "http":
+            await self.answers_by(scope, receive, send)
         else:
             await self.receiver(scope, receive, send)
 
@@ -136,6 +139,36 @@ async def test_a_failure_that_is_retried_is_no_gap_until_the_sender_gives_up() -
         assert (gap.event_id, gap.event_type) == (event.id, "comment.received")
         assert gap.why is Why.FAILED_AT_SENDER
         assert abs(gap.created_at.timestamp() - event.created_at.timestamp()) < 1
+
+
+async def test_an_attempt_that_is_under_way_is_no_gap() -> None:
+    """While it is, the log names no next attempt, and the store has not heard of the event."""
+    async with bench() as it:
+        found: list[Reconciliation] = []
+
+        async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+            found.append(await it.reconcile())
+            await it.receiver(scope, receive, send)
+
+        it.answers_by = ask
+        await it.service.emit(CommentReceived)
+        assert [one.counts for one in found] == [{Verdict.RETRYING: 1}]
+        assert await it.gaps() == {}
+
+
+async def test_a_gap_tells_what_of_its_type_is_still_on_its_way() -> None:
+    async with bench() as it:
+        it.answers_with = 410
+        await it.service.emit(CommentReceived)
+        it.answers_with = 503
+        it.service.enable()
+        await it.service.advance(minutes=1)
+        retried = [await it.service.emit(kind) for kind in (CommentReceived, MessageReceived)]
+        it.answers_with = None
+        await it.service.emit(CommentReceived)
+        [gap] = (await it.reconcile()).gaps
+        [at] = gap.unsettled
+        assert abs(at - retried[0].created_at) < timedelta(seconds=1)
 
 
 async def test_an_answer_that_was_lost_leaves_no_gap() -> None:
@@ -261,6 +294,23 @@ async def test_gaps_that_are_made_up_go_to_the_same_handlers_once() -> None:
         assert it.handled == [event.id]
         assert (await it.reconcile()).made_up == ()
         assert told == [event.id]  # what was made up is no gap the next time
+
+
+async def test_a_gap_whose_event_the_handler_rejects_is_not_made_up_for(tmp_path: Path) -> None:
+    async with bench(file=tmp_path / "hooks.db") as it:
+        it.receiver.on(ChannelUnhealthy, name="reject")(_reject)
+        it.answers_with = 410
+        event = await it.service.emit(ChannelUnhealthy)
+
+        @it.receiver.on_gap
+        async def sweep(gaps: Sequence[Gap], _: Client) -> None:
+            for gap in gaps:
+                await it.receiver.make_up(make_event(ChannelUnhealthy, event_id=gap.event_id))
+
+        found = await it.reconcile()
+        assert [gap.event_id for gap in found.gaps] == [event.id]
+        assert found.made_up == ()
+        assert (await it.reconcile()).counts == {Verdict.DEAD: 1}
 
 
 async def test_on_gap_takes_async_functions_alone_and_a_copy_has_them_too() -> None:
