@@ -366,7 +366,8 @@ def test_what_an_outage_of_two_days_has_missed_is_made_up_for(tmp_path: Path) ->
         )
     assert done.status == 0, done
     assert done.output.count("noted: ") == 4
-    assert "published on instagram\npublished on bluesky\n" in done.output
+    assert "published on instagram\n" in done.output
+    assert "published on bluesky\n" in done.output
     assert "answered ines.walks: done" in done.output
     assert done.output.endswith("made up for 2, 0 missing\n")
     assert key not in done.output + done.errors
