@@ -88,7 +88,8 @@ def test_create_writes_the_secret_for_its_owner_alone_and_prints_none(
     assert file.read_text() == f"# endpoint wh_1\n{secret}\n# ours\n"
     assert file.stat().st_mode & 0o777 == 0o600
     assert secret[6:] not in result.output + result.errors
-    assert json.loads(result.output)["id"] == "wh_1"
+    made = json.loads(result.output)
+    assert (made["id"], made["secret_prefix"]) == ("wh_1", "whsec_AB")  # named as in other records
     sent = {
         "url": "https://hooks.example.com/",
         "events": ["comment.received"],

@@ -195,7 +195,7 @@ def _changed(
 
 
 def _record(endpoint: WebhookEndpoint) -> dict[str, Any]:
-    return endpoint.model_dump(mode="json", exclude={"secret"})
+    return endpoint.model_dump(mode="json", by_alias=False, exclude={"secret"})
 
 
 endpoints.add_command(rotate)
