@@ -155,6 +155,17 @@ def test_a_refusal_is_one_line_without_the_key(site: Site) -> None:
     assert KEY not in result.errors
 
 
+def test_a_refusal_says_what_is_wrong_with_which_field(site: Site) -> None:
+    site.status = "422 Unprocessable Content"
+    issue = {"field": "events.0", "message": f"no such type, {KEY}\x1b[2J"}
+    error = {"code": "validation.failed", "kind": "validation", "message": "It did not validate."}
+    site.answer = {"error": {**error, "details": {"issues": [issue]}}}
+    result = site.run("update", "wh_1", "--event", "nope")
+    result.says("It did not validate. ", '"field": "events.0"', "no such type")
+    assert KEY not in result.errors
+    assert "\x1b" not in result.errors
+
+
 def test_commands_that_cannot_begin_end_with_2(site: Site) -> None:
     for arguments, words in {
         ("update", "wh_1"): "say what to change",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from hookonce.client import ApiKeyError, Client, ClientError, EnvironmentKey, FileKey
+from hookonce.client import ApiError, ApiKeyError, Client, ClientError, EnvironmentKey, FileKey
 from hookonce.client.connection import segment
 from hookonce.client.keys import KEY_VARIABLE
 
-from .output import json_option, together
+from .output import cut, json_option, together
 from .statuses import Nothing
 
 __all__ = ["URL_VARIABLE", "opened_client", "read_id", "service_options", "with_client"]
@@ -21,6 +22,9 @@ __all__ = ["URL_VARIABLE", "opened_client", "read_id", "service_options", "with_
 T = TypeVar("T")
 
 URL_VARIABLE = "HOOKONCE_API_URL"
+
+# Characters of an error's details, whose shape depends on its code.
+_MOST = 500
 
 
 def read_id(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -69,6 +73,9 @@ def with_client(api_url: str, key_file: Path | None, use: Callable[[Client], Awa
 
     try:
         result: T = asyncio.run(use_it())
+    except ApiError as error:
+        details = "" if error.details is None else f" {cut(json.dumps(error.details), _MOST)}"
+        raise Nothing(f"{error}{details}") from None
     except ClientError as error:
         raise Nothing(str(error)) from None
     return result
