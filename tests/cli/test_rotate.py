@@ -416,6 +416,11 @@ async def test_a_receiver_that_reads_another_file_never_knows_the_secret(tmp_pat
         assert "the receiver does not know the new secret" in text
         assert it.secrets == (it.service.issued[-1], it.old)
         assert it.service.tests == 0
+        it.let_time_pass()
+        status, text = await it.rotate("--finish", wait=0)
+        assert status == 1
+        assert "the receiver does not know the new secret" in text
+        assert it.secrets == (it.service.issued[-1], it.old)
 
 
 async def test_a_test_that_is_not_accepted_is_a_fault(tmp_path: Path) -> None:
