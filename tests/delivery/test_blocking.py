@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import threading
 import time
+import weakref
 
 import pytest
 from support.deliveries import SECRET
+from support.waiting import until
 
 from hookonce import Event, Receiver
 from hookonce.delivery import blocking
@@ -82,3 +85,18 @@ async def test_handlers_that_wait_or_run_in_threads_block_nothing() -> None:
         readiness = await receiver.check()
     assert blocks.seen == []
     assert not [text for text in readiness.warnings if "blocked" in text]
+
+
+async def test_what_has_ended_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "_IDLE_LOOKS", 1_000_000)  # the thread that feels goes on
+    felt, was_felt = blocking._Felt(), threading.Event()
+
+    def current() -> None:
+        was_felt.set()
+
+    pulse, ended = blocking.Pulse(current), weakref.ref(current)
+    felt.add(pulse)
+    await until(was_felt.is_set)
+    felt.discard(pulse)
+    del pulse, current
+    await until(lambda: ended() is None)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hookonce import Context, Event, Inbox, Outcome, Reason, Receiver, Reject, Retry
+from hookonce import Context, Event, Inbox, Limits, Outcome, Reason, Receiver, Reject, Retry
 from hookonce.events import CommentReceived, PostTargetFailed
 from hookonce.http.app import Receive, Scope, Send
-from hookonce.rehearsal import Breach, Mode, Report, rehearse
+from hookonce.rehearsal import Breach, Mode, Report, rehearse, virtual_loop
 from hookonce.rehearsal.ledger import HandlerRun, Ledger, RunOutcome
 from hookonce.rehearsal.report import Emitted, judged
 from hookonce.stores.values import DeadReason
@@ -97,6 +97,22 @@ def test_without_chaos_nothing_is_disturbed_and_each_handler_runs_once() -> None
     assert report.passed
     assert (report.requests, report.disturbed, report.injected) == (100, 0, 0)
     assert report.runs == report.handled
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_handlers_that_take_seconds_are_answered_late_and_a_slow_machine_makes_none_late(
+    is_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", 0.1 if is_long else 60.0)
+    receiver = Receiver(secrets=SECRET, store="memory://", limits=Limits(answer_seconds=0.2))
+
+    @receiver.on("*", name="work")
+    def work(_: Event[object]) -> None:
+        time.sleep(0.5 if is_long else 0.02)
+
+    report = rehearsed(receiver, chaos=0, events=4 if is_long else 100)
+    assert report.passed
+    assert (report.requests > report.events) == is_long
 
 
 def test_a_receiver_is_restarted_between_the_rushes() -> None:

@@ -87,15 +87,59 @@ def test_time_stands_still_while_somebody_outside_is_waited_for() -> None:
     assert run_virtually(main) == 0
 
 
-def test_time_passes_as_on_the_wall_where_real_time_counts() -> None:
+@pytest.mark.parametrize("is_in_thread", [True, False])
+def test_long_calls_take_the_time_that_they_take_on_the_wall(
+    is_in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", REAL_SECONDS / 2)
+    monkeypatch.setattr(virtual_loop, "_BLOCKING_SECONDS", REAL_SECONDS / 4)
+
+    async def main(loop: VirtualLoop) -> tuple[float, float]:
+        begun, really_begun = loop.time(), time.monotonic()
+        with loop.real_time():
+            time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - a handler that blocks the loop
+        with loop.real_time(is_in_thread=is_in_thread), pytest.raises(TimeoutError):
+            async with asyncio.timeout(REAL_SECONDS):
+                await asyncio.to_thread(threading.Event().wait, 2 * REAL_SECONDS)
+        return loop.time() - begun, time.monotonic() - really_begun
+
+    passed, took = run_virtually(main)
+    assert 2 * REAL_SECONDS <= passed <= took
+
+
+@pytest.mark.parametrize("is_in_thread", [True, False])
+def test_a_rush_of_short_calls_takes_no_time(is_in_thread: bool) -> None:
+    async def main(loop: VirtualLoop) -> float:
+        begun = loop.time()
+        for _ in range(10):
+            with loop.real_time(is_in_thread=is_in_thread):
+                await asyncio.to_thread(threading.Event().wait, REAL_SECONDS / 10)
+        return loop.time() - begun
+
+    assert run_virtually(main) == 0
+
+
+def test_no_time_limit_ends_a_short_call_in_a_thread() -> None:
+    async def main(loop: VirtualLoop) -> float:
+        begun = loop.time()
+        with loop.real_time(is_in_thread=True):
+            async with asyncio.timeout(REAL_SECONDS / 10):
+                await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
+        return loop.time() - begun
+
+    assert run_virtually(main) == 0
+
+
+def test_a_short_call_that_waits_for_a_timer_waits_as_long_for_something_else() -> None:
     async def main(loop: VirtualLoop) -> float:
         begun = loop.time()
         with loop.real_time():
-            time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - a handler that blocks the loop
-            await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
+            await asyncio.sleep(REAL_SECONDS)
         return loop.time() - begun
 
-    assert 2 * REAL_SECONDS <= run_virtually(main) < SOON_SECONDS
+    begun = time.monotonic()
+    assert run_virtually(main) >= REAL_SECONDS
+    assert time.monotonic() - begun >= REAL_SECONDS
 
 
 def test_computing_takes_no_time_but_blocking_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,16 +102,25 @@ class _Felt:
             self._pulses.discard(pulse)
 
     def _feel(self) -> None:
-        idle, pause = 0, threading.Event()
+        pause = threading.Event()
+        idle = 0
         while idle < _IDLE_LOOKS:
             pause.wait(_LOOK_SECONDS)
-            with self._lock:
-                pulses = list(self._pulses)
-                idle = 0 if pulses else idle + 1
-                if idle == _IDLE_LOOKS:
-                    self._thread = None
-            for pulse in pulses:
-                pulse.feel()
+            idle = self._look(idle)
+
+    def _look(self, idle: int) -> int:
+        """Feel the pulses, and return how many looks in a row have found none.
+
+        Apart from the thread's loop, whose variables would keep a receiver that has ended.
+        """
+        with self._lock:
+            pulses = list(self._pulses)
+            idle = 0 if pulses else idle + 1
+            if idle == _IDLE_LOOKS:
+                self._thread = None
+        for pulse in pulses:
+            pulse.feel()
+        return idle
 
 
 _felt = _Felt()

@@ -1,7 +1,7 @@
 """Handlers as a rehearsal runs them: the user's own, counted, and failing on purpose.
 
-Injected sleep passes in virtual time. The user's own code may do anything, so no time is skipped
-while it runs.
+Injected sleep passes in virtual time. The user's own code may do anything, so it is waited for in
+real time.
 """
 
 from __future__ import annotations
@@ -151,11 +151,13 @@ async def _body(
     function: Callable[..., Any], is_async: bool, arguments: tuple[object, ...], loop: VirtualLoop
 ) -> None:
     """Call a user's function and wait for all it began, as the dispatcher does."""
-    with loop.real_time():
-        if is_async:
+    if is_async:
+        with loop.real_time():
             result = await function(*arguments)
-        else:
+    else:
+        with loop.real_time(is_in_thread=True):
             result = await _in_thread(function, arguments)
+    with loop.real_time():
         while inspect.isawaitable(result):
             result = await result
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
