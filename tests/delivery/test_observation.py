@@ -111,6 +111,7 @@ async def test_the_way_of_a_delivery_is_told_step_by_step(
     assert answered.received is received
     assert (answered.event_id, answered.event_type) == (event.id, "comment.received")
     assert (answered.hints.attempt, answered.outcome.reason) == (3, "handled")
+    assert 0 < answered.seconds < 60
 
 
 async def test_a_duplicate_is_told_as_done(

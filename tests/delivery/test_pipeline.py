@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.deliveries import SECRET, receiver_on, sqlite_url
+from support.deliveries import SECRET, answer_of, comment, deliver, receiver_on, sqlite_url
 from support.handlers import counting
 
 from hookonce import Context, Outcome
@@ -59,3 +59,12 @@ async def test_handle_takes_headers_in_any_shape_with_their_hints(
         assert (outcome.status, outcome.reason) == (200, "handled")
     [context] = contexts
     assert (context.delivery_attempt, context.last_chance) == (9, True)
+
+
+async def test_a_type_without_a_handler_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    receiver = receiver_on()
+    async with receiver:
+        for _ in range(2):
+            assert answer_of(await deliver(receiver, comment())) == (200, "no_handler")
+    said = [record.getMessage() for record in caplog.records if "no handler" in record.getMessage()]
+    assert said == ["there is no handler for comment.received; such events are ignored"]

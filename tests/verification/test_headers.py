@@ -109,6 +109,15 @@ def test_a_value_that_is_no_text_is_malformed(name: str, value: object) -> None:
     assert refusal({**GENUINE, name: value}) is malformed
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_names_and_values_may_be_of_two_types(count: int) -> None:
+    pairs: Any = [
+        (name.encode(), value if number < count else value.encode())
+        for number, (name, value) in enumerate(GENUINE.items())
+    ]
+    assert verify(BODY, pairs, SECRET, now=NOW).id == "evt_1"
+
+
 def test_names_that_are_no_text_are_other_headers() -> None:
     headers: Any = [(None, "x"), (5, "x"), ((), "x"), *GENUINE.items()]
     assert verify(BODY, headers, SECRET, now=NOW).id == "evt_1"
@@ -149,6 +158,9 @@ def test_an_id_or_timestamp_repeated_with_another_value_is_refused(name: str, ot
     assert refusal(behind) is conflicting
     assert refusal(before) is conflicting
     assert refusal({**GENUINE, name.title(): other}) is conflicting
+    for pairs in (behind, before):
+        usual = [(key.encode(), value.encode()) for key, value in pairs]  # as a server gives them
+        assert refusal(usual) is conflicting
     assert refusal([*as_bytes(GENUINE), (name.upper().encode(), other.encode())]) is conflicting
     assert refusal(WerkzeugHeaders(behind)) is conflicting
     assert refusal(StarletteHeaders(raw=[*as_bytes(GENUINE), *as_bytes({name: other})])) is (
@@ -335,7 +347,11 @@ def test_an_attempt_that_is_no_count_is_no_hint(attempt: str) -> None:
 
 REARRANGED: dict[str, Callable[[dict[str, str]], Any]] = {
     "other names": lambda headers: {name.title(): value for name, value in headers.items()},
-    "among others": lambda headers: [(b"x", b"1"), *reversed(as_bytes(headers)), (b"y", b"2")],
+    "among others": lambda headers: [
+        (b"user-agent", b"acme/1"),  # as long as webhook-id
+        *reversed(as_bytes(headers)),
+        (b"user-agent", b"acme/2"),
+    ],
     "an id twice": lambda headers: [*as_bytes(headers), as_bytes(headers)[0]],
     "None as well": lambda headers: [*as_bytes(headers), ("Webhook-Signature", None)],
 }
