@@ -627,7 +627,9 @@ class TestRegistration:
                 outcome = await receiver.handle(request.body, request.headers)
                 assert answer_of(outcome) == (200, reason)
 
-    @pytest.mark.parametrize("key", ["k" * 201, "half \ud83d of a pair", "k" * 200, -7, 10**30])
+    @pytest.mark.parametrize(
+        "key", ["k" * 201, "half \ud83d of a pair", "a\0b", "a\nb ", "", "k" * 200, -7, 10**30]
+    )
     async def test_any_key_is_one_that_a_store_can_hold(
         self, tmp_path: Path, key: str | int
     ) -> None:

@@ -7,11 +7,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiosqlite
+import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
 import pytest
 from support.deliveries import SECRET, answer_of, deliver, receiver_on
+from support.postgres import PostgresServer
 
 from hookonce import Receiver
 from hookonce.effects.aiosqlite import AioSQLiteLedger
+from hookonce.effects.asyncpg import AsyncpgLedger
 from hookonce.effects.ledger import Effect
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import ChannelUnhealthy, CommentReceived, UnknownEvent
@@ -111,6 +114,28 @@ async def test_ties_and_events_without_a_key_are_as_in_the_store(shop: Shop) -> 
             ChannelUnhealthy, event_id=event_id, created_at=NOON, data={"id": "chan_1"}
         )
         assert answer_of(await deliver(receiver, event)) == (200, reason)
+
+
+async def test_any_key_is_one_that_a_database_holds_and_tells_from_others(
+    postgres: PostgresServer,
+) -> None:
+    """PostgreSQL takes no NUL and no half of a pair, and MySQL ignores spaces at the end."""
+    keys = ["a", "a ", "a\0b", "half \ud83d of a pair", "a\n", "k" * 10_000, ""]
+    receiver, seen = receiver_on(), list[str]()
+    async with asyncpg.create_pool(postgres.url, min_size=1, max_size=1) as pool:
+        ledger = AsyncpgLedger(pool)
+        await ledger.create_table()
+
+        @receiver.on(
+            ChannelUnhealthy, name="keyed", within=ledger, latest_by=lambda _: keys[len(seen)]
+        )
+        async def keyed(event: ChannelUnhealthy, _: object) -> None:
+            seen.append(event.id)
+
+        for minute in range(len(keys), 0, -1):
+            assert answer_of(await deliver(receiver, channel_event(minute))) == (200, "handled")
+        rows = await pool.fetch("SELECT resource FROM hookonce_marks")
+    assert len({resource.rstrip(" ") for (resource,) in rows}) == len(keys)
 
 
 async def test_what_the_key_function_raises_rolls_back(shop: Shop) -> None:

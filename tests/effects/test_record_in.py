@@ -19,6 +19,7 @@ from support.postgres import PostgresServer
 
 from hookonce import Context
 from hookonce.effects import create_sql
+from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.errors import AlreadyDone, LedgerError
 from hookonce.events import CommentReceived
 from hookonce.stores.values import DeliveryKey
@@ -188,6 +189,26 @@ def test_a_second_record_says_that_it_was_done_and_what(shop: Shop) -> None:
         context_of("evt_1").record_in_sync(connection)
         with pytest.raises(AlreadyDone, match="own was done for evt_1 before"):
             context_of("evt_1").record_in_sync(connection)
+    shop.ledger.close()
+
+
+async def test_a_handler_within_a_ledger_is_told_that_it_records_already(shop: Shop) -> None:
+    """Otherwise it would find the ledger's own row, and count as succeeded with nothing done."""
+    receiver = receiver_on()
+
+    @receiver.on(CommentReceived, name="passes it on", within=shop.ledger)
+    def passes_on(_: CommentReceived, connection: sqlite3.Connection, context: Context) -> None:
+        context.record_in_sync(connection)
+
+    @receiver.on(CommentReceived, name="swallows it", within=AioSQLiteLedger(shop.file))
+    async def swallows(
+        _: CommentReceived, connection: aiosqlite.Connection, context: Context
+    ) -> None:
+        with pytest.raises(LedgerError, match="swallows it is within a ledger"):
+            await context.record_in(connection)
+
+    assert answer_of(await deliver(receiver, comment("evt_1"))) == (500, "handler_failed")
+    assert shop.recorded() == ["swallows it"]
     shop.ledger.close()
 
 

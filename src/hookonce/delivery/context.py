@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ..effects.ledger import Effect
 from ..effects.recording import record_in, record_in_sync
 from ..effects.table import TABLE
+from ..errors import LedgerError
 from ..stores.values import DeliveryKey
 
 __all__ = ["Context"]
@@ -43,6 +44,7 @@ class Context:
     is_replay: bool
     received_at: float
     body: bytes = field(repr=False)
+    _is_within: bool = field(default=False, repr=False)  # a ledger, which records the effect
 
     @property
     def idempotency_key(self) -> str:
@@ -75,9 +77,10 @@ class Context:
         Raises:
             AlreadyDone: the effect was committed before. Let it pass: the transaction is rolled
                 back, and the handler has succeeded.
-            LedgerError: the connection is in no transaction.
+            LedgerError: the connection is in no transaction, or the handler is within a ledger.
 
         """
+        self._check_own_transaction()
         await record_in(connection, self.effect, table)
 
     def record_in_sync(self, connection: object, *, table: str = TABLE) -> None:
@@ -90,7 +93,16 @@ class Context:
 
         Raises:
             AlreadyDone: the effect was committed before. Let it pass.
-            LedgerError: the connection is in no transaction.
+            LedgerError: the connection is in no transaction, or the handler is within a ledger.
 
         """
+        self._check_own_transaction()
         record_in_sync(connection, self.effect, table)
+
+    def _check_own_transaction(self) -> None:
+        # Its row would be found as one of before, and nothing be done.
+        if self._is_within:
+            raise LedgerError(
+                f"{self.handler} is within a ledger, which records its effect; take record_in out"
+                " of it, or within= out of its registration"
+            )

@@ -22,7 +22,7 @@ Key: TypeAlias = str | int | None
 Ties: TypeAlias = Literal["apply", "drop"]
 """Of two events of the same time on one key: whether both are run, or only the first."""
 
-# What the tables of ledgers have room for; a longer key is told apart by its digest.
+# What the tables of ledgers have room for; any other key is told apart by its digest.
 _MOST_CHARACTERS = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -123,7 +123,7 @@ def mark_of(event: Event[Any]) -> Mark:
 
 
 def _bounded(key: str) -> str:
-    encoded = key.encode("utf-8", "surrogatepass")  # a database would take no half of a pair
-    if len(key) <= _MOST_CHARACTERS and encoded == key.encode("utf-8", "replace"):
+    # PostgreSQL takes no NUL, no database half of a pair, and MySQL ignores spaces at the end.
+    if len(key) <= _MOST_CHARACTERS and key.isprintable() and not key.endswith(" "):
         return key
-    return sha256(encoded).hexdigest()
+    return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -94,7 +95,7 @@ def _awaited(
     @wraps(function)
     async def run(event: Event[Any], context: Context) -> None:
         async def work(transaction: T) -> None:
-            more = (context,) if takes_context else ()
+            more = (replace(context, _is_within=True),) if takes_context else ()
             result = await function(event, transaction, *more)
             while inspect.isawaitable(result):  # before the commit, and not after it
                 result = await result
@@ -114,7 +115,7 @@ def _threaded(
     @wraps(function)
     def run(event: Event[Any], context: Context) -> None:
         async def work(transaction: T) -> None:
-            more = (context,) if takes_context else ()
+            more = (replace(context, _is_within=True),) if takes_context else ()
             _check_has_run(function(event, transaction, *more))
 
         latest = _latest(event, context, keyed)
