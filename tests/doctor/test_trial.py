@@ -1,6 +1,7 @@
 """An application is run here with a copy in the receiver's place: nothing real moves."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from litestar import Litestar
 from starlette.middleware.httpsredirect import HTTPSRedirectMiddleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hookonce import Inbox, Limits, Receiver
 from hookonce.doctor import Finding, Level, examine, subjects_in
@@ -125,6 +126,27 @@ async def test_a_lifespan_that_does_not_start_in_time_is_a_fault(
     [found] = await tried(apps.starting(asyncio.Event().wait)(new_receiver()))
     assert (found.check, found.level) == ("application.lifespan", Level.FAULT)
     assert "does not start within 0.1 s" in found.found
+
+
+async def test_an_application_that_ends_the_process_is_a_fault_and_not_the_end() -> None:
+    async def refuse() -> None:
+        sys.exit("no setting")
+
+    [found] = await tried(apps.starting(refuse)(new_receiver()))
+    assert (found.check, found.level) == ("application.lifespan", Level.FAULT)
+    assert "fails at its start: SystemExitError in test_trial.py, line" in found.found
+
+    def guarded(app: ASGIApp) -> ASGIApp:
+        async def reached(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                sys.exit("no header")
+            await app(scope, receive, send)
+
+        return reached
+
+    [found] = above_note(await tried(apps.behind(guarded)(new_receiver())))
+    assert (found.check, found.level) == ("application.answer", Level.FAULT)
+    assert "SystemExitError in test_trial.py, line" in found.found
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def replay(
         raise CannotBegin(f"{receiver} has no endpoint {endpoint!r}; it has {known}")
     output = Output(as_json=as_json)
     replaying = _Replaying(output)
-    with terminated_as_interrupted(), output.alone():
+    with terminated_as_interrupted():
         try:
             run(replaying.replay(chosen, event_ids, event_type))
         finally:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import IO, Any
 
 import click
@@ -31,8 +32,48 @@ _LEAST_LAST = 16
 LAYOUT = "\n\t"
 """What goes out beside printable characters."""
 
+_RECORDS = f"{__name__}.records"
+"""Where a command's context keeps what JSON is written to."""
+
+
+@contextmanager
+def _apart() -> Iterator[IO[str]]:
+    """Give what records are written to, and let all else that is printed go to standard error.
+
+    So it is with what modules and handlers print, and where standard output is a file of the
+    system, also with what the programs print that they start.
+    """
+    own = sys.stdout
+    with ExitStack() as stack:
+        try:
+            number, other = own.fileno(), sys.stderr.fileno()
+        except (OSError, AttributeError):  # a file in memory, or none
+            stack.enter_context(redirect_stdout(sys.stderr))
+            yield own
+            return
+        own.flush()
+        kept = os.dup(number)
+        stack.callback(os.close, kept)
+        records = stack.enter_context(open(kept, "w", encoding="ascii", closefd=False))
+        stack.callback(os.dup2, kept, number)
+        os.dup2(other, number)
+        stack.callback(own.flush)
+        stack.enter_context(redirect_stdout(sys.stderr))
+        yield records
+
+
+def _for_programs(context: click.Context, _: click.Parameter, as_json: bool) -> bool:
+    if as_json and not context.resilient_parsing:
+        context.meta[_RECORDS] = context.with_resource(_apart())
+    return as_json
+
+
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object a line, for programs."
+    "--json",
+    "as_json",
+    is_flag=True,
+    callback=_for_programs,
+    help="Print one JSON object a line, for programs.",
 )
 
 
@@ -59,7 +100,8 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._file: IO[str] | None = None
+        context = click.get_current_context(silent=True)
+        self._file: IO[str] | None = None if context is None else context.meta.get(_RECORDS)
         self._console = _Console(highlight=False, soft_wrap=True)
 
     def record(self, record: Mapping[str, Any], line: str, style: str = "") -> None:
@@ -121,20 +163,6 @@ class Output:
                 if name not in {first, "id", "type"} and row[name]:
                     rest.append(f"{heading} ", "bold").append(f"{row[name]}  ")
             self._console.print(Padding(rest, (0, 0, 0, 4)), soft_wrap=False)
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let nothing but records reach standard output: what handlers print goes to the other."""
-        if not self._as_json:
-            yield
-            return
-        own = sys.stdout
-        with redirect_stdout(sys.stderr):
-            self._file = own
-            try:
-                yield
-            finally:
-                self._file = None
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int | None], None] | None]:

@@ -139,7 +139,12 @@ def print_event(
         raw: write the body alone, byte for byte.
         as_json: print one JSON object.
 
+    Raises:
+        UsageError: it is to be both.
+
     """
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other")
     if raw:
         click.echo(event.delivery.body, nl=False)
         return

@@ -61,14 +61,15 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
     twin = subject.receiver.copy(secrets=secret, store="memory://", inbox=None, clock=system_clock)
     arrivals = Arrivals()
     twin.observe(arrivals)
-    lifespan = Lifespan(subject.app)
+    app = _kept_in(subject.app)
+    lifespan = Lifespan(app)
     with subject.receiver.replaced_by(twin):
         failed = await _failure_of(lifespan.__aenter__(), "start")
         if failed is not None:
             return [failed]
         findings = [_lifespan_finding(subject, has_workers=has_workers)]
         delivery = TestDelivery.new(secret, subject.receiver.service)
-        findings += await _deliver(subject, delivery, arrivals.records, host)
+        findings += await _deliver(_behind_tls(app, host), subject.path, delivery, arrivals.records)
         findings += [_block_finding(block) for block in arrivals.blocks]
         failed = await _failure_of(lifespan.__aexit__(), "end")
         # A handler that still runs is why it does not end, and has been found already.
@@ -124,10 +125,9 @@ def _block_finding(block: LoopBlocked) -> Finding:
 
 
 async def _deliver(
-    subject: Subject, delivery: TestDelivery, arrivals: list[DeliveryReceived], host: str
+    app: ASGIApp, path: str, delivery: TestDelivery, arrivals: list[DeliveryReceived]
 ) -> list[Finding]:
-    app = _behind_tls(subject.app, host)
-    request, path = delivery.genuine(), subject.path
+    request = delivery.genuine()
     reply = await _post(app, path, request)
     if isinstance(reply, Finding):
         return [reply]
@@ -168,6 +168,25 @@ async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Find
         found = f"{path} raises before the receiver is reached: {told(error)}"
         return fault(check, found, "mend it, or let it leave the receiver's path alone")
     return Reply.to(answer, loop.time() - started)
+
+
+class SystemExitError(Exception):
+    """An application wanted to end the process."""
+
+
+def _kept_in(app: ASGIApp) -> ASGIApp:
+    """Return an application whose sys.exit ends no more than what it was called for.
+
+    In a task, SystemExit would end the event loop, and with it the report.
+    """
+
+    async def kept(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except SystemExit as error:
+            raise SystemExitError().with_traceback(error.__traceback__) from None
+
+    return kept
 
 
 def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:

@@ -283,6 +283,9 @@ def signer(key: bytes) -> Signer:
 
 
 def _check(tolerance: float) -> None:
+    if not isinstance(tolerance, int | float):
+        kind = type(tolerance).__name__
+        raise TypeError(f"tolerance takes a number of seconds, such as 300, not {kind}")
     if not 0 <= tolerance < inf:
         raise ValueError(f"tolerance takes a finite number of seconds >= 0, not {tolerance!r}")
 
