@@ -209,6 +209,15 @@ def test_after_nine_attempts_a_delivery_is_given_up(server: Recorder) -> None:
     assert report["endpoints"][0]["consecutive_failures"] == ATTEMPTS
 
 
+@pytest.mark.parametrize("reason", ["quarantined", "rejected", "exhausted"])
+def test_what_ended_as_a_dead_letter_is_counted(reason: str, server: Recorder) -> None:
+    server.answer = json.dumps({"status": "accepted", "reason": reason}).encode()
+    done = emulate(server, "--events", "2")
+    assert "delivered   2, of which 2 are dead letters" in done.output.splitlines()
+    _, report = records(emulate(server, "--events", "2", "--json"))
+    assert (report["delivered"], report["dead_letters"]) == (2, 2)
+
+
 def test_where_nobody_listens_attempts_fail() -> None:
     url = closed_port_url()
     result = invoke("emulate", "--to", url, *FAST, "--events", "2", "--json", secrets=[SECRET])

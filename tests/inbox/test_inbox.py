@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ from hookonce.stores.values import (
     Delivery,
     delivery_key,
 )
-from hookonce.testing import event_body, make_event, new_event_id
+from hookonce.testing import TestSender, event_body, make_event, new_event_id
 
 pytestmark = pytest.mark.anyio
 
@@ -882,3 +883,45 @@ class TestConfiguration:
     def test_a_back_off_that_makes_no_sense_is_refused(self, options: dict[str, float]) -> None:
         with pytest.raises(ValueError, match="must be"):
             Backoff(**options)
+
+
+async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
+    make_receiver: Callable[..., Receiver], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Handled, retry and when, buried: with the parts of a delivery's line as ``extra``."""
+    receiver = make_receiver(backoff=SOON)
+
+    @receiver.on(CommentReceived)
+    async def fail_then_reject(event: CommentReceived, context: Context) -> None:  # noqa: ARG001 - the shape of a handler
+        raise ConnectionError("away") if context.attempt == 1 else Reject("no")
+
+    @receiver.on(ChannelUnhealthy)
+    async def handle(event: ChannelUnhealthy) -> None: ...
+
+    caplog.set_level(logging.INFO, logger="hookonce")
+    spam, fine = comment(), make_event(ChannelUnhealthy)
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        await sender.send(spam)
+        await sender.send(fine)
+        await buried(receiver, spam)
+        await empty_inbox(receiver)
+    lines = [one for one in caplog.records if "attempt" in vars(one)]
+    told = {
+        (one.event_id, one.attempt, one.levelname, one.reason): one.getMessage()  # type: ignore[attr-defined]  # extra
+        for one in lines
+    }
+    assert {
+        key: re.sub(r"\d\S*Z", "WHEN", re.sub(r"\(\d+\.\d ms\)", "(MS)", text))
+        for key, text in told.items()
+    } == {
+        (spam.id, 1, "WARNING", "retried"): f"comment.received {spam.id} at default: attempt 1"
+        " failed, again in 0 s at WHEN (MS)",
+        (spam.id, 2, "ERROR", "rejected"): f"comment.received {spam.id} at default: attempt 2"
+        " buried as rejected (MS)",
+        (fine.id, 1, "INFO", "handled"): f"channel.unhealthy {fine.id} at default: attempt 1"
+        " handled (MS)",
+    }
+    answered = next(one for one in caplog.records if "status" in vars(one))
+    own = vars(logging.makeLogRecord({})).keys()
+    parts = vars(lines[0]).keys() - own
+    assert parts - {"attempt"} == vars(answered).keys() - own - {"delivery_attempt", "status"}

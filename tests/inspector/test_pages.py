@@ -184,7 +184,7 @@ async def test_a_forged_delivery_is_shown_with_the_reason(receiver: Receiver) ->
         ]
     assert "Verdict no v1 signature matches" in forged
     assert "What became of the event" not in forged
-    assert "Clock skew 67 min" in late
+    assert "Clock skew 1 h 6 min" in late
     assert "405 method_not_allowed" in odd
     assert "Verdict not verified" in odd
 

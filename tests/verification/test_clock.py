@@ -4,13 +4,12 @@ import math
 
 import pytest
 
-from hookonce.cli.inbox import _duration
 from hookonce.cli.records import time_text
 from hookonce.delivery.rotation import moment
 from hookonce.inspector.charts import charts_of
 from hookonce.inspector.series import Series
 from hookonce.inspector.texts import count, day, day_and_time, duration, time_of_day
-from hookonce.verification.clock import utc_text
+from hookonce.verification.clock import duration_text, utc_text
 
 ABSURD = [1e300, -1e300, 1e18, -1e18, math.inf, -math.inf, math.nan, 253_402_300_800.0]
 
@@ -23,12 +22,27 @@ def test_a_time_has_the_form_it_is_asked_for() -> None:
     assert (day(0), day_and_time(0)) == ("1970-01-01", "1970-01-01 00:00:00")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00001, "10 µs"),
+        (0.5, "500 ms"),
+        (35.24, "35.2 s"),
+        (90, "1 min 30 s"),
+        (-4020, "-1 h 7 min"),
+        (7265, "2 h 1 min"),
+        (3 * 86_400, "3 d 0 h"),
+    ],
+)
+def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == duration(seconds) == text
+
+
 @pytest.mark.parametrize("seconds", ABSURD)
 def test_no_number_of_seconds_breaks_what_shows_it(seconds: float) -> None:
     for show in (time_text, moment, time_of_day, day, day_and_time):
         assert show(seconds) == f"{seconds:g}"
     assert count(seconds)
-    assert 0 < len(_duration(seconds)) < 30
     assert 0 < len(duration(seconds)) < 30
 
 

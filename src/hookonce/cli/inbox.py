@@ -9,7 +9,7 @@ import click
 
 from hookonce.stores.contract import InboxStore, Listing
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats
-from hookonce.verification.clock import system_clock
+from hookonce.verification.clock import duration_text, system_clock
 
 from .output import Output, json_option
 from .records import EventList, list_options, print_event, show_options, time_text
@@ -81,7 +81,7 @@ def stats(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
 
 
 def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
-    age = "-" if found.oldest_age is None else _duration(found.oldest_age)
+    age = "-" if found.oldest_age is None else duration_text(found.oldest_age)
     return [
         f"endpoint: {endpoint or 'all'}",
         f"depth: {found.depth}",
@@ -236,20 +236,3 @@ def _size(count: int) -> str:
     while size >= 1024 and units:
         size, unit = size / 1024, units.pop(0)
     return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
-# A million years: a time in a store may be any number.
-_LONGEST_SECONDS = 1e6 * 366 * 86_400
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in its two largest units, or as it is where it is none."""
-    if not abs(seconds) < _LONGEST_SECONDS:  # nor a number, perhaps
-        return f"{seconds:g} s"
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, length)
-        if count or parts or unit == "s":
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])

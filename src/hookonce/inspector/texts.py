@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import isfinite
 
-from ..verification.clock import utc_text
+from ..verification.clock import duration_text, utc_text
 
 __all__ = [
     "byte_count",
@@ -27,8 +27,6 @@ _INVISIBLE = re.compile(f"[{_UNSEEN}]")
 
 _PLANE = 0x10000
 _KIB = 1024
-# A million years: a time in a store may be any number.
-_LONGEST_SECONDS = 1e6 * 366 * 86_400
 _NONE = "\u2013"
 
 
@@ -68,19 +66,8 @@ def count(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds in a unit that suits them, with a dash for none."""
-    if seconds is None:
-        return _NONE
-    size = abs(seconds)
-    if not size < _LONGEST_SECONDS:  # nor a number, perhaps
-        return f"{seconds:.3g} s"
-    if size < 0.00095:
-        return f"{seconds * 1e6:.0f} µs"
-    if size < 0.95:
-        return f"{seconds * 1e3:.3g} ms"
-    if size < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if size < 7200 else f"{seconds / 3600:.1f} h"
+    """Return a duration as the commands spell it, with a dash for none."""
+    return _NONE if seconds is None else duration_text(seconds)
 
 
 def byte_count(number: int) -> str:

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-__all__ = ["Clock", "system_clock", "uptime", "utc_text"]
+__all__ = ["Clock", "duration_text", "system_clock", "uptime", "utc_text"]
 
 Clock: TypeAlias = Callable[[], float]
 """Unix time in seconds."""
+
+# A million years: a time in a store may be any number.
+_LONGEST_SECONDS = 1e6 * 366 * 86_400
 
 
 def system_clock() -> float:
@@ -33,3 +36,23 @@ def utc_text(unix_seconds: float, form: str) -> str:
         return datetime.fromtimestamp(unix_seconds, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):
         return f"{unix_seconds:g}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in its two largest units, or in one where it is below a minute."""
+    size = abs(seconds)
+    if not size < _LONGEST_SECONDS:  # nor a number, perhaps
+        return f"{seconds:.3g} s"
+    if size < 0.00095:
+        return f"{seconds * 1e6:.0f} µs"
+    if size < 0.95:
+        return f"{seconds * 1e3:.3g} ms"
+    if size < 60:
+        return f"{seconds:.3g} s"
+    left = int(size)
+    parts: list[str] = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, length)
+        if number or parts:
+            parts.append(f"{number} {unit}")
+    return ("-" if seconds < 0 else "") + " ".join(parts[:2])
