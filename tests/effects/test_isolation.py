@@ -2,21 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import IsolationLevel
 from psycopg_pool import AsyncConnectionPool
-from sqlalchemy import text
+from sqlalchemy import StaticPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
 from support.deliveries import comment, deliver, receiver_on
 from support.postgres import PostgresServer
 
 from hookonce.effects import create_sql
 from hookonce.effects.psycopg import PsycopgLedger
-from hookonce.effects.sqlalchemy import SQLAlchemyLedger
+from hookonce.effects.sqlalchemy import SQLAlchemyLedger, SyncSQLAlchemyLedger
 from hookonce.events import CommentReceived
+
+from .shops import Shop
 
 pytestmark = pytest.mark.anyio
 
@@ -59,11 +63,12 @@ async def test_sqlalchemy_is_read_committed_unless_it_is_told_more(
     await engine.dispose()
 
 
+@pytest.mark.parametrize("options", [{}, {"isolation": None}])
 async def test_an_engine_that_commits_by_itself_does_not_within_a_ledger(
-    tables: PostgresServer,
+    tables: PostgresServer, options: dict[str, Any]
 ) -> None:
     engine = create_async_engine(tables.sqlalchemy_url("asyncpg"), isolation_level="AUTOCOMMIT")
-    ledger: SQLAlchemyLedger[AsyncSession] = SQLAlchemyLedger(async_sessionmaker(engine))
+    ledger: SQLAlchemyLedger[AsyncSession] = SQLAlchemyLedger(async_sessionmaker(engine), **options)
     receiver = receiver_on()
 
     @receiver.on(CommentReceived, within=ledger)
@@ -75,6 +80,35 @@ async def test_an_engine_that_commits_by_itself_does_not_within_a_ledger(
     assert tables.execute("SELECT count FROM stock") == [(0,), (0,)]
     assert tables.execute("SELECT * FROM hookonce_effects") == []
     await engine.dispose()
+
+
+async def test_nor_does_an_engine_of_sqlite_and_its_other_sessions_are_as_before(
+    tmp_path: Path,
+) -> None:
+    shop, receiver = Shop(tmp_path), receiver_on()
+    later = create_async_engine(
+        f"sqlite+aiosqlite:///{shop.file}", isolation_level="AUTOCOMMIT", poolclass=StaticPool
+    )
+    plain = create_engine(f"sqlite:///{shop.file}").execution_options(isolation_level="AUTOCOMMIT")
+
+    @receiver.on(CommentReceived, name="async", within=SQLAlchemyLedger(async_sessionmaker(later)))
+    async def book_later(_: CommentReceived, session: AsyncSession) -> None:
+        await session.execute(text("INSERT INTO orders VALUES ('never', 'async')"))
+        raise ValueError
+
+    @receiver.on(CommentReceived, name="plain", within=SyncSQLAlchemyLedger(sessionmaker(plain)))
+    def book(_: CommentReceived, session: Session) -> None:
+        session.execute(text("INSERT INTO orders VALUES ('never', 'plain')"))
+        raise ValueError
+
+    assert (await deliver(receiver, comment())).status == 500
+    assert (shop.orders(), shop.recorded()) == ([], [])
+    async with AsyncSession(later) as session:  # the user's own sessions are as before
+        await session.execute(text("INSERT INTO orders VALUES ('own', 'async')"))
+    assert shop.orders() == [("own", "async")]
+    await later.dispose()
+    plain.dispose()
+    shop.ledger.close()
 
 
 async def test_a_session_on_a_connection_of_a_test_is_rolled_back_with_it(

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -225,6 +226,47 @@ async def test_a_record_that_would_be_committed_alone_is_refused(shop: Shop) -> 
     async with aiosqlite.connect(shop.file, isolation_level=None) as later:
         with pytest.raises(LedgerError, match="in no transaction"):
             await context_of("evt_1").record_in(later)
+    assert shop.recorded() == []
+    shop.ledger.close()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has no autocommit before 3.12")
+async def test_nor_does_sqlites_own_autocommit_commit_it_alone(shop: Shop) -> None:
+    autocommit: dict[str, Any] = {"autocommit": True}
+    with closing(sqlite3.connect(shop.file, **autocommit)) as connection:
+        with pytest.raises(LedgerError, match="in no transaction"):
+            context_of("evt_1").record_in_sync(connection)
+        connection.execute("BEGIN")
+        context_of("evt_1").record_in_sync(connection)
+        connection.execute("ROLLBACK")
+    async with aiosqlite.connect(shop.file, **autocommit) as later:
+        with pytest.raises(LedgerError, match="in no transaction"):
+            await context_of("evt_1").record_in(later)
+    assert shop.recorded() == []
+    shop.ledger.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"isolation_level": "AUTOCOMMIT"}])
+async def test_a_session_that_commits_by_itself_is_refused(
+    shop: Shop, options: dict[str, str]
+) -> None:
+    """By its own isolation level, or by its engine's."""
+    context, on_engine = (
+        context_of("evt_1"),
+        {"isolation_level": "AUTOCOMMIT"} if not options else {},
+    )
+    engine = create_engine(f"sqlite:///{shop.file}", **on_engine)
+    with Session(engine) as session, session.begin():
+        session.connection(execution_options=options)
+        with pytest.raises(LedgerError, match="AUTOCOMMIT"):
+            context.record_in_sync(session)
+    later = create_async_engine(f"sqlite+aiosqlite:///{shop.file}", **on_engine)
+    async with later.connect() as connection:
+        await connection.execution_options(**options)
+        with pytest.raises(LedgerError, match="AUTOCOMMIT"):
+            await context.record_in(connection)
+    await later.dispose()
+    engine.dispose()
     assert shop.recorded() == []
     shop.ledger.close()
 

@@ -70,10 +70,11 @@ async def record_in(
     connection: aiosqlite.Connection, table: str, effect: Effect, now: float
 ) -> bool:
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
-    if connection.isolation_level is None and not connection.in_transaction:
+    statements = Statements("sqlite", table, SQLITE_PLACEHOLDERS)
+    await _run(connection, statements.prune[0], (0, 0))  # of no rows: most begin one by that
+    if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before the record")
-    statement = Statements("sqlite", table, SQLITE_PLACEHOLDERS).insert
-    return await _run(connection, statement, row_of(effect, now)) == 1
+    return await _run(connection, statements.insert, row_of(effect, now)) == 1
 
 
 async def _run(connection: aiosqlite.Connection, statement: str, parameters: Parameters) -> int:

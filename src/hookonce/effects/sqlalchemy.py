@@ -11,7 +11,6 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    Dialect,
     Engine,
     ExceptionContext,
     Index,
@@ -50,6 +49,7 @@ AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
 SessionT = TypeVar("SessionT", bound=Session)
 
 _FAILED = "hookonce.failed"
+_AUTOCOMMIT = "AUTOCOMMIT"
 _NAMES = ("p1", "p2", "p3", "p4", "p5", "p6")
 _PLACEHOLDERS = tuple(f":{name}" for name in _NAMES)
 
@@ -62,7 +62,7 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
     Args:
         sessions: makes the sessions; those bound to more than one engine take ``bind``.
         isolation: how far transactions are isolated, where the database is no SQLite; None for what
-            the engine says.
+            the engine says. An engine that commits by itself does not within the ledger.
         options: see ``LedgerOptions``.
 
     Raises:
@@ -82,22 +82,27 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
         self._bind: AsyncEngine | None = None
         self._engine: AsyncEngine | None = None
         self._isolation = isolation
+        self._options: dict[str, str] = {}  # of a connection, whatever its engine says
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSessionT]:
         """Return the context of a new transaction, in a session of its own."""
         async with self._bound() as session, session.begin():
+            if self._options:
+                await session.connection(execution_options=self._options)
             yield session
 
     def _bound(self) -> AsyncSessionT:
         """Return a session, on an engine of the ledger's own that shares the pool of the user's."""
         bind = self._sessions.kw.get("bind")
         if not isinstance(bind, AsyncEngine):  # a connection, in a test that rolls all of it back
+            self._bind, self._options = None, {}
             return self._sessions()
         if bind is not self._bind:
-            self._bind = bind
-            self._engine = bind.execution_options(**_isolation_of(bind.dialect, self._isolation))
+            self._options = _isolation_of(bind, self._isolation)
+            self._engine = bind.execution_options()
             _note_errors(self._engine.sync_engine)
+            self._bind = bind  # at last: another thread goes by it
         return self._sessions(bind=self._engine)
 
     async def holds(self, transaction: AsyncSessionT, effect: Effect) -> bool:
@@ -125,7 +130,7 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
     Args:
         sessions: makes the sessions; those bound to more than one engine take ``bind``.
         isolation: how far transactions are isolated, where the database is no SQLite; None for what
-            the engine says.
+            the engine says. An engine that commits by itself does not within the ledger.
         options: see ``LedgerOptions``.
 
     Raises:
@@ -145,22 +150,27 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
         self._bind: Engine | None = None
         self._engine: Engine | None = None
         self._isolation = isolation
+        self._options: dict[str, str] = {}  # of a connection, whatever its engine says
 
     @contextmanager
     def transaction(self) -> Iterator[SessionT]:
         """Return the context of a new transaction, in a session of its own."""
         with self._bound() as session, session.begin():
+            if self._options:
+                session.connection(execution_options=self._options)
             yield session
 
     def _bound(self) -> SessionT:
         """Return a session, on an engine of the ledger's own that shares the pool of the user's."""
         bind = self._sessions.kw.get("bind")
         if not isinstance(bind, Engine):  # a connection, in a test that rolls all of it back
+            self._bind, self._options = None, {}
             return self._sessions()
         if bind is not self._bind:
-            self._bind = bind
-            self._engine = bind.execution_options(**_isolation_of(bind.dialect, self._isolation))
+            self._options = _isolation_of(bind, self._isolation)
+            self._engine = bind.execution_options()
             _note_errors(self._engine)
+            self._bind = bind  # at last: another thread goes by it
         return self._sessions(bind=self._engine)
 
     def holds(self, transaction: SessionT, effect: Effect) -> bool:
@@ -227,6 +237,9 @@ async def record_in(
     """
     if not isinstance(connection, AsyncSession | AsyncConnection):
         raise TypeError("record_in takes an async session; in a thread, call record_in_sync")
+    under = await connection.connection() if isinstance(connection, AsyncSession) else connection
+    if under.sync_connection is not None:
+        _check_transaction(under.sync_connection)
     statement = _insert(_dialect_name(connection), table)
     result = await connection.execute(*_executable(statement, row_of(effect, now)))
     return _count(result) == 1
@@ -241,6 +254,7 @@ def record_in_sync(
     """
     if not isinstance(connection, Session | Connection):
         raise TypeError("record_in_sync takes a plain session; of an async one, await record_in")
+    _check_transaction(connection.connection() if isinstance(connection, Session) else connection)
     statement = _insert(_dialect_name(connection), table)
     return _count(connection.execute(*_executable(statement, row_of(effect, now)))) == 1
 
@@ -295,8 +309,27 @@ def _may_be_broken(session: Session) -> bool:
     return bool(connection.info.get(_FAILED, True))
 
 
-def _isolation_of(dialect: Dialect, isolation: str | None) -> dict[str, str]:
-    """Return the options of a connection that give it an isolation."""
-    if isolation is None or dialect.name == "sqlite":  # which has one writer at a time, and no more
-        return {}
-    return {"isolation_level": isolation}
+def _isolation_of(engine: Engine | AsyncEngine, isolation: str | None) -> dict[str, str]:
+    """Return the options of a connection that give it an isolation, and a transaction at all."""
+    is_sqlite = engine.dialect.name == "sqlite"  # which has one writer at a time, and no more
+    if is_sqlite or isolation is None:
+        isolation = None
+        if _commits_by_itself(engine):
+            isolation = "SERIALIZABLE" if is_sqlite else "READ COMMITTED"
+    return {} if isolation is None else {"isolation_level": isolation}
+
+
+def _commits_by_itself(target: Engine | AsyncEngine | Connection) -> bool:
+    """Return whether every statement is a transaction of its own."""
+    level = target.get_execution_options().get("isolation_level") or getattr(
+        target.dialect, "_on_connect_isolation_level", None
+    )
+    return level is not None and str(level).upper() == _AUTOCOMMIT
+
+
+def _check_transaction(connection: Connection) -> None:
+    if _commits_by_itself(connection):
+        raise LedgerError(
+            "the connection is in no transaction, since its isolation level is AUTOCOMMIT; give it"
+            " another, or open the session on an engine that has another"
+        )

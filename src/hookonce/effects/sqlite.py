@@ -102,10 +102,11 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
 
 def record_in_sync(connection: sqlite3.Connection, table: str, effect: Effect, now: float) -> bool:
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
-    if connection.isolation_level is None and not connection.in_transaction:
+    statements = Statements("sqlite", table, SQLITE_PLACEHOLDERS)
+    _run(connection, statements.prune[0], (0, 0))  # of no rows: most connections begin one by that
+    if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before the record")
-    statement = Statements("sqlite", table, SQLITE_PLACEHOLDERS).insert
-    return _run(connection, statement, row_of(effect, now)) == 1
+    return _run(connection, statements.insert, row_of(effect, now)) == 1
 
 
 def _run(connection: sqlite3.Connection, statement: str, parameters: Parameters) -> int:
