@@ -156,6 +156,7 @@ def test_a_field_that_is_new_is_added_on_demand(
     ("arguments", "words"),
     [
         (["comment.received", "--set", "data.txt=1"], "'data.txt' (did you mean 'text'?); --extra"),
+        (["comment.received", "--set", "text=Hello"], "'text' (did you mean 'data.text'?)"),
         (["comment.received", "--set", "worksapce_id=1"], "(did you mean 'workspace_id'?)"),
         (["post.target.failed", "--set", "data.error.cod=1"], "'data.error.cod'"),
         (["chanel.unhealthy"], "(did you mean 'channel.unhealthy'?); --any-type"),

@@ -53,7 +53,8 @@ class Fields:
             return wire
         if self.is_open or name in known:
             return name
-        likely = get_close_matches(name, self.names, n=1)
+        below = [f"{outer}.{name}" for outer, one in self.objects.items() if name in one.names]
+        likely = below or get_close_matches(name, self.names, n=1)
         hint = f" (did you mean {likely[0]!r}?)" if likely else ""
         raise ValueError(f"there is no field {'.'.join([*place, name])!r}{hint}")
 
