@@ -19,7 +19,7 @@ from typing import Literal
 
 import uvicorn
 
-from hookonce import Context, Inbox, Limits, Receiver
+from hookonce import Backoff, Context, Inbox, Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store
 from hookonce.stores.contract import Store
@@ -121,7 +121,8 @@ def _receiver(settings: Settings, journal: Writer) -> Receiver:
         inbox=Inbox(
             embedded=False,
             concurrency=settings.concurrency,
-            backoff=settings.backoff_seconds,
+            # No longer than the bench waits at the end for what is left.
+            backoff=Backoff(first_seconds=settings.backoff_seconds, longest_seconds=15),
         )
         if settings.inbox
         else None,
