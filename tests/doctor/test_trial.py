@@ -1,7 +1,6 @@
 """An application is run here with a copy in the receiver's place: nothing real moves."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -128,25 +127,29 @@ async def test_a_lifespan_that_does_not_start_in_time_is_a_fault(
     assert "does not start within 0.1 s" in found.found
 
 
-async def test_an_application_that_ends_the_process_is_a_fault_and_not_the_end() -> None:
+@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("", [SystemExit(3)])])
+async def test_an_application_that_ends_the_process_is_a_fault_and_not_the_end(
+    error: BaseException,
+) -> None:
     async def refuse() -> None:
-        sys.exit("no setting")
+        raise error
 
     [found] = await tried(apps.starting(refuse)(new_receiver()))
     assert (found.check, found.level) == ("application.lifespan", Level.FAULT)
-    assert "fails at its start: SystemExitError in test_trial.py, line" in found.found
+    named = type(error).__name__
+    assert f"fails at its start: {named} in test_trial.py, line" in found.found
 
     def guarded(app: ASGIApp) -> ASGIApp:
         async def reached(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
-                sys.exit("no header")
+                raise error
             await app(scope, receive, send)
 
         return reached
 
     [found] = above_note(await tried(apps.behind(guarded)(new_receiver())))
     assert (found.check, found.level) == ("application.answer", Level.FAULT)
-    assert "SystemExitError in test_trial.py, line" in found.found
+    assert f"{named} in test_trial.py, line" in found.found
 
 
 @pytest.mark.parametrize(

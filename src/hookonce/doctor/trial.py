@@ -89,7 +89,7 @@ async def _failure_of(step: Awaitable[object], name: str) -> Finding | None:
         found = f"the application's lifespan does not {name} within {_LIFESPAN_SECONDS:g} s"
         return fault(check, found, "look for what it waits for")
     except Exception as error:  # noqa: BLE001 - an application's lifespan raises what it likes
-        found = f"the application's lifespan fails at its {name}: {told(error)}"
+        found = f"the application's lifespan fails at its {name}: {_told(error)}"
         return fault(check, found, "mend it, or what it needs")
     return None
 
@@ -165,17 +165,17 @@ async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Find
         found = f"{path} did not answer within {ANSWER_SECONDS:g} s, all that the sender has"
         return fault(check, found, "look for what waits in middleware before the receiver")
     except Exception as error:  # noqa: BLE001 - an application raises what it likes
-        found = f"{path} raises before the receiver is reached: {told(error)}"
+        found = f"{path} raises before the receiver is reached: {_told(error)}"
         return fault(check, found, "mend it, or let it leave the receiver's path alone")
     return Reply.to(answer, loop.time() - started)
 
 
-class SystemExitError(Exception):
-    """An application wanted to end the process."""
+class KeptInError(Exception):
+    """An application raised what is no Exception; its cause says what."""
 
 
 def _kept_in(app: ASGIApp) -> ASGIApp:
-    """Return an application whose sys.exit ends no more than what it was called for.
+    """Return an application whose sys.exit, and what else is no Exception, is an error like others.
 
     In a task, SystemExit would end the event loop, and with it the report.
     """
@@ -183,10 +183,16 @@ def _kept_in(app: ASGIApp) -> ASGIApp:
     async def kept(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await app(scope, receive, send)
-        except SystemExit as error:
-            raise SystemExitError().with_traceback(error.__traceback__) from None
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise KeptInError from error
 
     return kept
+
+
+def _told(error: Exception) -> str:
+    return told(error.__cause__ or error if isinstance(error, KeptInError) else error)
 
 
 def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:
