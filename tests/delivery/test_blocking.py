@@ -18,7 +18,7 @@ from hookonce.testing import TestSender, make_event
 
 pytestmark = pytest.mark.anyio
 
-LONG = 0.4
+LONG = 0.8  # eight times what counts as blocked: a busy machine looks less often
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +60,9 @@ async def test_a_handler_that_blocks_the_loop_is_told_of_by_its_name(
         readiness = await receiver.check()
     [record] = blocks.seen
     assert (record.endpoint, record.handler) == ("shop", "blocks")
-    assert 0.1 <= record.seconds <= LONG + 0.1
+    assert 0.1 <= record.seconds <= LONG + 1
     [line] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
-    assert line.startswith("the handler blocks has blocked the event loop for 0.")
+    assert line.startswith("the handler blocks has blocked the event loop for ")
     assert "waits" not in line
     assert readiness.ready
     assert [text for text in readiness.warnings if "handler blocks has blocked" in text]

@@ -19,6 +19,7 @@ from hookonce.testing import make_event
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.full("3 s")
 async def test_a_handler_that_swallows_its_cancellation_is_named_and_ends_no_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

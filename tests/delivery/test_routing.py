@@ -883,6 +883,8 @@ REVEALED = {
 }
 
 
+# Each process of pytest that has one of these runs mypy for it: 3 s.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("number", "event"), REVEALED.items())
 def test_a_type_checker_infers_the_event_class(
     checked: dict[int, Line], number: int, event: str
@@ -892,10 +894,12 @@ def test_a_type_checker_infers_the_event_class(
     assert text == f'Revealed type is "{DECORATOR.format(event)}"'
 
 
+@pytest.mark.full("mypy: 3 s")
 def test_a_type_checker_knows_the_fields_of_an_event(checked: dict[int, Line]) -> None:
     assert checked[15].text == 'Revealed type is "str | None"'
 
 
+@pytest.mark.full("mypy: 3 s")
 def test_a_type_checker_sees_a_handler_unchanged_by_its_registration(
     checked: dict[int, Line],
 ) -> None:
@@ -903,7 +907,7 @@ def test_a_type_checker_sees_a_handler_unchanged_by_its_registration(
     assert "Coroutine[Any, Any, None]" in checked[16].text
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", range(17, 27))
 def test_a_type_checker_refuses_what_would_be_refused_at_run_time(
     checked: dict[int, Line], number: int

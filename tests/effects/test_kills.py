@@ -47,6 +47,7 @@ def test_each_effect_is_there_once_whoever_is_killed(name: str, kill: Round) -> 
     assert figures.late
 
 
+@pytest.mark.full("3 s")
 def test_without_a_ledger_some_effects_are_there_twice(kill: Round) -> None:
     figures = kill("asyncpg", events=150, how=How.ALONE)
     assert figures.twice
