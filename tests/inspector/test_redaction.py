@@ -8,7 +8,7 @@ from html import escape
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hookonce.events import EventParser
@@ -221,6 +221,10 @@ def test_a_hidden_value_is_found_however_it_is_written(
     st.text(string.ascii_letters + "'\"\\ \n\t&<>;%+=#/{}\u00fc\u6f22\U0001f92b", max_size=12),
     st.lists(st.sampled_from(QUOTINGS), max_size=3),
 )
+@example("<", [escape, quote])
+@example("'", [escape, quote, quote])
+@example("\u00fc", [ascii, quote])
+@example("\u00fc", [lambda value: repr(value.encode()), repr, quote])
 def test_a_hidden_value_is_found_in_a_text_within_a_text(
     middle: str, quotings: list[Callable[[str], str]]
 ) -> None:

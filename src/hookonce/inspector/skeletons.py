@@ -12,14 +12,25 @@ from collections.abc import Iterator
 __all__ = ["Skeleton"]
 
 _BACKSLASHES = r"(?:\\|%(?:25){0,9}5[Cc]){1,31}"
+# A URL that quotes HTML writes the marks of its entities as bytes.
+_AND, _NUMBER, _END = (
+    f"(?:{mark}|%(?:25){{0,9}}{code})" for mark, code in (("&", "26"), ("#", "23"), (";", "3[Bb]"))
+)
+_ENTITY = (
+    rf"{_AND}(?:amp{_END})*"
+    rf"(?:{_NUMBER}(?:[0-9]{{1,7}}|x[0-9A-Fa-f]{{1,6}})|lt|gt|quot|apos|amp){_END}"
+)
 _TOKEN = re.compile(
     r"(?P<plain>[^\W_]+)"
     rf"|{_BACKSLASHES}(?:u(?P<four>[0-9A-Fa-f]{{4}})|U(?P<eight>[0-9A-Fa-f]{{8}})|[abfnrtv])"
-    rf"|(?P<bytes>(?:{_BACKSLASHES}x[0-9A-Fa-f]{{2}}|%(?!(?:25){{0,9}}5[Cc])(?:25){{0,9}}[0-9A-Fa-f]{{2}})+)"
-    r"|&(?:amp;)*(?:#(?P<decimal>[0-9]{1,7})|#x(?P<hexadecimal>[0-9A-Fa-f]{1,6})|lt|gt|quot|apos|amp);"
+    rf"|(?P<entity>{_ENTITY})"
+    rf"|(?P<bytes>(?:{_BACKSLASHES}x[0-9A-Fa-f]{{2}}|(?!{_ENTITY})%(?!(?:25){{0,9}}5[Cc])(?:25){{0,9}}[0-9A-Fa-f]{{2}})+)"
     r"|%(?:25){0,9}5[Cc]"
 )
-_BYTE = re.compile("([0-9A-Fa-f]{2})(?=[\\\\%]|$)")
+_CODE = re.compile(
+    rf"{_NUMBER}(?:(?P<decimal>[0-9]{{1,7}})|x(?P<hexadecimal>[0-9A-Fa-f]{{1,6}})){_END}$"
+)
+_BYTE = re.compile("(?:x|%(?!(?:25){0,9}5[Cc])(?:25){0,9})([0-9A-Fa-f]{2})")
 _HIGHEST = 0x10FFFF
 
 
@@ -75,11 +86,15 @@ def _decoded(found: re.Match[str]) -> str:
             text = codes.decode()
         except UnicodeDecodeError:
             # `ascii` writes one byte for a letter of Latin-1, and a URL two.
-            is_of_url = "%" in raw
+            is_of_url = "x" not in raw  # else the backslash is what the URL quotes
             text = codes.decode("utf-8", "ignore") if is_of_url else codes.decode("latin-1")
         return "".join(filter(str.isalnum, text))
-    if found["decimal"] is not None:
-        code = int(found["decimal"])
+    if found["entity"] is not None:
+        number = _CODE.search(found["entity"])
+        if number is None:
+            return ""
+        decimal = number["decimal"]
+        code = int(decimal) if decimal is not None else int(number["hexadecimal"], 16)
     else:
-        code = int(found["four"] or found["eight"] or found["hexadecimal"] or "0", 16)
+        code = int(found["four"] or found["eight"] or "0", 16)
     return chr(code) if code <= _HIGHEST and chr(code).isalnum() else ""
