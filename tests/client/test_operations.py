@@ -376,6 +376,14 @@ async def test_pages_go_on_after_a_cursor_that_was_kept(client: Client, api: Scr
     assert api.asked[0].query["cursor"] == "cmt_9"
 
 
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/", "/social", "/social/v1"])
+async def test_the_address_may_be_given_with_the_version(end: str, api: ScriptedApi) -> None:
+    api.say(200, {"data": ME})
+    async with Client(api.url + end, "example_sk_0123456789abcdef") as client:
+        await client.me()
+    assert api.asked[0].target == ("/social/v1/me" if "social" in end else "/v1/me")
+
+
 async def test_an_id_stays_one_part_of_the_path(client: Client, api: ScriptedApi) -> None:
     api.say(200, {"data": SINGLE_POST})
     await client.posts.get("a/../b?c=d#e")

@@ -41,7 +41,7 @@ service_options = together(
         "--api-url",
         envvar=URL_VARIABLE,
         required=True,
-        help=f"Where the service's API is, without /v1; by default ${URL_VARIABLE}.",
+        help=f"Where the service's API is; by default ${URL_VARIABLE}.",
     ),
     click.option(
         "--key-file",

@@ -52,7 +52,7 @@ class Client:
     for what only reads, and for requests that never got out.
 
     Args:
-        base_url: where the service is, without ``/v1``.
+        base_url: where the service is, with or without ``/v1`` at its end.
         key: the API key, or a provider of it such as ``FileKey``; by default it is in the
             environment variable ``HOOKONCE_API_KEY``.
         patience: seconds that one call may spend waiting before it asks again.

@@ -71,7 +71,7 @@ class Connection:
     """Sends requests to the base address with the key, and files to the storage without it.
 
     Args:
-        base_url: where the service is.
+        base_url: where the service is, with or without ``/v1`` at its end.
         key: who asks.
         patience: seconds that one call may spend waiting before it asks again.
         answer_seconds: how long an answer may take, as a whole.
@@ -93,7 +93,8 @@ class Connection:
         transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
         self._allow_http = allow_http
-        self.base_url = self._checked(base_url, "base_url").rstrip("/")
+        address = self._checked(base_url, "base_url").rstrip("/")
+        self.base_url = address.removesuffix("/v1")  # the paths of operations begin with it
         self._key = key
         self._patience = patience
         self._answer_seconds = answer_seconds
