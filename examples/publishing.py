@@ -5,18 +5,20 @@ HOOKONCE_API_KEY=example_sk_bakery0123456789 python examples/publishing.py http:
 """
 
 import asyncio
+import json
 import socket
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 
 from hookonce import Receiver
-from hookonce.client import Client, PlatformError
+from hookonce.client import Client, NotFoundError, PlatformError
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import CommentReceived, EventClass, PostTargetFailed, PostTargetPublished
 from hookonce.receiver import Found, Gap, pair_by_time
@@ -29,6 +31,7 @@ KINDS: dict[str, EventClass] = {
     "post.target.failed": PostTargetFailed,
     "comment.received": CommentReceived,
 }
+KEPT = Path("endpoint.json")
 NOT_OUT = {"draft", "pending_approval", "scheduled"}
 LATE = timedelta(hours=1)  # so long after a publication or a comment its event may be created
 APART = timedelta(minutes=1)  # so far two clocks may be apart
@@ -127,6 +130,32 @@ async def served(receiver: Receiver, port: int) -> AsyncIterator[None]:
         await running
 
 
+async def registered(client: Client, url: str) -> tuple[str, str]:
+    """Return the id and the secret of the endpoint of the last run, or of a new one.
+
+    The service allows a few endpoints, lists none, and shows a secret once: so both are kept.
+    """
+    with suppress(FileNotFoundError, NotFoundError):  # the first run, or one with another service
+        webhook_id, secret = kept()
+        await client.webhooks.update(webhook_id, url=url, enabled=True)
+        return webhook_id, secret
+    made = await client.webhooks.create(url, list(KINDS))
+    if made.secret is None:
+        raise RuntimeError("the service has shown no secret")
+    keep(made.id, made.secret)
+    return made.id, made.secret
+
+
+def kept() -> tuple[str, str]:
+    webhook_id, secret = json.loads(KEPT.read_text())
+    return webhook_id, secret
+
+
+def keep(webhook_id: str, secret: str) -> None:
+    KEPT.touch(mode=0o600)
+    KEPT.write_text(json.dumps([webhook_id, secret]))
+
+
 async def publish(client: Client, receiver: Receiver, post: PostInput) -> None:
     """Publish, wait until every target of the post is out or has failed, and say which is."""
     saved = await client.posts.create(post)
@@ -172,19 +201,17 @@ async def main(api_url: str) -> bool:
         channels = [channel.id async for channel in client.channels.list()]
         targets = [PostTargetInput(channel_id=channel) for channel in channels[:2]]
         # The service takes public https addresses alone; the emulator takes this one.
-        endpoint = await client.webhooks.create(f"http://127.0.0.1:{port}/webhooks", list(KINDS))
-        if endpoint.secret is None:
-            raise RuntimeError("the service has shown no secret")
-        receiver = receiver_with(endpoint.secret)
+        webhook_id, secret = await registered(client, f"http://127.0.0.1:{port}/webhooks")
+        receiver = receiver_with(secret)
         async with served(receiver, port):
             await publish(client, receiver, PostInput(caption="Fresh rye.", targets=targets))
             await answer(client)
         print("the receiver is down for two days", flush=True)
         await client.posts.create(PostInput(caption="Stollen!", targets=targets, mode="now"))
         await asyncio.sleep(TWO_DAYS_SECONDS)
-        receiver = receiver_with(endpoint.secret)  # it was restarted, and knows what is in files
+        receiver = receiver_with(secret)  # it was restarted, and knows what is in files
         async with served(receiver, port):
-            found = await receiver.reconcile(client, endpoint.id)
+            found = await receiver.reconcile(client, webhook_id)
         print(f"made up for {len(found.made_up)}, {len(found.gaps)} missing", flush=True)
         return found.is_whole
 

@@ -429,3 +429,37 @@ def test_a_target_that_failed_is_not_said_to_be_published(tmp_path: Path) -> Non
     done = run(here=tmp_path, command=command, environment={"PYTHONPATH": str(ROOT)})
     assert done.status == 0, done
     assert re.match(r"failed on \w+: \S+\nwaited for: own\n", done.output), done
+
+
+SEVERAL_RUNS = """
+import asyncio
+import httpx2
+from examples.publishing import registered
+from hookonce.client import Client
+from hookonce.emulator import EmulatedService
+
+
+async def main():
+    known = set()
+    for service in (EmulatedService(), EmulatedService()):
+        transport = httpx2.ASGITransport(service.api)
+        async with Client("https://service.test", service.new_key(), transport=transport) as client:
+            for port in range(3):
+                url = f"http://127.0.0.1:{8000 + port}/webhooks"
+                webhook_id, secret = await registered(client, url)
+                assert [(one.id, one.url) for one in service.endpoints] == [(webhook_id, url)]
+                assert service.secret(webhook_id) == secret
+                known.add(secret)
+    print("secrets:", len(known))
+
+
+asyncio.run(main())
+"""
+
+
+def test_an_example_that_runs_again_registers_no_second_endpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SEVERAL_RUNS]
+    done = run(here=tmp_path, command=command, environment={"PYTHONPATH": str(ROOT)})
+    assert (done.status, done.output) == (0, "secrets: 2\n"), done
+    (kept,) = tmp_path.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
