@@ -106,7 +106,7 @@ def test_stats_counts_of_all_endpoints_or_of_one(store: str) -> None:
     assert (lines["in flight"], lines["dead"], lines["workers"]) == ("1", "0", "1")
     (record,) = records(invoke("inbox", "stats", store, "--endpoint", "social", "--json"))
     size = len(event_body("comment.received", event_id="evt_elsewhere"))
-    age = record.pop("oldest_age")
+    age = record.pop("oldest_age_seconds")
     assert 0 <= age < HOUR
     assert record == {
         "endpoint": "social",

@@ -83,8 +83,8 @@ def test_verify_says_whose_delivery_it_was(tmp_path: Path) -> None:
         "genuine": True,
         "id": "evt_1",
         "timestamp": NOW - 12,
-        "skew": 12.0,
-        "secret": 1,
+        "skew_seconds": 12.0,
+        "secret_index": 0,
         "signatures": 1,
     }
 
@@ -107,7 +107,7 @@ def test_verify_refuses_with_the_reason_and_points_to_explain(
     assert verdict.startswith("refused: ")
     assert hint == "hookonce explain, with the same options, looks for the cause"
     (line,) = look("verify", [*arguments, "--json"]).output.splitlines()
-    assert json.loads(line) == {"genuine": False, "reason": reason, "skew": skew}
+    assert json.loads(line) == {"genuine": False, "reason": reason, "skew_seconds": skew}
 
 
 @pytest.mark.parametrize("command", ["verify", "explain"])

@@ -69,7 +69,7 @@ def stats(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
         "endpoint": endpoint,
         "depth": found.depth,
         "bytes": found.bytes,
-        "oldest_age": found.oldest_age,
+        "oldest_age_seconds": found.oldest_age,
         "in_flight": found.in_flight,
         "dead": found.dead,
         "workers": found.workers,

@@ -86,7 +86,7 @@ def verify(
     try:
         delivery = verify_delivery(saved.body, saved.headers, secrets, tolerance=tolerance, now=now)
     except VerificationError as error:
-        record = {"genuine": False, "reason": str(error.reason), "skew": error.skew}
+        record = {"genuine": False, "reason": str(error.reason), "skew_seconds": error.skew}
         output.record(record, f"refused: {error}", "red")
         output.say("hookonce explain, with the same options, looks for the cause")
         raise SystemExit(Status.FOUND) from None
@@ -95,8 +95,8 @@ def verify(
             "genuine": True,
             "id": delivery.id,
             "timestamp": delivery.timestamp,
-            "skew": delivery.skew,
-            "secret": delivery.secret_index + 1,
+            "skew_seconds": delivery.skew,
+            "secret_index": delivery.secret_index,
             "signatures": delivery.signature_count,
         },
         f"genuine: {delivery.id}, signed {delivery.skew:.0f} s before, with secret"

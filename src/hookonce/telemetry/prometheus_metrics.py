@@ -102,13 +102,13 @@ class Metrics:
         )
         self.matches = counter(
             "secret_matches_total",
-            "Genuine deliveries, by the place of the secret that matched (0 is the first) and by"
-            " how many signatures they carried (2 during a rotation).",
+            "Genuine deliveries, by the index of the secret that matched, from 0, and by how many"
+            " signatures they carried (2 during a rotation).",
             *("endpoint", "secret_index", "signatures"),
         )
         self.last_match = latest(
             "secret_last_match_timestamp_seconds",
-            "When a secret, by its place, last matched.",
+            "When a secret, by its index from 0, last matched.",
             *("endpoint", "secret_index"),
         )
         self.skew = current(
