@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, closing, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
-from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.sqlite import SQLiteStore, schema
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
@@ -27,9 +27,7 @@ from hookonce.stores.values import (
     Entered,
     Gate,
     InFlight,
-    Mark,
     Ownership,
-    Stale,
     Token,
     delivery_key,
 )
@@ -42,119 +40,6 @@ RETENTION = DEFAULT_RETENTION.total_seconds()
 ROWS = 7_000  # pruning takes 2,000 at a step: three full ones and a last
 
 PassTime = Callable[[float], None]
-
-
-def digest(event_id: str) -> str:
-    key = delivery_key("default", event_id)
-    return f"x'{blake2b(key.encode(), digest_size=16).hexdigest()}'"
-
-
-# As the first released version made it, with an event in each state; keys are 16-byte digests.
-VERSION_1_FILE = f"""
-PRAGMA journal_mode = WAL;
-CREATE TABLE done (key BLOB PRIMARY KEY, expires INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE attempts (
-    key BLOB PRIMARY KEY, token TEXT, until REAL NOT NULL, lease REAL NOT NULL,
-    attempt INTEGER NOT NULL, finished TEXT NOT NULL, error TEXT, expires INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TABLE dead (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, endpoint TEXT NOT NULL,
-    event_id TEXT NOT NULL, event_type TEXT, received_at REAL NOT NULL, reason TEXT NOT NULL,
-    error TEXT NOT NULL, attempts INTEGER NOT NULL, finished TEXT NOT NULL,
-    buried_at REAL NOT NULL, kept INTEGER NOT NULL, body BLOB NOT NULL
-) STRICT;
-INSERT INTO done VALUES ({digest("evt_done")}, 1700000100);
-INSERT INTO attempts VALUES
-    ({digest("evt_live")}, 'owner', 1700000020.0, 30.0, 1, '', NULL, 1701000000),
-    ({digest("evt_failed")}, NULL, 0.0, 30.0, 3, '["a"]', 'b: ValueError', 1701000000);
-INSERT INTO dead VALUES
-    (1, {digest("evt_dead")}, 'default', 'evt_dead', NULL, 1.0, 'exhausted', 'b: ValueError', 8,
-     '', 2.0, 0, CAST('body' AS BLOB));
-PRAGMA application_id = 1752133483;
-PRAGMA user_version = 1;
-"""
-
-# The same with an inbox, in which one event waits and another is being handled.
-VERSION_2_FILE = f"""
-PRAGMA journal_mode = WAL;
-CREATE TABLE done (key BLOB PRIMARY KEY, expires INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE attempts (
-    key BLOB PRIMARY KEY, token TEXT, until REAL NOT NULL, lease REAL NOT NULL,
-    attempt INTEGER NOT NULL, finished TEXT NOT NULL, expires INTEGER NOT NULL,
-    endpoint TEXT NOT NULL DEFAULT '', history TEXT NOT NULL DEFAULT ''
-) STRICT, WITHOUT ROWID;
-CREATE TABLE dead (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, endpoint TEXT NOT NULL,
-    event_id TEXT NOT NULL, event_type TEXT, received_at REAL NOT NULL, reason TEXT NOT NULL,
-    error TEXT NOT NULL, attempts INTEGER NOT NULL, finished TEXT NOT NULL,
-    buried_at REAL NOT NULL, kept INTEGER NOT NULL, body BLOB NOT NULL,
-    history TEXT NOT NULL DEFAULT ''
-) STRICT;
-CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, key);
-CREATE TABLE inbox (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, endpoint TEXT NOT NULL,
-    event_id TEXT NOT NULL, event_type TEXT, received_at REAL NOT NULL, size INTEGER NOT NULL,
-    token TEXT NOT NULL, due REAL NOT NULL, delay REAL NOT NULL
-) STRICT;
-CREATE INDEX inbox_by_due ON inbox (endpoint, due, id);
-CREATE TABLE inbox_bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
-CREATE TABLE inbox_sizes (
-    endpoint TEXT PRIMARY KEY, depth INTEGER NOT NULL, bytes INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TRIGGER inbox_grows AFTER INSERT ON inbox BEGIN
-    INSERT INTO inbox_sizes VALUES (new.endpoint, 1, new.size)
-    ON CONFLICT (endpoint) DO UPDATE SET depth = depth + 1, bytes = bytes + new.size;
-END;
-CREATE TRIGGER inbox_shrinks AFTER DELETE ON inbox BEGIN
-    UPDATE inbox_sizes SET depth = depth - 1, bytes = bytes - old.size
-    WHERE endpoint = old.endpoint;
-    DELETE FROM inbox_bodies WHERE id = old.id;
-END;
-CREATE TABLE workers (
-    worker TEXT PRIMARY KEY, endpoint TEXT NOT NULL, seen REAL NOT NULL, token TEXT NOT NULL,
-    taken TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
-INSERT INTO done VALUES ({digest("evt_done")}, 1700000100);
-INSERT INTO attempts VALUES
-    ({digest("evt_live")}, 'owner', 1700000020.0, 30.0, 1, '["a"]', 1701000000, 'default', '');
-INSERT INTO dead VALUES
-    (1, {digest("evt_dead")}, 'default', 'evt_dead', NULL, 1.0, 'exhausted', 'b: ValueError', 8,
-     '["a"]', 2.0, 0, CAST('body' AS BLOB), '[[8, 2.0, "b: ValueError"]]');
-INSERT INTO inbox VALUES
-    (1, {digest("evt_waits")}, 'default', 'evt_waits', NULL, 1.0, 4, 'put', 1.0, 0.0),
-    (2, {digest("evt_live")}, 'default', 'evt_live', NULL, 1.0, 4, 'put', 1700000020.0, 30.0);
-INSERT INTO inbox_bodies VALUES (1, CAST('body' AS BLOB)), (2, CAST('live' AS BLOB));
-PRAGMA application_id = 1752133483;
-PRAGMA user_version = 2;
-"""
-
-
-# The same with what is owed, and applications; sizes are still counted by triggers.
-VERSION_4_FILE = f"""
-{VERSION_2_FILE}
-ALTER TABLE attempts ADD COLUMN owed TEXT NOT NULL DEFAULT '';
-ALTER TABLE dead ADD COLUMN owed TEXT NOT NULL DEFAULT '';
-CREATE TABLE applications (
-    endpoint TEXT NOT NULL, application TEXT NOT NULL, seen REAL NOT NULL,
-    PRIMARY KEY (endpoint, application)
-) STRICT, WITHOUT ROWID;
-UPDATE attempts SET owed = '["b"]';
-PRAGMA user_version = 4;
-"""
-
-# The same without triggers, and with what processes tell each other.
-VERSION_5_FILE = f"""
-{VERSION_4_FILE}
-DROP TRIGGER inbox_grows;
-DROP TRIGGER inbox_shrinks;
-ALTER TABLE inbox RENAME TO entries;
-CREATE TABLE activity (
-    place INTEGER PRIMARY KEY AUTOINCREMENT, endpoint TEXT NOT NULL, line BLOB NOT NULL
-) STRICT;
-CREATE INDEX activity_by_endpoint ON activity (endpoint, place);
-CREATE TABLE watched (endpoint TEXT PRIMARY KEY, until REAL NOT NULL) STRICT, WITHOUT ROWID;
-PRAGMA user_version = 5;
-"""
 
 
 @pytest.fixture
@@ -178,6 +63,23 @@ async def claim(store: SQLiteStore, key: DeliveryKey) -> Claimed:
 
 async def look(store: SQLiteStore, key: DeliveryKey) -> type[object]:
     return type(await store.claim(key, new_token(), LEASE))
+
+
+def digest(event_id: str) -> str:
+    key = delivery_key("default", event_id)
+    return f"x'{blake2b(key.encode(), digest_size=16).hexdigest()}'"
+
+
+# To a version after this one.
+ADD_COLUMN = "ALTER TABLE done ADD COLUMN how TEXT NOT NULL DEFAULT 'well'"
+
+
+@contextmanager
+def later_version(step: str) -> Iterator[None]:
+    """Let hookonce be of a later version, to which one step more leads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "_MIGRATIONS", (*schema._MIGRATIONS, step))
+        yield
 
 
 def rows(path: Path, query: str) -> list[Any]:
@@ -254,11 +156,11 @@ class TestSharedOpening:
 
 
 class TestSchema:
-    async def test_a_new_file_has_version_6_and_strict_tables(
+    async def test_a_new_file_has_version_1_and_strict_tables(
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
-        assert rows(path, "PRAGMA user_version") == [(6,)]
+        assert rows(path, "PRAGMA user_version") == [(1,)]
         assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
         tables = {
             name: (wr, strict)
@@ -280,83 +182,45 @@ class TestSchema:
             "waiting": (0, 1),
         }
 
-    async def test_a_file_of_version_1_keeps_all_it_held(
-        self, path: Path, store: SQLiteStore
+    async def test_a_file_of_an_earlier_version_keeps_all_it_held(
+        self, path: Path, clock: Clock
     ) -> None:
-        with closing(apsw.Connection(str(path))) as connection:
-            connection.execute(VERSION_1_FILE).fetchall()
-        assert await look(store, delivery_key("default", "evt_done")) is Done
-        assert await look(store, delivery_key("default", "evt_live")) is InFlight
-        letter = await store.dead_letter(delivery_key("default", "evt_dead"))
-        assert letter is not None
-        assert (letter.delivery.body, letter.attempts, letter.history) == (b"body", 8, ())
-        result = await store.claim(delivery_key("default", "evt_failed"), Token("t"), LEASE)
-        assert isinstance(result, Claimed)
-        assert (result.attempt, result.finished) == (4, frozenset({"a"}))
-        assert rows(path, "PRAGMA user_version") == [(6,)]
+        done, live, dead = (delivery_key("default", name) for name in ("done", "live", "dead"))
+        letter = Delivery("default", "dead", None, 1.0, b"a letter")
+        waiting = Delivery("default", "waits", None, 1.0, b"a body")
+        async with aclosing(SQLiteStore(path, clock=clock)) as store:
+            await store.complete(await claim(store, done))
+            owned = await claim(store, live)
+            await store.bury(await claim(store, dead), DeadReason.REJECTED, delivery=letter)
+            await store.put(waiting, Token("put"))
+        with later_version(ADD_COLUMN):
+            async with aclosing(SQLiteStore(path, clock=clock)) as store:
+                assert await look(store, done) is Done
+                assert await store.extend(owned) is Ownership.HELD
+                assert await look(store, dead) is Dead
+                batch = await store.take(9, LEASE, endpoint="default", worker="w", token=Token("t"))
+                assert [taken.delivery for taken in batch.taken] == [waiting]
+        assert rows(path, "PRAGMA user_version") == [(2,)]
+        assert rows(path, "SELECT count(*), how FROM done") == [(1, "well")]
 
-    async def test_a_file_of_version_2_keeps_all_it_held_and_owes_nothing(
+    async def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(
         self, path: Path, store: SQLiteStore
     ) -> None:
-        with closing(apsw.Connection(str(path))) as connection:
-            connection.execute(VERSION_2_FILE).fetchall()
-        assert await look(store, delivery_key("default", "evt_done")) is Done
-        live = await store.claim(delivery_key("default", "evt_live"), Token("owner"), LEASE)
-        assert isinstance(live, Claimed)
-        assert (live.finished, live.owed) == (frozenset({"a"}), frozenset())
-        letter = await store.dead_letter(delivery_key("default", "evt_dead"))
-        assert letter is not None
-        assert (letter.finished, letter.owed) == (frozenset({"a"}), frozenset())
-        batch = await store.take(9, LEASE, endpoint="default", worker="w", token=Token("take"))
-        assert [taken.delivery.event_id for taken in batch.taken] == ["evt_waits"]
-        assert [entry.owed for entry in await store.entries()] == [frozenset()] * 2
-        assert await store.extend(live, owed=frozenset({"b"})) is Ownership.HELD
-        entry = await store.entry(delivery_key("default", "evt_live"))
-        assert entry is not None
-        assert entry.owed == {"b"}
-
-    async def test_a_file_of_version_4_keeps_all_it_held_and_counts_on(
-        self, path: Path, store: SQLiteStore
-    ) -> None:
-        with closing(apsw.Connection(str(path))) as connection:
-            connection.execute(VERSION_4_FILE).fetchall()
-        stats = await store.stats(endpoint="default")
-        assert (stats.depth, stats.bytes, stats.dead) == (2, 8, 1)
-        entry = await store.entry(delivery_key("default", "evt_live"))
-        assert entry is not None
-        assert (entry.delivery.body, entry.owed) == (b"live", frozenset({"b"}))
-        await store.put(Delivery("default", "evt_new", None, 1.0, b"new one"), Token("n"))
-        assert (await store.stats()).bytes == 15
-        batch = await store.take(9, LEASE, endpoint="default", worker="w", token=Token("take"))
-        bodies = {taken.delivery.event_id: taken.delivery.body for taken in batch.taken}
-        assert bodies == {"evt_waits": b"body", "evt_new": b"new one"}
-        for taken in batch.taken:
-            await store.complete(taken.claim)
-        stats = await store.stats()
-        assert (stats.depth, stats.bytes) == (1, 4)
-        assert rows(path, "SELECT id, body FROM inbox_bodies") == [(2, b"live")]
-
-    async def test_a_process_of_version_4_that_goes_on_is_refused_and_harms_nothing(
-        self, path: Path, store: SQLiteStore
-    ) -> None:
-        with closing(apsw.Connection(str(path))) as earlier:
-            earlier.execute(VERSION_4_FILE).fetchall()
+        await store.complete(await claim(store, delivery_key("default", "evt_1")))
+        await store.aclose()
+        with (
+            later_version("DELETE FROM done; INSERT INTO nowhere VALUES (1)"),
+            pytest.raises(StoreError, match="no such table: nowhere"),
+        ):
             await store.open()
-            with pytest.raises(apsw.SQLError, match="no such table"):
-                earlier.execute("DELETE FROM inbox WHERE event_id = 'evt_waits'")
-        assert (await store.stats()).depth == 2
+        assert rows(path, "PRAGMA user_version") == [(1,)]
+        assert rows(path, "SELECT count(*) FROM done") == [(1,)]
 
-    async def test_a_file_of_version_5_keeps_all_it_held_and_has_gates(
-        self, path: Path, store: SQLiteStore
-    ) -> None:
-        with closing(apsw.Connection(str(path))) as connection:
-            connection.execute(VERSION_5_FILE).fetchall()
-        gate, mark = Gate("default", "shop.sync", "chan_1"), Mark(1, "evt_1")
-        await store.leave(gate, Token("t"), mark=mark)
-        assert await store.enter(gate, Token("t"), LEASE, mark=mark) == Stale(mark)
-        assert await look(store, delivery_key("default", "evt_done")) is Done
-        assert (await store.stats()).depth == 2
-        assert rows(path, "PRAGMA user_version") == [(6,)]
+    async def test_a_new_file_takes_every_step(self, path: Path, store: SQLiteStore) -> None:
+        with later_version(ADD_COLUMN):
+            await store.open()
+        assert rows(path, "PRAGMA user_version") == [(2,)]
+        assert rows(path, "SELECT how FROM done") == []
 
     async def test_a_done_event_costs_a_few_dozen_bytes(
         self, path: Path, store: SQLiteStore
@@ -432,7 +296,7 @@ class TestRefusedFiles:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 6)" in message
+        assert "later version (schema 99, here 1)" in message
         assert "upgrade hookonce" in message
         assert path.read_bytes() == before
 
@@ -579,18 +443,17 @@ class TestUptime:
             now += LEASE
             assert isinstance(await store.replay(keys[1], new_token(), LEASE), Claimed)
 
-    async def test_a_row_that_an_older_version_has_settled_is_not_taken(
+    async def test_a_row_whose_event_something_else_has_settled_is_not_taken(
         self, path: Path, store: SQLiteStore
     ) -> None:
-        # Its completion knows no inbox.
         for event_id in ("evt_done", "evt_dead"):
             await store.put(Delivery("default", event_id, None, 1.0, b"body"), new_token())
         with closing(apsw.Connection(str(path))) as connection:
             connection.execute(
                 f"INSERT INTO done VALUES ({digest('evt_done')}, 4000000000);"
                 "INSERT INTO dead VALUES"
-                f" (9, {digest('evt_dead')}, 'default', 'evt_dead', NULL, 1.0, 'rejected', '', 1,"
-                " '', 2.0, 0, CAST('body' AS BLOB), '', '')"
+                f" (9, {digest('evt_dead')}, 'default', 'evt_dead', NULL, 1.0, 'rejected', '',"
+                " 2.0, 0, 1, '', '', '', CAST('body' AS BLOB))"
             ).fetchall()
         batch = await store.take(10, LEASE, endpoint="default", worker="w", token=new_token())
         assert batch.taken == ()

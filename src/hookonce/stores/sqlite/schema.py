@@ -19,6 +19,8 @@ __all__ = ["check_owner", "create_private", "migrate", "transaction"]
 
 _APPLICATION_ID = 0x686F6F6B  # "hook": other programs' files are recognised as such
 
+# A body is written once: of what waits, in a table of its own, since an entry changes with every
+# heartbeat. What an endpoint holds is counted by whoever changes it, so that a put need not count.
 _VERSION_1 = f"""
 PRAGMA application_id = {_APPLICATION_ID};
 
@@ -29,12 +31,14 @@ CREATE TABLE done (
 
 CREATE TABLE attempts (
     key BLOB PRIMARY KEY,
+    endpoint TEXT NOT NULL,
     token TEXT,
     until REAL NOT NULL,
     lease REAL NOT NULL,
     attempt INTEGER NOT NULL,
-    finished TEXT NOT NULL,
-    error TEXT,
+    finished TEXT NOT NULL DEFAULT '',
+    owed TEXT NOT NULL DEFAULT '',
+    history TEXT NOT NULL DEFAULT '',
     expires INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -47,25 +51,17 @@ CREATE TABLE dead (
     received_at REAL NOT NULL,
     reason TEXT NOT NULL,
     error TEXT NOT NULL,
-    attempts INTEGER NOT NULL,
-    finished TEXT NOT NULL,
     buried_at REAL NOT NULL,
     kept INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    finished TEXT NOT NULL,
+    owed TEXT NOT NULL,
+    history TEXT NOT NULL,
     body BLOB NOT NULL
 ) STRICT;
-"""
-
-# A body is written once, in a table of its own: an inbox row changes with every heartbeat. What an
-# endpoint holds is counted by triggers, so that intake need not count to keep to its limits.
-_VERSION_2 = """
-ALTER TABLE attempts DROP COLUMN error;
-ALTER TABLE attempts ADD COLUMN endpoint TEXT NOT NULL DEFAULT '';
-ALTER TABLE attempts ADD COLUMN history TEXT NOT NULL DEFAULT '';
-ALTER TABLE dead ADD COLUMN history TEXT NOT NULL DEFAULT '';
-
 CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, key); -- counts without reading bodies
 
-CREATE TABLE inbox (
+CREATE TABLE entries (
     id INTEGER PRIMARY KEY,
     key BLOB NOT NULL UNIQUE,
     endpoint TEXT NOT NULL,
@@ -77,7 +73,7 @@ CREATE TABLE inbox (
     due REAL NOT NULL,
     delay REAL NOT NULL
 ) STRICT;
-CREATE INDEX inbox_by_due ON inbox (endpoint, due, id);
+CREATE INDEX entries_by_due ON entries (endpoint, due, id);
 
 CREATE TABLE inbox_bodies (
     id INTEGER PRIMARY KEY,
@@ -90,16 +86,6 @@ CREATE TABLE inbox_sizes (
     bytes INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TRIGGER inbox_grows AFTER INSERT ON inbox BEGIN
-    INSERT INTO inbox_sizes VALUES (new.endpoint, 1, new.size)
-    ON CONFLICT (endpoint) DO UPDATE SET depth = depth + 1, bytes = bytes + new.size;
-END;
-CREATE TRIGGER inbox_shrinks AFTER DELETE ON inbox BEGIN
-    UPDATE inbox_sizes SET depth = depth - 1, bytes = bytes - old.size
-    WHERE endpoint = old.endpoint;
-    DELETE FROM inbox_bodies WHERE id = old.id;
-END;
-
 CREATE TABLE workers (
     worker TEXT PRIMARY KEY,
     endpoint TEXT NOT NULL,
@@ -107,29 +93,13 @@ CREATE TABLE workers (
     token TEXT NOT NULL,
     taken TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-"""
 
-_VERSION_3 = """
-ALTER TABLE attempts ADD COLUMN owed TEXT NOT NULL DEFAULT '';
-ALTER TABLE dead ADD COLUMN owed TEXT NOT NULL DEFAULT '';
-"""
-
-_VERSION_4 = """
 CREATE TABLE applications (
     endpoint TEXT NOT NULL,
     application TEXT NOT NULL,
     seen REAL NOT NULL,
     PRIMARY KEY (endpoint, application)
 ) STRICT, WITHOUT ROWID;
-"""
-
-# What an endpoint holds is counted by whoever changes it, once for many events: a trigger ran for
-# each. A process of an earlier version that still has the file open would not count, nor remove
-# bodies; it finds no table of the name that it knows, and its calls fail until it is restarted.
-_VERSION_5 = """
-DROP TRIGGER inbox_grows;
-DROP TRIGGER inbox_shrinks;
-ALTER TABLE inbox RENAME TO entries;
 
 CREATE TABLE activity (
     place INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -142,11 +112,8 @@ CREATE TABLE watched (
     endpoint TEXT PRIMARY KEY,
     until REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
-"""
 
-# A gate is found by the digest of its name. Most have nobody who waits.
-_VERSION_6 = """
-CREATE TABLE gates (
+CREATE TABLE gates ( -- the key is the digest of its name
     key BLOB PRIMARY KEY,
     token TEXT,
     until REAL NOT NULL,
@@ -165,9 +132,8 @@ CREATE TABLE waiting (
 CREATE INDEX waiting_by_gate ON waiting (gate, place);
 """
 
-
-# The text at index n leads from version n to n + 1.
-_MIGRATIONS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
+# The text at index n leads from version n to n + 1; a new version adds one.
+_MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
 
 
 def create_private(path: Path) -> None:
