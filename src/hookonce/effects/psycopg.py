@@ -129,23 +129,20 @@ async def record_in(
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
     if not isinstance(connection, AsyncConnection):
         raise TypeError("record_in takes an async connection; in a thread, call record_in_sync")
-    _check_transaction(connection)
-    statement = Statements("postgresql", table, _PLACEHOLDERS).insert
-    cursor = await connection.execute(statement, row_of(effect, now))
-    return cursor.rowcount == 1
+    return (await connection.execute(*_insertion(connection, table, effect, now))).rowcount == 1
 
 
 def record_in_sync(connection: Connection[Any], table: str, effect: Effect, now: float) -> bool:
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
     if not isinstance(connection, Connection):
         raise TypeError("record_in_sync takes a plain connection; of an async one, await record_in")
-    _check_transaction(connection)
-    statement = Statements("postgresql", table, _PLACEHOLDERS).insert
-    cursor = connection.execute(statement, row_of(effect, now))
-    return cursor.rowcount == 1
+    return connection.execute(*_insertion(connection, table, effect, now)).rowcount == 1
 
 
-def _check_transaction(connection: AsyncConnection[Any] | Connection[Any]) -> None:
+def _insertion(
+    connection: AsyncConnection[Any] | Connection[Any], table: str, effect: Effect, now: float
+) -> tuple[str, Parameters]:
     is_idle = connection.info.transaction_status == TransactionStatus.IDLE
     if connection.autocommit and is_idle:
         raise LedgerError("the connection is in no transaction; begin one before the record")
+    return Statements("postgresql", table, _PLACEHOLDERS).insert, row_of(effect, now)

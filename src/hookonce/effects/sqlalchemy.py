@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeAlias, TypeVar, Unpack
 
 from sqlalchemy import (
     BigInteger,
@@ -48,6 +48,9 @@ __all__ = [
 AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
 SessionT = TypeVar("SessionT", bound=Session)
 
+_Target: TypeAlias = AsyncSession | Session | AsyncConnection | Connection
+_Executable: TypeAlias = tuple[TextClause, dict[str, str | int]]
+
 _FAILED = "hookonce.failed"
 _AUTOCOMMIT = "AUTOCOMMIT"
 _NAMES = ("p1", "p2", "p3", "p4", "p5", "p6")
@@ -79,31 +82,16 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
     ) -> None:
         super().__init__(_PLACEHOLDERS, **options)
         self._sessions = sessions
-        self._bind: AsyncEngine | None = None
-        self._engine: AsyncEngine | None = None
-        self._isolation = isolation
-        self._options: dict[str, str] = {}  # of a connection, whatever its engine says
+        self._engine = _SharingEngine(isolation)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSessionT]:
         """Return the context of a new transaction, in a session of its own."""
-        async with self._bound() as session, session.begin():
-            if self._options:
-                await session.connection(execution_options=self._options)
+        bound = self._engine.beside(self._sessions.kw.get("bind"))
+        async with self._sessions(**bound.arguments) as session, session.begin():
+            if bound.options:
+                await session.connection(execution_options=bound.options)
             yield session
-
-    def _bound(self) -> AsyncSessionT:
-        """Return a session, on an engine of the ledger's own that shares the pool of the user's."""
-        bind = self._sessions.kw.get("bind")
-        if not isinstance(bind, AsyncEngine):  # a connection, in a test that rolls all of it back
-            self._bind, self._options = None, {}
-            return self._sessions()
-        if bind is not self._bind:
-            self._options = _isolation_of(bind, self._isolation)
-            self._engine = bind.execution_options()
-            _note_errors(self._engine.sync_engine)
-            self._bind = bind  # at last: another thread goes by it
-        return self._sessions(bind=self._engine)
 
     async def holds(self, transaction: AsyncSessionT, effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
@@ -147,31 +135,16 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
     ) -> None:
         super().__init__(_PLACEHOLDERS, **options)
         self._sessions = sessions
-        self._bind: Engine | None = None
-        self._engine: Engine | None = None
-        self._isolation = isolation
-        self._options: dict[str, str] = {}  # of a connection, whatever its engine says
+        self._engine = _SharingEngine(isolation)
 
     @contextmanager
     def transaction(self) -> Iterator[SessionT]:
         """Return the context of a new transaction, in a session of its own."""
-        with self._bound() as session, session.begin():
-            if self._options:
-                session.connection(execution_options=self._options)
+        bound = self._engine.beside(self._sessions.kw.get("bind"))
+        with self._sessions(**bound.arguments) as session, session.begin():
+            if bound.options:
+                session.connection(execution_options=bound.options)
             yield session
-
-    def _bound(self) -> SessionT:
-        """Return a session, on an engine of the ledger's own that shares the pool of the user's."""
-        bind = self._sessions.kw.get("bind")
-        if not isinstance(bind, Engine):  # a connection, in a test that rolls all of it back
-            self._bind, self._options = None, {}
-            return self._sessions()
-        if bind is not self._bind:
-            self._options = _isolation_of(bind, self._isolation)
-            self._engine = bind.execution_options()
-            _note_errors(self._engine)
-            self._bind = bind  # at last: another thread goes by it
-        return self._sessions(bind=self._engine)
 
     def holds(self, transaction: SessionT, effect: Effect) -> bool:
         """Return whether a commit would still keep the row."""
@@ -186,6 +159,33 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
 
     def _dialect(self, transaction: SessionT) -> str:
         return _dialect_name(transaction)
+
+
+class _Bound(NamedTuple):
+    """What the ledger's sessions are made with where the user's are bound to something."""
+
+    bind: object
+    arguments: dict[str, Any]
+    options: dict[str, str]  # of a connection, whatever its engine says
+
+
+class _SharingEngine:
+    """An engine of the ledger's own that shares the pool of the user's, and notes what fails."""
+
+    def __init__(self, isolation: str | None) -> None:
+        self._isolation = isolation
+        self._bound: _Bound | None = None
+
+    def beside(self, bind: object) -> _Bound:
+        if not isinstance(bind, Engine | AsyncEngine):  # a connection, as of tests that roll back
+            return _Bound(bind, {}, {})
+        bound = self._bound
+        if bound is None or bound.bind is not bind:
+            engine = bind.execution_options()
+            _note_errors(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
+            bound = _Bound(bind, {"bind": engine}, _isolation_of(bind, self._isolation))
+            self._bound = bound
+        return bound
 
 
 def ledger_tables(metadata: MetaData, name: str = TABLE) -> tuple[Table, Table]:
@@ -240,9 +240,7 @@ async def record_in(
     under = await connection.connection() if isinstance(connection, AsyncSession) else connection
     if under.sync_connection is not None:
         _check_transaction(under.sync_connection)
-    statement = _insert(_dialect_name(connection), table)
-    result = await connection.execute(*_executable(statement, row_of(effect, now)))
-    return _count(result) == 1
+    return _count(await connection.execute(*_insertion(connection, table, effect, now))) == 1
 
 
 def record_in_sync(
@@ -255,18 +253,18 @@ def record_in_sync(
     if not isinstance(connection, Session | Connection):
         raise TypeError("record_in_sync takes a plain session; of an async one, await record_in")
     _check_transaction(connection.connection() if isinstance(connection, Session) else connection)
-    statement = _insert(_dialect_name(connection), table)
-    return _count(connection.execute(*_executable(statement, row_of(effect, now)))) == 1
+    return _count(connection.execute(*_insertion(connection, table, effect, now))) == 1
 
 
-def _insert(dialect: str, table: str) -> str:
+def _insertion(connection: _Target, table: str, effect: Effect, now: float) -> _Executable:
     try:
-        return Statements(dialect, table, _PLACEHOLDERS).insert
+        statement = Statements(_dialect_name(connection), table, _PLACEHOLDERS).insert
     except ValueError as error:
         raise LedgerError(str(error)) from None
+    return _executable(statement, row_of(effect, now))
 
 
-def _executable(statement: str, parameters: Parameters) -> tuple[TextClause, dict[str, str | int]]:
+def _executable(statement: str, parameters: Parameters) -> _Executable:
     types = tuple(BigInteger if isinstance(value, int) else String for value in parameters)
     return _typed(statement, types), dict(zip(_NAMES, parameters, strict=False))
 
@@ -286,7 +284,7 @@ def _count(result: Any) -> int:
     return rows
 
 
-def _dialect_name(target: AsyncSession | Session | AsyncConnection | Connection) -> str:
+def _dialect_name(target: _Target) -> str:
     bind = target.get_bind() if isinstance(target, AsyncSession | Session) else target
     name = bind.dialect.name
     return "mysql" if name == "mariadb" else name
