@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
+from typing import TypeVar
 
 from ..errors import StoreError
 from ..verification.clock import Clock, system_clock
@@ -18,7 +19,9 @@ from ..verification.loggers import get_logger
 from . import gates, life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from .contract import DEFAULT_RETENTION, check_retention
+from .gates import FREE, Passage
 from .life import NEW, Moment, Record
+from .steps import GateStep, LifeStep, StepStore
 from .values import (
     Claimed,
     ClaimResult,
@@ -27,10 +30,8 @@ from .values import (
     Delivery,
     DeliveryKey,
     Done,
-    EnterResult,
     Gate,
     Known,
-    Mark,
     Ownership,
     StoreStats,
     Token,
@@ -41,10 +42,12 @@ __all__ = ["MemoryStore"]
 
 _log = get_logger("hookonce.store")
 
+T = TypeVar("T")
+
 _NONE: frozenset[str] = frozenset()
 
 
-class MemoryStore:
+class MemoryStore(StepStore):
     """Remembers events in memory, a bounded number of them; for one event loop.
 
     Args:
@@ -74,7 +77,7 @@ class MemoryStore:
         self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
         self._dead: dict[DeliveryKey, tuple[int, Delivery, Record]] = {}
         self._buried = 0
-        self._gates: OrderedDict[Gate, gates.Passage] = OrderedDict()  # in the order of change
+        self._gates: OrderedDict[Gate, Passage] = OrderedDict()  # in the order of change
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
         self._prune_at = 0.0
@@ -101,39 +104,14 @@ class MemoryStore:
             self._records[key] = Record(token, now + lease, lease, 1, _NONE, _NONE, (), expires)
             return Claimed(key, token, 1, _NONE, lease)
         result, record = life.claim(known, Moment(now, now, expires), key, token, lease)
-        if record is not known:
-            if record.expires != known.expires:  # granted anew, it is the last to expire
-                del self._records[key]
-            self._records[key] = record
+        if record.expires != known.expires:  # granted anew, it is the last to expire
+            del self._records[key]
+        self._write(key, known, record)
         return result
-
-    async def extend(
-        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
-    ) -> Ownership:
-        """Start the lease anew; see ``Store.extend``."""
-        known = self._known(claim.key)
-        ownership, record = life.extend(known, self._moment(), claim, finished, owed)
-        return self._written(claim.key, known, ownership, record)
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
         self._finish(claim.key)
-
-    async def release(
-        self,
-        claim: Claimed,
-        finished: frozenset[str],
-        error: str | None = None,
-        *,
-        owed: frozenset[str] = _NONE,
-        began: bool = True,
-    ) -> Ownership:
-        """Give the event back; see ``Store.release``."""
-        known = self._known(claim.key)
-        ownership, record = life.release(
-            known, self._moment(), claim, finished, error, owed=owed, began=began
-        )
-        return self._written(claim.key, known, ownership, record)
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Refuse: this store keeps no bodies."""
@@ -142,57 +120,6 @@ class MemoryStore:
     async def keep_in_flight(self, delivery: Delivery) -> None:
         """Refuse: this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
-
-    async def bury(
-        self,
-        claim: Claimed,
-        reason: DeadReason,
-        *,
-        error: str = "",
-        finished: frozenset[str] = _NONE,
-        owed: frozenset[str] = _NONE,
-        delivery: Delivery | None = None,
-    ) -> Ownership:
-        """Make the event a dead letter without a body; see ``Store.bury``."""
-        known, moment = self._known(claim.key), self._moment()
-        ownership, record = life.bury(known, moment, claim, reason, error, finished, owed)
-        if ownership is Ownership.HELD:
-            endpoint, _, event_id = claim.key.partition(":")
-            delivery = delivery or Delivery(endpoint, event_id, None, moment.unix, b"")
-            self._buried += 1
-            self._dead[claim.key] = self._buried, delivery._replace(body=b""), record
-            self._records.pop(claim.key, None)
-            return ownership
-        return self._written(claim.key, known, ownership, record)
-
-    async def enter(
-        self,
-        gate: Gate,
-        token: Token,
-        lease: float,
-        *,
-        mark: Mark | None = None,
-        drop_ties: bool = False,
-        waiting: DeliveryKey | None = None,
-    ) -> EnterResult:
-        """Pass a gate, or learn why not; see ``Gates.enter``."""
-        moment, known = self._moment(), self._gates.get(gate, gates.FREE)
-        if known is gates.FREE:
-            self._make_room(moment.unix)
-        result, passage = gates.enter(
-            known, moment, token, lease, mark=mark, drop_ties=drop_ties, waiting=waiting
-        )
-        self._set_gate(gate, passage, moment)
-        return result
-
-    async def leave(
-        self, gate: Gate, token: Token, *, mark: Mark | None = None
-    ) -> DeliveryKey | None:
-        """Give a gate back, and return who is to come next; see ``Gates.leave``."""
-        moment = self._moment()
-        called, passage = gates.leave(self._gates.get(gate, gates.FREE), moment, token, mark=mark)
-        self._set_gate(gate, passage, moment)
-        return called
 
     async def dead_letters(
         self,
@@ -234,13 +161,6 @@ class MemoryStore:
         if key not in self._dead:
             return None
         raise StoreError("the memory store keeps no bodies, so there is nothing to replay")
-
-    async def discard(self, key: DeliveryKey) -> bool:
-        """Forget a dead letter and remember the event as done; see ``Store.discard``."""
-        if key not in self._dead:
-            return False
-        self._finish(key)
-        return True
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
         """Return what is known of these events; see ``Store.known``."""
@@ -295,17 +215,33 @@ class MemoryStore:
             return self._dead[key][-1]
         return self._records.get(key, NEW)
 
-    def _written(
-        self, key: DeliveryKey, known: Record, ownership: Ownership, record: Record
-    ) -> Ownership:
-        """Write what a step has changed of an event, and return its answer."""
+    async def _step(
+        self, key: DeliveryKey, step: LifeStep[T], delivery: Delivery | None = None
+    ) -> T:
+        known = self._known(key)
+        answer, record = step(known, self._moment())
+        self._write(key, known, record, delivery)
+        return answer
+
+    def _write(
+        self, key: DeliveryKey, known: Record, record: Record, delivery: Delivery | None = None
+    ) -> None:
+        """Write what a step has changed of an event."""
         if record is known:
-            return ownership
-        if key in self._dead:
+            return
+        if record.done_until:
+            self._finish(key)
+        elif key in self._dead:
             self._dead[key] = *self._dead[key][:2], record
+        elif record.letter is not None:
+            endpoint, _, event_id = key.partition(":")
+            at = record.letter.buried_at
+            delivery = delivery or Delivery(endpoint, event_id, None, at, b"")
+            self._buried += 1
+            self._dead[key] = self._buried, delivery._replace(body=b""), record
+            self._records.pop(key, None)
         else:
             self._records[key] = record
-        return ownership
 
     def _finish(self, key: DeliveryKey) -> None:
         """Remember an event as done; see ``life.complete``."""
@@ -314,10 +250,22 @@ class MemoryStore:
         self._done.pop(key, None)
         self._done[key] = self._clock() + self.retention_seconds
 
-    def _set_gate(self, gate: Gate, passage: gates.Passage, moment: Moment) -> None:
+    async def _pass(
+        self,
+        gate: Gate,
+        step: GateStep[T],
+        *,
+        is_entering: bool,
+        waiting: DeliveryKey | None = None,
+    ) -> T:
+        moment, known = self._moment(), self._gates.get(gate, FREE)
+        if is_entering and known is FREE:
+            self._make_room(moment.unix)
+        answer, passage = step(known, moment)
         self._gates.pop(gate, None)
         if not gates.is_forgotten(passage, moment):
             self._gates[gate] = passage
+        return answer
 
     def _make_room(self, now: float) -> None:
         if now >= self._prune_at:

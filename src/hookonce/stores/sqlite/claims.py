@@ -8,11 +8,11 @@ that ends later than it lasts is one from before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from math import ceil
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import apsw
 
@@ -21,14 +21,13 @@ from ...verification.clock import Clock, system_clock, uptime
 from .. import life
 from ..contract import check_retention
 from ..life import Moment, Queued, Record
+from ..steps import LifeStep
 from ..values import DeadLetter, Delivery, DeliveryKey, Known
 from .records import COLUMNS, digest_of, dump_history, dump_names, execute_rows, load_record
 
-__all__ = ["LIVE", "Claims", "LifeStep"]
+__all__ = ["LIVE", "Claims"]
 
 T = TypeVar("T")
-LifeStep: TypeAlias = Callable[[Record, Moment], tuple[T, Record]]
-"""A step of ``life``: from what is known of an event, and the moment, to an answer and a record."""
 
 _READ = f"""
 SELECT q.token, q.due, q.delay, d.expires, {COLUMNS}

@@ -14,18 +14,18 @@ import apsw
 from .. import gates
 from ..gates import FREE, Passage
 from ..life import Moment
-from ..values import DeliveryKey, EnterResult, Gate, Mark, Token
+from ..steps import GateStep
+from ..values import Gate, Mark
 from .batch import DroppableStep, Step
 
-__all__ = ["Entering", "Leaving", "enter", "leave"]
+__all__ = ["Entering", "Leaving", "take_step"]
 
 T = TypeVar("T")
 
 _READ = """
 SELECT token, until, lease, created_at, event_id, expires,
        (SELECT event FROM waiting WHERE gate = ?1 ORDER BY place LIMIT 1),
-       (SELECT event FROM waiting WHERE gate = ?1 ORDER BY place LIMIT 1 OFFSET 1),
-       EXISTS (SELECT 1 FROM waiting WHERE gate = ?1 AND event = ?2)
+       (SELECT event FROM waiting WHERE gate = ?1 ORDER BY place LIMIT 1 OFFSET 1)
 FROM gates WHERE key = ?1
 """
 _WRITE = """
@@ -33,7 +33,8 @@ INSERT OR REPLACE INTO gates (key, token, until, lease, created_at, event_id, ex
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 _FORGET = "DELETE FROM gates WHERE key = ?"
-_NOTE = "INSERT INTO waiting (gate, event) VALUES (?, ?)"
+# Once, in the order of arrival.
+_NOTE = "INSERT OR IGNORE INTO waiting (gate, event) VALUES (?, ?)"
 _FORGET_NOTE = "DELETE FROM waiting WHERE gate = ? AND event = ?"
 _FORGET_NOTES = "DELETE FROM waiting WHERE gate = ?"
 
@@ -61,73 +62,38 @@ class Leaving(Step[T]):
     may_be_lost = True
 
 
-def enter(
-    connection: apsw.Connection,
-    moment: Moment,
-    gate: Gate,
-    token: Token,
-    lease: float,
-    *,
-    mark: Mark | None,
-    drop_ties: bool,
-    waiting: DeliveryKey | None,
-) -> EnterResult:
-    """Pass a gate, or learn why not; see ``Gates.enter``."""
+def take_step(connection: apsw.Connection, moment: Moment, gate: Gate, step: GateStep[T]) -> T:
+    """Take a step at a gate, which may note that an event is waiting, or forget the first."""
     digest = _digest_of(gate)
-    known, _, is_noted = _read(connection, digest, moment, waiting)
-    if waiting is not None and is_noted:
-        known = known._replace(waiting=(waiting,))
-    result, passage = gates.enter(
-        known, moment, token, lease, mark=mark, drop_ties=drop_ties, waiting=waiting
-    )
+    known = _read(connection, digest, moment)
+    answer, passage = step(known, moment)
     for event in set(passage.waiting) - set(known.waiting):
         connection.execute(_NOTE, (digest, event))
-    _write(connection, digest, known, passage, moment)
-    return result
-
-
-def leave(
-    connection: apsw.Connection, moment: Moment, gate: Gate, token: Token, *, mark: Mark | None
-) -> DeliveryKey | None:
-    """Give a gate back, and return who is to come next; see ``Gates.leave``."""
-    digest = _digest_of(gate)
-    known, first_two, _ = _read(connection, digest, moment)
-    known = known._replace(waiting=first_two)
-    called, passage = gates.leave(known, moment, token, mark=mark)
-    if called is not None:
-        connection.execute(_FORGET_NOTE, (digest, called))
-    _write(connection, digest, known, passage, moment)
-    return called
-
-
-def _read(
-    connection: apsw.Connection, digest: bytes, moment: Moment, waiting: DeliveryKey | None = None
-) -> tuple[Passage, tuple[DeliveryKey, ...], bool]:
-    """Return what is known of a gate, the first two who wait, and whether this one does."""
-    row = connection.execute(_READ, (digest, waiting)).fetchone()
-    if row is None:
-        return FREE, (), False
-    token, until, lease, created_at, event_id, expires, *first_two, is_noted = row
-    mark = None if event_id is None else Mark(created_at, event_id)
-    passage = Passage(token, until, lease, (), mark, expires)
-    some = tuple(event for event in first_two if event is not None)
-    if some and gates.has_ended(passage, moment):
-        connection.execute(_FORGET_NOTES, (digest,))
-        return passage, (), False
-    return passage, some, bool(is_noted)
-
-
-def _write(
-    connection: apsw.Connection, digest: bytes, known: Passage, passage: Passage, moment: Moment
-) -> None:
-    if passage == known:
-        return
+    for event in set(known.waiting) - set(passage.waiting):
+        connection.execute(_FORGET_NOTE, (digest, event))
     if gates.is_forgotten(passage, moment):
-        connection.execute(_FORGET, (digest,))
-        return
-    created_at, event_id = passage.mark or (None, None)
-    row = (*passage[:3], created_at, event_id, passage.marked_until)
-    connection.execute(_WRITE, (digest, *row))
+        if known is not FREE:
+            connection.execute(_FORGET, (digest,))
+    elif passage[:3] != known[:3] or passage[4:] != known[4:]:
+        created_at, event_id = passage.mark or (None, None)
+        row = (*passage[:3], created_at, event_id, passage.marked_until)
+        connection.execute(_WRITE, (digest, *row))
+    return answer
+
+
+def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> Passage:
+    """Return what is known of a gate, with the first two of those who wait."""
+    row = connection.execute(_READ, (digest,)).fetchone()
+    if row is None:
+        return FREE
+    token, until, lease, created_at, event_id, expires, *first_two = row
+    mark = None if event_id is None else Mark(created_at, event_id)
+    notes = tuple(event for event in first_two if event is not None)
+    passage = Passage(token, until, lease, notes, mark, expires)
+    if notes and gates.has_ended(passage, moment):
+        connection.execute(_FORGET_NOTES, (digest,))
+        return passage._replace(waiting=())
+    return passage
 
 
 def _digest_of(gate: Gate) -> bytes:

@@ -21,6 +21,7 @@ from .. import life
 from ..activity import Activity
 from ..applications import Application
 from ..contract import DEFAULT_RETENTION, Flushes
+from ..steps import GateStep, LifeStep, StepStore
 from ..values import (
     Batch,
     Claimed,
@@ -29,11 +30,9 @@ from ..values import (
     DeadReason,
     Delivery,
     DeliveryKey,
-    EnterResult,
     Entry,
     Gate,
     Known,
-    Mark,
     Ownership,
     PutResult,
     StoreStats,
@@ -43,8 +42,7 @@ from ..values import (
 from .activity import follow, tell
 from .batch import DroppableStep, Step
 from .claiming import Claim, Completion
-from .claims import LifeStep
-from .gates import Entering, Leaving, enter, leave
+from .gates import Entering, Leaving, take_step
 from .inbox import Put
 from .register import register
 from .shared import shared_file
@@ -63,7 +61,7 @@ _LOOK_SECONDS = 0.025
 _NONE: frozenset[str] = frozenset()
 
 
-class SQLiteStore:
+class SQLiteStore(StepStore):
     """Remembers events in one SQLite file.
 
     Stores of one process on one file, with one retention and clock, share a connection and a
@@ -124,94 +122,9 @@ class SQLiteStore:
             kind=DroppableStep,
         )
 
-    async def extend(
-        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
-    ) -> Ownership:
-        """Start the lease anew; see ``Store.extend``."""
-        return await self._step(
-            claim.key, lambda record, moment: life.extend(record, moment, claim, finished, owed)
-        )
-
-    async def release(
-        self,
-        claim: Claimed,
-        finished: frozenset[str],
-        error: str | None = None,
-        *,
-        owed: frozenset[str] = _NONE,
-        began: bool = True,
-    ) -> Ownership:
-        """Give the event back; see ``Store.release``."""
-        return await self.retry(claim, 0.0, finished, error, owed=owed, began=began)
-
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
         await self._file.writer.run(Completion(self.flushes, self._claims, claim.key))
-
-    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
-        """Keep the delivery beside its claim; see ``Store.keep``."""
-        return await self._step(
-            claim.key, lambda record, moment: life.keep(record, moment, claim), delivery
-        )
-
-    async def keep_in_flight(self, delivery: Delivery) -> None:
-        """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
-        await self._step(
-            delivery.key,
-            lambda record, moment: (None, life.keep_in_flight(record, moment)),
-            delivery,
-        )
-
-    async def bury(
-        self,
-        claim: Claimed,
-        reason: DeadReason,
-        *,
-        error: str = "",
-        finished: frozenset[str] = _NONE,
-        owed: frozenset[str] = _NONE,
-        delivery: Delivery | None = None,
-    ) -> Ownership:
-        """Make the event a dead letter; see ``Store.bury``."""
-        return await self._step(
-            claim.key,
-            lambda record, moment: life.bury(record, moment, claim, reason, error, finished, owed),
-            delivery,
-        )
-
-    async def enter(
-        self,
-        gate: Gate,
-        token: Token,
-        lease: float,
-        *,
-        mark: Mark | None = None,
-        drop_ties: bool = False,
-        waiting: DeliveryKey | None = None,
-    ) -> EnterResult:
-        """Pass a gate, or learn why not; see ``Gates.enter``."""
-        return await self._run(
-            lambda connection: enter(
-                connection,
-                self._claims.moment(),
-                gate,
-                token,
-                lease,
-                mark=mark,
-                drop_ties=drop_ties,
-                waiting=waiting,
-            ),
-            Entering,
-        )
-
-    async def leave(
-        self, gate: Gate, token: Token, *, mark: Mark | None = None
-    ) -> DeliveryKey | None:
-        """Give a gate back, and return who is to come next; see ``Gates.leave``."""
-        return await self._run(
-            lambda connection: leave(connection, self._claims.moment(), gate, token, mark=mark),
-            Leaving,
-        )
 
     async def dead_letters(
         self,
@@ -232,10 +145,6 @@ class SQLiteStore:
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""
         return await self._run(lambda connection: self._claims.letter(connection, key))
-
-    async def discard(self, key: DeliveryKey) -> bool:
-        """Forget a dead letter and remember the event as done; see ``Store.discard``."""
-        return await self._step(key, life.discard)
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
         """Return what is known of these events; see ``Store.known``."""
@@ -385,6 +294,12 @@ class SQLiteStore:
     ) -> asyncio.Future[T]:
         return self._run(
             lambda connection: self._claims.step(connection, key, step, delivery), kind
+        )
+
+    def _pass(self, gate: Gate, step: GateStep[T], *, is_entering: bool) -> asyncio.Future[T]:
+        return self._run(
+            lambda connection: take_step(connection, self._claims.moment(), gate, step),
+            Entering if is_entering else Leaving,
         )
 
     def _run(

@@ -1,0 +1,146 @@
+"""The calls of the contract that are steps of ``life`` and ``gates``, for stores in Python.
+
+A store says how a step is taken: it reads what is known, takes the step, and writes what it gets
+back, all at one moment.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+from . import gates, life
+from .gates import Passage
+from .life import Moment, Record
+from .values import (
+    Claimed,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    EnterResult,
+    Gate,
+    Mark,
+    Ownership,
+    Token,
+)
+
+__all__ = ["GateStep", "LifeStep", "StepStore"]
+
+T = TypeVar("T")
+LifeStep: TypeAlias = Callable[[Record, Moment], tuple[T, Record]]
+"""A step of ``life``: from what is known of an event, and the moment, to an answer and a record."""
+GateStep: TypeAlias = Callable[[Passage, Moment], tuple[T, Passage]]
+"""The same of ``gates``."""
+
+_NONE: frozenset[str] = frozenset()
+
+
+class StepStore(ABC):
+    """A store, as far as its calls are steps."""
+
+    @abstractmethod
+    def _step(
+        self, key: DeliveryKey, step: LifeStep[T], delivery: Delivery | None = None
+    ) -> Awaitable[T]:
+        """Take a step of an event's life; the delivery is for a letter that the step may make."""
+
+    @abstractmethod
+    def _pass(
+        self,
+        gate: Gate,
+        step: GateStep[T],
+        *,
+        is_entering: bool,
+        waiting: DeliveryKey | None = None,
+    ) -> Awaitable[T]:
+        """Take a step at a gate, which may note or forget that an event is waiting."""
+
+    async def extend(
+        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
+    ) -> Ownership:
+        """Start the lease anew; see ``Claims.extend``."""
+        return await self._step(
+            claim.key, lambda record, moment: life.extend(record, moment, claim, finished, owed)
+        )
+
+    async def release(
+        self,
+        claim: Claimed,
+        finished: frozenset[str],
+        error: str | None = None,
+        *,
+        owed: frozenset[str] = _NONE,
+        began: bool = True,
+    ) -> Ownership:
+        """Give the event back; see ``Claims.release``."""
+        return await self._step(
+            claim.key,
+            lambda record, moment: life.release(
+                record, moment, claim, finished, error, owed=owed, began=began
+            ),
+        )
+
+    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+        """Keep the delivery beside its claim; see ``Claims.keep``."""
+        return await self._step(
+            claim.key, lambda record, moment: life.keep(record, moment, claim), delivery
+        )
+
+    async def keep_in_flight(self, delivery: Delivery) -> None:
+        """Keep a delivery beside somebody else's claim; see ``Claims.keep_in_flight``."""
+        await self._step(
+            delivery.key,
+            lambda record, moment: (None, life.keep_in_flight(record, moment)),
+            delivery,
+        )
+
+    async def bury(
+        self,
+        claim: Claimed,
+        reason: DeadReason,
+        *,
+        error: str = "",
+        finished: frozenset[str] = _NONE,
+        owed: frozenset[str] = _NONE,
+        delivery: Delivery | None = None,
+    ) -> Ownership:
+        """Make the event a dead letter; see ``Claims.bury``."""
+        return await self._step(
+            claim.key,
+            lambda record, moment: life.bury(record, moment, claim, reason, error, finished, owed),
+            delivery,
+        )
+
+    async def discard(self, key: DeliveryKey) -> bool:
+        """Forget a dead letter and remember the event as done; see ``Letters.discard``."""
+        return await self._step(key, life.discard)
+
+    async def enter(
+        self,
+        gate: Gate,
+        token: Token,
+        lease: float,
+        *,
+        mark: Mark | None = None,
+        drop_ties: bool = False,
+        waiting: DeliveryKey | None = None,
+    ) -> EnterResult:
+        """Pass a gate, or learn why not; see ``Gates.enter``."""
+        return await self._pass(
+            gate,
+            lambda passage, moment: gates.enter(
+                passage, moment, token, lease, mark=mark, drop_ties=drop_ties, waiting=waiting
+            ),
+            is_entering=True,
+        )
+
+    async def leave(
+        self, gate: Gate, token: Token, *, mark: Mark | None = None
+    ) -> DeliveryKey | None:
+        """Give a gate back, and return who is to come next; see ``Gates.leave``."""
+        return await self._pass(
+            gate,
+            lambda passage, moment: gates.leave(passage, moment, token, mark=mark),
+            is_entering=False,
+        )
