@@ -863,7 +863,7 @@ def checked(
     return lines
 
 
-DECORATOR = "hookonce.delivery.decorators.HandlerDecorator[{}]"
+DECORATOR = "hookonce.delivery.decorators.HandlerDecorator[{}, None]"
 REVEALED = {
     1: "hookonce.events.PostTargetFailed",
     2: "snippet.AdPublished",

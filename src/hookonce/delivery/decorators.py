@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
+from ..effects.ledger import AnyLedger
 from .context import Context
 
-__all__ = ["HandlerDecorator", "TransactionDecorator"]
+__all__ = ["HandlerDecorator"]
 
 E = TypeVar("E")
+L_co = TypeVar("L_co", bound=AnyLedger[Any] | None, covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class HandlerDecorator(Protocol[E]):
-    """Takes a handler of the event, with or without a context, and gives it back unchanged."""
+class HandlerDecorator(Protocol[E, L_co]):
+    """Takes a handler of the event, with or without a context, and gives it back unchanged.
 
-    @overload
-    def __call__(self, handler: Callable[[E], R], /) -> Callable[[E], R]: ...
-    @overload
-    def __call__(self, handler: Callable[[E, Context], R], /) -> Callable[[E, Context], R]: ...
-
-
-class TransactionDecorator(Protocol[E, T]):
-    """Takes a handler of the event and a ledger's transaction, and gives it back unchanged.
-
-    With a context as third argument, or without one.
+    Within a ledger it takes a handler of the event and a transaction, with or without a context.
     """
 
     @overload
-    def __call__(self, handler: Callable[[E, T], R], /) -> Callable[[E, T], R]: ...
+    def __call__(
+        self: HandlerDecorator[E, None], handler: Callable[[E], R], /
+    ) -> Callable[[E], R]: ...
     @overload
     def __call__(
-        self, handler: Callable[[E, T, Context], R], /
+        self: HandlerDecorator[E, None], handler: Callable[[E, Context], R], /
+    ) -> Callable[[E, Context], R]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[E, AnyLedger[T]], handler: Callable[[E, T], R], /
+    ) -> Callable[[E, T], R]: ...
+    @overload
+    def __call__(
+        self: HandlerDecorator[E, AnyLedger[T]], handler: Callable[[E, T, Context], R], /
     ) -> Callable[[E, T, Context], R]: ...

@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
 
+from ..effects.ledger import AnyLedger
 from ..events import Event
 from ..stores.values import Gate, Mark
 
 __all__ = ["HandlerOptions", "Key", "Keyed", "Ties", "TooLateError", "keyed_by", "mark_of"]
 
 E = TypeVar("E")
+L = TypeVar("L", bound=AnyLedger[Any] | None)
 
 Key: TypeAlias = str | int | None
 """What a key function returns; None for an event that waits for nobody."""
@@ -27,12 +29,13 @@ _MOST_CHARACTERS = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class HandlerOptions(TypedDict, Generic[E], total=False):
+class HandlerOptions(TypedDict, Generic[E, L], total=False):
     """How a handler is registered, beside what it is for.
 
     Attributes:
         name: the stable name under which its success is remembered, the function's module and
             qualified name by default. Give one before you move or rename a function.
+        within: a ledger, in whose transaction it runs; see ``hookonce.effects``.
         latest_by: returns the key of an event, such as the id of its channel. An event is left out,
             and counts as handled, where a newer one with its key has succeeded in this handler;
             one run at a time is let through for a key, over all processes.
@@ -44,6 +47,7 @@ class HandlerOptions(TypedDict, Generic[E], total=False):
     """
 
     name: str | None
+    within: L
     latest_by: Callable[[E], Key]
     serial_by: Callable[[E], Key]
     ties: Ties
@@ -85,7 +89,7 @@ class Keyed:
         return Gate(endpoint, handler, _bounded(str(key)))
 
 
-def keyed_by(options: HandlerOptions[Any]) -> Keyed | None:
+def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
     """Return what a handler's runs take turns by, checked; None where they take none.
 
     Raises:

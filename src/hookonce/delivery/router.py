@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from ..effects.ledger import AnyLedger
 from ..events import (
@@ -26,7 +26,7 @@ from ..events import (
     event_types_of,
 )
 from ..verification.loggers import get_logger
-from .decorators import HandlerDecorator, TransactionDecorator
+from .decorators import HandlerDecorator
 from .handler import (
     ErrorHook,
     Handler,
@@ -46,6 +46,10 @@ __all__ = ["Router"]
 
 _log = get_logger("hookonce")
 
+if TYPE_CHECKING:  # one with a default, which Python has from 3.13 on
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    L = TypeVarWithDefault("L", bound=AnyLedger[Any] | None, default=None)
 T = TypeVar("T")
 E1 = TypeVar("E1", bound=Event[Any])
 E2 = TypeVar("E2", bound=Event[Any])
@@ -101,29 +105,15 @@ class Router:
         return found
 
     # Spelled out so that type checkers infer the class of each, and that of the transaction. What
-    # matches only the last pair has no class of its own: keys are taken from the envelope there.
+    # matches only the last has no class of its own: keys are taken from the envelope there.
     @overload
     def on(
-        self, event: type[E1], /, **options: Unpack[HandlerOptions[E1]]
-    ) -> HandlerDecorator[E1]: ...
+        self, event: type[E1], /, **options: Unpack[HandlerOptions[E1, L]]
+    ) -> HandlerDecorator[E1, L]: ...
     @overload
     def on(
-        self, event: type[E1], /, *, within: AnyLedger[T], **options: Unpack[HandlerOptions[E1]]
-    ) -> TransactionDecorator[E1, T]: ...
-    @overload
-    def on(
-        self, first: type[E1], second: type[E2], /, **options: Unpack[HandlerOptions[E1 | E2]]
-    ) -> HandlerDecorator[E1 | E2]: ...
-    @overload
-    def on(
-        self,
-        first: type[E1],
-        second: type[E2],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[E1 | E2]],
-    ) -> TransactionDecorator[E1 | E2, T]: ...
+        self, first: type[E1], second: type[E2], /, **options: Unpack[HandlerOptions[E1 | E2, L]]
+    ) -> HandlerDecorator[E1 | E2, L]: ...
     @overload
     def on(
         self,
@@ -131,159 +121,70 @@ class Router:
         second: type[E2],
         third: type[E3],
         /,
-        **options: Unpack[HandlerOptions[E1 | E2 | E3]],
-    ) -> HandlerDecorator[E1 | E2 | E3]: ...
-    @overload
-    def on(
-        self,
-        first: type[E1],
-        second: type[E2],
-        third: type[E3],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[E1 | E2 | E3]],
-    ) -> TransactionDecorator[E1 | E2 | E3, T]: ...
+        **options: Unpack[HandlerOptions[E1 | E2 | E3, L]],
+    ) -> HandlerDecorator[E1 | E2 | E3, L]: ...
     @overload
     def on(
         self,
         event: Literal["post.target.published"],
         /,
-        **options: Unpack[HandlerOptions[PostTargetPublished]],
-    ) -> HandlerDecorator[PostTargetPublished]: ...
-    @overload
-    def on(
-        self,
-        event: Literal["post.target.published"],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[PostTargetPublished]],
-    ) -> TransactionDecorator[PostTargetPublished, T]: ...
+        **options: Unpack[HandlerOptions[PostTargetPublished, L]],
+    ) -> HandlerDecorator[PostTargetPublished, L]: ...
     @overload
     def on(
         self,
         event: Literal["post.target.failed"],
         /,
-        **options: Unpack[HandlerOptions[PostTargetFailed]],
-    ) -> HandlerDecorator[PostTargetFailed]: ...
-    @overload
-    def on(
-        self,
-        event: Literal["post.target.failed"],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[PostTargetFailed]],
-    ) -> TransactionDecorator[PostTargetFailed, T]: ...
+        **options: Unpack[HandlerOptions[PostTargetFailed, L]],
+    ) -> HandlerDecorator[PostTargetFailed, L]: ...
     @overload
     def on(
         self,
         event: Literal["comment.received"],
         /,
-        **options: Unpack[HandlerOptions[CommentReceived]],
-    ) -> HandlerDecorator[CommentReceived]: ...
-    @overload
-    def on(
-        self,
-        event: Literal["comment.received"],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[CommentReceived]],
-    ) -> TransactionDecorator[CommentReceived, T]: ...
+        **options: Unpack[HandlerOptions[CommentReceived, L]],
+    ) -> HandlerDecorator[CommentReceived, L]: ...
     @overload
     def on(
         self,
         event: Literal["message.received"],
         /,
-        **options: Unpack[HandlerOptions[MessageReceived]],
-    ) -> HandlerDecorator[MessageReceived]: ...
-    @overload
-    def on(
-        self,
-        event: Literal["message.received"],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[MessageReceived]],
-    ) -> TransactionDecorator[MessageReceived, T]: ...
+        **options: Unpack[HandlerOptions[MessageReceived, L]],
+    ) -> HandlerDecorator[MessageReceived, L]: ...
     @overload
     def on(
         self,
         event: Literal["channel.unhealthy"],
         /,
-        **options: Unpack[HandlerOptions[ChannelUnhealthy]],
-    ) -> HandlerDecorator[ChannelUnhealthy]: ...
-    @overload
-    def on(
-        self,
-        event: Literal["channel.unhealthy"],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[ChannelUnhealthy]],
-    ) -> TransactionDecorator[ChannelUnhealthy, T]: ...
+        **options: Unpack[HandlerOptions[ChannelUnhealthy, L]],
+    ) -> HandlerDecorator[ChannelUnhealthy, L]: ...
     @overload
     def on(
         self,
         event: Literal["channel.disconnected"],
         /,
-        **options: Unpack[HandlerOptions[ChannelDisconnected]],
-    ) -> HandlerDecorator[ChannelDisconnected]: ...
+        **options: Unpack[HandlerOptions[ChannelDisconnected, L]],
+    ) -> HandlerDecorator[ChannelDisconnected, L]: ...
     @overload
     def on(
-        self,
-        event: Literal["channel.disconnected"],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[ChannelDisconnected]],
-    ) -> TransactionDecorator[ChannelDisconnected, T]: ...
-    @overload
-    def on(
-        self, event: Literal["webhook.test"], /, **options: Unpack[HandlerOptions[WebhookTest]]
-    ) -> HandlerDecorator[WebhookTest]: ...
-    @overload
-    def on(
-        self,
-        event: Literal["webhook.test"],
-        /,
-        *,
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[WebhookTest]],
-    ) -> TransactionDecorator[WebhookTest, T]: ...
-    @overload
-    def on(
-        self, first: str, /, *more: str | type[Event[Any]], **options: Unpack[HandlerOptions[Any]]
-    ) -> HandlerDecorator[Any]: ...
+        self, event: Literal["webhook.test"], /, **options: Unpack[HandlerOptions[WebhookTest, L]]
+    ) -> HandlerDecorator[WebhookTest, L]: ...
     @overload
     def on(
         self,
         first: str,
         /,
         *more: str | type[Event[Any]],
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[Any]],
-    ) -> TransactionDecorator[Any, T]: ...
+        **options: Unpack[HandlerOptions[Any, L]],
+    ) -> HandlerDecorator[Any, L]: ...
     @overload
     def on(
-        self, *events: str | type[Event[Any]], **options: Unpack[HandlerOptions[Event[object]]]
-    ) -> HandlerDecorator[Any]: ...
-    @overload
-    def on(
-        self,
-        *events: str | type[Event[Any]],
-        within: AnyLedger[T],
-        **options: Unpack[HandlerOptions[Event[object]]],
-    ) -> TransactionDecorator[Any, T]: ...
+        self, *events: str | type[Event[Any]], **options: Unpack[HandlerOptions[Event[object], L]]
+    ) -> HandlerDecorator[Any, L]: ...
 
     def on(
-        self,
-        *events: str | type[Event[Any]],
-        within: AnyLedger[Any] | None = None,
-        **options: Unpack[HandlerOptions[Any]],
-    ) -> HandlerDecorator[Any] | TransactionDecorator[Any, Any]:
+        self, *events: str | type[Event[Any]], **options: Unpack[HandlerOptions[Any, Any]]
+    ) -> HandlerDecorator[Any, Any]:
         """Register a handler for event classes, type strings or patterns.
 
         In a pattern ``*`` stands for one segment, and at the end for one or more: ``channel.*``,
@@ -325,7 +226,7 @@ class Router:
 
         def register(function: F, /) -> F:
             handler = replace(
-                _handler(function, options.get("name"), within, keyed),
+                _handler(function, options, keyed),
                 types=frozenset(types),
                 patterns=tuple(patterns),
                 written=tuple(wanted for wanted in events if isinstance(wanted, str)),
@@ -341,21 +242,15 @@ class Router:
     def on_unknown(self, function: F, /) -> F: ...
     @overload
     def on_unknown(
-        self, /, **options: Unpack[HandlerOptions[UnknownEvent]]
-    ) -> Callable[[F], F]: ...
-    @overload
-    def on_unknown(
-        self, /, *, within: AnyLedger[T], **options: Unpack[HandlerOptions[UnknownEvent]]
-    ) -> TransactionDecorator[UnknownEvent, T]: ...
+        self, /, **options: Unpack[HandlerOptions[UnknownEvent, L]]
+    ) -> HandlerDecorator[UnknownEvent, L]: ...
 
     def on_unknown(
         self,
-        function: F | None = None,
+        function: Callable[..., Any] | None = None,
         /,
-        *,
-        within: AnyLedger[Any] | None = None,
-        **options: Unpack[HandlerOptions[UnknownEvent]],
-    ) -> F | Callable[[F], F] | TransactionDecorator[UnknownEvent, Any]:
+        **options: Unpack[HandlerOptions[UnknownEvent, Any]],
+    ) -> Callable[..., Any] | HandlerDecorator[Any, Any]:
         """Register a handler for every event whose type has no model (``UnknownEvent``).
 
         It is a handler like any other, with the same options: run once, and again if it fails.
@@ -364,9 +259,7 @@ class Router:
         keyed = keyed_by(options)
 
         def register(function: F, /) -> F:
-            handler = replace(
-                _handler(function, options.get("name"), within, keyed), for_unknown=True
-            )
+            handler = replace(_handler(function, options, keyed), for_unknown=True)
             annotated = annotated_classes(function)
             check_annotation(function, annotated, {"every unknown type": UnknownEvent})
             self._add(handler, {})
@@ -519,13 +412,10 @@ class Router:
 
 
 def _handler(
-    function: Callable[..., Any],
-    name: str | None,
-    ledger: AnyLedger[Any] | None,
-    keyed: Keyed | None,
+    function: Callable[..., Any], options: HandlerOptions[Any, Any], keyed: Keyed | None
 ) -> Handler:
     """Return a handler that is for nothing yet, with what is called checked."""
-    name = stable_name(function, name)
+    name, ledger = stable_name(function, options.get("name")), options.get("within")
     if ledger is None:
         with_context = takes_context(function)
         return Handler(name, function, is_async(function), with_context, keyed=keyed)
