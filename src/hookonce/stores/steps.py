@@ -46,15 +46,8 @@ class StepStore(ABC):
         """Take a step of an event's life; the delivery is for a letter that the step may make."""
 
     @abstractmethod
-    def _pass(
-        self,
-        gate: Gate,
-        step: GateStep[T],
-        *,
-        is_entering: bool,
-        waiting: DeliveryKey | None = None,
-    ) -> Awaitable[T]:
-        """Take a step at a gate, which may note or forget that an event is waiting."""
+    def _pass(self, gate: Gate, step: GateStep[T], *, is_entering: bool) -> Awaitable[T]:
+        """Take a step at a gate."""
 
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
