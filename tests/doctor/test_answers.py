@@ -1,10 +1,13 @@
 """Every answer to a test is judged as the sender would, and nothing secret in it is repeated."""
 
+import asyncio
+
 import pytest
 
 from hookonce.delivery.outcome import Outcome, Reason
 from hookonce.doctor import Level
-from hookonce.doctor.answers import Reply, answer_finding, slash_finding, time_finding
+from hookonce.doctor.answers import Reply, answer_finding, slash_findings, time_finding
+from hookonce.doctor.findings import Finding, fault
 from hookonce.errors import Refusal
 from hookonce.testing.inprocess import HttpAnswer
 
@@ -54,11 +57,29 @@ def test_a_test_that_is_handled_stored_or_ignored_is_fine(reason: Reason) -> Non
     assert answer_finding("x", "/webhooks", reply(202, reason)).level is Level.OK
 
 
-def test_the_other_spelling_need_not_be_answered_and_must_not_be_redirected() -> None:
-    assert slash_finding("x", "/webhooks/", reply(200, "duplicate")).level is Level.OK
-    assert slash_finding("x", "/webhooks/", reply(404)).level is Level.OK
-    redirected = slash_finding("x", "/webhooks/", reply(307, location="/webhooks"))
-    assert redirected.level is Level.WARNING
+@pytest.mark.parametrize(
+    ("answer", "level"),
+    [
+        (reply(200, "duplicate"), Level.OK),
+        (reply(404), Level.OK),
+        (reply(307, location="/webhooks"), Level.WARNING),
+        (fault("x.answer", "no answer", "start it"), Level.FAULT),
+    ],
+)
+@pytest.mark.parametrize(("path", "other"), [("/hooks", "/hooks/"), ("/hooks/", "/hooks")])
+def test_the_other_spelling_need_not_be_answered_and_must_not_be_redirected(
+    path: str, other: str, answer: Reply | Finding, level: Level
+) -> None:
+    asked = []
+
+    async def deliver(where: str) -> Reply | Finding:
+        asked.append(where)
+        return answer
+
+    (finding,) = asyncio.run(slash_findings("x", path, deliver))
+    assert (asked, finding.level) == ([other], level)
+    assert asyncio.run(slash_findings("x", "/", deliver)) == []
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(1.9, Level.OK), (2.1, Level.WARNING)])

@@ -32,7 +32,7 @@ from hookonce.errors import SecretError
 
 from .completing import complete_targets
 from .ending import end_with_its_threads
-from .loading import factory_option, import_named, made_by, receivers_of
+from .loading import factory_option, import_named, receivers_of
 from .output import Output, json_option
 from .statuses import Status
 
@@ -102,9 +102,7 @@ def _load(target: str, url: str | None, *, factory: bool) -> tuple[Subject, ...]
     """Return the receivers that ``MODULE:NAME`` names or has, or why it cannot be imported."""
     module_name, _, attribute = target.partition(":")
     try:
-        named = import_named(target)
-        if factory:
-            named = made_by(named, attribute)
+        named = import_named(target, factory=factory)
     except LookupError as error:
         raise click.UsageError(str(error.args[0])) from None
     except ModuleNotFoundError as error:

@@ -37,7 +37,6 @@ __all__ = [
     "load_receiver",
     "load_receivers",
     "load_secrets",
-    "made_by",
     "receivers_of",
     "secrets_option",
     "stand_in_secrets",
@@ -132,9 +131,7 @@ def load(name: str, *, factory: bool = False) -> Loaded:
     """
     module_name, _, attribute = name.partition(":")
     try:
-        named = import_named(name)
-        if factory:
-            named = made_by(named, attribute)
+        named = import_named(name, factory=factory)
     except LookupError as error:
         raise CannotBegin(str(error.args[0])) from None
     except SecretError as error:
@@ -163,17 +160,6 @@ def load(name: str, *, factory: bool = False) -> Loaded:
     return Loaded(named, receivers)
 
 
-def made_by(function: object, attribute: str) -> object:
-    """Return what a factory makes."""
-    if not callable(function):
-        raise LookupError(f"{attribute!r} is no function, so leave out --factory")  # noqa: TRY004 - what is named is wrong
-    made = function()
-    if inspect.iscoroutine(made):
-        made.close()
-        raise LookupError(f"{attribute!r} is async; a factory is a plain function")
-    return made
-
-
 def receivers_of(named: object) -> dict[str, Receiver]:
     """Return the receivers that something is or has, by their paths."""
     if isinstance(named, Receiver):
@@ -193,14 +179,14 @@ def user_frames(error: BaseException) -> str:
     return "".join(lines).rstrip()
 
 
-def import_named(name: str) -> object:
-    """Return what ``MODULE:NAME`` names; what the module raises passes.
+def import_named(name: str, *, factory: bool = False) -> object:
+    """Return what ``MODULE:NAME`` names, or what it makes; what the module raises passes.
 
     Modules are looked for in the current folder too, as ``python -m`` does, and as there not where
     ``PYTHONSAFEPATH`` is set: a folder that is written to is no place for them.
 
     Raises:
-        LookupError: there is nothing of that name; the text says so.
+        LookupError: there is nothing of that name, or no such factory; the text says so.
 
     """
     module_name, colon, attribute = name.partition(":")
@@ -225,4 +211,14 @@ def import_named(name: str) -> object:
             known = f"; there is {', '.join(there)}" if there else ""
             raise LookupError(f"there is no {part!r} in {place}{known}")
         named, place = inner, f"{place}.{part}"
-    return named
+    return _made_by(named, attribute) if factory else named
+
+
+def _made_by(function: object, attribute: str) -> object:
+    if not callable(function):
+        raise LookupError(f"{attribute!r} is no function, so leave out --factory")  # noqa: TRY004 - what is named is wrong
+    made = function()
+    if inspect.iscoroutine(made):
+        made.close()
+        raise LookupError(f"{attribute!r} is async; a factory is a plain function")
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
@@ -14,7 +15,7 @@ from ..sender import ANSWER_SECONDS
 from ..testing.inprocess import HttpAnswer
 from .findings import Finding, fault, fine, warning
 
-__all__ = ["Reply", "answer_finding", "slash_finding", "time_finding"]
+__all__ = ["Reply", "answer_finding", "slash_findings", "time_finding"]
 
 # A test runs no business code; what takes as long leaves little for what does.
 _SLOW_SECONDS = 2.0
@@ -156,14 +157,29 @@ def answer_finding(place: str, path: str, reply: Reply) -> Finding:
     return fault(check, found, "let proxies and middleware pass every header and the body on")
 
 
-def slash_finding(place: str, path: str, reply: Reply) -> Finding:
-    """Judge the answer at the other spelling of a path, with or without the slash at its end."""
-    check = f"{place}.slash"
+async def slash_findings(
+    place: str, path: str, deliver: Callable[[str], Awaitable[Reply | Finding]]
+) -> list[Finding]:
+    """Judge the answer at the other spelling of a path, with or without the slash at its end.
+
+    Args:
+        place: what the names of findings begin with.
+        path: where a test delivery was answered; the root has no other spelling.
+        deliver: sends a genuine one to a path.
+
+    """
+    bare, check = path.rstrip("/"), f"{place}.slash"
+    if not bare:
+        return []
+    other = bare if path.endswith("/") else f"{bare}/"
+    reply = await deliver(other)
+    if isinstance(reply, Finding):
+        return [reply]
     if reply.is_redirect:
-        return warning(check, *_slash_problem(path, reply))
+        return [warning(check, *_slash_problem(other, reply))]
     if reply.is_success and reply.reason is not None:
-        return fine(check, f"{path} is answered as well, without a redirect")
-    return fine(check, f"{path} is not redirected; it answers {reply.status}")
+        return [fine(check, f"{other} is answered as well, without a redirect")]
+    return [fine(check, f"{other} is not redirected; it answers {reply.status}")]
 
 
 def time_finding(place: str, seconds: float) -> Finding:

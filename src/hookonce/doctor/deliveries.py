@@ -12,7 +12,7 @@ from ..testing import SignedRequest, signed_request
 from ..testing.samples import event_body
 from ..verification.secrets import new_secret
 
-__all__ = ["TestDelivery", "other_spelling"]
+__all__ = ["TestDelivery"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,3 @@ class TestDelivery:
 
     def _signed(self, body: bytes) -> SignedRequest:
         return signed_request(body, self.secret, service=self.service)
-
-
-def other_spelling(path: str) -> str | None:
-    """Return a path with a slash at its end, or without; None for the root, which has no other."""
-    bare = path.rstrip("/")
-    if not bare:
-        return None
-    return bare if path.endswith("/") else f"{bare}/"

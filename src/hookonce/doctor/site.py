@@ -13,9 +13,9 @@ from ..errors import Refusal
 from ..sender import ANSWER_SECONDS
 from ..testing import SignedRequest
 from ..verification.clock import system_clock
-from .answers import Reply, answer_finding, slash_finding, time_finding
+from .answers import Reply, answer_finding, slash_findings, time_finding
 from .clocks import clock_finding, date_seconds
-from .deliveries import TestDelivery, other_spelling
+from .deliveries import TestDelivery
 from .findings import Finding, fault, fine, note, warning
 from .subject import Subject
 
@@ -60,13 +60,13 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
         return findings
     findings.append(time_finding(_PLACE, reply.seconds))
     findings.append(await _forgery_finding(transport, url, delivery))
-    other = other_spelling(path)
-    if other is not None:
-        there = urlsplit(url)._replace(path=other).geturl()
-        second = await _post(transport, there, delivery.genuine())
-        findings.append(
-            second if isinstance(second, Finding) else slash_finding(_PLACE, other, second)
-        )
+    findings += await slash_findings(
+        _PLACE,
+        path,
+        lambda other: _post(
+            transport, urlsplit(url)._replace(path=other).geturl(), delivery.genuine()
+        ),
+    )
     return findings
 
 

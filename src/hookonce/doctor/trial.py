@@ -19,8 +19,8 @@ from ..testing.inprocess import Lifespan, exchange, whole
 from ..verification.clock import system_clock
 from ..verification.headers import header_pairs
 from ..verification.secrets import new_secret
-from .answers import Reply, answer_finding, slash_finding, time_finding
-from .deliveries import TestDelivery, other_spelling
+from .answers import Reply, answer_finding, slash_findings, time_finding
+from .deliveries import TestDelivery
 from .failures import told
 from .findings import Finding, fault, fine, note, warning
 from .subject import Subject
@@ -142,12 +142,9 @@ async def _deliver(
     if not reply.is_success:
         return findings
     findings.append(time_finding(_PLACE, reply.seconds))
-    other = other_spelling(path)
-    if other is not None:
-        reply = await _post(app, other, delivery.genuine())
-        findings.append(
-            reply if isinstance(reply, Finding) else slash_finding(_PLACE, other, reply)
-        )
+    findings += await slash_findings(
+        _PLACE, path, lambda other: _post(app, other, delivery.genuine())
+    )
     return findings
 
 
