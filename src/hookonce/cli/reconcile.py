@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hookonce.verification.clock import system_clock
 from .completing import complete_targets
 from .loading import load_receiver
 from .output import Output
-from .records import time_text
+from .records import read_since, time_text
 from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
@@ -38,24 +37,12 @@ _COLUMNS = {
 _ACTIVE = "active"
 """The one status of an endpoint that the interface shows."""
 
-_AGO = re.compile(r"(\d{1,6})([mhd])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
-
-def _since(_: click.Context, __: click.Parameter, value: str | None) -> datetime | timedelta | None:
-    """Read so long ago, or a time; one without an offset is in UTC."""
-    if value is None:
-        return None
-    ago = _AGO.fullmatch(value)
-    if ago is not None:
-        since: datetime | timedelta = timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    else:
-        try:
-            since = datetime.fromisoformat(value)
-        except ValueError:
-            raise click.BadParameter("give 12h, 2d or a time such as 2026-07-01T09:00Z") from None
-        if since.tzinfo is None:
-            since = since.replace(tzinfo=UTC)
+def _since(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> datetime | timedelta | None:
+    """Read how far to look back, which has to be into the past."""
+    since = read_since(context, option, text)
     try:
         beginning(since, now=datetime.fromtimestamp(system_clock(), UTC))
     except ValueError as error:
@@ -77,7 +64,8 @@ def _since(_: click.Context, __: click.Parameter, value: str | None) -> datetime
     "--since",
     callback=_since,
     metavar="TIME",
-    help="Look back so far: 12h, 2d, or a time; by default as far as the log reaches, 14 days.",
+    help="Look back so far: 90min, 6h, 2d, or to 2026-11-20T10:00Z; by default as far as the log"
+    " reaches, 14 days.",
 )
 @click.option(
     "--enable",

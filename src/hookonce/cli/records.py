@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 import click
@@ -21,6 +21,7 @@ __all__ = [
     "EventList",
     "list_options",
     "print_event",
+    "read_since",
     "show_options",
     "time_text",
 ]
@@ -33,20 +34,30 @@ def time_text(seconds: float) -> str:
     return utc_text(seconds, "%Y-%m-%dT%H:%M:%SZ")
 
 
-def _moment(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Return the Unix seconds of a date and time, or of so long ago."""
+def read_since(
+    _: click.Context, __: click.Parameter, text: str | None
+) -> datetime | timedelta | None:
+    """Read so long ago, or a time; one without an offset is in UTC."""
     if text is None:
         return None
     ago = _AGO.fullmatch(text)
     if ago is not None:
-        return system_clock() - int(ago[1]) * _UNIT_SECONDS[ago[2]]
+        return timedelta(seconds=int(ago[1]) * _UNIT_SECONDS[ago[2]])
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is neither a time, such as 2026-11-20T10:00Z, nor 90min, 6h or 2d"
         ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _moment(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Read so long ago, or a time, as Unix seconds."""
+    since = read_since(context, option, text)
+    if isinstance(since, timedelta):
+        return system_clock() - since.total_seconds()
+    return None if since is None else since.timestamp()
 
 
 _UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
