@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, runtime_checkable
 
 from ..errors import shows_half_built
 from .values import (
@@ -49,6 +49,8 @@ from .values import (
     PutResult,
     StoreStats,
     Token,
+    Wanted,
+    WantedLetters,
 )
 
 __all__ = [
@@ -255,28 +257,14 @@ class Letters(Protocol):
         ...
 
     async def dead_letters(
-        self,
-        *,
-        endpoint: str | None = None,
-        event_type: str | None = None,
-        event_id: str | None = None,
-        reason: DeadReason | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first, with empty bodies.
 
         Args:
-            endpoint: only those of it, as with the type, the event's id and the reason.
-            event_type: only those of it.
-            event_id: only those of it.
-            reason: only those of it.
-            handler: only those that owe it.
-            since: only those buried then or later, in Unix seconds.
             after: the ``place`` of one that was listed: only those behind it, wherever it is now.
             limit: how many at the most.
+            wanted: which; all where nothing is given.
 
         """
         ...
@@ -400,19 +388,11 @@ class Listing(Reports, Protocol):
     """The inbox as a person looks at it."""
 
     async def entries(
-        self,
-        *,
-        endpoint: str | None = None,
-        event_type: str | None = None,
-        event_id: str | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
         """Return what is in the inbox, oldest first, with empty bodies.
 
-        The arguments are those of ``Letters.dead_letters``; ``since`` goes by when it was received.
+        The arguments are those of ``Letters.dead_letters``.
         """
         ...
 

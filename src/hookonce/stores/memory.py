@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from ..errors import StoreError
 from ..verification.clock import Clock, system_clock
@@ -26,7 +26,6 @@ from .values import (
     Claimed,
     ClaimResult,
     DeadLetter,
-    DeadReason,
     Delivery,
     DeliveryKey,
     Done,
@@ -35,6 +34,7 @@ from .values import (
     Ownership,
     StoreStats,
     Token,
+    WantedLetters,
     delivery_key,
 )
 
@@ -122,28 +122,20 @@ class MemoryStore(StepStore):
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
     async def dead_letters(
-        self,
-        *,
-        endpoint: str | None = None,
-        event_type: str | None = None,
-        event_id: str | None = None,
-        reason: DeadReason | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first; see ``Store.dead_letters``."""
+        """Return dead letters, oldest first; see ``Letters.dead_letters``."""
         moment, first = self._moment(), int(after or 0) + 1
+        handler, since = wanted.get("handler"), wanted.get("since")
         letters = (
             replace(letter, place=str(number))
             for number, delivery, record in self._dead.values()
             if number >= first
-            and event_type in {None, delivery.event_type}
-            and endpoint in {None, delivery.endpoint}
-            and event_id in {None, delivery.event_id}
+            and wanted.get("event_type") in {None, delivery.event_type}
+            and wanted.get("endpoint") in {None, delivery.endpoint}
+            and wanted.get("event_id") in {None, delivery.event_id}
             and (letter := life.dead_letter(record, moment, delivery)) is not None
-            and reason in {None, letter.reason}
+            and wanted.get("reason") in {None, letter.reason}
             and (handler is None or handler in letter.owed)
             and (since is None or letter.buried_at >= since)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import NamedTuple, NewType, TypeAlias
+from typing import NamedTuple, NewType, TypeAlias, TypedDict
 
 __all__ = [
     "INTERRUPTED",
@@ -35,6 +35,8 @@ __all__ = [
     "Taken",
     "Token",
     "Waiting",
+    "Wanted",
+    "WantedLetters",
     "delivery_key",
 ]
 
@@ -293,6 +295,36 @@ class Entry:
         if self.in_flight:
             return "in flight"
         return "waiting" if self.due_at > now else "ready"
+
+
+class Wanted(TypedDict, total=False):
+    """What a listing is to show only; None is as good as left out.
+
+    Attributes:
+        endpoint: events of this endpoint.
+        event_type: of this type.
+        event_id: with this webhook-id.
+        handler: that owe this handler.
+        since: received then or later, in Unix seconds; of dead letters, buried.
+
+    """
+
+    endpoint: str | None
+    event_type: str | None
+    event_id: str | None
+    handler: str | None
+    since: float | None
+
+
+class WantedLetters(Wanted, total=False):
+    """The same of dead letters.
+
+    Attributes:
+        reason: given up for this reason.
+
+    """
+
+    reason: DeadReason | None
 
 
 class Gate(NamedTuple):

@@ -37,6 +37,7 @@ from ..values import (
     Taken,
     Token,
     Waiting,
+    Wanted,
 )
 
 __all__ = [
@@ -245,18 +246,14 @@ def write_cursor(after: str | None) -> tuple[str, str]:
     return score, member
 
 
-def write_wanted(
-    event_type: str | None,
-    event_id: str | None,
-    handler: str | None,
-    since: float | None,
-    reason: str | None = None,
-) -> tuple[str | float, ...]:
-    """Return what a listing asks for as six arguments of a step."""
+def write_wanted(wanted: Wanted, reason: DeadReason | None = None) -> tuple[str | float, ...]:
+    """Return what a listing asks for, but for the endpoint, as six arguments of a step."""
+    event_type, handler = wanted.get("event_type"), wanted.get("handler")
+    since = wanted.get("since")
     return (
         "0" if event_type is None else "1",
         event_type or "",
-        event_id or "",
+        wanted.get("event_id") or "",
         "" if handler is None else json.dumps(handler),
         "" if since is None else since,
         reason or "",

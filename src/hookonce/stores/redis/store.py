@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from math import ceil
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from zlib import crc32
 
 from ...errors import StoreError
@@ -41,6 +41,8 @@ from ..values import (
     StoreStats,
     Taken,
     Token,
+    Wanted,
+    WantedLetters,
     delivery_key,
 )
 from .codec import (
@@ -296,22 +298,13 @@ class RedisStore:
         return read_called(reply)
 
     async def dead_letters(
-        self,
-        *,
-        endpoint: str | None = None,
-        event_type: str | None = None,
-        event_id: str | None = None,
-        reason: DeadReason | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies; see ``Store.dead_letters``."""
+        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
         behind = write_cursor(after)
-        wanted = (endpoint or "", *write_wanted(event_type, event_id, handler, since, reason))
+        asked = (wanted.get("endpoint") or "", *write_wanted(wanted, wanted.get("reason")))
         lists = await asyncio.gather(
-            *(listed(shard, "letters", wanted, behind, limit) for shard in self._running().shards)
+            *(listed(shard, "letters", asked, behind, limit) for shard in self._running().shards)
         )
         # By the time buried, and then in the order of the shard.
         found = sorted(
@@ -407,27 +400,19 @@ class RedisStore:
         await self._of_all(step("retire", worker, self._take_numbers.end(worker)))
 
     async def entries(
-        self,
-        *,
-        endpoint: str | None = None,
-        event_type: str | None = None,
-        event_id: str | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first; see ``InboxStore.entries``."""
+        """Return what is in the inbox, oldest first; see ``Listing.entries``."""
         rows: list[Any] = []
-        behind = write_cursor(after)
-        wanted = write_wanted(event_type, event_id, handler, since)
+        behind, asked = write_cursor(after), write_wanted(wanted)
+        endpoint = wanted.get("endpoint")
         for shard in self._running().shards:
             if endpoint is None:
                 endpoints = await shard.run(step("endpoints"))
             else:
                 endpoints = [encode(endpoint)]
             for name in endpoints:
-                rows += await listed(shard, "entries", (decode(name), *wanted), behind, limit)
+                rows += await listed(shard, "entries", (decode(name), *asked), behind, limit)
         # By the time they were put, and then in the order of the shard.
         found = sorted(((Cursor.of(row, row[10]), row) for row in rows), key=itemgetter(0))
         offset = self._clock_offset(self._running().shards[0])

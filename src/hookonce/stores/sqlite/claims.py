@@ -22,10 +22,10 @@ from .. import life
 from ..contract import check_retention
 from ..life import Moment, Queued, Record
 from ..steps import LifeStep
-from ..values import DeadLetter, Delivery, DeliveryKey, Known
+from ..values import DeadLetter, Delivery, DeliveryKey, Known, Wanted, WantedLetters
 from .records import COLUMNS, digest_of, dump_history, dump_names, execute_rows, load_record
 
-__all__ = ["LIVE", "Claims"]
+__all__ = ["LIVE", "OWES", "VISIBLE", "Claims"]
 
 T = TypeVar("T")
 
@@ -73,30 +73,30 @@ UPDATE dead SET reason = ?, error = ?, buried_at = ?, kept = ?,
                 attempts = ?, finished = ?, owed = ?, history = ? WHERE key = ?
 """
 # A lease that ends later than it lasts was granted before uptime began anew.
-LIVE = "until > ?1 AND until <= ?1 + lease"
+LIVE = "until > :now AND until <= :now + lease"
 # A delivery that was kept is no dead letter while an attempt at its event still runs.
-_VISIBLE = f"""
+VISIBLE = f"""
 NOT (kept AND EXISTS (SELECT 1 FROM attempts WHERE attempts.key = dead.key AND {LIVE}))
 """
 _LETTER = f"""
 SELECT l.endpoint, event_id, event_type, received_at, {{body}}, {COLUMNS}
 FROM dead AS l LEFT JOIN attempts AS a USING (key)
 """
-OWES = "EXISTS (SELECT 1 FROM json_each(iif({owed} = '', '[]', {owed})) WHERE value = ?6)"
+OWES = "EXISTS (SELECT 1 FROM json_each(iif({owed} = '', '[]', {owed})) WHERE value = :handler)"
 """Whether a handler's name is among those of a column."""
 _OWED = "coalesce((SELECT owed FROM attempts WHERE attempts.key = dead.key), owed)"
 _LETTERS = f"""
 {_LETTER.format(body="x''").replace("SELECT", "SELECT l.id,", 1)}
 WHERE l.id IN (
     SELECT id FROM dead
-    WHERE {_VISIBLE} AND id > ?2
-      AND (?3 IS NULL OR endpoint = ?3)
-      AND (?4 IS NULL OR event_type = ?4)
-      AND (?5 IS NULL OR event_id = ?5)
-      AND (?6 IS NULL OR {OWES.format(owed=_OWED)})
-      AND (?7 IS NULL OR buried_at >= ?7)
-      AND (?8 IS NULL OR reason = ?8)
-    ORDER BY id LIMIT ?9
+    WHERE {VISIBLE} AND id > :after
+      AND (:endpoint IS NULL OR endpoint = :endpoint)
+      AND (:event_type IS NULL OR event_type = :event_type)
+      AND (:event_id IS NULL OR event_id = :event_id)
+      AND (:handler IS NULL OR {OWES.format(owed=_OWED)})
+      AND (:since IS NULL OR buried_at >= :since)
+      AND (:reason IS NULL OR reason = :reason)
+    ORDER BY id LIMIT :limit
 ) ORDER BY l.id
 """
 _ONE_LETTER = _LETTER.format(body="l.body") + "WHERE l.key = ?"
@@ -211,21 +211,20 @@ class Claims:
         self.leave_inbox(connection, digests)
 
     def letters(
-        self, connection: apsw.Connection, wanted: Sequence[str | float | None]
+        self, connection: apsw.Connection, after: str | None, limit: int, wanted: WantedLetters
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies.
-
-        Args:
-            connection: where.
-            wanted: what ``?2`` and so on stand for in the query.
-
-        """
-        rows = connection.execute(_LETTERS, (self.uptime(), *wanted))
+        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
+        rows = connection.execute(_LETTERS, self.bindings(after, limit, wanted))
         return [
             replace(letter, place=str(row[0]))
             for row in rows
             if (letter := self._letter(row[1:])) is not None
         ]
+
+    def bindings(self, after: str | None, limit: int, wanted: Wanted) -> dict[str, Any]:
+        """Return what the names in the query of a listing stand for."""
+        named = {"now": self.uptime(), "after": int(after or 0), "limit": limit}
+        return {**dict.fromkeys(WantedLetters.__optional_keys__), **wanted, **named}
 
     def letter(self, connection: apsw.Connection, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""
@@ -234,17 +233,6 @@ class Claims:
 
     def _letter(self, row: tuple[Any, ...]) -> DeadLetter | None:
         return life.dead_letter(load_record(row[5:]), self.moment(), Delivery(*row[:5]))
-
-    def count(self, connection: apsw.Connection, endpoint: str | None) -> tuple[int, int]:
-        """Return how many claims live and how many letters are dead, of one endpoint or all."""
-        now = self.uptime()
-        of_it = " AND (?2 IS NULL OR endpoint = ?2)"
-        live = f"SELECT count(*) FROM attempts WHERE {LIVE}{of_it}"
-        dead = f"SELECT count(*) FROM dead WHERE {_VISIBLE}{of_it}"
-        return (
-            cast("int", connection.execute(live, (now, endpoint)).get),
-            cast("int", connection.execute(dead, (now, endpoint)).get),
-        )
 
 
 def _columns(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import apsw
 
@@ -27,15 +27,17 @@ from ..values import (
     Full,
     PutResult,
     Stored,
+    StoreStats,
     Taken,
     Token,
+    Wanted,
     delivery_key,
 )
 from .batch import Job
-from .claims import LIVE, OWES, Claims
+from .claims import LIVE, OWES, VISIBLE, Claims
 from .records import digest_of, execute_rows, load_history, load_names
 
-__all__ = ["InboxTable", "Put", "Sizes"]
+__all__ = ["InboxTable", "Put"]
 
 # A worker that has nothing to do is written down again this often, and no more: each time is an
 # fsync.
@@ -109,17 +111,18 @@ _SEEN = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
 _FORGET_WORKER = "DELETE FROM workers WHERE worker = ?"
 # One seen later than now was seen before uptime began anew.
 _FORGET_WORKERS = "DELETE FROM workers WHERE seen <= ?1 - ?2 OR seen > ?1"
-_WORKERS = """
-SELECT count(*) FROM workers
-WHERE seen > ?1 - ?2 AND seen <= ?1 AND (?3 IS NULL OR endpoint = ?3)
-"""
-_SIZES = """
-SELECT coalesce(sum(depth), 0), coalesce(sum(bytes), 0) FROM inbox_sizes
-WHERE ?1 IS NULL OR endpoint = ?1
-"""
 # Rows are numbered as they arrive, and the first of them has waited longest.
-_OLDEST = """
-SELECT received_at FROM entries WHERE ?1 IS NULL OR endpoint = ?1 ORDER BY id LIMIT 1
+_STATS = f"""
+SELECT
+    (SELECT count(*) FROM attempts WHERE {LIVE} AND (:endpoint IS NULL OR endpoint = :endpoint)),
+    (SELECT count(*) FROM dead WHERE {VISIBLE} AND (:endpoint IS NULL OR endpoint = :endpoint)),
+    coalesce(sum(depth), 0),
+    coalesce(sum(bytes), 0),
+    (SELECT received_at FROM entries WHERE :endpoint IS NULL OR endpoint = :endpoint
+     ORDER BY id LIMIT 1),
+    (SELECT count(*) FROM workers WHERE seen > :now - :seconds AND seen <= :now
+     AND (:endpoint IS NULL OR endpoint = :endpoint))
+FROM inbox_sizes WHERE :endpoint IS NULL OR endpoint = :endpoint
 """
 _ENTRY = f"""
 SELECT i.endpoint, event_id, event_type, received_at, {{body}},
@@ -129,13 +132,13 @@ FROM entries AS i LEFT JOIN attempts USING (key)
 """
 _ENTRIES = f"""
 {_ENTRY.format(body="x''").replace("SELECT", "SELECT i.id,", 1)}
-WHERE i.id > ?2
-  AND (?3 IS NULL OR i.endpoint = ?3)
-  AND (?4 IS NULL OR event_type = ?4)
-  AND (?5 IS NULL OR event_id = ?5)
-  AND (?6 IS NULL OR {OWES.format(owed="coalesce(owed, '')")})
-  AND (?7 IS NULL OR received_at >= ?7)
-ORDER BY i.id LIMIT ?8
+WHERE i.id > :after
+  AND (:endpoint IS NULL OR i.endpoint = :endpoint)
+  AND (:event_type IS NULL OR event_type = :event_type)
+  AND (:event_id IS NULL OR event_id = :event_id)
+  AND (:handler IS NULL OR {OWES.format(owed="coalesce(owed, '')")})
+  AND (:since IS NULL OR received_at >= :since)
+ORDER BY i.id LIMIT :limit
 """
 
 # What one take hands over at the most, beside its first event: it holds the file meanwhile. Of puts
@@ -146,15 +149,6 @@ _MOST_EVENTS = 1_000
 _NONE: frozenset[str] = frozenset()
 
 _Row: TypeAlias = tuple[int, str, str | None, float, bytes]
-
-
-class Sizes(NamedTuple):
-    """How much waits, for how long, and how many work on it; as in ``StoreStats``."""
-
-    depth: int
-    bytes: int
-    oldest_age: float | None
-    workers: int
 
 
 class InboxTable:
@@ -268,35 +262,27 @@ class InboxTable:
         connection.execute(_FORGET_WORKER, (worker,))
 
     def entries(
-        self, connection: apsw.Connection, wanted: Sequence[str | float | None]
+        self, connection: apsw.Connection, after: str | None, limit: int, wanted: Wanted
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies.
-
-        Args:
-            connection: where.
-            wanted: what ``?2`` and so on stand for in the query.
-
-        """
-        return [
-            replace(self._entry(row[1:]), place=str(row[0]))
-            for row in connection.execute(_ENTRIES, (self.claims.uptime(), *wanted))
-        ]
+        """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
+        rows = connection.execute(_ENTRIES, self.claims.bindings(after, limit, wanted))
+        return [replace(self._entry(row[1:]), place=str(row[0])) for row in rows]
 
     def entry(self, connection: apsw.Connection, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""
         body = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
-        query = _ENTRY.format(body=body) + "WHERE key = ?2"
-        row = connection.execute(query, (self.claims.uptime(), digest_of(key))).fetchone()
+        query = _ENTRY.format(body=body) + "WHERE key = :key"
+        bindings = {"now": self.claims.uptime(), "key": digest_of(key)}
+        row = connection.execute(query, bindings).fetchone()
         return None if row is None else self._entry(row)
 
-    def sizes(self, connection: apsw.Connection, endpoint: str | None) -> Sizes:
-        """Return how much waits, for how long, and how many work on it."""
-        depth, size = cast("tuple[int, int]", connection.execute(_SIZES, (endpoint,)).get)
-        oldest = cast("float | None", connection.execute(_OLDEST, (endpoint,)).get)
-        age = None if oldest is None else max(0.0, self.claims.clock() - oldest)
-        bindings = (self.claims.uptime(), WORKER_SECONDS, endpoint)
-        workers = cast("int", connection.execute(_WORKERS, bindings).get)
-        return Sizes(depth, size, age, workers)
+    def stats(self, connection: apsw.Connection, endpoint: str | None) -> StoreStats:
+        """Return how much the file holds, of one endpoint or of all."""
+        bindings = {"now": self.claims.uptime(), "seconds": WORKER_SECONDS, "endpoint": endpoint}
+        row: Any = connection.execute(_STATS, bindings).fetchone()
+        in_flight, dead, depth, size, received, workers = row
+        age = None if received is None else max(0.0, self.claims.clock() - received)
+        return StoreStats(in_flight, dead, depth, size, age, workers)
 
     def has_room(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import apsw
 
@@ -27,7 +27,6 @@ from ..values import (
     Claimed,
     ClaimResult,
     DeadLetter,
-    DeadReason,
     Delivery,
     DeliveryKey,
     Entry,
@@ -37,6 +36,8 @@ from ..values import (
     PutResult,
     StoreStats,
     Token,
+    Wanted,
+    WantedLetters,
     delivery_key,
 )
 from .activity import follow, tell
@@ -127,20 +128,12 @@ class SQLiteStore(StepStore):
         await self._file.writer.run(Completion(self.flushes, self._claims, claim.key))
 
     async def dead_letters(
-        self,
-        *,
-        endpoint: str | None = None,
-        event_type: str | None = None,
-        event_id: str | None = None,
-        reason: DeadReason | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies; see ``Store.dead_letters``."""
-        wanted = (int(after or 0), endpoint, event_type, event_id, handler, since, reason, limit)
-        return await self._run(lambda connection: self._claims.letters(connection, wanted))
+        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
+        return await self._run(
+            lambda connection: self._claims.letters(connection, after, limit, wanted)
+        )
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""
@@ -172,13 +165,7 @@ class SQLiteStore(StepStore):
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         """Return how much the store holds, of one endpoint or of all."""
-
-        def step(connection: apsw.Connection) -> StoreStats:
-            in_flight, dead = self._claims.count(connection, endpoint)
-            sizes = self._inbox.sizes(connection, endpoint)
-            return StoreStats(in_flight=in_flight, dead=dead, **sizes._asdict())
-
-        return await self._run(step)
+        return await self._run(lambda connection: self._inbox.stats(connection, endpoint))
 
     async def put(
         self,
@@ -240,19 +227,12 @@ class SQLiteStore(StepStore):
         await self._run(lambda connection: self._inbox.retire(connection, worker))
 
     async def entries(
-        self,
-        *,
-        endpoint: str | None = None,
-        event_type: str | None = None,
-        event_id: str | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first; see ``InboxStore.entries``."""
-        wanted = (int(after or 0), endpoint, event_type, event_id, handler, since, limit)
-        return await self._run(lambda connection: self._inbox.entries(connection, wanted))
+        """Return what is in the inbox, oldest first; see ``Listing.entries``."""
+        return await self._run(
+            lambda connection: self._inbox.entries(connection, after, limit, wanted)
+        )
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""
