@@ -56,6 +56,7 @@ class Runs:
         self._tick = max(tick, _SHORTEST_TICK_SECONDS)
         self._by_key: dict[DeliveryKey, Run] = {}
         self._by_task: dict[asyncio.Task[None], Run] = {}
+        self._given_up: set[asyncio.Task[None]] = set()  # a second drain does not wait for them
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pulse = Pulse(self._current_handler)
@@ -142,7 +143,7 @@ class Runs:
                 task.cancel()
         await self._until_idle(limits.drain_seconds)
         # What has ended is only being recorded; that is let go on.
-        late = [run for run in self._by_task.values() if run.is_busy]
+        late = [run for run in self._waited_for().values() if run.is_busy]
         for run in late:
             run.stop()
         if late:
@@ -152,7 +153,8 @@ class Runs:
                 len(late),
             )
         await self._until_idle(2 * limits.store_seconds)
-        for task, run in self._by_task.items():
+        for task, run in self._waited_for().items():
+            self._given_up.add(task)
             calls = run.calls.under_way
             names = ", ".join(call.name for call in calls) or "what is left to do"
             _log.error("the end of %s for %s is not waited for any longer", names, run.key)
@@ -164,12 +166,16 @@ class Runs:
     async def _until_idle(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while self._by_task and (remaining := end - loop.time()) > 0:
-            await asyncio.wait(self._by_task, timeout=remaining)
+        while (tasks := self._waited_for()) and (remaining := end - loop.time()) > 0:
+            await asyncio.wait(tasks, timeout=remaining)
             await asyncio.sleep(0)  # what they call when they are done comes after that
+
+    def _waited_for(self) -> dict[asyncio.Task[None], Run]:
+        return {task: run for task, run in self._by_task.items() if task not in self._given_up}
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         run = self._by_task.pop(task)
+        self._given_up.discard(task)
         run.end()
         if self._by_key.get(run.key) is run:
             del self._by_key[run.key]
@@ -179,6 +185,7 @@ class Runs:
         lost = [run for task, run in self._by_task.items() if task.get_loop().is_closed()]
         for run in lost:
             del self._by_task[run.task]
+            self._given_up.discard(run.task)
             if self._by_key.get(run.key) is run:
                 del self._by_key[run.key]
                 self._parts.unrecorded[run.key] = run.finished
