@@ -9,7 +9,6 @@ that ends later than it lasts is one from before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from math import ceil
 from typing import Any, TypeVar, cast
@@ -22,10 +21,10 @@ from .. import life
 from ..contract import check_retention
 from ..life import Moment, Queued, Record
 from ..steps import LifeStep
-from ..values import DeadLetter, Delivery, DeliveryKey, Known, Wanted, WantedLetters
+from ..values import Delivery, DeliveryKey, Known
 from .records import COLUMNS, digest_of, dump_history, dump_names, execute_rows, load_record
 
-__all__ = ["LIVE", "OWES", "VISIBLE", "Claims"]
+__all__ = ["LIVE", "Claims"]
 
 T = TypeVar("T")
 
@@ -74,32 +73,6 @@ UPDATE dead SET reason = ?, error = ?, buried_at = ?, kept = ?,
 """
 # A lease that ends later than it lasts was granted before uptime began anew.
 LIVE = "until > :now AND until <= :now + lease"
-# A delivery that was kept is no dead letter while an attempt at its event still runs.
-VISIBLE = f"""
-NOT (kept AND EXISTS (SELECT 1 FROM attempts WHERE attempts.key = dead.key AND {LIVE}))
-"""
-_LETTER = f"""
-SELECT l.endpoint, event_id, event_type, received_at, {{body}}, {COLUMNS}
-FROM dead AS l LEFT JOIN attempts AS a USING (key)
-"""
-OWES = "EXISTS (SELECT 1 FROM json_each(iif({owed} = '', '[]', {owed})) WHERE value = :handler)"
-"""Whether a handler's name is among those of a column."""
-_OWED = "coalesce((SELECT owed FROM attempts WHERE attempts.key = dead.key), owed)"
-_LETTERS = f"""
-{_LETTER.format(body="x''").replace("SELECT", "SELECT l.id,", 1)}
-WHERE l.id IN (
-    SELECT id FROM dead
-    WHERE {VISIBLE} AND id > :after
-      AND (:endpoint IS NULL OR endpoint = :endpoint)
-      AND (:event_type IS NULL OR event_type = :event_type)
-      AND (:event_id IS NULL OR event_id = :event_id)
-      AND (:handler IS NULL OR {OWES.format(owed=_OWED)})
-      AND (:since IS NULL OR buried_at >= :since)
-      AND (:reason IS NULL OR reason = :reason)
-    ORDER BY id LIMIT :limit
-) ORDER BY l.id
-"""
-_ONE_LETTER = _LETTER.format(body="l.body") + "WHERE l.key = ?"
 
 
 class Claims:
@@ -178,7 +151,7 @@ class Claims:
             if known.letter is not None:
                 connection.execute(_CHANGE_LETTER, letter)
             else:
-                row: Any = delivery and (*_columns(delivery),)
+                row: Any = delivery and (*delivery,)
                 row = row or connection.execute(_WAITING, (digest,)).fetchone()
                 if row is None:
                     raise StoreError("there is no delivery to bury: none was given or kept")
@@ -209,37 +182,3 @@ class Claims:
         for forget in _FORGET:
             execute_rows(connection, forget, (), digests)
         self.leave_inbox(connection, digests)
-
-    def letters(
-        self, connection: apsw.Connection, after: str | None, limit: int, wanted: WantedLetters
-    ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
-        rows = connection.execute(_LETTERS, self.bindings(after, limit, wanted))
-        return [
-            replace(letter, place=str(row[0]))
-            for row in rows
-            if (letter := self._letter(row[1:])) is not None
-        ]
-
-    def bindings(self, after: str | None, limit: int, wanted: Wanted) -> dict[str, Any]:
-        """Return what the names in the query of a listing stand for."""
-        named = {"now": self.uptime(), "after": int(after or 0), "limit": limit}
-        return {**dict.fromkeys(WantedLetters.__optional_keys__), **wanted, **named}
-
-    def letter(self, connection: apsw.Connection, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter with its body."""
-        row = connection.execute(_ONE_LETTER, (digest_of(key),)).fetchone()
-        return None if row is None else self._letter(row)
-
-    def _letter(self, row: tuple[Any, ...]) -> DeadLetter | None:
-        return life.dead_letter(load_record(row[5:]), self.moment(), Delivery(*row[:5]))
-
-
-def _columns(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
-    return (
-        delivery.endpoint,
-        delivery.event_id,
-        delivery.event_type,
-        delivery.received_at,
-        delivery.body,
-    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -23,19 +22,16 @@ from ..values import (
     Claimed,
     Delivery,
     DeliveryKey,
-    Entry,
     Full,
     PutResult,
     Stored,
-    StoreStats,
     Taken,
     Token,
-    Wanted,
     delivery_key,
 )
 from .batch import Job
-from .claims import LIVE, OWES, VISIBLE, Claims
-from .records import digest_of, execute_rows, load_history, load_names
+from .claims import Claims
+from .records import digest_of, execute_rows
 
 __all__ = ["InboxTable", "Put"]
 
@@ -108,39 +104,8 @@ UPDATE attempts SET until = ?1 + lease WHERE until > ?1 + lease;
 """
 _WORKER = "SELECT seen, token, taken FROM workers WHERE worker = ?"
 _SEEN = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
-_FORGET_WORKER = "DELETE FROM workers WHERE worker = ?"
 # One seen later than now was seen before uptime began anew.
 _FORGET_WORKERS = "DELETE FROM workers WHERE seen <= ?1 - ?2 OR seen > ?1"
-# Rows are numbered as they arrive, and the first of them has waited longest.
-_STATS = f"""
-SELECT
-    (SELECT count(*) FROM attempts WHERE {LIVE} AND (:endpoint IS NULL OR endpoint = :endpoint)),
-    (SELECT count(*) FROM dead WHERE {VISIBLE} AND (:endpoint IS NULL OR endpoint = :endpoint)),
-    coalesce(sum(depth), 0),
-    coalesce(sum(bytes), 0),
-    (SELECT received_at FROM entries WHERE :endpoint IS NULL OR endpoint = :endpoint
-     ORDER BY id LIMIT 1),
-    (SELECT count(*) FROM workers WHERE seen > :now - :seconds AND seen <= :now
-     AND (:endpoint IS NULL OR endpoint = :endpoint))
-FROM inbox_sizes WHERE :endpoint IS NULL OR endpoint = :endpoint
-"""
-_ENTRY = f"""
-SELECT i.endpoint, event_id, event_type, received_at, {{body}},
-       due, coalesce({LIVE}, 0), coalesce(attempt, 0), finished, coalesce(history, ''),
-       coalesce(owed, '')
-FROM entries AS i LEFT JOIN attempts USING (key)
-"""
-_ENTRIES = f"""
-{_ENTRY.format(body="x''").replace("SELECT", "SELECT i.id,", 1)}
-WHERE i.id > :after
-  AND (:endpoint IS NULL OR i.endpoint = :endpoint)
-  AND (:event_type IS NULL OR event_type = :event_type)
-  AND (:event_id IS NULL OR event_id = :event_id)
-  AND (:handler IS NULL OR {OWES.format(owed="coalesce(owed, '')")})
-  AND (:since IS NULL OR received_at >= :since)
-ORDER BY i.id LIMIT :limit
-"""
-
 # What one take hands over at the most, beside its first event: it holds the file meanwhile. Of puts
 # that come together, what is held in memory once more.
 _MOST_BYTES = 8 * 1024 * 1024
@@ -185,15 +150,7 @@ class InboxTable:
             return Full()
         row = connection.execute(
             _PUT,
-            (
-                digest,
-                delivery.endpoint,
-                delivery.event_id,
-                delivery.event_type,
-                delivery.received_at,
-                size,
-                *record.queued,
-            ),
+            (digest, *delivery[:4], size, *record.queued),
         ).get
         connection.execute(_PUT_BODY, (cast("int", row), delivery.body))
         connection.execute(_COUNT_IN, (cast("int", row),))
@@ -257,33 +214,6 @@ class InboxTable:
             execute_rows(connection, _SCHEDULE_ALL, (now + lease, lease), rows)
         return {number for (number,) in rows}
 
-    def retire(self, connection: apsw.Connection, worker: str) -> None:
-        """Forget a worker; see ``InboxStore.retire``."""
-        connection.execute(_FORGET_WORKER, (worker,))
-
-    def entries(
-        self, connection: apsw.Connection, after: str | None, limit: int, wanted: Wanted
-    ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
-        rows = connection.execute(_ENTRIES, self.claims.bindings(after, limit, wanted))
-        return [replace(self._entry(row[1:]), place=str(row[0])) for row in rows]
-
-    def entry(self, connection: apsw.Connection, key: DeliveryKey) -> Entry | None:
-        """Return one event of the inbox with its body."""
-        body = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
-        query = _ENTRY.format(body=body) + "WHERE key = :key"
-        bindings = {"now": self.claims.uptime(), "key": digest_of(key)}
-        row = connection.execute(query, bindings).fetchone()
-        return None if row is None else self._entry(row)
-
-    def stats(self, connection: apsw.Connection, endpoint: str | None) -> StoreStats:
-        """Return how much the file holds, of one endpoint or of all."""
-        bindings = {"now": self.claims.uptime(), "seconds": WORKER_SECONDS, "endpoint": endpoint}
-        row: Any = connection.execute(_STATS, bindings).fetchone()
-        in_flight, dead, depth, size, received, workers = row
-        age = None if received is None else max(0.0, self.claims.clock() - received)
-        return StoreStats(in_flight, dead, depth, size, age, workers)
-
     def has_room(
         self,
         connection: apsw.Connection,
@@ -305,18 +235,6 @@ class InboxTable:
     def _worker(self, connection: apsw.Connection, worker: str) -> tuple[float, str, str]:
         row = connection.execute(_WORKER, (worker,)).fetchone()
         return cast("tuple[float, str, str]", row or (float("-inf"), "", "[]"))
-
-    def _entry(self, row: Any) -> Entry:
-        delivery, (due, in_flight, attempts, finished, history, owed) = row[:5], row[5:]
-        return Entry(
-            delivery=Delivery(*delivery),
-            due_at=self.claims.moment().unix_time(due),
-            in_flight=bool(in_flight),
-            attempts=attempts,
-            finished=load_names(finished),
-            history=load_history(history),
-            owed=load_names(owed),
-        )
 
 
 class Put(Job[PutResult]):
@@ -351,15 +269,7 @@ class Put(Job[PutResult]):
             return jobs
         digests = [digest_of(job.key) for job in jobs]
         rows = [
-            (
-                digest,
-                job.delivery.endpoint,
-                job.delivery.event_id,
-                job.delivery.event_type,
-                job.delivery.received_at,
-                len(job.delivery.body),
-                job.token,
-            )
+            (digest, *job.delivery[:4], len(job.delivery.body), job.token)
             for digest, job in zip(digests, jobs, strict=True)
         ]
         execute_rows(connection, _PUT_NEW, (jobs[0].inbox.claims.uptime(),), rows)

@@ -8,49 +8,43 @@ work over network file systems.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import apsw
 
 from ...verification.clock import Clock, system_clock
 from .. import life
-from ..activity import Activity
-from ..applications import Application
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..steps import GateStep, LifeStep, StepStore
 from ..values import (
     Batch,
     Claimed,
     ClaimResult,
-    DeadLetter,
     Delivery,
     DeliveryKey,
-    Entry,
     Gate,
     Known,
     Ownership,
     PutResult,
-    StoreStats,
     Token,
-    Wanted,
-    WantedLetters,
     delivery_key,
 )
-from .activity import follow, tell
+from . import reports
 from .batch import DroppableStep, Step
 from .claiming import Claim, Completion
+from .claims import Claims
 from .gates import Entering, Leaving, take_step
 from .inbox import Put
-from .register import register
 from .shared import shared_file
 from .upkeep import PRUNED_TABLES
 
 __all__ = ["SQLiteStore"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # One look into so many records keeps claims waiting for some milliseconds.
@@ -60,6 +54,20 @@ _MOST_LOOKED_UP = 500
 _LOOK_SECONDS = 0.025
 
 _NONE: frozenset[str] = frozenset()
+
+
+def _asked(
+    question: Callable[Concatenate[Claims, apsw.Connection, P], T],
+) -> Callable[Concatenate[SQLiteStore, P], Coroutine[Any, Any, T]]:
+    """Return a call that is a step of a transaction and nothing else."""
+
+    @wraps(question)
+    async def asked(self: SQLiteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(
+            lambda connection: question(self._claims, connection, *args, **kwargs)
+        )
+
+    return asked
 
 
 class SQLiteStore(StepStore):
@@ -127,18 +135,6 @@ class SQLiteStore(StepStore):
         """Record that the event is handled; see ``Store.complete``."""
         await self._file.writer.run(Completion(self.flushes, self._claims, claim.key))
 
-    async def dead_letters(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
-    ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
-        return await self._run(
-            lambda connection: self._claims.letters(connection, after, limit, wanted)
-        )
-
-    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter with its body."""
-        return await self._run(lambda connection: self._claims.letter(connection, key))
-
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
         """Return what is known of these events; see ``Store.known``."""
 
@@ -162,10 +158,6 @@ class SQLiteStore(StepStore):
                 count, after = await self._run(partial(self._file.upkeep.prune, table, after))
                 removed += count
         return removed
-
-    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how much the store holds, of one endpoint or of all."""
-        return await self._run(lambda connection: self._inbox.stats(connection, endpoint))
 
     async def put(
         self,
@@ -222,22 +214,6 @@ class SQLiteStore(StepStore):
             if self._log_state() != self._looked.get(endpoint):
                 return
 
-    async def retire(self, worker: str) -> None:
-        """Forget a worker that ends."""
-        await self._run(lambda connection: self._inbox.retire(connection, worker))
-
-    async def entries(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
-    ) -> list[Entry]:
-        """Return what is in the inbox, oldest first; see ``Listing.entries``."""
-        return await self._run(
-            lambda connection: self._inbox.entries(connection, after, limit, wanted)
-        )
-
-    async def entry(self, key: DeliveryKey) -> Entry | None:
-        """Return one event of the inbox with its body."""
-        return await self._run(lambda connection: self._inbox.entry(connection, key))
-
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
         return await self._step(key, life.hasten)
@@ -247,23 +223,15 @@ class SQLiteStore(StepStore):
         """What is equal for two stores on one file; see ``RegisteringStore.place``."""
         return self.path
 
-    async def register(
-        self, endpoint: str, application: Application | None
-    ) -> tuple[Application, ...]:
-        """Note an application of an endpoint; see ``RegisteringStore.register``."""
-        return await self._run(
-            lambda connection: register(connection, self._clock(), endpoint, application)
-        )
-
-    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
-        return await self._run(lambda connection: tell(connection, self._clock(), endpoint, lines))
-
-    async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return what was told after a place; see ``ActivityStore.follow``."""
-        return await self._run(
-            lambda connection: follow(connection, self._clock(), endpoint, place)
-        )
+    dead_letters = _asked(reports.dead_letters)
+    dead_letter = _asked(reports.dead_letter)
+    stats = _asked(reports.stats)
+    retire = _asked(reports.retire)
+    entries = _asked(reports.entries)
+    entry = _asked(reports.entry)
+    register = _asked(reports.register)
+    tell = _asked(reports.tell)
+    follow = _asked(reports.follow)
 
     def _step(
         self,

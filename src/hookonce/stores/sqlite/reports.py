@@ -1,0 +1,229 @@
+"""What a person or a probe asks of the file, and what processes tell each other by it.
+
+Each function is a call of the contract, as a step of a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+import apsw
+
+from .. import life
+from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
+from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
+from ..contract import WORKER_SECONDS
+from ..values import DeadLetter, Delivery, DeliveryKey, Entry, StoreStats, Wanted, WantedLetters
+from .claims import LIVE, Claims
+from .records import COLUMNS, digest_of, load_history, load_names, load_record
+
+__all__ = [
+    "dead_letter",
+    "dead_letters",
+    "entries",
+    "entry",
+    "follow",
+    "register",
+    "retire",
+    "stats",
+    "tell",
+]
+
+# Whether a handler's name is among those of a column.
+_OWES = ":handler IN (SELECT value FROM json_each(nullif({owed}, '')))"
+# A delivery that was kept is no dead letter while an attempt at its event still runs.
+_VISIBLE = f"""
+NOT (kept AND EXISTS (SELECT 1 FROM attempts WHERE attempts.key = dead.key AND {LIVE}))
+"""
+_LETTER = f"""
+SELECT l.id, l.endpoint, event_id, event_type, received_at, {{body}}, {COLUMNS}
+FROM dead AS l LEFT JOIN attempts AS a USING (key)
+"""
+_OWED = "coalesce((SELECT owed FROM attempts WHERE attempts.key = dead.key), owed)"
+_LETTERS = f"""
+{_LETTER.format(body="x''")}
+WHERE l.id IN (
+    SELECT id FROM dead
+    WHERE {_VISIBLE} AND id > :after
+      AND (:endpoint IS NULL OR endpoint = :endpoint)
+      AND (:event_type IS NULL OR event_type = :event_type)
+      AND (:event_id IS NULL OR event_id = :event_id)
+      AND (:handler IS NULL OR {_OWES.format(owed=_OWED)})
+      AND (:since IS NULL OR buried_at >= :since)
+      AND (:reason IS NULL OR reason = :reason)
+    ORDER BY id LIMIT :limit
+) ORDER BY l.id
+"""
+_ONE_LETTER = _LETTER.format(body="l.body") + "WHERE l.key = ?"
+_ENTRY = f"""
+SELECT i.id, i.endpoint, event_id, event_type, received_at, {{body}},
+       due, {LIVE}, attempt, finished, history, owed
+FROM entries AS i LEFT JOIN attempts USING (key)
+"""
+_ENTRIES = f"""
+{_ENTRY.format(body="x''")}
+WHERE i.id > :after
+  AND (:endpoint IS NULL OR i.endpoint = :endpoint)
+  AND (:event_type IS NULL OR event_type = :event_type)
+  AND (:event_id IS NULL OR event_id = :event_id)
+  AND (:handler IS NULL OR {_OWES.format(owed="owed")})
+  AND (:since IS NULL OR received_at >= :since)
+ORDER BY i.id LIMIT :limit
+"""
+_BODY = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
+_ONE_ENTRY = _ENTRY.format(body=_BODY) + "WHERE key = :key"
+_OF_IT = "(:endpoint IS NULL OR endpoint = :endpoint)"
+# Entries are numbered as they arrive, and the first of them has waited longest.
+_STATS = f"""
+SELECT (SELECT count(*) FROM attempts WHERE {LIVE} AND {_OF_IT}),
+       (SELECT count(*) FROM dead WHERE {_VISIBLE} AND {_OF_IT}),
+       coalesce(sum(depth), 0),
+       coalesce(sum(bytes), 0),
+       (SELECT received_at FROM entries WHERE {_OF_IT} ORDER BY id LIMIT 1),
+       (SELECT count(*) FROM workers WHERE seen > :now - :seconds AND seen <= :now AND {_OF_IT})
+FROM inbox_sizes WHERE {_OF_IT}
+"""
+_FORGET_WORKER = "DELETE FROM workers WHERE worker = ?"
+_NOTE_APPLICATION = "INSERT OR REPLACE INTO applications VALUES (?, ?, ?)"
+_FORGET_APPLICATIONS = """
+DELETE FROM applications WHERE endpoint = ?1 AND (seen <= ?2 OR application NOT IN (
+    SELECT application FROM applications WHERE endpoint = ?1 ORDER BY seen DESC LIMIT ?3
+))
+"""
+_APPLICATIONS = """
+SELECT application, seen FROM applications WHERE endpoint = ? AND seen > ? ORDER BY seen
+"""
+_IS_WATCHED = "SELECT EXISTS (SELECT 1 FROM watched WHERE endpoint = ? AND until > ?)"
+_WATCH = "INSERT OR REPLACE INTO watched VALUES (?, ?)"
+_TELL = "INSERT INTO activity (endpoint, line) VALUES (?, ?)"
+_FORGET_LINES = """
+DELETE FROM activity WHERE endpoint = ?1 AND place <= (
+    SELECT place FROM activity WHERE endpoint = ?1 ORDER BY place DESC LIMIT 1 OFFSET ?2
+)
+"""
+_LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'activity'"
+_TOLD = "SELECT line FROM activity WHERE endpoint = ? AND place > ? AND place <= ? ORDER BY place"
+
+
+def dead_letters(
+    claims: Claims,
+    connection: apsw.Connection,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    **wanted: Unpack[WantedLetters],
+) -> list[DeadLetter]:
+    """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
+    rows = connection.execute(_LETTERS, _bindings(claims, after, limit, wanted))
+    return [
+        replace(letter, place=str(row[0]))
+        for row in rows
+        if (letter := _letter(claims, row)) is not None
+    ]
+
+
+def dead_letter(claims: Claims, connection: apsw.Connection, key: DeliveryKey) -> DeadLetter | None:
+    """Return one dead letter with its body; see ``Letters.dead_letter``."""
+    row = connection.execute(_ONE_LETTER, (digest_of(key),)).fetchone()
+    return None if row is None else _letter(claims, row)
+
+
+def _letter(claims: Claims, row: tuple[Any, ...]) -> DeadLetter | None:
+    return life.dead_letter(load_record(row[6:]), claims.moment(), Delivery(*row[1:6]))
+
+
+def entries(
+    claims: Claims,
+    connection: apsw.Connection,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    **wanted: Unpack[Wanted],
+) -> list[Entry]:
+    """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
+    rows = connection.execute(_ENTRIES, _bindings(claims, after, limit, wanted))
+    return [replace(_entry(claims, row), place=str(row[0])) for row in rows]
+
+
+def entry(claims: Claims, connection: apsw.Connection, key: DeliveryKey) -> Entry | None:
+    """Return one event of the inbox with its body; see ``Listing.entry``."""
+    bindings = {"now": claims.uptime(), "key": digest_of(key)}
+    row = connection.execute(_ONE_ENTRY, bindings).fetchone()
+    return None if row is None else _entry(claims, row)
+
+
+def _entry(claims: Claims, row: tuple[Any, ...]) -> Entry:
+    due, in_flight, attempts, finished, history, owed = row[6:]
+    return Entry(
+        delivery=Delivery(*row[1:6]),
+        due_at=claims.moment().unix_time(due),
+        in_flight=bool(in_flight),
+        attempts=attempts or 0,
+        finished=load_names(finished),
+        history=load_history(history),
+        owed=load_names(owed),
+    )
+
+
+def _bindings(claims: Claims, after: str | None, limit: int, wanted: Wanted) -> dict[str, Any]:
+    named = {"now": claims.uptime(), "after": int(after or 0), "limit": limit}
+    return {**dict.fromkeys(WantedLetters.__optional_keys__), **wanted, **named}
+
+
+def stats(
+    claims: Claims, connection: apsw.Connection, *, endpoint: str | None = None
+) -> StoreStats:
+    """Return how much the file holds, of one endpoint or of all; see ``Reports.stats``."""
+    bindings = {"now": claims.uptime(), "seconds": WORKER_SECONDS, "endpoint": endpoint}
+    row: Any = connection.execute(_STATS, bindings).fetchone()
+    in_flight, dead, depth, size, received, workers = row
+    age = None if received is None else max(0.0, claims.clock() - received)
+    return StoreStats(in_flight, dead, depth, size, age, workers)
+
+
+def retire(_: Claims, connection: apsw.Connection, worker: str) -> None:
+    """Forget a worker that ends; see ``Queue.retire``."""
+    connection.execute(_FORGET_WORKER, (worker,))
+
+
+def register(
+    claims: Claims, connection: apsw.Connection, endpoint: str, application: Application | None
+) -> tuple[Application, ...]:
+    """Note an application of an endpoint; see ``RegisteringStore.register``."""
+    now = claims.clock()
+    since = now - REMEMBERED_SECONDS
+    if application is not None:
+        connection.execute(_NOTE_APPLICATION, (endpoint, application.dump(), now))
+        connection.execute(_FORGET_APPLICATIONS, (endpoint, since, MOST_REMEMBERED))
+    rows: Any = connection.execute(_APPLICATIONS, (endpoint, since))
+    return tuple(Application.load(text, seen) for text, seen in rows)
+
+
+def tell(
+    claims: Claims, connection: apsw.Connection, endpoint: str, lines: Sequence[bytes]
+) -> bool:
+    """Keep lines while somebody looks; see ``ActivityStore.tell``."""
+    if not connection.execute(_IS_WATCHED, (endpoint, claims.clock())).get:
+        return False
+    if lines:
+        connection.executemany(_TELL, [(endpoint, line) for line in lines])
+        connection.execute(_FORGET_LINES, (endpoint, MOST_LINES))
+    return True
+
+
+def follow(
+    claims: Claims, connection: apsw.Connection, endpoint: str, place: int | None
+) -> Activity:
+    """Return what was told after a place; see ``ActivityStore.follow``."""
+    now = claims.clock()
+    # Not at every look: what is written has to last on the disk.
+    if not connection.execute(_IS_WATCHED, (endpoint, now + WATCHED_SECONDS / 2)).get:
+        connection.execute(_WATCH, (endpoint, now + WATCHED_SECONDS))
+    last: Any = connection.execute(_LAST).get
+    if place is None:
+        return Activity(last, ())
+    since = place if place <= last else 0
+    rows: Any = connection.execute(_TOLD, (endpoint, since, last))
+    return Activity(last, tuple(line for (line,) in rows))
