@@ -23,24 +23,26 @@ from .ending import end_with_its_threads, terminated_as_interrupted
 from .loading import factory_option, load_receivers
 from .output import Output, json_option
 from .records import EventList, list_options, print_event, show_options, time_text
-from .statuses import CannotBegin, Nothing, Status
-from .stores import (
+from .selecting import (
     NOT_FOUND,
     PAGE,
-    STORE_HELP,
     ByEvent,
     Page,
     Pages,
     check_selection,
     conclude,
-    endpoint_option,
     for_each,
-    ids_here,
     keys_of,
     one_of,
     only,
     pages_of,
     print_result,
+)
+from .statuses import CannotBegin, Nothing, Status
+from .stores import (
+    STORE_HELP,
+    endpoint_option,
+    ids_here,
     run,
     store_argument,
     with_store,

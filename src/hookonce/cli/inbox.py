@@ -13,21 +13,23 @@ from hookonce.verification.clock import duration_text, system_clock
 
 from .output import Output, json_option
 from .records import EventList, list_options, print_event, show_options, time_text
-from .statuses import Nothing
-from .stores import (
+from .selecting import (
     NOT_FOUND,
     PAGE,
-    STORE_HELP,
     ByEvent,
     Pages,
     check_selection,
     conclude,
-    endpoint_option,
     for_each,
     keys_of,
     one_of,
     only,
     pages_of,
+)
+from .statuses import Nothing
+from .stores import (
+    STORE_HELP,
+    endpoint_option,
     store_argument,
     with_store,
 )

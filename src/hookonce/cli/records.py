@@ -15,7 +15,8 @@ from hookonce.stores.values import DeadLetter, Entry
 from hookonce.verification.clock import system_clock, utc_text
 
 from .output import Output, json_option, one_line, together
-from .stores import PAGE, Pages, endpoint_option, store_argument
+from .selecting import PAGE, Pages
+from .stores import endpoint_option, store_argument
 
 __all__ = [
     "EventList",

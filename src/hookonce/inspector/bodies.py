@@ -20,6 +20,7 @@ from ..events import EventParser, UnknownEvent
 from .concealing import MOST_LEVELS, Concealed, Concealer, Deep, NumberText, Pairs, json_of
 from .redaction import Redaction
 from .scrubbing import HIDDEN, Scrubber
+from .texts import cut
 
 __all__ = ["LEAST_SCRUBBED", "Field", "Model", "ShownBody", "Token", "model_of", "shown_body"]
 
@@ -248,18 +249,20 @@ def _within(
         yield Field(shown, "…", is_unknown, is_hidden=False)
     elif isinstance(value, BaseModel):
         for name, wire, inner, is_extra in _members_of(value):
-            below = _cut(f"{shown}.{name}" if shown else name)
+            below = cut(f"{shown}.{name}" if shown else name, _MOST_NAME)
             yield from deeper(inner, below, (*path, wire), is_unknown=is_unknown or is_extra)
     elif isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            below = _cut(f"{shown}.{name}")
+            below = cut(f"{shown}.{name}", _MOST_NAME)
             yield from deeper(inner, below, (*path, str(name)), is_unknown=is_unknown)
     elif isinstance(value, Sequence) and value and not isinstance(value, str | bytes):
         for index, inner in enumerate(value):
-            yield from deeper(inner, _cut(f"{shown}[{index}]"), path, is_unknown=is_unknown)
+            yield from deeper(
+                inner, cut(f"{shown}[{index}]", _MOST_NAME), path, is_unknown=is_unknown
+            )
     else:
         text = texts.text(value if isinstance(value, str) else str(value))
-        yield Field(shown, _cut(text, _MOST_VALUE), is_unknown, is_hidden=False)
+        yield Field(shown, cut(text, _MOST_VALUE), is_unknown, is_hidden=False)
 
 
 def _members_of(model: BaseModel) -> Iterator[tuple[str, str, Any, bool]]:
@@ -269,7 +272,3 @@ def _members_of(model: BaseModel) -> Iterator[tuple[str, str, Any, bool]]:
             yield name, info.alias or name, getattr(model, name), False
     for name, value in (model.model_extra or {}).items():
         yield name, name, value, True
-
-
-def _cut(text: str, most: int = _MOST_NAME) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"

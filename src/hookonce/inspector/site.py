@@ -30,7 +30,8 @@ from .live import Live, Watch
 from .overview import Overviews
 from .pages import Frame, Pages
 from .redaction import Redaction
-from .views import delivery_view, entry_row, letter_row, letter_view, row_of
+from .stored import entry_row, letter_row, letter_view
+from .views import delivery_view, row_of
 from .watched import Watched
 
 __all__ = ["BusyError", "Site", "body_of", "root_of"]

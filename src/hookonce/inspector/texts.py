@@ -10,6 +10,7 @@ from ..verification.clock import duration_text, utc_text
 __all__ = [
     "byte_count",
     "count",
+    "cut",
     "day",
     "day_and_time",
     "duration",
@@ -28,6 +29,11 @@ _INVISIBLE = re.compile(f"[{_UNSEEN}]")
 _PLANE = 0x10000
 _KIB = 1024
 _NONE = "\u2013"
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of so many characters at the most, and a mark where it was cut."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def visible(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a page says of a delivery or a dead letter: plain values, redacted, for templates."""
+"""What a page says of a delivery: plain values, redacted, for templates."""
 
 from __future__ import annotations
 
@@ -10,29 +10,25 @@ from typing import TypeAlias
 
 from ..delivery.steps import State, Step, What
 from ..events import EventParser
-from ..stores.values import DeadLetter, Entry, FailedAttempt
 from ..verification.headers import RawHeaders
 from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
 from .concealing import Concealer
 from .journal import History, Seen
 from .reading import claimed_id, event_type_of, header_texts, hints_of
 from .redaction import Redaction
-from .scrubbing import HIDDEN, WITHHELD, Scrubber
-from .texts import duration
+from .scrubbing import HIDDEN, Scrubber
+from .texts import cut, duration
 
 __all__ = [
     "DeliveryView",
-    "EntryRow",
     "Header",
-    "LetterRow",
-    "LetterView",
     "Row",
     "StepView",
     "delivery_view",
-    "entry_row",
-    "letter_row",
-    "letter_view",
     "row_of",
+    "scrub_of",
+    "scrubbed_model",
+    "steps_of",
 ]
 
 _RUNNING = "running"
@@ -41,12 +37,9 @@ _RUNNING = "running"
 _MOST_HEADERS = 200
 _MOST_VALUE = 2000
 _MOST_ID = 512
-_MOST_LISTED = 500
 # Cookies and lists of signatures hold several values; a scheme stands before one.
 _HEADER_PARTS = re.compile(r"[\s,;]+")
 _SCHEMES = {"basic", "bearer", "digest", "token", "v1", "v1a"}
-# What is larger is not read for the sake of a line in a list.
-_MOST_READ_FOR_A_LINE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +88,7 @@ def row_of(seen: Seen) -> Row:
         kind=seen.kind or _RUNNING,
         answer=f"{int(answered.outcome.status)} {answered.outcome.reason}" if answered else "",
         type=event_type_of(seen) or "",
-        id=_cut(claimed_id(seen) or "", _MOST_ID),
+        id=cut(claimed_id(seen) or "", _MOST_ID),
         is_genuine=seen.history is not None,
         attempt=hints_of(seen).attempt,
         succeeded=sum(step.what is What.FINISHED for step in steps),
@@ -104,10 +97,6 @@ def row_of(seen: Seen) -> Row:
         seconds=answered.seconds if answered else None,
         size=len(seen.received.body) if seen.received else None,
     )
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +181,7 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         body = shown_body(received.body, redaction)
         if history is not None:
             model = model_of(received.body, claimed_id(seen), parser, redaction)
-    scrub = _scrub_of(concealer, body)
+    scrub = scrub_of(concealer, body)
     refusal = seen.answered.refusal if seen.answered else None
     if verified is not None:
         skew: float | None = verified.skew
@@ -209,8 +198,8 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         dedup=tuple(_dedup(seen)),
         headers=headers,
         body=body,
-        model=_scrubbed_model(model, body) if model and body else None,
-        steps=_steps(history, scrub) if history else (),
+        model=scrubbed_model(model, body) if model and body else None,
+        steps=steps_of(history, scrub) if history else (),
         is_cut=history.is_cut if history else False,
         process=seen.process,
     )
@@ -241,10 +230,10 @@ def _headers(headers: RawHeaders, redaction: Redaction, concealer: Concealer) ->
         if redaction.hides_header(name):
             for part in _values_in(value):
                 concealer.values.add(part)
-            yield Header(_cut(name, _MOST_VALUE), HIDDEN, is_hidden=True)
+            yield Header(cut(name, _MOST_VALUE), HIDDEN, is_hidden=True)
         else:
-            shown = _cut(concealer.text(value), _MOST_VALUE)
-            yield Header(_cut(name, _MOST_VALUE), shown, is_hidden=False)
+            shown = cut(concealer.text(value), _MOST_VALUE)
+            yield Header(cut(name, _MOST_VALUE), shown, is_hidden=False)
 
 
 def _values_in(header: str) -> Iterator[str]:
@@ -260,7 +249,7 @@ Scrub: TypeAlias = Callable[[Iterable[str]], list[str]]
 """Takes what is hidden out of texts about a delivery."""
 
 
-def _scrub_of(concealer: Concealer, body: ShownBody | None) -> Scrub:
+def scrub_of(concealer: Concealer, body: ShownBody | None) -> Scrub:
     """Return what scrubs the texts beside a body; it withholds them where that is not known."""
     known = frozenset(body.hidden) if body else frozenset[str]()
 
@@ -275,7 +264,7 @@ def _scrub_of(concealer: Concealer, body: ShownBody | None) -> Scrub:
     return scrub
 
 
-def _scrubbed_model(model: Model, body: ShownBody) -> Model:
+def scrubbed_model(model: Model, body: ShownBody) -> Model:
     """Return a model without copies of what its body hides."""
     texts = [model.problem, *(text for field in model.fields for text in field[:2])]
     problem, *shown = Scrubber(body.hidden).scrub_all(texts, least=LEAST_SCRUBBED)
@@ -286,7 +275,8 @@ def _scrubbed_model(model: Model, body: ShownBody) -> Model:
     return replace(model, problem=problem, fields=tuple(fields))
 
 
-def _steps(history: History, scrub: Scrub) -> tuple[StepView, ...]:
+def steps_of(history: History, scrub: Scrub) -> tuple[StepView, ...]:
+    """Return what became of an event, without what is hidden."""
     notes = scrub(step.note for step in history.steps)
     return tuple(
         replace(_step(step, note), process=step.process)
@@ -321,137 +311,3 @@ def _step(step: Step, note: str) -> StepView:
             return StepView(step.at, "retry", text, step.attempt)
         case What.BURIED:
             return StepView(step.at, "dead", f"a dead letter now: {step.text}", step.attempt)
-
-
-@dataclass(frozen=True, slots=True)
-class LetterRow:
-    """A dead letter in the list.
-
-    Attributes:
-        id: the event's id.
-        type: the event's type, or None where it could not be read.
-        reason: why it was buried.
-        error: what failed.
-        attempts: how often it was tried.
-        received_at: Unix seconds.
-        buried_at: Unix seconds.
-        finished: the handlers that have succeeded.
-        owed: those known to have failed or not run.
-
-    """
-
-    id: str
-    type: str | None
-    reason: str
-    error: str
-    attempts: int
-    received_at: float
-    buried_at: float
-    finished: tuple[str, ...]
-    owed: tuple[str, ...]
-
-
-def letter_row(letter: DeadLetter, body: bytes | None, redaction: Redaction) -> LetterRow:
-    """Return a dead letter as the list shows it, without values that are hidden in its body."""
-    return _letter_row(letter, _line(letter.error, body, redaction))
-
-
-def _letter_row(letter: DeadLetter, error: str) -> LetterRow:
-    return LetterRow(
-        id=letter.delivery.event_id,
-        type=letter.delivery.event_type,
-        reason=letter.reason,
-        error=error,
-        attempts=letter.attempts,
-        received_at=letter.delivery.received_at,
-        buried_at=letter.buried_at,
-        finished=tuple(sorted(letter.finished)),
-        owed=tuple(sorted(letter.owed)),
-    )
-
-
-def _line(error: str, body: bytes | None, redaction: Redaction) -> str:
-    """Return what failed for a line in a list, given the body it may quote."""
-    if not error:
-        return ""
-    if body is None or len(body) > _MOST_READ_FOR_A_LINE:
-        return WITHHELD
-    scrub = _scrub_of(Concealer(redaction), shown_body(body, redaction))
-    return _cut(scrub([error])[0], _MOST_LISTED)
-
-
-@dataclass(frozen=True, slots=True)
-class LetterView:
-    """All there is to say of a dead letter.
-
-    Attributes:
-        row: what the list says.
-        history: its failed attempts, oldest first.
-        body: the body.
-        model: the event as its model reads it.
-        steps: what became of it in this process.
-
-    """
-
-    row: LetterRow
-    history: tuple[FailedAttempt, ...]
-    body: ShownBody
-    model: Model
-    steps: tuple[StepView, ...]
-
-
-def letter_view(
-    letter: DeadLetter, history: History | None, parser: EventParser, redaction: Redaction
-) -> LetterView:
-    """Return what may be shown of a dead letter."""
-    delivery = letter.delivery
-    body = shown_body(delivery.body, redaction)
-    scrub = _scrub_of(Concealer(redaction), body)
-    error, *errors = scrub([letter.error, *(one.error for one in letter.history)])
-    model = model_of(delivery.body, delivery.event_id, parser, redaction)
-    return LetterView(
-        row=_letter_row(letter, error),
-        history=tuple(
-            replace(one, error=shown) for one, shown in zip(letter.history, errors, strict=True)
-        ),
-        body=body,
-        model=_scrubbed_model(model, body),
-        steps=_steps(history, scrub) if history else (),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class EntryRow:
-    """An event of the inbox in the list.
-
-    Attributes:
-        id: the event's id.
-        type: the event's type.
-        received_at: Unix seconds.
-        due_at: Unix seconds at which it may be taken.
-        state: as ``Entry.state`` says it.
-        attempts: how often it was tried.
-        error: what failed last, or an empty text.
-
-    """
-
-    id: str
-    type: str | None
-    received_at: float
-    due_at: float
-    state: str
-    attempts: int
-    error: str
-
-
-def entry_row(entry: Entry, body: bytes | None, redaction: Redaction, now: float) -> EntryRow:
-    """Return an event of the inbox as the list shows it, without what is hidden in its body."""
-    return EntryRow(
-        id=entry.delivery.event_id,
-        type=entry.delivery.event_type,
-        received_at=entry.delivery.received_at,
-        due_at=entry.due_at,
-        state=entry.state(now),
-        attempts=entry.attempts,
-        error=_line(entry.history[-1].error, body, redaction) if entry.history else "",
-    )

@@ -17,9 +17,10 @@ from hookonce.verification.secrets import new_secret
 
 from ..ending import terminated_as_interrupted
 from ..output import Output, json_option
+from ..selecting import pages_of
 from ..serve import service_app, serving
 from ..statuses import Status
-from ..stores import chosen_url, named_store, pages_of, run, store_file_option
+from ..stores import chosen_url, named_store, run, store_file_option
 from .inbox import InboxDemo
 from .inline import InlineDemo
 from .log import HEADING, Log
