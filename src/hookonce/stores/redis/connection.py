@@ -23,12 +23,12 @@ __all__ = [
     "Address",
     "ClusterServers",
     "Command",
-    "OneServer",
     "SentinelServer",
     "Servers",
     "bounded",
     "connected",
     "exchange",
+    "one_server",
     "without_frames",
 ]
 
@@ -91,8 +91,8 @@ def without_frames(error: Exception) -> Exception:
 class OneServer:
     """One server."""
 
-    def __init__(self, connection_class: type[AbstractConnection], settings: Settings) -> None:
-        self._pool = ConnectionPool(connection_class=connection_class, **bounded(settings))
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     async def pool(self, key: bytes) -> ConnectionPool:  # noqa: ARG002 - it holds them all
         """Return connections to the server."""
@@ -110,8 +110,16 @@ class OneServer:
         await self._pool.disconnect()
 
 
-class SentinelServer:
-    """The master of a service, as sentinels name it; they are asked at every connect."""
+def one_server(connection_class: type[AbstractConnection], settings: Settings) -> OneServer:
+    """Return one server, to which such connections lead."""
+    return OneServer(ConnectionPool(connection_class=connection_class, **bounded(settings)))
+
+
+class SentinelServer(OneServer):
+    """The master of a service, as sentinels name it; they are asked at every connect.
+
+    A connection that failed is closed, and the next one asks the sentinels.
+    """
 
     def __init__(
         self,
@@ -127,22 +135,11 @@ class SentinelServer:
             "socket_connect_timeout": _SENTINEL_SECONDS,
         }
         self._sentinel = Sentinel(list(sentinels), sentinel_kwargs=watch)  # type: ignore[no-untyped-call]  # redis-py
-        self._pool = SentinelConnectionPool(service, self._sentinel, **own)  # type: ignore[no-untyped-call]  # redis-py
-
-    async def pool(self, key: bytes) -> ConnectionPool:  # noqa: ARG002 - it holds them all
-        """Return connections to the master."""
-        return self._pool
-
-    async def pools(self) -> list[ConnectionPool]:
-        """Return connections to the master."""
-        return [self._pool]
-
-    def suspect(self) -> None:
-        """Do nothing: a connection that failed is closed, and the next asks the sentinels."""
+        super().__init__(SentinelConnectionPool(service, self._sentinel, **own))  # type: ignore[no-untyped-call]  # redis-py
 
     async def aclose(self) -> None:
         """Close the connections, also those to the sentinels."""
-        await self._pool.disconnect()
+        await super().aclose()
         for client in self._sentinel.sentinels:
             await client.aclose()
 

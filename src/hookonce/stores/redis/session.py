@@ -40,27 +40,14 @@ class Session:
     Args:
         settings: of the store.
         flushed: told of each batch: how many steps, and how many seconds.
-        options: what the shards are made with besides.
 
     """
 
-    def __init__(
-        self, settings: Settings, flushed: Callable[[int, float], None], **options: Any
-    ) -> None:
+    def __init__(self, settings: Settings, flushed: Callable[[int, float], None]) -> None:
         self._loop, self._forks = asyncio.get_running_loop(), _forks
         self._safety = settings.safety
         self.servers = settings.place.connect()
-        self.shards = [
-            Shard(
-                base,
-                self.servers,
-                flushed,
-                channel=settings.channel,
-                safety=settings.safety,
-                **options,
-            )
-            for base in settings.bases
-        ]
+        self.shards = [Shard(base, self.servers, flushed, settings) for base in settings.bases]
         self.listener = Listener(self.servers, settings.channel, self.is_due)
 
     @property

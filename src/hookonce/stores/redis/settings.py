@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
+from datetime import timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from ...verification.clock import Clock, system_clock
+from ..contract import check_retention
 from .safety import Durability, Safety
 from .url import Place, place_of, place_of_client
 
@@ -30,6 +33,8 @@ class Settings:
         bases: what the keys of each shard begin with.
         channel: where workers hear that there is something to do.
         safety: when a write counts.
+        retention: seconds a done event is remembered.
+        clock: a time to go by instead of the server's own.
 
     """
 
@@ -38,6 +43,8 @@ class Settings:
     bases: tuple[bytes, ...]
     channel: bytes
     safety: Safety
+    retention: float
+    clock: Clock | None
 
 
 def settings_of(
@@ -46,6 +53,9 @@ def settings_of(
     shards: int | None,
     durability: Durability | None,
     replicas: int | None,
+    *,
+    retention: timedelta,
+    clock: Clock,
 ) -> Settings:
     """Return settings; what is None is taken from the URL, or is the usual.
 
@@ -83,6 +93,8 @@ def settings_of(
         bases=tuple(f"{{{prefix}:{shard}}}".encode() for shard in range(shards)),
         channel=f"{prefix}:wake".encode(),
         safety=Safety(durability, replicas),
+        retention=check_retention(retention),
+        clock=None if clock is system_clock else clock,
     )
 
 

@@ -22,7 +22,7 @@ from ...errors import StoreError
 from .codec import SCRIPT, SCRIPT_SHA, Step, bulk, decode
 from .connection import Command, Servers, exchange, without_frames
 from .faults import explained, is_passing
-from .safety import Safety
+from .settings import Settings
 
 __all__ = ["CALL_SECONDS", "Shard"]
 
@@ -58,10 +58,7 @@ class Shard:
         base: what the keys of the shard begin with.
         servers: who holds them.
         flushed: told how many steps a batch had, and the seconds it took.
-        safety: what must have happened before a batch counts as done.
-        clock: a time to go by instead of the server's own.
-        retention: seconds a done event is remembered.
-        channel: where workers hear that there is something to do.
+        settings: of the store.
 
     Attributes:
         now: Unix seconds by the clock that the script went by in the last batch.
@@ -73,20 +70,16 @@ class Shard:
         base: bytes,
         servers: Servers,
         flushed: Callable[[int, float], None],
-        *,
-        safety: Safety,
-        clock: Callable[[], float] | None,
-        retention: float,
-        channel: bytes,
+        settings: Settings,
     ) -> None:
         self.now = 0.0
         self._base = base
         self._servers = servers
         self._flushed = flushed
-        self._safety = safety
-        self._clock = clock
-        self._retention = repr(retention).encode()
-        self._channel = channel
+        self._safety = settings.safety
+        self._clock = settings.clock
+        self._retention = repr(settings.retention).encode()
+        self._channel = settings.channel
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Job] = deque()
         self._task: asyncio.Task[None] | None = None

@@ -7,9 +7,10 @@ How safe a write is, is the server's configuration and ``durability`` and ``repl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from math import ceil
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,7 +21,7 @@ from ...verification.clock import Clock, system_clock
 from ...verification.loggers import get_logger
 from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
-from ..contract import DEFAULT_RETENTION, Flushes, check_retention
+from ..contract import DEFAULT_RETENTION, Flushes
 from ..tokens import new_token
 from ..values import (
     Batch,
@@ -45,31 +46,8 @@ from ..values import (
     WantedLetters,
     delivery_key,
 )
-from .codec import (
-    Cursor,
-    Step,
-    claim_step,
-    completion_step,
-    decode,
-    encode,
-    error_arguments,
-    read_called,
-    read_claim,
-    read_count,
-    read_entered,
-    read_entry,
-    read_known,
-    read_letter,
-    read_ownership,
-    read_put,
-    read_taken,
-    step,
-    write_cursor,
-    write_delivery,
-    write_mark,
-    write_names,
-    write_wanted,
-)
+from . import codec
+from .codec import Step, step
 from .safety import Durability
 from .session import Session, listed
 from .settings import settings_of
@@ -132,16 +110,20 @@ class RedisStore:
         clock: Clock = system_clock,
     ) -> None:
         try:
-            self._settings = settings_of(client_or_url, prefix, shards, durability, replicas)
+            self._settings = settings_of(
+                client_or_url,
+                prefix,
+                shards,
+                durability,
+                replicas,
+                retention=retention,
+                clock=clock,
+            )
         finally:
             del client_or_url  # error trackers send the locals of every frame away
         self._clock = clock
-        self.retention_seconds = check_retention(retention)
+        self.retention_seconds = self._settings.retention
         self.flushes = Flushes()
-        self._options = {
-            "clock": None if clock is system_clock else clock,
-            "retention": self.retention_seconds,
-        }
         self._session: Session | None = None
         self._take_numbers = TakeNumbers()
         self._looks = Looks()
@@ -179,10 +161,10 @@ class RedisStore:
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
         shard = self._of(key)
-        reply = await shard.run(claim_step(key, token, lease), may_be_dropped=True)
+        reply = await shard.run(codec.claim_step(key, token, lease), may_be_dropped=True)
         if reply == b"C":
             return Claimed(key, token, 1, _NONE, lease)
-        return read_claim(reply, key, token, lease, self._clock_offset(shard))
+        return codec.read_claim(reply, key, token, lease, self._clock_offset(shard))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
@@ -190,19 +172,19 @@ class RedisStore:
         reply = await shard.run(step("replay", key, token, lease), may_be_dropped=True)
         if reply == b"N":
             return None
-        return read_claim(reply, key, token, lease, self._clock_offset(shard))
+        return codec.read_claim(reply, key, token, lease, self._clock_offset(shard))
 
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
     ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
-        names = write_names(finished), write_names(owed)
+        names = codec.write_names(finished), codec.write_names(owed)
         reply = await self._do(claim.key, "extend", claim.token, claim.lease, *names)
-        return read_ownership(reply)
+        return codec.read_ownership(reply)
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
-        await self._of(claim.key).run(completion_step(claim.key))
+        await self._of(claim.key).run(codec.completion_step(claim.key))
 
     async def release(
         self,
@@ -232,23 +214,23 @@ class RedisStore:
             "give_back",
             claim.token,
             new_token(),
-            write_names(finished),
-            *error_arguments(error),
+            codec.write_names(finished),
+            *codec.error_arguments(error),
             max(0.0, after),
-            write_names(owed),
+            codec.write_names(owed),
             "1" if began else "0",
         )
-        return read_ownership(reply)
+        return codec.read_ownership(reply)
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
-        given = write_delivery(delivery)
+        given = codec.write_delivery(delivery)
         reply = await self._do(claim.key, "keep", claim.token, *given)
-        return read_ownership(reply)
+        return codec.read_ownership(reply)
 
     async def keep_in_flight(self, delivery: Delivery) -> None:
         """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
-        await self._do(delivery.key, "keep_in_flight", *write_delivery(delivery))
+        await self._do(delivery.key, "keep_in_flight", *codec.write_delivery(delivery))
 
     async def bury(
         self,
@@ -266,13 +248,13 @@ class RedisStore:
             "bury",
             claim.token,
             new_token(),
-            write_names(finished),
-            *error_arguments(error),
+            codec.write_names(finished),
+            *codec.error_arguments(error),
             str(reason),
-            write_names(owed),
-            *(() if delivery is None else write_delivery(delivery)),
+            codec.write_names(owed),
+            *(() if delivery is None else codec.write_delivery(delivery)),
         )
-        return read_ownership(reply)
+        return codec.read_ownership(reply)
 
     async def enter(
         self,
@@ -286,36 +268,33 @@ class RedisStore:
     ) -> EnterResult:
         """Pass a gate, or learn why not; see ``Gates.enter``."""
         shard, ties = self._of(gate.name), "1" if drop_ties else "0"
-        asked = step("enter", gate.name, token, lease, *write_mark(mark), ties, waiting or "")
+        asked = step("enter", gate.name, token, lease, *codec.write_mark(mark), ties, waiting or "")
         reply = await shard.run(asked, may_be_dropped=True)
-        return read_entered(reply, self._clock_offset(shard))
+        return codec.read_entered(reply, self._clock_offset(shard))
 
     async def leave(
         self, gate: Gate, token: Token, *, mark: Mark | None = None
     ) -> DeliveryKey | None:
         """Give a gate back, and return who is to come next; see ``Gates.leave``."""
-        reply = await self._do(gate.name, "leave", token, new_token(), *write_mark(mark))
-        return read_called(reply)
+        reply = await self._do(gate.name, "leave", token, new_token(), *codec.write_mark(mark))
+        return codec.read_called(reply)
 
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
-        behind = write_cursor(after)
-        asked = (wanted.get("endpoint") or "", *write_wanted(wanted, wanted.get("reason")))
+        behind = codec.write_cursor(after)
+        asked = (wanted.get("endpoint") or "", *codec.write_wanted(wanted, wanted.get("reason")))
         lists = await asyncio.gather(
             *(listed(shard, "letters", asked, behind, limit) for shard in self._running().shards)
         )
-        # By the time buried, and then in the order of the shard.
-        found = sorted(
-            ((Cursor.of(row, row[8]), row) for rows in lists for row in rows), key=itemgetter(0)
-        )
-        return [replace(read_letter(row), place=str(place)) for place, row in found[:limit]]
+        found = _in_order(chain(*lists), 8)[:limit]
+        return [replace(codec.read_letter(row), place=str(place)) for place, row in found]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body."""
         reply = await self._do(key, "letter")
-        return None if reply == b"N" else read_letter(reply)
+        return None if reply == b"N" else codec.read_letter(reply)
 
     async def discard(self, key: DeliveryKey) -> bool:
         """Forget a dead letter and remember the event as done; see ``Store.discard``."""
@@ -340,11 +319,11 @@ class RedisStore:
         size = ""
         if max_bytes is not None:
             size = str(max(ceil(max_bytes / shards), min(max_bytes, len(delivery.body))))
-        given = write_delivery(delivery)
+        given = codec.write_delivery(delivery)
         reply = await self._of(delivery.key).run(
             step("put", *given, token, depth, size, delivery.key), may_be_dropped=True
         )
-        result = read_put(reply)
+        result = codec.read_put(reply)
         if isinstance(result, Stored):
             self._running().listener.signal(delivery.endpoint)
         return result
@@ -382,7 +361,7 @@ class RedisStore:
                 failures[look.number] = error
                 continue
             next_due, rows = reply
-            taken += [read_taken(row, token, lease) for row in rows]
+            taken += [codec.read_taken(row, token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
         if failures and not taken:
             # Repeated with its token, it finds what a shard has taken and could not say.
@@ -404,24 +383,23 @@ class RedisStore:
     ) -> list[Entry]:
         """Return what is in the inbox, oldest first; see ``Listing.entries``."""
         rows: list[Any] = []
-        behind, asked = write_cursor(after), write_wanted(wanted)
+        behind, asked = codec.write_cursor(after), codec.write_wanted(wanted)
         endpoint = wanted.get("endpoint")
         for shard in self._running().shards:
             if endpoint is None:
                 endpoints = await shard.run(step("endpoints"))
             else:
-                endpoints = [encode(endpoint)]
+                endpoints = [codec.encode(endpoint)]
             for name in endpoints:
-                rows += await listed(shard, "entries", (decode(name), *asked), behind, limit)
-        # By the time they were put, and then in the order of the shard.
-        found = sorted(((Cursor.of(row, row[10]), row) for row in rows), key=itemgetter(0))
+                rows += await listed(shard, "entries", (codec.decode(name), *asked), behind, limit)
         offset = self._clock_offset(self._running().shards[0])
-        return [replace(read_entry(row, offset), place=str(place)) for place, row in found[:limit]]
+        found = _in_order(rows, 10)[:limit]
+        return [replace(codec.read_entry(row, offset), place=str(place)) for place, row in found]
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body."""
         reply = await self._do(key, "entry")
-        return None if reply == b"N" else read_entry(reply, self._clock_offset(self._of(key)))
+        return None if reply == b"N" else codec.read_entry(reply, self._clock_offset(self._of(key)))
 
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
@@ -439,7 +417,7 @@ class RedisStore:
                 some = ids[start : start + _MOST_LOOKED_UP]
                 asked = step("known", *(delivery_key(endpoint, event_id) for event_id in some))
                 reply = await shard.run(asked)
-                found |= read_known(some, reply)
+                found |= codec.read_known(some, reply)
         return found
 
     async def prune(self) -> int:
@@ -460,7 +438,7 @@ class RedisStore:
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         """Return how much the store holds, of one endpoint or of all."""
         replies = await self._of_all(step("stats", endpoint or ""))
-        numbers = [[read_count(number) for number in reply[:4]] for reply in replies]
+        numbers = [[codec.read_count(number) for number in reply[:4]] for reply in replies]
         in_flight, dead, depth, size = (sum(column) for column in zip(*numbers, strict=True))
         received = [float(reply[4]) for reply in replies if reply[4]]
         return StoreStats(
@@ -503,13 +481,13 @@ class RedisStore:
     def _running(self) -> Session:
         if self._session is None or not self._session.is_ours:
             # What belongs to another loop, or to the parent process, cannot even be closed here.
-            self._session = Session(self._settings, self.flushes.tell, **self._options)
+            self._session = Session(self._settings, self.flushes.tell)
         return self._session
 
     def _of(self, key: str) -> Shard:
         """Return the shard of an event, or of a gate by its name."""
         shards = self._running().shards
-        return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
+        return shards[0 if len(shards) == 1 else crc32(codec.encode(key)) % len(shards)]
 
     def _do(self, key: str, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
         return self._of(key).run(step(name, key, *arguments))
@@ -519,4 +497,9 @@ class RedisStore:
 
     def _clock_offset(self, shard: Shard) -> float:
         """Return by how much this machine's clock is ahead of that which a shard goes by."""
-        return 0.0 if self._options["clock"] is not None else self._clock() - shard.now
+        return 0.0 if self._settings.clock is not None else self._clock() - shard.now
+
+
+def _in_order(rows: Iterable[Any], column: int) -> list[tuple[codec.Cursor, Any]]:
+    """Return rows of all shards with their places, by the time in a column and then by shard."""
+    return sorted(((codec.Cursor.of(row, row[column]), row) for row in rows), key=itemgetter(0))

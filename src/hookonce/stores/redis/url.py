@@ -25,7 +25,7 @@ from redis.asyncio.sentinel import (
 )
 from redis.exceptions import RedisError
 
-from .connection import Address, ClusterServers, OneServer, SentinelServer, Servers, bounded
+from .connection import Address, ClusterServers, SentinelServer, Servers, bounded, one_server
 
 __all__ = ["Place", "place_of", "place_of_client"]
 
@@ -129,7 +129,7 @@ def place_of_client(client: Redis | RedisCluster) -> Place:
         settings["connection_class"] = pool.connection_class
         service, watching = pool.service_name, manager.sentinel_kwargs
         return Place(partial(SentinelServer, sentinels, service, settings, watching))
-    return Place(partial(OneServer, pool.connection_class, settings))
+    return Place(partial(one_server, pool.connection_class, settings))
 
 
 def _parameters(connection_class: type[AbstractConnection]) -> set[str]:
@@ -146,7 +146,7 @@ def _one(
     connection_class: type[AbstractConnection], settings: dict[str, Any], options: dict[str, Any]
 ) -> Place:
     _check(connection_class, settings)
-    return Place(partial(OneServer, connection_class, settings), options=options)
+    return Place(partial(one_server, connection_class, settings), options=options)
 
 
 def _check(connection_class: type[AbstractConnection], settings: dict[str, Any]) -> None:
