@@ -79,3 +79,20 @@ def test_every_page_is_two_clicks_from_the_first_page_at_the_most() -> None:
     twice = once.union(*(reached(path) for path in once))
     documents = {path for path in DOCUMENTS if path.name != "CHANGELOG.md"}
     assert documents - {ROOT / "README.md"} <= twice
+
+
+@pytest.mark.parametrize(
+    ("page_name", "heading"),
+    [
+        ("deployment", "deploy-on-kubernetes"),
+        ("secrets", "rotate-a-secret-without-downtime"),
+        ("stores", "choose-a-store"),
+        ("stores", "restore-a-backup"),
+        ("dead-letters", "replay-dead-letters"),
+        ("testing", "test-that-an-event-is-handled-once"),
+        ("troubleshooting", "find-out-why-a-signature-fails"),
+    ],
+)
+def test_the_first_page_leads_to_what_people_look_for_most(page_name: str, heading: str) -> None:
+    targets = {link.target for link in links(ROOT / "README.md")}
+    assert f"src/hookonce/guide/{page_name}.md#{heading}" in targets

@@ -243,7 +243,7 @@ def test_every_command_is_on_some_page() -> None:
 def test_every_line_of_the_log_that_is_explained_is_one_that_is_written() -> None:
     """``…`` stands for what differs; all else of it stands in one text of the source."""
     page = (GUIDE / "troubleshooting.md").read_text("utf-8")
-    table = page.partition("## By line of the log")[2].partition("\n## ")[0]
+    table = page.partition("## Look up a line of the log")[2].partition("\n## ")[0]
     lines = re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)
     assert len(lines) > 10
     texts = [text for path in (ROOT / "src").rglob("*.py") for text in texts_of(path)]
