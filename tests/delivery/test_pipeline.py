@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from support.deliveries import SECRET, answer_of, comment, deliver, receiver_on, sqlite_url
 from support.handlers import counting
+from support.stores import FaultyInboxStore
 
-from hookonce import Context, Outcome
+from hookonce import Context, Inbox, Outcome
 from hookonce.events import CommentReceived
+from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import make_event, signed_request
 
 pytestmark = pytest.mark.anyio
@@ -68,3 +70,29 @@ async def test_a_type_without_a_handler_is_said_once(caplog: pytest.LogCaptureFi
             assert answer_of(await deliver(receiver, comment())) == (200, "no_handler")
     said = [record.getMessage() for record in caplog.records if "no handler" in record.getMessage()]
     assert said == ["there is no handler for comment.received; such events are ignored"]
+
+
+async def test_an_event_of_another_id_than_was_signed_is_a_dead_letter(tmp_path: Path) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path))
+    ran = counting(receiver)
+    request = signed_request(comment("evt_1"), SECRET, message_id="evt_2")
+    async with receiver:
+        outcome = await receiver.handle(request.body, request.headers)
+        assert answer_of(outcome) == (202, "quarantined")
+        letter = await receiver.dead.show("evt_2")
+    assert letter is not None
+    assert letter.delivery.body == request.body
+    assert ran == []
+
+
+async def test_what_nobody_here_is_for_asks_the_store_only_where_another_may_owe_it(
+    tmp_path: Path,
+) -> None:
+    """Not for a first delivery, and not where workers find that out."""
+    for inbox, attempt, calls in ((None, 1, 0), (None, 2, 1), (Inbox(embedded=False), 2, 0)):
+        store = FaultyInboxStore(SQLiteStore(tmp_path / f"{inbox is None}-{attempt}.db"))
+        receiver = receiver_on(store, inbox=inbox)
+        async with receiver:
+            assert answer_of(await deliver(receiver, comment(), attempt)) == (200, "no_handler")
+            assert store.calls["claim"] == calls
+        assert store.calls["put"] == 0

@@ -168,6 +168,28 @@ def test_an_id_or_timestamp_repeated_with_another_value_is_refused(name: str, ot
     )
 
 
+def test_a_repetition_is_seen_behind_other_headers_too() -> None:
+    other = [(b"content-type", b"application/json"), (b"webhook-id", b"evt_2")]
+    assert refusal([*as_bytes(GENUINE), *other]) is Refusal.CONFLICTING_ID
+
+
+@pytest.mark.parametrize(
+    ("missing", "reason"),
+    [
+        ("webhook-id", Refusal.MISSING_ID),
+        ("webhook-timestamp", Refusal.MISSING_TIMESTAMP),
+        ("webhook-signature", Refusal.MISSING_SIGNATURE),
+    ],
+)
+def test_a_header_as_long_as_one_that_is_missing_does_not_stand_in_for_it(
+    missing: str, reason: Refusal
+) -> None:
+    own = {name: value for name, value in GENUINE.items() if name != missing}
+    others = [(b"user-agent", b"curl"), (b"x-forwarded-proto", b"https")]
+    assert {len(name) for name, _ in others} == {len("webhook-id"), len("webhook-signature")}
+    assert refusal([*others, *as_bytes(own)]) is reason
+
+
 def test_repeated_signature_lines_are_one_list() -> None:
     name, good = "webhook-signature", GENUINE["webhook-signature"]
     stranger = "v1," + base64.b64encode(bytes(32)).decode()
