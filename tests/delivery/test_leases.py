@@ -142,6 +142,26 @@ async def test_a_stop_is_not_undone_by_a_call_that_is_late_at_the_same_moment(
     assert ran == []
 
 
+async def test_a_run_that_is_cancelled_before_its_first_step_is_answered_and_forgotten() -> None:
+    receiver, ran = receiver_on("memory://"), list[str]()
+
+    async def note(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    on(receiver, "note", note)
+    async with receiver:
+        event, runs = make_event(CommentReceived), receiver._machine.runs
+        request = asyncio.create_task(deliver(receiver, event))
+        while not runs._by_task:  # noqa: ASYNC110 - its first step is in the next turn
+            await asyncio.sleep(0)
+        [task] = runs._by_task
+        task.cancel()
+        assert answer_of(await request) == (503, "shutting_down")
+        assert await runs.idle(1)
+        assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "handled")
+    assert ran == [event.id]
+
+
 @pytest.mark.parametrize("has_other", [False, True])
 @pytest.mark.parametrize("raises", [True, False])
 async def test_a_handler_that_cancels_its_own_task_ends_as_it_says(

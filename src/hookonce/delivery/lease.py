@@ -9,7 +9,7 @@ from math import inf
 from typing import TypeVar
 
 from ..errors import StoreError
-from ..stores.values import Claimed, Delivery, Ownership
+from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
 from ..verification.loggers import get_logger
 from .handler import Handler
 from .parts import Parts
@@ -30,13 +30,10 @@ _EXTEND_AGAIN_SECONDS = 1.0
 class Lease:
     """What a run holds: its claim, extended for as long as it needs it.
 
-    Args:
-        parts: what it works with.
-        delivery: what was delivered.
-        handlers: every handler the event is for.
-
     Attributes:
         key: what is handled once.
+        delivery: what was delivered.
+        handlers: every handler the event is for.
         task: where the run goes on; the watchman cancels it when the store takes too long.
         claim: what it runs under, once it has it.
         finished: the handlers known to have succeeded.
@@ -62,26 +59,24 @@ class Lease:
         "task",
     )
 
+    key: DeliveryKey
+    delivery: Delivery
+    handlers: Sequence[Handler]
     task: asyncio.Task[None]
-
-    def __init__(self, parts: Parts, delivery: Delivery, handlers: Sequence[Handler]) -> None:
-        self._parts = parts
-        self._loop = asyncio.get_running_loop()
-        self.key = delivery.key
-        self.delivery = delivery
-        self.handlers = handlers
-        self.claim: Claimed | None = None
-        self.finished: set[str] = set()
-        # When the claim ends unless it is extended, by two clocks: uvloop's stands still in a turn
-        # of the loop, and would not tell that this process, or a handler, has just blocked it.
-        self._ends = inf
-        self._held_until = 0.0  # time.monotonic
-        self._extend_at = inf
-        self._extension: asyncio.Task[bool] | None = None
-        self._answer_store_by = inf
-        self._store_is_late = False
-        self._cancelled = 0
-        self._turns: Turns | None = None  # where handlers take any
+    claim: Claimed | None
+    finished: set[str]
+    _parts: Parts
+    _loop: asyncio.AbstractEventLoop
+    # When the claim ends unless it is extended, by two clocks: uvloop's stands still in a turn of
+    # the loop, and would not tell that this process, or a handler, has just blocked it.
+    _ends: float
+    _held_until: float  # time.monotonic
+    _extend_at: float
+    _extension: asyncio.Task[bool] | None
+    _answer_store_by: float
+    _store_is_late: bool
+    _cancelled: int
+    _turns: Turns | None  # where handlers take any
 
     @property
     def left(self) -> float:
@@ -98,14 +93,14 @@ class Lease:
             if self._extension is None or self._extension.done():
                 self._extension = self._loop.create_task(self._extend())
 
-    def _hold(self, claim: Claimed, asked_at: float) -> None:
-        """Note a claim that was asked for at that moment of ``time.monotonic``."""
+    def _hold(self, claim: Claimed, asked_at: float, since: float) -> None:
+        """Note a claim that was asked for at that moment of ``time.monotonic`` and of the loop."""
+        lease, finished = claim.lease, claim.finished
         self.claim = claim
-        self._held_until = asked_at + claim.lease
-        since = self._loop.time() - (time.monotonic() - asked_at)
-        self._ends, self._extend_at = since + claim.lease, since + claim.lease / 3
-        if claim.finished:
-            self.finished |= claim.finished
+        self._held_until = asked_at + lease
+        self._ends, self._extend_at = since + lease, since + lease / 3
+        if finished:
+            self.finished |= finished
         if self._parts.unrecorded:
             self.finished |= self._parts.unrecorded.pop(self.key, set())
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
 from ..errors import PayloadError, SecretError, StoreError, VerificationError
 from ..events import Event, UnknownEvent
-from ..stores.values import Dead, Delivery, Done, Full, PutResult, Stored, Waiting
+from ..stores.values import Dead, Delivery, DeliveryKey, Done, Full, PutResult, Stored, Waiting
 from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
+from .handler import Handler
 from .outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
@@ -137,88 +138,75 @@ class Pipeline:
         self, verified: VerifiedDelivery, hints: DeliveryHints, at: float, deadline: float
     ) -> tuple[str | None, Outcome]:
         """Return the event's type, if it could be read, and the outcome."""
-        if not self._runs.accepting:
+        parts, runs = self._parts, self._runs
+        if not runs.accepting:
             return None, later(Reason.SHUTTING_DOWN)
-        router, endpoint = self._parts.router, self._parts.endpoint
+        router = parts.router
+        event = event_type = ignored = None
+        handlers: Sequence[Handler] = ()
+        fault = ""
         try:
             event = router.parser.parse(verified.body, verified.id)
         except PayloadError as error:
-            arrived = Delivery(endpoint, verified.id, None, at, verified.body)
-            if not self._parts.store.keeps_bodies:
+            fault = str(error)
+        else:
+            event_type = event.type
+            handlers = router.find(event)
+        arrived = Delivery(parts.endpoint, verified.id, event_type, at, verified.body)
+        if event is None:
+            if not parts.store.keeps_bodies:
                 _log.error(
-                    "%s cannot be read, and the store keeps no bodies: %s", arrived.key, error
+                    "%s cannot be read, and the store keeps no bodies: %s", arrived.key, fault
                 )
                 return None, _UNREADABLE
-            run = Run(
-                self._parts,
-                arrived,
-                None,
-                (),
-                answer_by=deadline,
-                delivery_attempt=hints.attempt,
-                fault=str(error),
-            )
-            return None, await self._answer_of(run)
-        arrived = Delivery(endpoint, verified.id, event.type, at, verified.body)
-        handlers = router.find(event)
-        if not handlers:
-            return event.type, await self._ignore(arrived, event, hints, deadline)
-        if self._intake is not None:
-            return event.type, await self._put(self._intake, arrived, deadline)
+        elif not handlers:
+            ignored = self._ignored(arrived.key, event)
+            # One that was brought before may be owed to a handler of another process.
+            if hints.attempt == 1 or self._intake is not None:
+                return event_type, ignored
+        elif self._intake is not None:
+            return event_type, await self._put(self._intake, arrived, deadline)
         run = Run(
-            self._parts,
+            parts,
             arrived,
             event,
             handlers,
             answer_by=deadline,
             delivery_attempt=hints.attempt,
+            fault=fault,
+            ignored=ignored,
         )
-        return event.type, await self._answer_of(run)
+        if runs.find(run.key) is None:
+            outcome = await runs.begin(run).answer
+        else:
+            outcome = await self._joined(run)
+        if is_last_delivery(hints.attempt) and outcome.reason == Reason.IN_FLIGHT:
+            await self._keep_in_flight(arrived)
+        return event_type, outcome
 
-    async def _answer_of(self, run: Run) -> Outcome:
-        """Begin a run, or join the one of its event that is under way, and return the answer."""
+    async def _joined(self, run: Run) -> Outcome:
+        """Join the run of an event that is under way, or begin this one if that fails."""
         runs = self._runs
         while (under_way := runs.find(run.key)) is not None:
             left = run.answer_by - asyncio.get_running_loop().time()
             # One that is answered already, and is only still being recorded, wakes nobody more.
             if not under_way.is_answered and not await under_way.join(left):
-                outcome = later(Reason.IN_FLIGHT, under_way.left)
-                break
+                return later(Reason.IN_FLIGHT, under_way.left)
             if under_way.has_succeeded:
                 return DUPLICATE
             if not runs.accepting:
                 return later(Reason.SHUTTING_DOWN)
-        else:
-            outcome = await runs.begin(run).answer
-        if outcome.reason == Reason.IN_FLIGHT and is_last_delivery(run.delivery_attempt):
-            await self._keep_in_flight(run.delivery)
-        return outcome
+        return await runs.begin(run).answer
 
-    async def _ignore(
-        self, arrived: Delivery, event: Event[Any], hints: DeliveryHints, deadline: float
-    ) -> Outcome:
-        """Answer an event that nobody here is registered for."""
+    def _ignored(self, key: DeliveryKey, event: Event[Any]) -> Outcome:
+        """Return the answer to an event that nobody here is registered for, and say so."""
         if isinstance(event, UnknownEvent):
-            _log.warning("%s is of the unknown type %r; ignored", arrived.key, event.type)
-            ignored = _UNKNOWN_TYPE
-        else:
-            if event.type not in self._unhandled:
-                self._unhandled.add(event.type)  # bounded: a type with a model
-                _log.warning("there is no handler for %s; such events are ignored", event.type)
-            ignored = _NO_HANDLER
-        if hints.attempt == 1 or self._intake is not None:
-            return ignored
-        # It was brought before: another process may have a handler for it, and owe it to it.
-        run = Run(
-            self._parts,
-            arrived,
-            event,
-            (),
-            answer_by=deadline,
-            delivery_attempt=hints.attempt,
-            ignored=ignored,
-        )
-        return await self._answer_of(run)
+            _log.warning("%s is of the unknown type %r; ignored", key, event.type)
+            return _UNKNOWN_TYPE
+        if event.type not in self._unhandled:
+            self._unhandled.add(event.type)  # bounded: a type with a model
+            _log.warning("there is no handler for %s; such events are ignored", event.type)
+        return _NO_HANDLER
 
     async def _put(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
         """Store the delivery for the workers, and return the answer that is true after that."""

@@ -5,21 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import TypeVar
 
 from ..errors import StoreError
-from ..stores.values import Claimed, Delivery, Ownership, Token
+from ..stores.values import Claimed, Ownership, Token
 from ..verification.loggers import get_logger
 from .calls import Calls
-from .handler import Handler
 from .lease import Lease
 from .outcome import HANDLED, STALE, Outcome, Reason, later
-from .parts import Parts
 from .records import EventSettled
 
-__all__ = ["Phase", "Presence"]
+__all__ = [
+    "CLAIMING",
+    "ENDED",
+    "FAILED",
+    "HANDLING",
+    "LATE",
+    "RETURNING",
+    "SUCCEEDED",
+    "Phase",
+    "Presence",
+]
 
 _log = get_logger("hookonce")
 
@@ -48,15 +56,12 @@ class Phase(IntEnum):
     """What is left to do or to say needs no claim."""
 
 
+# Named once: in Python 3.11 a member costs a call of its class's property each time it is named.
+CLAIMING, HANDLING, SUCCEEDED, FAILED, LATE, RETURNING, ENDED = Phase
+
+
 class Presence(Lease):
     """What others of this process see of an event under way, join, adopt and stop.
-
-    Args:
-        parts: what it works with.
-        delivery: what was delivered.
-        handlers: every handler the event is for.
-        room: set when a worker may begin one event more.
-        work: set when the event is due again some time.
 
     Attributes:
         phase: how far it has come.
@@ -79,25 +84,16 @@ class Presence(Lease):
         "phase",
     )
 
-    def __init__(
-        self,
-        parts: Parts,
-        delivery: Delivery,
-        handlers: Sequence[Handler],
-        room: asyncio.Event | None,
-        work: asyncio.Event | None,
-    ) -> None:
-        super().__init__(parts, delivery, handlers)
-        self.phase = Phase.CLAIMING
-        self.outcome: Outcome | None = None
-        self.answer: asyncio.Future[Outcome] = self._loop.create_future()
-        self.calls = Calls(parts.threads, parts.limits.handler_timeout_seconds)
-        self._room = room
-        self._work = work
-        self._token: Token | None = None
-        self._is_refused = False
-        self._has_begun = False
-        self._joined: asyncio.Event | None = None
+    phase: Phase
+    outcome: Outcome | None
+    answer: asyncio.Future[Outcome]
+    calls: Calls
+    _room: asyncio.Event | None
+    _work: asyncio.Event | None
+    _token: Token | None
+    _is_refused: bool
+    _has_begun: bool
+    _joined: asyncio.Event | None
 
     @property
     def number(self) -> int:
@@ -107,12 +103,12 @@ class Presence(Lease):
     @property
     def has_the_event(self) -> bool:
         """Whether nobody else in this process may have the event."""
-        return self.phase < Phase.LATE
+        return self.phase < LATE
 
     @property
     def has_succeeded(self) -> bool:
         """Whether all of its handlers have succeeded, recorded or not."""
-        return self.phase is Phase.SUCCEEDED or _says_success(self.outcome)
+        return self.phase is SUCCEEDED or _says_success(self.outcome)
 
     @property
     def is_answered(self) -> bool:
@@ -127,7 +123,7 @@ class Presence(Lease):
     @property
     def is_busy(self) -> bool:
         """Whether it has still to end its handlers."""
-        return self.phase <= Phase.HANDLING
+        return self.phase <= HANDLING
 
     def adopt(self, claim: Claimed) -> bool:
         """Go on under a new claim, which is granted where the lease was lost.
@@ -136,8 +132,8 @@ class Presence(Lease):
         """
         if self.claim is None or not self.has_the_event:
             return False
-        self._hold(claim, time.monotonic())
-        if self.phase is Phase.FAILED:
+        self._hold(claim, time.monotonic(), self._loop.time())
+        if self.phase is FAILED:
             self._let_go()
         else:
             self._checkpoint_soon()
@@ -165,7 +161,7 @@ class Presence(Lease):
     async def _record(self, step: Callable[[], Awaitable[T]]) -> T | None:
         """Ask the store until it answers; return None where that is of no use any more."""
         pause, unrecorded = _FIRST_PAUSE_SECONDS, self._parts.unrecorded
-        while self.phase is not Phase.LATE or unrecorded.get(self.key) is self.finished:
+        while self.phase is not LATE or unrecorded.get(self.key) is self.finished:
             claim = self.claim
             try:
                 result = await self._ask(step())
@@ -185,12 +181,12 @@ class Presence(Lease):
     def _goes_on_unrecorded(self, error: StoreError) -> bool:
         """Say what stands while the store fails, and return whether to ask it again."""
         is_over = self._loop.time() >= self._ends
-        if self.is_busy or self.phase is Phase.RETURNING:
+        if self.is_busy or self.phase is RETURNING:
             if is_over:
                 _log.error("could not release %s; its lease will run out: %s", self.key, error)
             return not is_over
         self._answer(self._success if self.has_succeeded else later(Reason.STORE_UNAVAILABLE))
-        if is_over and self.phase is not Phase.LATE:
+        if is_over and self.phase is not LATE:
             if self.has_succeeded:
                 _log.error(
                     "%s is handled, but that could not be recorded while its lease lived; until it"
@@ -202,12 +198,12 @@ class Presence(Lease):
                 _log.error("could not settle %s; its lease runs out: %s", self.key, error)
                 self._tell_settled(later(Reason.STORE_UNAVAILABLE))
             self._parts.unrecorded[self.key] = self.finished
-            self._leave(Phase.LATE)
+            self._leave(LATE)
         return True
 
     async def _return(self) -> None:
         """Give back what a call may have claimed that failed; no new run has to wait for that."""
-        self._leave(Phase.RETURNING)
+        self._leave(RETURNING)
         await asyncio.sleep(_FIRST_PAUSE_SECONDS)
         await self._give_back()
 
@@ -216,7 +212,8 @@ class Presence(Lease):
         if self.claim is None and self._token is not None:
             # The call may have been made all the same.
             lease = self._parts.limits.lease_seconds
-            self._hold(Claimed(self.key, self._token, 1, frozenset(), lease), time.monotonic())
+            claim = Claimed(self.key, self._token, 1, frozenset(), lease)
+            self._hold(claim, time.monotonic(), self._loop.time())
         self._let_go()
         await self._record(self._giving_back)
 
@@ -246,9 +243,9 @@ class Presence(Lease):
         if _says_success(outcome):
             self._wake_joined()
 
-    def _leave(self, phase: Phase = Phase.ENDED) -> None:
+    def _leave(self, phase: Phase = ENDED) -> None:
         """Let others have the event."""
-        if self._work is not None and self.phase is not Phase.SUCCEEDED:
+        if self._work is not None and self.phase is not SUCCEEDED:
             self._work.set()  # nobody else tells an idle worker when it is due again
         self.phase = phase
         self._let_go()
@@ -263,7 +260,7 @@ class Presence(Lease):
 
     def end(self) -> None:
         """Let nobody wait for it any longer, however its task has ended."""
-        if self.phase is not Phase.ENDED:
+        if self.phase is not ENDED:
             self._leave()
         if self.outcome is None:
             self._answer(later(Reason.SHUTTING_DOWN))

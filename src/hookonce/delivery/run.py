@@ -28,11 +28,12 @@ from ..stores.values import (
     Ownership,
 )
 from ..verification.loggers import get_logger
+from .calls import Calls
 from .handler import Handler
 from .handling import FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS, Handling
 from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from .parts import Parts
-from .presence import Phase
+from .presence import CLAIMING, FAILED, HANDLING, LATE, SUCCEEDED
 from .records import (
     EventBuried,
     EventClaimed,
@@ -48,7 +49,7 @@ from .verdict import (
     wait_seconds,
 )
 
-__all__ = ["Phase", "Run"]
+__all__ = ["Run"]
 
 _log = get_logger("hookonce")
 
@@ -101,8 +102,19 @@ class Run(Handling):
         room: asyncio.Event | None = None,
         work: asyncio.Event | None = None,
     ) -> None:
-        super().__init__(parts, delivery, handlers, room, work)
+        loop = asyncio.get_running_loop()
+        self._parts = parts
+        self._loop = loop
+        self.key = delivery.key
+        self.delivery = delivery
         self.event = event
+        self.handlers = handlers
+        self.answer = loop.create_future()
+        self.outcome = None
+        self.phase = CLAIMING
+        self.claim = None
+        self.finished = set()
+        self.calls = Calls(parts.threads, parts.limits.handler_timeout_seconds)
         self.answer_by = answer_by
         self.delivery_attempt = delivery_attempt
         self._is_replay = is_replay
@@ -111,9 +123,20 @@ class Run(Handling):
         self._most_finished = 0
         self._fault = fault
         self._ignored = ignored
+        self._room = room
+        self._work = work
+        self._token = None
+        self._is_refused = self._has_begun = False
+        self._joined = None
+        self._ends = self._extend_at = self._answer_store_by = inf
+        self._held_until = 0.0
+        self._extension = None
+        self._store_is_late = False
+        self._cancelled = 0
+        self._turns = None
         if claim is not None:
-            self._hold(claim, claimed_at)
-            self.phase = Phase.HANDLING
+            self._hold(claim, claimed_at, loop.time() - (time.monotonic() - claimed_at))
+            self.phase = HANDLING
 
     def look(self, now: float) -> None:
         """Do what is due: called by the watchman, every now and then."""
@@ -124,63 +147,14 @@ class Run(Handling):
         self.calls.look(now)
 
     async def go(self) -> None:
-        """Go the whole way."""
-        try:
-            if self.claim is None and not await self._obtain():
-                return
-            if self._fault:
-                await self._quarantine()
-            else:
-                await self._handle()
-        except asyncio.CancelledError:
-            self._cancelled = self.task.cancelling()
-            await self._stopped()
-        except Exception as error:  # noqa: BLE001 - a router or observer that breaks its contract
-            _log.error("an attempt at %s broke off", self.key, exc_info=error)
-            self._answer(BROKEN)
-
-    async def _obtain(self) -> bool:
-        """Claim the event; answer, and return False, where it cannot be had in time."""
-        limits, store, observers = self._parts.limits, self._parts.store, self._parts.observers
-        look, token = FIRST_LOOK_SECONDS, new_token()
-        self._token = token
-        while not self._is_refused:
-            asked_at, left = time.monotonic(), self.answer_by - self._loop.time()
-            seconds = limits.store_seconds
-            if left < seconds:
-                seconds = min(seconds, max(left, limits.last_look_seconds))
-            try:
-                result = await self._ask(
-                    store.claim(self.key, token, limits.lease_seconds), seconds
-                )
-            except StoreError as error:
-                _log.error("cannot claim %s: %s", self.key, error)
-                self._answer(unavailable(error))
-                await self._return()
-                return False
-            if observers.look_closely and observers.wants(EventClaimed, self.delivery.event_id):
-                observers.tell(EventClaimed(self.delivery, result))
-            if result.__class__ is Claimed:
-                self._hold(result, asked_at)
-                self.phase = Phase.HANDLING
-                if not self._is_refused:
-                    return True
-                await self._give_back()
-            elif isinstance(result, InFlight):
-                left = self.answer_by - self._loop.time()
-                if left <= 0:
-                    self._answer(later(Reason.IN_FLIGHT, result.until - self._parts.clock()))
-                    return False
-                await asyncio.sleep(min(look, left))
-                look = min(2 * look, LONGEST_LOOK_SECONDS)
-            else:
-                self._answer(DUPLICATE if isinstance(result, Done) else ALREADY_DEAD)
-                return False
-        self._answer(later(Reason.SHUTTING_DOWN))
-        return False
-
-    async def _handle(self) -> None:
-        claim, parts, handlers = self._held(), self._parts, self.handlers
+        """Go the whole way: claim → handlers → settle."""
+        claim = self.claim or await self._obtain()
+        if claim is None:
+            return
+        if self._fault:
+            await self._quarantine(claim)
+            return
+        parts, handlers = self._parts, self.handlers
         absent = claim.owed - {h.name for h in handlers} - self.finished if claim.owed else _NONE
         if not handlers and not absent and self._ignored is not None:
             self._answer(self._ignored)
@@ -207,6 +181,46 @@ class Run(Handling):
                 self._turns.all_stale = self._turns.stale == len(handlers)
             await self._succeed()
 
+    async def _obtain(self) -> Claimed | None:
+        """Claim the event; answer, and return None, where it cannot be had in time."""
+        limits, store, observers = self._parts.limits, self._parts.store, self._parts.observers
+        look, token = FIRST_LOOK_SECONDS, new_token()
+        self._token = token
+        while not self._is_refused:
+            asked_at, now = time.monotonic(), self._loop.time()
+            seconds, left = limits.store_seconds, self.answer_by - now
+            if left < seconds:
+                seconds = min(seconds, max(left, limits.last_look_seconds))
+            try:
+                result = await self._ask(
+                    store.claim(self.key, token, limits.lease_seconds), seconds
+                )
+            except StoreError as error:
+                _log.error("cannot claim %s: %s", self.key, error)
+                self._answer(unavailable(error))
+                await self._return()
+                return None
+            if observers.look_closely and observers.wants(EventClaimed, self.delivery.event_id):
+                observers.tell(EventClaimed(self.delivery, result))
+            if result.__class__ is Claimed:
+                self._hold(result, asked_at, now)
+                self.phase = HANDLING
+                if not self._is_refused:
+                    return result
+                await self._give_back()
+            elif isinstance(result, InFlight):
+                left = self.answer_by - self._loop.time()
+                if left <= 0:
+                    self._answer(later(Reason.IN_FLIGHT, result.until - self._parts.clock()))
+                    return None
+                await asyncio.sleep(min(look, left))
+                look = min(2 * look, LONGEST_LOOK_SECONDS)
+            else:
+                self._answer(DUPLICATE if isinstance(result, Done) else ALREADY_DEAD)
+                return None
+        self._answer(later(Reason.SHUTTING_DOWN))
+        return None
+
     async def _is_kept(self, claim: Claimed) -> bool:
         """Keep the body, so that not even a crash of the last attempt can lose the event.
 
@@ -221,7 +235,7 @@ class Run(Handling):
 
     async def _succeed(self) -> None:
         """Record the success; the answer is 200 even if that fails, since a 5xx would repeat it."""
-        self.phase = Phase.SUCCEEDED
+        self.phase = SUCCEEDED
         if self._room is not None:
             self._room.set()
         try:
@@ -236,7 +250,7 @@ class Run(Handling):
 
     async def _fail(self, report: Report) -> None:
         """Release or bury the event, and give the answer that is true after that."""
-        self.phase = Phase.FAILED
+        self.phase = FAILED
         self._let_go()  # extended for ever, a claim that cannot be given back would never be free
         if self._room is not None:
             self._room.set()
@@ -248,7 +262,7 @@ class Run(Handling):
         if self._backoff_seconds is not None:
             after = wait_seconds(report, self._backoff_seconds)
         ownership = await self._record(partial(self._giving_up, verdict, report, error, after))
-        if self.phase is Phase.LATE:
+        if self.phase is LATE:
             pass  # what stands was said when the lease was over
         elif ownership is Ownership.LOST:
             # Another attempt has begun or even succeeded; its outcome is the one that counts.
@@ -269,9 +283,9 @@ class Run(Handling):
             await self._wait_to_be_called()
         await self._tell(report, is_buried=verdict.dead is not None)
 
-    async def _quarantine(self) -> None:
+    async def _quarantine(self, claim: Claimed) -> None:
         """Bury a genuine delivery that cannot be read, with its bytes, for a person to look at."""
-        store, claim, fault = self._parts.store, self._held(), self._fault
+        store, fault = self._parts.store, self._fault
         self._let_go()
         try:
             ownership = await self._ask(
@@ -291,9 +305,15 @@ class Run(Handling):
             EventBuried(self.delivery, self.number, DeadReason.UNREADABLE, fault)
         )
 
-    async def _stopped(self) -> None:
-        """Give the event back at a shutdown, with what has succeeded."""
-        if self.phase is Phase.SUCCEEDED:
+    def broke_off(self, error: Exception) -> None:
+        """Answer after what nobody expects: a router or an observer that breaks its contract."""
+        _log.error("an attempt at %s broke off", self.key, exc_info=error)
+        self._answer(BROKEN)
+
+    async def stopped(self) -> None:
+        """Give the event back after a cancellation, with what has succeeded."""
+        self._cancelled = self.task.cancelling()
+        if self.phase is SUCCEEDED:
             self._answer(self._success)
         elif self.is_busy:
             self._answer(later(Reason.SHUTTING_DOWN))

@@ -10,7 +10,7 @@ from ..verification.loggers import get_logger
 from .blocking import Block, Pulse
 from .outcome import Outcome, Reason, later
 from .parts import Parts
-from .presence import Phase
+from .presence import RETURNING
 from .records import LoopBlocked
 from .run import Run
 
@@ -101,9 +101,8 @@ class Runs:
         if loop is not self._loop:
             self._forget_lost()
             self._loop, self._watch = loop, None
-        run.task = task = loop.create_task(run.go())
+        run.task = task = loop.create_task(self._go(run))
         self._by_key[run.key] = self._by_task[task] = run
-        task.add_done_callback(self._ended)
         # The last, where a test has set the time of the loop back.
         if self._watch is None or self._watch.when() > loop.time() + _LONGEST_TICK_SECONDS:
             if self._watch is not None:
@@ -111,6 +110,16 @@ class Runs:
             self._watch = loop.call_later(self._tick, self._look)
             self._pulse.start()
         return run
+
+    async def _go(self, run: Run) -> None:
+        """Let a run go its way, and forget it."""
+        try:
+            await run.go()
+        except asyncio.CancelledError:
+            await run.stopped()
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+            run.broke_off(error)
+        self._ended(run)
 
     async def end_of(self, run: Run) -> Outcome:
         """Return what became of a run; cancelled, it gives the event back."""
@@ -139,7 +148,7 @@ class Runs:
         limits = self._parts.limits
         self._forget_lost()
         for task, run in self._by_task.items():
-            if run.phase is Phase.RETURNING:
+            if run.phase is RETURNING:
                 task.cancel()
         await self._until_idle(limits.drain_seconds)
         # What has ended is only being recorded; that is let go on.
@@ -168,14 +177,14 @@ class Runs:
         end = loop.time() + seconds
         while (tasks := self._waited_for()) and (remaining := end - loop.time()) > 0:
             await asyncio.wait(tasks, timeout=remaining)
-            await asyncio.sleep(0)  # what they call when they are done comes after that
+            self._look_at(loop.time())
 
     def _waited_for(self) -> dict[asyncio.Task[None], Run]:
         return {task: run for task, run in self._by_task.items() if task not in self._given_up}
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        run = self._by_task.pop(task)
-        self._given_up.discard(task)
+    def _ended(self, run: Run) -> None:
+        del self._by_task[run.task]
+        self._given_up.discard(run.task)
         run.end()
         if self._by_key.get(run.key) is run:
             del self._by_key[run.key]
@@ -195,13 +204,20 @@ class Runs:
         now = loop.time()
         if (block := self._pulse.beat()) is not None:
             self._note(block, now)
-        for run in self._by_task.values():
-            run.look(now)
+        self._look_at(now)
         if self._by_task:
             self._watch = loop.call_later(self._tick, self._look)
         else:
             self._watch = None
             self._pulse.stop()
+
+    def _look_at(self, now: float) -> None:
+        """Let each run do what is due, and forget those whose tasks were cancelled to their end."""
+        for task, run in list(self._by_task.items()):
+            if task.done():
+                self._ended(run)
+            else:
+                run.look(now)
 
     def _current_handler(self) -> str | None:
         """Return the async handler that the loop is in; from a thread beside the loop's."""
