@@ -19,7 +19,7 @@ from hookonce import Backoff, Context, Inbox, Receiver
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Busy, DeadReason, Entered, Gate, Mark
+from hookonce.stores.values import Busy, DeadReason, Entered, Gate, Mark, delivery_key
 from hookonce.telemetry import EventParked, EventRetried, EventTaken, Observer
 from hookonce.testing import make_event
 
@@ -247,6 +247,35 @@ async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> No
         await store.hasten(called)
         await asyncio.wait_for(empty_inbox(receiver), 10)
     assert ran == [newer.id]
+
+
+async def test_an_event_that_has_had_its_turn_is_not_called_to_it_again(tmp_path: Path) -> None:
+    """It may wait for another key by then: it would come, and those behind it would not."""
+    store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver, token = receiver_on(store, inbox=SOON), new_token()
+    handler, other = Serial(receiver), Gate("default", "other", "post_1")
+
+    @receiver.on(CommentReceived, name="other", serial_by=lambda event: event.data.post_id)
+    async def run_other(_: CommentReceived) -> None: ...
+
+    first, before, early, behind = delivery_key("default", "evt_1"), *(comment() for _ in range(3))
+    async with receiver:
+        for gate in (GATE, other):
+            await store.enter(gate, token, 60.0)
+        await store.enter(GATE, new_token(), 60.0, waiting=first)
+        for event in (before, early, behind):
+            asked = store.calls["enter"]
+            await stored(receiver, event)
+            # Of each gate, whether it is free, and then to be noted there.
+            await until(lambda asked=asked: store.calls["enter"] == asked + 4)  # type: ignore[misc]
+        assert await store.leave(GATE, token) == first
+        assert await store.hasten(_key(early))  # it comes before its turn
+        await until(lambda: len(handler.attempts) == 3)
+        called = await store.leave(other, token)
+        assert called is not None
+        await store.hasten(called)
+        await asyncio.wait_for(empty_inbox(receiver), 10)
+    assert [event_id for event_id, _ in handler.attempts] == [early.id, before.id, behind.id]
 
 
 async def test_a_real_failure_beside_a_taken_key_is_counted_and_waits_for_its_backoff(

@@ -280,6 +280,28 @@ class TestWaiting:
         assert await gates.leave(GATE, OTHER) == SECOND
         assert await gates.leave(GATE, OTHER) is None
 
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    async def test_an_event_that_has_had_its_turn_waits_no_more(
+        self, gates: Gates, place: int
+    ) -> None:
+        events = [FIRST, SECOND, THIRD]
+        await gates.enter(GATE, ME, LEASE)
+        for event in events:
+            await gates.enter(GATE, OTHER, LEASE, waiting=event)
+        gone = events.pop(place)
+        assert await gates.leave(GATE, OTHER, event=gone) is None
+        called = [await gates.leave(GATE, ME, event=gone)]
+        called += [await gates.leave(GATE, ME) for _ in range(2)]
+        assert called == [*events, None]
+
+    async def test_who_was_noted_last_and_has_had_its_turn_is_not_called(
+        self, gates: Gates
+    ) -> None:
+        await gates.enter(GATE, ME, LEASE)
+        await gates.enter(GATE, OTHER, LEASE, waiting=FIRST)
+        assert await gates.leave(GATE, ME, event=FIRST) is None
+        assert await look(gates) == Entered()
+
     async def test_notes_are_forgotten_when_the_lease_they_wait_for_ends(
         self, gates: Gates, pass_time: PassTime
     ) -> None:

@@ -151,7 +151,14 @@ class Handling(Presence):
         if gate is None:
             return await self._run(handler, task)
         mark = mark_of(self.event) if keyed.is_latest else None
-        turn = Turn(self._parts, gate, mark, drop_ties=keyed.drop_ties, work=self._work)
+        turn = Turn(
+            self._parts,
+            gate,
+            mark,
+            drop_ties=keyed.drop_ties,
+            event=None if self._backoff_seconds is None else self.key,
+            work=self._work,
+        )
         why_not = await self._enter(turn)
         if isinstance(why_not, Stale):
             if self._backoff_seconds is not None:

@@ -34,6 +34,7 @@ class Turn:
         gate: which gate.
         mark: of the event, if it is left out where it comes too late.
         drop_ties: whether another event of the same time makes it late as well.
+        event: which event it is of; None where it does not wait in an inbox.
         work: set when an event of the inbox was made due.
 
     Attributes:
@@ -49,6 +50,7 @@ class Turn:
         mark: Mark | None,
         *,
         drop_ties: bool,
+        event: DeliveryKey | None,
         work: asyncio.Event | None,
     ) -> None:
         self.gate = gate
@@ -56,6 +58,7 @@ class Turn:
         self._parts = parts
         self._mark = mark
         self._drop_ties = drop_ties
+        self._event = event
         self._work = work
         self._token = new_token()
         self._one_call = asyncio.Lock()  # an extension that arrives after the end would begin anew
@@ -139,7 +142,7 @@ class Turn:
         return waited
 
     async def _leave(self, mark: Mark | None) -> DeliveryKey | None:
-        call = self._parts.store.leave(self.gate, self._token, mark=mark)
+        call = self._parts.store.leave(self.gate, self._token, mark=mark, event=self._event)
         return await within(self._parts.limits.store_seconds, call)
 
     def busy_seconds(self, busy: Busy) -> float:

@@ -237,9 +237,17 @@ class Gates(Protocol):
         ...
 
     async def leave(
-        self, gate: Gate, token: Token, *, mark: Mark | None = None
+        self,
+        gate: Gate,
+        token: Token,
+        *,
+        mark: Mark | None = None,
+        event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
         """Give a gate back, if this token has it, and return who is to come next.
+
+        ``event`` names an event of the inbox that has had its turn, or needs none: it waits here no
+        more, if it was noted. Called later, it would use up the call without entering.
 
         ``mark`` says that the run has succeeded: the gate's mark rises to it, if it was lower,
         whoever has the gate by now. If nobody has it after that, the event that has waited longest

@@ -70,10 +70,17 @@ def enter(
 
 
 def leave(
-    passage: Passage, moment: Moment, token: Token, *, mark: Mark | None = None
+    passage: Passage,
+    moment: Moment,
+    token: Token,
+    *,
+    mark: Mark | None = None,
+    event: DeliveryKey | None = None,
 ) -> tuple[DeliveryKey | None, Passage]:
     """Give a gate back, if this token has it; return who is to come next."""
     passage = _at(passage, moment)
+    if event in passage.waiting:
+        passage = passage._replace(waiting=tuple(one for one in passage.waiting if one != event))
     if mark is not None and (passage.mark is None or mark > passage.mark):
         passage = passage._replace(mark=mark, marked_until=moment.expires)
     if passage.token == token:

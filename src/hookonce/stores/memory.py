@@ -248,7 +248,7 @@ class MemoryStore(StepStore):
         step: GateStep[T],
         *,
         is_entering: bool,
-        waiting: DeliveryKey | None = None,
+        event: DeliveryKey | None = None,
     ) -> T:
         moment, known = self._moment(), self._gates.get(gate, FREE)
         if is_entering and known is FREE:

@@ -46,8 +46,15 @@ class StepStore(ABC):
         """Take a step of an event's life; the delivery is for a letter that the step may make."""
 
     @abstractmethod
-    def _pass(self, gate: Gate, step: GateStep[T], *, is_entering: bool) -> Awaitable[T]:
-        """Take a step at a gate."""
+    def _pass(
+        self,
+        gate: Gate,
+        step: GateStep[T],
+        *,
+        is_entering: bool,
+        event: DeliveryKey | None = None,
+    ) -> Awaitable[T]:
+        """Take a step at a gate, where an event waits no more."""
 
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
@@ -129,11 +136,17 @@ class StepStore(ABC):
         )
 
     async def leave(
-        self, gate: Gate, token: Token, *, mark: Mark | None = None
+        self,
+        gate: Gate,
+        token: Token,
+        *,
+        mark: Mark | None = None,
+        event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
         """Give a gate back, and return who is to come next; see ``Gates.leave``."""
         return await self._pass(
             gate,
-            lambda passage, moment: gates.leave(passage, moment, token, mark=mark),
+            lambda passage, moment: gates.leave(passage, moment, token, mark=mark, event=event),
             is_entering=False,
+            event=event,
         )

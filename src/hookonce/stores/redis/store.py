@@ -273,10 +273,17 @@ class RedisStore:
         return codec.read_entered(reply, self._clock_offset(shard))
 
     async def leave(
-        self, gate: Gate, token: Token, *, mark: Mark | None = None
+        self,
+        gate: Gate,
+        token: Token,
+        *,
+        mark: Mark | None = None,
+        event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
         """Give a gate back, and return who is to come next; see ``Gates.leave``."""
-        reply = await self._do(gate.name, "leave", token, new_token(), *codec.write_mark(mark))
+        reply = await self._do(
+            gate.name, "leave", token, new_token(), *codec.write_mark(mark), event or ""
+        )
         return codec.read_called(reply)
 
     async def dead_letters(

@@ -15,7 +15,7 @@ from .. import gates
 from ..gates import FREE, Passage
 from ..life import Moment
 from ..steps import GateStep
-from ..values import Gate, Mark
+from ..values import DeliveryKey, Gate, Mark
 from .batch import DroppableStep, Step
 
 __all__ = ["Entering", "Leaving", "take_step"]
@@ -62,15 +62,26 @@ class Leaving(Step[T]):
     may_be_lost = True
 
 
-def take_step(connection: apsw.Connection, moment: Moment, gate: Gate, step: GateStep[T]) -> T:
-    """Take a step at a gate, which may note that an event is waiting, or forget the first."""
+def take_step(
+    connection: apsw.Connection,
+    moment: Moment,
+    gate: Gate,
+    step: GateStep[T],
+    event: DeliveryKey | None = None,
+) -> T:
+    """Take a step at a gate, which may note that an event is waiting, or forget the first.
+
+    That one event waits no more is done here: it may be any of them.
+    """
     digest = _digest_of(gate)
+    if event is not None:
+        connection.execute(_FORGET_NOTE, (digest, event))
     known = _read(connection, digest, moment)
     answer, passage = step(known, moment)
-    for event in set(passage.waiting) - set(known.waiting):
-        connection.execute(_NOTE, (digest, event))
-    for event in set(known.waiting) - set(passage.waiting):
-        connection.execute(_FORGET_NOTE, (digest, event))
+    for noted in set(passage.waiting) - set(known.waiting):
+        connection.execute(_NOTE, (digest, noted))
+    for called in set(known.waiting) - set(passage.waiting):
+        connection.execute(_FORGET_NOTE, (digest, called))
     if gates.is_forgotten(passage, moment):
         if known is not FREE:
             connection.execute(_FORGET, (digest,))

@@ -244,9 +244,16 @@ class SQLiteStore(StepStore):
             lambda connection: self._claims.step(connection, key, step, delivery), kind
         )
 
-    def _pass(self, gate: Gate, step: GateStep[T], *, is_entering: bool) -> asyncio.Future[T]:
+    def _pass(
+        self,
+        gate: Gate,
+        step: GateStep[T],
+        *,
+        is_entering: bool,
+        event: DeliveryKey | None = None,
+    ) -> asyncio.Future[T]:
         return self._run(
-            lambda connection: take_step(connection, self._claims.moment(), gate, step),
+            lambda connection: take_step(connection, self._claims.moment(), gate, step, event),
             Entering if is_entering else Leaving,
         )
 

@@ -83,7 +83,7 @@ function ops.enter(arg)
   return 'E'
 end
 
--- gate, token, nonce, created or '', event_id: who is to come next, or ''
+-- gate, token, nonce, created or '', event_id, who waits no more or '': who is to come next, or ''
 function ops.leave(arg)
   local name, nonce, created, event_id = arg[1], arg[3], arg[4], arg[5]
   local gate = gate_of(name)
@@ -94,6 +94,10 @@ function ops.leave(arg)
     gate.created, gate.event_id, gate.expires = created, event_id, now + retention
   end
   if gate.token == arg[2] then gate.token = false end
+  if gate.has_waiting and arg[6] ~= '' then
+    pass_when_full()
+    redis.call('ZREM', base .. ':z:' .. name, arg[6])
+  end
   if not gate.token and gate.has_waiting then
     local first_two = redis.call('ZRANGE', base .. ':z:' .. name, 0, 1)
     pass_when_full()
