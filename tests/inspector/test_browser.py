@@ -3,6 +3,7 @@
 With HOOKONCE_SCREENSHOT in the environment, the test of the picture leaves it there.
 """
 
+import asyncio
 import os
 import re
 from collections.abc import AsyncIterator
@@ -120,6 +121,26 @@ async def test_deliveries_appear_while_the_page_is_open_newest_first(shop: Shop)
             sent.insert(0, await visit.comment())
             await visit.shows(LISTED, *sent)
         await visit.shows("#news", "1 new, 1 of them not accepted")
+
+
+@pytest.mark.full("a browser: 2 s")
+async def test_a_delivery_is_read_out_when_it_is_answered(shop: Shop) -> None:
+    goes_on = asyncio.Event()
+
+    @shop.receiver.on(MessageReceived, name="waits")
+    async def waits(_: MessageReceived) -> None:
+        await goes_on.wait()
+        raise Reject("the shop is closed")
+
+    async with visiting(shop) as visit:
+        await visit.to()
+        await visit.is_live()
+        sending = asyncio.create_task(visit.message())
+        await visit.shows("#deliveries tbody .badge", "in flight")
+        await visit.shows("#news", "")
+        goes_on.set()
+        await visit.shows("#news", "1 new, 1 of them not accepted")
+        await sending
 
 
 async def test_a_dead_letter_is_replayed_to_success_by_clicking(shop: Shop) -> None:

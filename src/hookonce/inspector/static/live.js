@@ -6,6 +6,9 @@ const list = byId("deliveries");
 let isPaused = false;
 let stream = null;
 
+const isAnswered = (row) => !row.matches(".running");
+
+// Returns whether an answer is shown that was not shown before.
 function place(row) {
   const body = list.tBodies[0];
   const number = Number(row.dataset.number);
@@ -14,25 +17,25 @@ function place(row) {
     const hadFocus = known.contains(document.activeElement);
     known.replaceWith(row);
     if (hadFocus) row.querySelector("a").focus();
-    return false;
+    return isAnswered(row) && !isAnswered(known);
   }
   const rows = [...body.rows];
   if (rows.length >= Number(list.dataset.most) && number < Number(rows.at(-1).dataset.number)) return false;
   row.classList.add("new");
   body.insertBefore(row, rows.find((other) => Number(other.dataset.number) < number) ?? null);
   while (body.rows.length > Number(list.dataset.most)) body.rows[body.rows.length - 1].remove();
-  return true;
+  return isAnswered(row);
 }
 
 function showRows(content) {
   for (const { number } of content.filter(({ html }) => !html)) {
     list.tBodies[0].querySelector(`tr[data-number="${number}"]`)?.remove();
   }
-  const added = content.filter(({ html }) => html).map(({ html }) => rowFrom(html)).filter(place);
+  const answered = content.filter(({ html }) => html).map(({ html }) => rowFrom(html)).filter(place);
   byId("empty").hidden = list.tBodies[0].rows.length > 0;
-  if (added.length === 0) return;
-  const failed = added.filter((row) => row.matches(".retry, .dead, .refused")).length;
-  byId("news").textContent = `${added.length} new, ${failed} of them not accepted`;
+  if (answered.length === 0) return;
+  const failed = answered.filter((row) => row.matches(".retry, .dead, .refused")).length;
+  byId("news").textContent = `${answered.length} new, ${failed} of them not accepted`;
 }
 
 function say(text, isLive) {
