@@ -151,7 +151,10 @@ async def test_a_pool_gets_its_connections_back_as_they_were(
 async def test_two_events_that_block_each_other_are_both_handled(
     pool: AsyncConnectionPool[Any], tables: PostgresServer
 ) -> None:
-    """PostgreSQL ends one of the two (40P01), which is tried again at once."""
+    """PostgreSQL ends one of the two (40P01), which is tried again at once.
+
+    On its new transaction it may get its first row again before the other one wakes up to take it.
+    """
     receiver, runs, both = receiver_on(), 0, asyncio.Barrier(2)
 
     @receiver.on(CommentReceived, within=PsycopgLedger(pool))
@@ -167,7 +170,7 @@ async def test_two_events_that_block_each_other_are_both_handled(
 
     one, two = (deliver(receiver, comment(f"evt_{number}")) for number in (1, 2))
     assert [outcome.status for outcome in await asyncio.gather(one, two)] == [200, 200]
-    assert runs == 3
+    assert runs >= 3
     assert tables.execute("SELECT count FROM stock ORDER BY item") == [(2,), (2,)]
 
 
