@@ -44,7 +44,9 @@ _FINISH = """
 INSERT OR IGNORE INTO done SELECT column1, ?1 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
 """
 _FINISH_AGAIN = "UPDATE done SET expires = ?1 WHERE key IN ({rows})"
-_FORGET = tuple(f"DELETE FROM {table} WHERE key IN ({{rows}})" for table in ("attempts", "dead"))
+_FORGET_ATTEMPTS = "DELETE FROM attempts WHERE key IN ({rows})"
+_FORGET_LETTERS = "DELETE FROM dead WHERE key IN ({rows})"
+_KEEPS_DELIVERIES = "SELECT EXISTS (SELECT 1 FROM dead) OR EXISTS (SELECT 1 FROM entries)"
 _FORGET_ATTEMPT = "DELETE FROM attempts WHERE key = ?"
 # What each endpoint holds is counted as it changes, so that a put need not count.
 _COUNT_OUT = """
@@ -179,6 +181,8 @@ class Claims:
         execute_rows(connection, _FINISH, (expires,), digests)
         if connection.changes() < len(digests):
             execute_rows(connection, _FINISH_AGAIN, (expires,), digests)
-        for forget in _FORGET:
-            execute_rows(connection, forget, (), digests)
-        self.leave_inbox(connection, digests)
+        execute_rows(connection, _FORGET_ATTEMPTS, (), digests)
+        # Often there is not one: then there is no need to look for each of these events.
+        if connection.execute(_KEEPS_DELIVERIES).get:
+            execute_rows(connection, _FORGET_LETTERS, (), digests)
+            self.leave_inbox(connection, digests)

@@ -66,11 +66,12 @@ class _Jobs:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Job[Any] | None] = deque()
+        self._waiting: deque[Job[Any]] = deque()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Each loop wakes it for itself: another may be held up by what a handler does.
         self._waking: set[asyncio.AbstractEventLoop] = set()
         self._is_full = False  # the last batch, so that more may wait
+        self._is_closed = False
 
     def put(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Add a job, within its loop."""
@@ -82,7 +83,7 @@ class _Jobs:
 
     def close(self) -> None:
         """Let the thread end once all that waits is done; nothing may be put after that."""
-        self._waiting.append(None)
+        self._is_closed = True
         self._wake()
 
     def next_batch(self, wait: float) -> tuple[list[Job[Any]], bool]:
@@ -92,14 +93,11 @@ class _Jobs:
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=wait)
         self._waking.clear()
-        batch: list[Job[Any]] = []
-        while self._waiting and len(batch) < _MOST_STEPS:
-            job = self._waiting.popleft()
-            if job is None:
-                return batch, False
-            batch.append(job)
-        self._is_full = len(batch) == _MOST_STEPS
-        return batch, True
+        is_closed = self._is_closed  # and then all that will ever be put is there
+        count = min(len(self._waiting), _MOST_STEPS)
+        self._is_full = count == _MOST_STEPS
+        batch = [self._waiting.popleft() for _ in range(count)]
+        return batch, self._is_full or not is_closed
 
     def _wake(self) -> None:
         self._wakes.put(None)
@@ -237,7 +235,8 @@ class Writer:
         try:
             if self._file is None:
                 self._file = self._open()
-            self._sync_commits(self._file.connection, not all(job.may_be_lost for job in batch))
+            syncs = not all(kind.may_be_lost for kind in {type(job) for job in batch})
+            self._sync_commits(self._file.connection, syncs)
             commit(self._file, batch)
         except MovedError as error:
             self._fail(batch, error)
