@@ -111,44 +111,15 @@ class StepObserver(Observer):
         """See a step."""
         raise NotImplementedError
 
-    def event_claimed(self, record: EventClaimed) -> None:
-        """See what the store knows of the event."""
-        self.note(record)
+    def _note(self, record: StepRecord) -> None:
+        self.note(record)  # looked up at the call: it is the subclass's
 
-    def event_put(self, record: EventPut) -> None:
-        """See a delivery stored for the workers."""
-        self.note(record)
-
-    def event_taken(self, record: EventTaken) -> None:
-        """See a worker take an event."""
-        self.note(record)
-
-    def handler_finished(self, record: HandlerFinished) -> None:
-        """See a handler succeed."""
-        self.note(record)
-
-    def handler_skipped(self, record: HandlerSkipped) -> None:
-        """See a handler counted as finished without a run."""
-        self.note(record)
+    event_claimed = event_put = event_taken = event_settled = _note
+    event_retried = event_parked = event_buried = _note
+    handler_finished = handler_skipped = _note
 
     def handler_failed(self, record: HandlerFailed) -> None:
         """See a handler fail."""
-        self.note(record)
-
-    def event_settled(self, record: EventSettled) -> None:
-        """See an attempt end."""
-        self.note(record)
-
-    def event_retried(self, record: EventRetried) -> None:
-        """See an event go back to the inbox after a failure."""
-        self.note(record)
-
-    def event_parked(self, record: EventParked) -> None:
-        """See an event go back to the inbox, since another run has its key."""
-        self.note(record)
-
-    def event_buried(self, record: EventBuried) -> None:
-        """See an event become a dead letter."""
         self.note(record)
 
 

@@ -53,15 +53,18 @@ from .machine import Machine
 from .reconcile import GapHook, Reconciliation, compare, without_made_up
 from .settings import Changes, HiddenSecrets, Settings, opened_store
 
-if TYPE_CHECKING:  # it needs httpx2
-    from ..client import Client
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from ..client import Client  # it needs httpx2
+
+    P = TypeVarWithDefault("P", default=Never)  # which Python has from 3.13 on
 
 __all__ = ["Receiver"]
 
 G = TypeVar("G", bound="GapHook")
 E1 = TypeVar("E1", bound=Event[Any])
 E2 = TypeVar("E2", bound=Event[Any])
-P = TypeVar("P")
 
 # Where a receiver answers that is an application by itself, or mounted as one.
 _OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
@@ -326,40 +329,21 @@ class Receiver(Router):
         *,
         where: Callable[[E1], bool] | None = ...,
         within: float | timedelta = ...,
-        poll: Poll[P],
+        poll: Poll[P] = ...,
         poll_every: float = ...,
     ) -> Expectation[E1, P]: ...
     @overload
     def expecting(
         self,
-        event: type[E1],
-        /,
-        *,
-        where: Callable[[E1], bool] | None = ...,
-        within: float | timedelta = ...,
-    ) -> Expectation[E1, Never]: ...
-    @overload
-    def expecting(
-        self,
         first: type[E1],
         second: type[E2],
         /,
         *,
         where: Callable[[E1 | E2], bool] | None = ...,
         within: float | timedelta = ...,
-        poll: Poll[P],
+        poll: Poll[P] = ...,
         poll_every: float = ...,
     ) -> Expectation[E1 | E2, P]: ...
-    @overload
-    def expecting(
-        self,
-        first: type[E1],
-        second: type[E2],
-        /,
-        *,
-        where: Callable[[E1 | E2], bool] | None = ...,
-        within: float | timedelta = ...,
-    ) -> Expectation[E1 | E2, Never]: ...
     @overload
     def expecting(
         self,
