@@ -24,8 +24,8 @@ from ..verification.clock import Clock
 from ..verification.headers import DeliveryHints
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery
-from .observers import Observers
 from .outcome import Outcome
+from .parts import Parts
 from .records import DeliveryAnswered
 from .steps import State, Step, StepObserver, StepRecord, What, step_of
 from .time_limit import within
@@ -121,28 +121,14 @@ class Reporter(StepObserver):
 
     Args:
         store: where it is told.
-        endpoint: whose work.
-        observers: where it listens, only while somebody looks.
-        store_seconds: how long a call to the store may take.
-        clock: Unix time in seconds.
+        parts: what a receiver's rooms share.
 
     """
 
-    def __init__(
-        self,
-        store: ActivityStore,
-        endpoint: str,
-        observers: Observers,
-        *,
-        store_seconds: float,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, store: ActivityStore, parts: Parts) -> None:
         self._store = store
-        self._endpoint = endpoint
-        self._observers = observers
-        self._store_seconds = store_seconds
-        self._clock = clock
-        self._sample = _Sample(clock)
+        self._parts = parts
+        self._sample = _Sample(parts.clock)
         self._lines: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
         self._answers: dict[tuple[int, str], tuple[int, list[float]]] = {}
         self._listens = self._was_told = False
@@ -179,8 +165,8 @@ class Reporter(StepObserver):
     async def _tell(self) -> None:
         lines = self._drained()
         try:
-            call = self._store.tell(self._endpoint, lines)
-            self._listen(await within(self._store_seconds, call))
+            call = self._store.tell(self._parts.endpoint, lines)
+            self._listen(await within(self._parts.limits.store_seconds, call))
         except StoreError as error:
             if not self._was_told:
                 _log.info("cannot tell other processes of this one's work: %s", error)
@@ -193,9 +179,9 @@ class Reporter(StepObserver):
 
     def _listen(self, is_watched: bool) -> None:
         if is_watched and not self._listens:
-            self._observers.add(self, of=self._sample)
+            self._parts.observers.add(self, of=self._sample)
         elif self._listens and not is_watched:
-            self._observers.remove(self)
+            self._parts.observers.remove(self)
             self._lines.clear()
             self._answers.clear()
         self._listens = is_watched
@@ -229,7 +215,7 @@ class Reporter(StepObserver):
 
     def note(self, record: StepRecord) -> None:
         """Tell of a step: of a failure whichever event it is, of others those of the sample."""
-        event_id, step = step_of(record, self._clock())
+        event_id, step = step_of(record, self._parts.clock())
         self._lines.append(_line("step", [event_id, *step[:-1]]))
 
 

@@ -6,7 +6,7 @@ do not count (interface, Events: Delivery behaviour). What counts there is what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..sender import DISABLING_FAILURES, DISABLING_SECONDS
 from ..verification.clock import Clock
@@ -26,8 +26,7 @@ _WARNED_AFTER_ATTEMPTS = 5
 _LOG_AGAIN_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class FailureStreak:
+class FailureStreak(NamedTuple):
     """Answers since the last success, none of which was one.
 
     Attributes:
@@ -62,17 +61,15 @@ class DisableWatch(Observer):
     Args:
         clock: Unix time in seconds.
 
+    Attributes:
+        streak: the failures since the last success; None after a success.
+
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._streak: FailureStreak | None = None
+        self.streak: FailureStreak | None = None
         self._next_log = 0.0
-
-    @property
-    def streak(self) -> FailureStreak | None:
-        """The failures since the last success; None after a success."""
-        return self._streak
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Count an answer, unless it cannot have been one to a delivery, or was to a test.
@@ -86,26 +83,22 @@ class DisableWatch(Observer):
         if record.event_type == TEST_TYPE:
             return
         if outcome.status < 400:
-            self._streak = None
+            self.streak = None
             return
         if outcome.reason == Reason.METHOD_NOT_ALLOWED:
             return
-        now, before = self._clock(), self._streak
-        refused = int(record.refusal is not None)
-        if before is None:
-            self._streak = FailureStreak(now, 1, refused, str(outcome.reason))
-        else:
-            self._streak = FailureStreak(
-                before.since, before.attempts + 1, before.refused + refused, str(outcome.reason)
-            )
+        now = self._clock()
+        since, attempts, refused, _ = self.streak or FailureStreak(now, 0, 0, "")
+        refused += record.refusal is not None
+        self.streak = FailureStreak(since, attempts + 1, refused, str(outcome.reason))
         self._complain(now)
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should know about failures now."""
         now = self._clock()
-        if self._streak is None or not self._streak.is_serious(now):
+        if self.streak is None or not self.streak.is_serious(now):
             return ()
-        return (_described(self._streak, now),)
+        return (_described(self.streak, now),)
 
     def _complain(self, now: float) -> None:
         if now >= self._next_log and (warnings := self.warnings()):

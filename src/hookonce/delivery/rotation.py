@@ -58,6 +58,9 @@ class RotationWatch(Observer):
         secrets: returns the secrets in force, newest first.
         clock: Unix time in seconds.
 
+    Attributes:
+        current: the rotation under way, if there is one.
+
     """
 
     def __init__(self, secrets: Callable[[], tuple[str, ...]], clock: Clock) -> None:
@@ -67,16 +70,11 @@ class RotationWatch(Observer):
         self._known = secrets()
         self._matched: dict[str, float] = {}
         self._matched_since_look: dict[int, float] = {}
-        self._current: Rotation | None = None
+        self.current: Rotation | None = None
         self._signed_twice_at = 0
         # When events arrived with a second signature that is nobody's we know.
         self._half_known: dict[str, float] = {}
         self._next_look = self._next_log = 0.0
-
-    @property
-    def current(self) -> Rotation | None:
-        """The rotation under way, if there is one."""
-        return self._current
 
     def last_matched(self) -> tuple[float | None, ...]:
         """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
@@ -96,9 +94,9 @@ class RotationWatch(Observer):
         if is_double:
             self._signed_twice_at = max(self._signed_twice_at, delivery.timestamp)
         elif delivery.timestamp > self._signed_twice_at:
-            self._current = None
+            self.current = None
             self._half_known.clear()
-        is_news = is_double and self._current is None and delivery.id not in self._half_known
+        is_news = is_double and self.current is None and delivery.id not in self._half_known
         if at < self._next_look and not is_news:
             return
         self._next_look = at + _LOOK_SECONDS
@@ -112,16 +110,18 @@ class RotationWatch(Observer):
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
         """Note an event with two signatures, and whether both are by secrets in force."""
-        since = self._current.since if self._current else min([at, *self._half_known.values()])
+        since = self.current.since if self.current else min([at, *self._half_known.values()])
         if has_both:
             self._half_known.clear()
-            self._current = Rotation(since, has_both=True)
+            self.current = Rotation(since, has_both=True)
             return
         if len(self._half_known) < _SEVERAL:
             self._half_known.setdefault(event_id, at)
         if len(self._half_known) == _SEVERAL:
-            self._current = Rotation(since, has_both=False)
-            self._complain(at)
+            self.current = Rotation(since, has_both=False)
+            if at >= self._next_log:
+                self._next_log = at + _LOG_AGAIN_SECONDS
+                _log.warning("%s", _unprepared(self.current, at))
 
     def _look(self) -> tuple[str, ...]:
         """Return the secrets in force, and note which of them have matched since the last look."""
@@ -136,7 +136,7 @@ class RotationWatch(Observer):
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should do about secrets now; SecretError without usable ones."""
-        now, current, matched = self._clock(), self._current, self.last_matched()
+        now, current, matched = self._clock(), self.current, self.last_matched()
         if current is not None:
             return () if current.has_both else (_unprepared(current, now),)
         return tuple(self._superfluous(matched, now))
@@ -152,11 +152,6 @@ class RotationWatch(Observer):
             for number, when in enumerate(matched[1:], start=2)
             if now - (when or self._began) > TWO_SIGNATURES_SECONDS + _GRACE_SECONDS
         ]
-
-    def _complain(self, now: float) -> None:
-        if self._current is not None and not self._current.has_both and now >= self._next_log:
-            self._next_log = now + _LOG_AGAIN_SECONDS
-            _log.warning("%s", _unprepared(self._current, now))
 
 
 def _unprepared(rotation: Rotation, now: float) -> str:

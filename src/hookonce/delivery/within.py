@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from ..effects.ledger import AnyLedger, Latest, Ledger, SyncLedger
+from ..effects.ledger import AnyLedger, Latest, SyncLedger
 from ..effects.once import InThread, Once, Performed, finish, is_async_ledger, keeps_marks
 from ..effects.table import HANDLER_CHARACTERS
 from ..events import Event
@@ -60,13 +60,14 @@ def within_ledger(
                 f"{described(function)} runs in a thread, and {type(ledger).__name__} is for async"
                 " handlers; make it async def, or take a ledger for threads"
             )
-        return _awaited(ledger, function, keyed, takes_context=takes_context)
+        return _awaited(Once(ledger), function, keyed, takes_context=takes_context)
     if is_async(function):
         raise TypeError(
             f"{described(function)} is async, and {type(ledger).__name__} is for handlers that run"
             " in threads; make it a plain function, or take an async ledger"
         )
-    return _threaded(cast("SyncLedger[Any]", ledger), function, keyed, takes_context=takes_context)
+    once = Once(InThread(cast("SyncLedger[Any]", ledger)))
+    return _threaded(once, function, keyed, takes_context=takes_context)
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:
@@ -88,52 +89,41 @@ def _takes_context(function: Callable[..., Any]) -> bool:
 
 
 def _awaited(
-    ledger: Ledger[T], function: Callable[..., Any], keyed: Keyed | None, *, takes_context: bool
-) -> Callable[[Event[Any], Context], Any]:
-    once = Once(ledger)
-
+    once: Once[T],
+    function: Callable[..., Any],
+    keyed: Keyed | None,
+    *,
+    takes_context: bool,
+    awaits: bool = True,
+) -> Callable[[Event[Any], Context], Coroutine[Any, Any, None]]:
     @wraps(function)
     async def run(event: Event[Any], context: Context) -> None:
         async def work(transaction: T) -> None:
             more = (replace(context, _is_within=True),) if takes_context else ()
-            result = await function(event, transaction, *more)
-            while inspect.isawaitable(result):  # before the commit, and not after it
+            result = function(event, transaction, *more)
+            while awaits and inspect.isawaitable(result):  # before the commit, and not after it
                 result = await result
             _check_has_run(result)
 
-        latest = _latest(event, context, keyed)
-        _check_in_time(await once.perform(context.effect, work, latest))
+        latest = None
+        if keyed is not None and (gate := keyed.gate(event, context.endpoint, context.handler)):
+            latest = Latest(gate, mark_of(event), keyed.drop_ties)
+        if await once.perform(context.effect, work, latest) is Performed.STALE:
+            raise TooLateError
 
     return run
 
 
 def _threaded(
-    ledger: SyncLedger[T], function: Callable[..., Any], keyed: Keyed | None, *, takes_context: bool
-) -> Callable[[Event[Any], Context], Any]:
-    once = Once(InThread(ledger))
+    once: Once[T], function: Callable[..., Any], keyed: Keyed | None, *, takes_context: bool
+) -> Callable[[Event[Any], Context], None]:
+    steps = _awaited(once, function, keyed, takes_context=takes_context, awaits=False)
 
     @wraps(function)
     def run(event: Event[Any], context: Context) -> None:
-        async def work(transaction: T) -> None:
-            more = (replace(context, _is_within=True),) if takes_context else ()
-            _check_has_run(function(event, transaction, *more))
-
-        latest = _latest(event, context, keyed)
-        _check_in_time(finish(once.perform(context.effect, work, latest)))
+        finish(steps(event, context))
 
     return run
-
-
-def _latest(event: Event[Any], context: Context, keyed: Keyed | None) -> Latest | None:
-    if keyed is None:
-        return None
-    gate = keyed.gate(event, context.endpoint, context.handler)
-    return gate and Latest(gate, mark_of(event), keyed.drop_ties)
-
-
-def _check_in_time(performed: Performed) -> None:
-    if performed is Performed.STALE:
-        raise TooLateError
 
 
 def _check_has_run(result: object) -> None:

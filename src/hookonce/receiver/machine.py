@@ -110,22 +110,13 @@ class Machine:
             inbox=None if self.intake is None else self.intake.problem,
             secrets=settings.current_secrets,
         )
-        self._reporter: Reporter | None = None
-        if isinstance(store, ActivityStore):
-            self._reporter = Reporter(
-                store,
-                settings.endpoint,
-                self.observers,
-                store_seconds=limits.store_seconds,
-                clock=clock,
-            )
         self.lifetime = Lifetime(
             parts,
             self.runs,
             store=store,
             intake=self.intake,
             registration=registration,
-            reporter=self._reporter,
+            reporter=Reporter(store, parts) if isinstance(store, ActivityStore) else None,
         )
 
     def _application(self) -> Application | None:

@@ -76,22 +76,20 @@ def _groups(
         while new:
             group |= new
             gaps_left -= new
-            fitting = {t for t in things_left if any(_fits(found[t], gaps[g]) for g in new)}
+            fitting = {
+                t for t in things_left if any(found[t].fits(gaps[g].created_at) for g in new)
+            }
             things |= fitting
             things_left -= fitting
-            new = {g for g in gaps_left if any(_fits(found[t], gaps[g]) for t in fitting)}
+            new = {g for g in gaps_left if any(found[t].fits(gaps[g].created_at) for t in fitting)}
         yield [gaps[g] for g in sorted(group)], [found[t] for t in sorted(things)]
-
-
-def _fits(found: Found[T], gap: Gap) -> bool:
-    return found.fits(gap.created_at)
 
 
 def _in_turn(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[T] | None:
     """Return a thing for each gap in turn, that which fits for the shortest time; None if none."""
     left, items = list(found), []
     for gap in gaps:
-        fitting = [thing for thing in left if _fits(thing, gap)]
+        fitting = [thing for thing in left if thing.fits(gap.created_at)]
         if not fitting:
             return None
         thing = min(fitting, key=lambda one: one.latest or _NEVER)
