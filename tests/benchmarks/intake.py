@@ -7,6 +7,8 @@ rates do. Its ratio is the cost of a request in requests that do nothing.
 
 At 64 at once it is also shown what the limit is made of (`ladder`): a target that even the steps
 which no receiver can leave out do not meet is none that code in Python can meet on this machine.
+And there a receiver stands beside those who do as much by hand, in many short rounds: the speed of
+a shared machine wanders, and within seconds it changes both alike.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ __all__ = ["PART"]
 _AT_ONCE, _QUICK_AT_ONCE = (1, 16, 64, 256), (64,)
 _ROUNDS, _QUICK_ROUNDS = 5, 3
 _SECONDS, _QUICK_SECONDS = 3, 1
+_SHORT_ROUNDS, _QUICK_SHORT_ROUNDS = 21, 9
 # What does nothing comes first, and is what all others are measured by.
 _BASE = next(iter(APPS))
 # The targets are for the middle; one at a time or hundreds show something else.
@@ -54,6 +57,14 @@ _LADDER = (
     *("receiver, SQLite inbox", "receiver, SQLite"),
     *(name for name in LEAST if "Redis" in name),
     *("receiver, Redis inbox", "receiver, Redis"),
+)
+_ALL_STEPS, _THEIR_RATE = ("processor", AtMost(1.25)), ("", AtLeast(1.15))
+_BY_HAND = (
+    ("receiver, memory", "+ and a task of its own", *_ALL_STEPS),
+    ("receiver, memory", "by hand, set", *_THEIR_RATE),
+    ("receiver, SQLite", "all steps, SQLite, two transactions", *_ALL_STEPS),
+    ("receiver, Redis", "all steps, Redis, two calls", *_ALL_STEPS),
+    ("receiver, Redis", "by hand, Redis SET NX", *_THEIR_RATE),
 )
 # What does nothing takes all of a processor that it has to itself.
 _ALONE = 0.9
@@ -76,12 +87,15 @@ def _run(is_quick: bool) -> list[Result]:
     for at_once in _QUICK_AT_ONCE if is_quick else _AT_ONCE:
         with_ladder = at_once == _TARGETED
         names = [*APPS, *STEPS, *LEAST] if with_ladder else list(APPS)
-        loads = _loads(wrk, names, at_once, is_quick=is_quick)
+        rounds, seconds = (_QUICK_ROUNDS, _QUICK_SECONDS) if is_quick else (_ROUNDS, _SECONDS)
+        loads = _loads(wrk, names, at_once, rounds, seconds)
         results += _compared(f"{at_once} at once", loads, APPS, with_targets=with_ladder)
         if with_ladder:
             results += _limit(loads)
             _warn_if_shared(loads)
-    return results
+    rounds = _QUICK_SHORT_ROUNDS if is_quick else _SHORT_ROUNDS
+    names = list(dict.fromkeys(name for pair in _BY_HAND for name in pair[:2]))
+    return results + _beside_by_hand(_loads(wrk, names, _TARGETED, rounds, _QUICK_SECONDS))
 
 
 def _warn_if_shared(loads: Loads) -> None:
@@ -93,8 +107,7 @@ def _warn_if_shared(loads: Loads) -> None:
         )
 
 
-def _loads(wrk: str, names: Sequence[str], at_once: int, *, is_quick: bool) -> Loads:
-    seconds = _QUICK_SECONDS if is_quick else _SECONDS
+def _loads(wrk: str, names: Sequence[str], at_once: int, rounds: int, seconds: int) -> Loads:
     loads: defaultdict[str, list[Load]] = defaultdict(list)
     secret = new_secret()
     with ExitStack() as stack:
@@ -108,7 +121,9 @@ def _loads(wrk: str, names: Sequence[str], at_once: int, *, is_quick: bool) -> L
             "BENCHMARK_FOLDER": str(folder),
             "BENCHMARK_REDIS": redis.url,
         }
-        servers = {name: stack.enter_context(serving(name, environment)) for name in names}
+        servers = {
+            name: stack.enter_context(serving(name, environment)) for name in {_BASE, *names}
+        }
 
         file = folder / "requests"
 
@@ -130,9 +145,9 @@ def _loads(wrk: str, names: Sequence[str], at_once: int, *, is_quick: bool) -> L
         # One file for all, since each has a store of its own. What handles a delivery is slower
         # than what does nothing with it, so there are enough.
         enough = int(seconds * first.per_second)
-        for _ in range(_QUICK_ROUNDS if is_quick else _ROUNDS):
+        for number in range(rounds):
             write_requests(file, secret, enough)
-            for name in names:
+            for name in names if number % 2 else reversed(names):
                 loads[name].append(measured(name, seconds))
     return loads
 
@@ -171,6 +186,14 @@ def _limit(loads: Loads) -> list[Result]:
     ]
 
 
+def _beside_by_hand(loads: Loads) -> list[Result]:
+    return [
+        _result(f"beside {base}, {_TARGETED} at once", subject, what, loads, its_target, base)
+        for name, base, what, target in _BY_HAND
+        for subject, its_target in ((base, None), (name, target))
+    ]
+
+
 class _Measure(NamedTuple):
     of: Callable[[Load], float]
     unit: str
@@ -188,11 +211,16 @@ _MEASURES = {
 
 
 def _result(
-    case: str, name: str, what: str, loads: Loads, target: AtLeast | AtMost | None = None
+    case: str,
+    name: str,
+    what: str,
+    loads: Loads,
+    target: AtLeast | AtMost | None = None,
+    base: str = _BASE,
 ) -> Result:
     measure = _MEASURES[what]
-    own, base = ([measure.of(load) for load in loads[which]] for which in (name, _BASE))
-    ratio = statistics.median(a / b for a, b in zip(own, base, strict=True))
+    own, its_base = ([measure.of(load) for load in loads[which]] for which in (name, base))
+    ratio = statistics.median(a / b for a, b in zip(own, its_base, strict=True))
     return Result(
         case,
         f"{name}, {what}" if what else name,
