@@ -19,6 +19,7 @@ __all__ = ["inspect"]
 _log = get_logger("hookonce.store")
 
 _OLDEST_VERSION = (7, 0)
+_SETTINGS = (b"maxmemory-policy", b"maxmemory", b"save", b"appendonly", b"appendfsync")
 
 
 async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str, ...]:
@@ -36,17 +37,9 @@ async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str,
 
 
 async def _inspect(connection: AbstractConnection, safety: Safety) -> list[str | None]:
-    info, loaded, policy, memory, save, append, sync = await exchange(
+    info, loaded, shown = await exchange(
         connection,
-        [
-            (b"INFO",),
-            (b"SCRIPT", b"LOAD", SCRIPT),
-            (b"CONFIG", b"GET", b"maxmemory-policy"),
-            (b"CONFIG", b"GET", b"maxmemory"),
-            (b"CONFIG", b"GET", b"save"),
-            (b"CONFIG", b"GET", b"appendonly"),
-            (b"CONFIG", b"GET", b"appendfsync"),
-        ],
+        [(b"INFO",), (b"SCRIPT", b"LOAD", SCRIPT), (b"CONFIG", b"GET", *_SETTINGS)],
     )
     if isinstance(loaded, Exception):
         raise StoreError(f"the Redis store cannot load its script: {explained(loaded)}")
@@ -62,13 +55,16 @@ async def _inspect(connection: AbstractConnection, safety: Safety) -> list[str |
         [reply] = await exchange(connection, [(b"WAITAOF", b"1", b"0", b"1000")])
         if isinstance(reply, Exception):
             safety.check(reply)
-    policy_text, memory_text = _setting(policy), _setting(memory)
-    if policy_text is None:
+    if isinstance(shown, Exception):
         _log.debug("the Redis server does not show its configuration, so it goes unchecked")
+        shown = []
+    texts = [decode(text) for text in shown]
+    settings = dict(zip(texts[::2], texts[1::2], strict=True))
+    policy = settings.get("maxmemory-policy", facts.get("maxmemory_policy"))
     return [
-        _eviction(policy_text or facts.get("maxmemory_policy"), memory_text),
-        _persistence(_setting(save), _setting(append)),
-        _syncing(_setting(sync), safety),
+        _eviction(policy, settings.get("maxmemory")),
+        _persistence(settings.get("save"), settings.get("appendonly")),
+        _syncing(settings.get("appendfsync"), safety),
         _replicas(facts, safety),
     ]
 
@@ -78,11 +74,6 @@ def _facts(info: Any) -> dict[str, str]:
         return {}
     pairs = (line.partition(":") for line in decode(info).splitlines() if ":" in line)
     return {name: value.strip() for name, _, value in pairs}
-
-
-def _setting(reply: Any) -> str | None:
-    """Return the value of a setting; None where the server keeps it to itself."""
-    return None if isinstance(reply, Exception) or not reply else decode(reply[1])
 
 
 def _check_version(facts: dict[str, str]) -> None:

@@ -41,6 +41,7 @@ from ..values import (
 )
 
 __all__ = [
+    "PUT_RESULTS",
     "SCRIPT",
     "SCRIPT_SHA",
     "Cursor",
@@ -51,7 +52,6 @@ __all__ = [
     "decode",
     "encode",
     "error_arguments",
-    "read_called",
     "read_claim",
     "read_count",
     "read_entered",
@@ -59,7 +59,6 @@ __all__ = [
     "read_known",
     "read_letter",
     "read_ownership",
-    "read_put",
     "read_taken",
     "step",
     "write_cursor",
@@ -302,23 +301,14 @@ def read_entered(reply: Any, clock_offset: float) -> EnterResult:
     return Stale(Mark(int(reply[1]) - _TIME_ZERO, decode(reply[2])))
 
 
-def read_called(reply: Any) -> DeliveryKey | None:
-    """Return who is to come next."""
-    return DeliveryKey(decode(reply)) if reply else None
-
-
-_PUT_RESULTS: dict[bytes, PutResult] = {
+PUT_RESULTS: dict[bytes, PutResult] = {
     b"S": Stored(),
     b"W": Waiting(),
     b"F": Full(),
     b"D": Done(),
     b"X": Dead(),
 }
-
-
-def read_put(reply: Any) -> PutResult:
-    """Return the answer to a put."""
-    return _PUT_RESULTS[reply]
+"""The answers to a put."""
 
 
 _KNOWN = {

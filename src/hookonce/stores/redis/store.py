@@ -179,8 +179,7 @@ class RedisStore:
     ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
         names = codec.write_names(finished), codec.write_names(owed)
-        reply = await self._do(claim.key, "extend", claim.token, claim.lease, *names)
-        return codec.read_ownership(reply)
+        return await self._own(claim, "extend", claim.lease, *names)
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
@@ -209,10 +208,9 @@ class RedisStore:
         began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox for later; see ``InboxStore.retry``."""
-        reply = await self._do(
-            claim.key,
+        return await self._own(
+            claim,
             "give_back",
-            claim.token,
             new_token(),
             codec.write_names(finished),
             *codec.error_arguments(error),
@@ -220,13 +218,10 @@ class RedisStore:
             codec.write_names(owed),
             "1" if began else "0",
         )
-        return codec.read_ownership(reply)
 
     async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
-        given = codec.write_delivery(delivery)
-        reply = await self._do(claim.key, "keep", claim.token, *given)
-        return codec.read_ownership(reply)
+        return await self._own(claim, "keep", *codec.write_delivery(delivery))
 
     async def keep_in_flight(self, delivery: Delivery) -> None:
         """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
@@ -243,10 +238,9 @@ class RedisStore:
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter; see ``Store.bury``."""
-        reply = await self._do(
-            claim.key,
+        return await self._own(
+            claim,
             "bury",
-            claim.token,
             new_token(),
             codec.write_names(finished),
             *codec.error_arguments(error),
@@ -254,7 +248,6 @@ class RedisStore:
             codec.write_names(owed),
             *(() if delivery is None else codec.write_delivery(delivery)),
         )
-        return codec.read_ownership(reply)
 
     async def enter(
         self,
@@ -281,10 +274,10 @@ class RedisStore:
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
         """Give a gate back, and return who is to come next; see ``Gates.leave``."""
-        reply = await self._do(
+        called = await self._do(
             gate.name, "leave", token, new_token(), *codec.write_mark(mark), event or ""
         )
-        return codec.read_called(reply)
+        return DeliveryKey(codec.decode(called)) if called else None
 
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
@@ -305,8 +298,7 @@ class RedisStore:
 
     async def discard(self, key: DeliveryKey) -> bool:
         """Forget a dead letter and remember the event as done; see ``Store.discard``."""
-        reply = await self._do(key, "discard", new_token())
-        return bool(reply == b"1")
+        return bool(await self._do(key, "discard", new_token()) == b"1")
 
     async def put(
         self,
@@ -330,7 +322,7 @@ class RedisStore:
         reply = await self._of(delivery.key).run(
             step("put", *given, token, depth, size, delivery.key), may_be_dropped=True
         )
-        result = codec.read_put(reply)
+        result = codec.PUT_RESULTS[reply]
         if isinstance(result, Stored):
             self._running().listener.signal(delivery.endpoint)
         return result
@@ -410,8 +402,7 @@ class RedisStore:
 
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
-        reply = await self._do(key, "hasten")
-        return bool(reply == b"1")
+        return bool(await self._do(key, "hasten") == b"1")
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
         """Return what is known of these events; see ``Store.known``."""
@@ -467,8 +458,8 @@ class RedisStore:
     ) -> tuple[Application, ...]:
         """Note an application of an endpoint; see ``RegisteringStore.register``."""
         own = "" if application is None else application.dump()
-        asked = step("register", endpoint, REMEMBERED_SECONDS, MOST_REMEMBERED, own)
-        rows = await self._running().shards[0].run(asked)
+        given = endpoint, REMEMBERED_SECONDS, MOST_REMEMBERED, own
+        rows = await self._do_first("register", *given)
         return tuple(
             Application.load(text, float(seen))
             for text, seen in zip(rows[::2], rows[1::2], strict=True)
@@ -476,13 +467,13 @@ class RedisStore:
 
     async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
         """Keep lines while somebody looks; see ``ActivityStore.tell``."""
-        asked = step("tell", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
-        return bool(int(await self._running().shards[0].run(asked)))
+        reply = await self._do_first("tell", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
+        return bool(reply == b"1")
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:
         """Return what was told after a place; see ``ActivityStore.follow``."""
-        asked = step("follow", endpoint, WATCHED_SECONDS, "" if place is None else str(place))
-        last, lines = await self._running().shards[0].run(asked)
+        behind = "" if place is None else str(place)
+        last, lines = await self._do_first("follow", endpoint, WATCHED_SECONDS, behind)
         return Activity(int(last), tuple(lines))
 
     def _running(self) -> Session:
@@ -498,6 +489,14 @@ class RedisStore:
 
     def _do(self, key: str, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
         return self._of(key).run(step(name, key, *arguments))
+
+    async def _own(self, claim: Claimed, name: str, *arguments: str | bytes | float) -> Ownership:
+        """Take a step that only the owner may take."""
+        return codec.read_ownership(await self._do(claim.key, name, claim.token, *arguments))
+
+    def _do_first(self, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
+        """Take a step of an endpoint, which lies in the first shard."""
+        return self._running().shards[0].run(step(name, *arguments))
 
     async def _of_all(self, asked: Step) -> list[Any]:
         return await asyncio.gather(*(shard.run(asked) for shard in self._running().shards))

@@ -17,11 +17,10 @@ import apsw
 
 from ...errors import StoreError
 from ...verification.clock import Clock, system_clock, uptime
-from .. import life
 from ..contract import check_retention
 from ..life import Moment, Queued, Record
 from ..steps import LifeStep
-from ..values import Delivery, DeliveryKey, Known
+from ..values import Delivery, DeliveryKey
 from .records import COLUMNS, digest_of, dump_history, dump_names, execute_rows, load_record
 
 __all__ = ["LIVE", "Claims"]
@@ -130,10 +129,6 @@ class Claims:
         row = cast("tuple[Any, ...]", connection.execute(_READ, (digest,)).get)
         queued = None if row[0] is None else Queued(*row[:3])
         return load_record(row[4:], queued, row[3])
-
-    def known(self, connection: apsw.Connection, key: DeliveryKey) -> Known | None:
-        """Return what is known of an event."""
-        return life.known_as(self.read(connection, digest_of(key)), self.moment())
 
     def _write(
         self,

@@ -15,7 +15,17 @@ from .. import life
 from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from ..contract import WORKER_SECONDS
-from ..values import DeadLetter, Delivery, DeliveryKey, Entry, StoreStats, Wanted, WantedLetters
+from ..values import (
+    DeadLetter,
+    Delivery,
+    DeliveryKey,
+    Entry,
+    Known,
+    StoreStats,
+    Wanted,
+    WantedLetters,
+    delivery_key,
+)
 from .claims import LIVE, Claims
 from .records import COLUMNS, digest_of, load_history, load_names, load_record
 
@@ -25,6 +35,7 @@ __all__ = [
     "entries",
     "entry",
     "follow",
+    "known",
     "register",
     "retire",
     "stats",
@@ -181,6 +192,18 @@ def stats(
     in_flight, dead, depth, size, received, workers = row
     age = None if received is None else max(0.0, claims.clock() - received)
     return StoreStats(in_flight, dead, depth, size, age, workers)
+
+
+def known(
+    claims: Claims, connection: apsw.Connection, endpoint: str, event_ids: Sequence[str]
+) -> dict[str, Known]:
+    """Return what is known of these events of an endpoint; see ``Reports.known``."""
+    moment, found = claims.moment(), {}
+    for event_id in event_ids:
+        record = claims.read(connection, digest_of(delivery_key(endpoint, event_id)))
+        if (one := life.known_as(record, moment)) is not None:
+            found[event_id] = one
+    return found
 
 
 def retire(_: Claims, connection: apsw.Connection, worker: str) -> None:

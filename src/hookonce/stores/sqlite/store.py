@@ -31,7 +31,6 @@ from ..values import (
     Ownership,
     PutResult,
     Token,
-    delivery_key,
 )
 from . import reports
 from .batch import DroppableStep, Step
@@ -136,17 +135,10 @@ class SQLiteStore(StepStore):
         await self._file.writer.run(Completion(self.flushes, self._claims, claim.key))
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return what is known of these events; see ``Store.known``."""
-
-        def step(some: Sequence[str], connection: apsw.Connection) -> dict[str, Known]:
-            keys = {event_id: delivery_key(endpoint, event_id) for event_id in some}
-            found = {e: self._claims.known(connection, key) for e, key in keys.items()}
-            return {e: known for e, known in found.items() if known is not None}
-
+        """Return what is known of these events; see ``Reports.known``."""
         found: dict[str, Known] = {}
         for start in range(0, len(event_ids), _MOST_LOOKED_UP):
-            some = event_ids[start : start + _MOST_LOOKED_UP]
-            found |= await self._run(partial(step, some))
+            found |= await self._known(endpoint, event_ids[start : start + _MOST_LOOKED_UP])
         return found
 
     async def prune(self) -> int:
@@ -225,6 +217,7 @@ class SQLiteStore(StepStore):
 
     dead_letters = _asked(reports.dead_letters)
     dead_letter = _asked(reports.dead_letter)
+    _known = _asked(reports.known)
     stats = _asked(reports.stats)
     retire = _asked(reports.retire)
     entries = _asked(reports.entries)

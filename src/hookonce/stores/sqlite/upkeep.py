@@ -10,7 +10,14 @@ from .claims import Claims
 
 __all__ = ["PRUNED_TABLES", "Upkeep"]
 
-PRUNED_TABLES = ("done", "attempts", "gates")
+# When a row of each table is to go.
+_IS_OVER = {
+    "done": "expires <= :now",
+    "attempts": "expires <= :now AND until <= :uptime"
+    " AND NOT EXISTS (SELECT 1 FROM entries WHERE entries.key = attempts.key)",
+    "gates": "expires <= :now AND until <= :uptime",
+}
+PRUNED_TABLES = tuple(_IS_OVER)
 
 # One step reads this many keys: a few milliseconds in which no claim can run.
 _KEYS = 2_000
@@ -40,15 +47,10 @@ class Upkeep:
         ).get
         # 17 bytes of 0xff sort behind every 16-byte key.
         upto = b"\xff" * 17 if last is None else last
-        now = self._claims.clock()
-        live = ""
-        if table == "attempts":
-            live = " AND until <= ? AND NOT EXISTS (SELECT 1 FROM entries WHERE key = attempts.key)"
-        elif table == "gates":
-            live = " AND until <= ?"
+        now, uptime = self._claims.clock(), self._claims.uptime()
         connection.execute(
-            f"DELETE FROM {table} WHERE key > ? AND key <= ? AND expires <= ?{live}",
-            (after, upto, now, *([self._claims.uptime()] if live else [])),
+            f"DELETE FROM {table} WHERE key > :after AND key <= :upto AND {_IS_OVER[table]}",
+            {"after": after, "upto": upto, "now": now, "uptime": uptime},
         )
         removed = connection.changes()
         if table == "gates" and removed:

@@ -1,18 +1,19 @@
 -- Claims: one owner at a time, by a token; and how their owners settle them.
 
+local function granted(record)
+  return {'C', tostring(record.attempt), record.finished, text(record.lease), record.owed}
+end
+
 local function claim(key, record, token, lease)
   if is_live(record) then -- CLAIMED.claim, TAKEN.claim, KEPT.claim, REPLAYED.claim, REPLAYED.replay
     cap(key, record)
-    if record.token == token then
-      return {'C', tostring(record.attempt), record.finished, text(record.lease), record.owed}
-    end
-    return {'F', text(record.ends)}
+    return record.token == token and granted(record) or {'F', text(record.ends)}
   end
   if record.endpoint then return {'F', text(math.max(due_of(record), now))} end -- WAITING.claim
   grant(key, record, token, lease) -- FREE.claim, INTERRUPTED.replay, DEAD.replay
   write_record(key, record)
   set_live(key, record.ends)
-  return {'C', tostring(record.attempt), record.finished, text(lease), record.owed}
+  return granted(record)
 end
 
 -- key, token, lease; 'C' for the first claim of an event

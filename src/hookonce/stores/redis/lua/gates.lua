@@ -48,15 +48,6 @@ local function write_gate(name, gate)
   end
 end
 
--- Byte by byte: Lua compares texts by the rules of the server's language.
-local function is_less(first, second)
-  for at = 1, math.min(#first, #second) do
-    local one, other = string.byte(first, at), string.byte(second, at)
-    if one ~= other then return one < other end
-  end
-  return #first < #second
-end
-
 -- gate, token, lease, created or '', event_id, '1' to drop ties, waiting or '':
 -- 'E', or {'B', until when it is busy}, or {'S', created, event_id} of the mark
 function ops.enter(arg)
@@ -64,7 +55,7 @@ function ops.enter(arg)
   local gate = gate_of(name)
   if gate.token ~= token then
     if created ~= '' and gate.created then
-      local is_late = is_less(created, gate.created)
+      local is_late = is_behind(gate.created, created)
       if created == gate.created then is_late = arg[6] == '1' or event_id == gate.event_id end
       if is_late then return {'S', gate.created, gate.event_id} end
     end
@@ -88,8 +79,8 @@ function ops.leave(arg)
   local name, nonce, created, event_id = arg[1], arg[3], arg[4], arg[5]
   local gate = gate_of(name)
   if gate.nonce == nonce then return gate.called end
-  local is_higher = created ~= '' and (not gate.created or is_less(gate.created, created)
-    or (created == gate.created and is_less(gate.event_id, event_id)))
+  local is_higher = created ~= '' and (not gate.created or is_behind(created, gate.created)
+    or (created == gate.created and is_behind(event_id, gate.event_id)))
   if is_higher then
     gate.created, gate.event_id, gate.expires = created, event_id, now + retention
   end

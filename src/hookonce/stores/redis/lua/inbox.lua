@@ -36,13 +36,17 @@ local function set_due(key, record, delay)
   if delay <= 0 then to_wake[record.endpoint] = true end
 end
 
--- Leaves the record to be written.
-local function forget_entry(key, record)
-  local endpoint, member = record.endpoint, member_of(key, record)
-  count(endpoint, -1, -record.size)
-  redis.call('DEL', body_name(key))
+local function leave_inbox(endpoint, key, member, size)
+  local name = body_name(key)
+  count(endpoint, -1, -(size or redis.call('STRLEN', name)))
+  redis.call('DEL', name)
   place(base .. ':q:' .. endpoint, member, nil)
   place(base .. ':o:' .. endpoint, member, nil)
+end
+
+-- Leaves the record to be written.
+local function forget_entry(key, record)
+  leave_inbox(record.endpoint, key, member_of(key, record), record.size)
   record.endpoint = false
 end
 
@@ -50,16 +54,9 @@ end
 -- handled, and it must not keep the others from being taken. If the sender brings it again, it is new.
 local function forget_rest(endpoint, member, record)
   local key = key_of(member)
-  if record and record.endpoint then
-    forget_entry(key, record)
-    write_record(key, record)
-    return
-  end
-  local size = redis.call('STRLEN', body_name(key))
-  count(endpoint, -1, -size)
-  redis.call('DEL', body_name(key))
-  place(base .. ':q:' .. endpoint, member, nil)
-  place(base .. ':o:' .. endpoint, member, nil)
+  if not record or not record.endpoint then return leave_inbox(endpoint, key, member) end
+  forget_entry(key, record)
+  write_record(key, record)
 end
 
 -- What is not stored because the event is known, as the answer to its put.

@@ -46,11 +46,10 @@ local function read_index(command, index, ...)
   return redis.call(command, index, ...)
 end
 
--- Whether a member comes after another one of the same score. Lua would compare texts as people of some
--- country do.
-local function is_behind(member, other)
-  for n = 1, math.max(#member, #other) do
-    local byte, other_byte = string.byte(member, n) or -1, string.byte(other, n) or -1
+-- Whether a text comes after another one, byte by byte. Lua would compare them as people of some country do.
+local function is_behind(one, other)
+  for n = 1, math.max(#one, #other) do
+    local byte, other_byte = string.byte(one, n) or -1, string.byte(other, n) or -1
     if byte ~= other_byte then return byte > other_byte end
   end
   return false
