@@ -151,6 +151,65 @@ def test_a_word_in_a_setting_for_secrets_is_no_secret(
         Verifier(word)
 
 
+URL_SAFE = "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'whsec_'"
+
+
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        ("whsec_", "the secret is empty; copy the whole value that starts with 'whsec_'"),
+        ("whsec_ab-d", f"the secret is not standard base64: {URL_SAFE}"),
+        ("whsec_ab_d", f"the secret is not standard base64: {URL_SAFE}"),
+        (
+            "secret-d",
+            f"the secret does not start with 'whsec_' and is not standard base64: {URL_SAFE}",
+        ),
+        (
+            "whsec_abc!",
+            "the secret is not standard base64: it has characters outside A-Z a-z 0-9 + / =",
+        ),
+        (
+            "whsec_a=bc",
+            "the secret is not standard base64: its '=' padding is not where it belongs",
+        ),
+        (
+            "whsec_abcde",
+            (
+                "the secret is not standard base64: its length is not a multiple of four, so"
+                " characters (perhaps the '=' at its end) are missing"
+            ),
+        ),
+        (
+            "abcd",
+            (
+                "the secret does not start with 'whsec_', and is too short to be one without; copy the"
+                " whole value that was shown when the endpoint was made or its secret rotated"
+            ),
+        ),
+        (
+            "whsec_abcd",
+            (
+                "the secret is too short: its key has 3 bytes, and 16 is the least (24 to 64 are"
+                " usual); copy the whole value, or rotate the endpoint's secret"
+            ),
+        ),
+        (
+            [1],
+            (
+                "a secret must be text such as 'whsec_…', not int; is the setting it comes from"
+                " missing?"
+            ),
+        ),
+        (None, "no secret is configured; is the setting it comes from missing?"),
+        (3, "secrets must be text such as 'whsec_…', not int"),
+    ],
+)
+def test_what_is_wrong_with_a_secret_is_said_with_what_to_do(secret: Any, text: str) -> None:
+    with pytest.raises(SecretError) as caught:
+        verify(b"", {}, secret)
+    assert str(caught.value) == text
+
+
 def test_a_key_shorter_than_usual_is_said_once_and_not_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

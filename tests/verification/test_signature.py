@@ -104,8 +104,12 @@ def test_a_buffer_that_is_reused_afterwards_does_not_change_what_was_verified() 
 def test_a_body_that_is_not_bytes_is_a_mistake_of_the_program_and_told_so(
     use: Callable[[Any], object], body: Any
 ) -> None:
-    with pytest.raises(TypeError, match=rf"raw bytes of the request, not {type(body).__name__}"):
+    with pytest.raises(TypeError) as caught:
         use(body)
+    assert str(caught.value) == (
+        f"body must be the raw bytes of the request, not {type(body).__name__};"
+        " decoded or re-encoded text does not verify"
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import base64
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from freezegun import freeze_time
@@ -133,6 +134,13 @@ def test_a_tolerance_that_would_accept_all_or_nothing_is_a_mistake_and_told_so(
     with pytest.raises(ValueError, match="tolerance") as caught:
         use(tolerance)
     assert not isinstance(caught.value, VerificationError)
+
+
+def test_a_tolerance_that_is_no_number_is_a_mistake_and_told_so() -> None:
+    text: Any = "300"
+    with pytest.raises(TypeError) as caught:
+        Verifier(SECRET, tolerance=text)
+    assert str(caught.value) == "tolerance takes a number of seconds, such as 300, not str"
 
 
 def test_skew_is_our_clock_minus_the_senders() -> None:
