@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import apsw
 
@@ -33,7 +33,7 @@ from .batch import Job
 from .claims import Claims
 from .records import digest_of, execute_rows
 
-__all__ = ["InboxTable", "Put"]
+__all__ = ["InboxTable", "Limits", "Put"]
 
 # A worker that has nothing to do is written down again this often, and no more: each time is an
 # fsync.
@@ -116,8 +116,26 @@ _NONE: frozenset[str] = frozenset()
 _Row: TypeAlias = tuple[int, str, str | None, float, bytes]
 
 
+class Limits(NamedTuple):
+    """How much the inbox of an endpoint may hold; as in ``Queue.put``."""
+
+    max_depth: int | None
+    max_bytes: int | None
+
+    def leave_room(self, connection: apsw.Connection, endpoint: str, count: int, size: int) -> bool:
+        """Whether so many events more fit, whose bodies add up to ``size``."""
+        max_depth, max_bytes = self
+        if max_depth is None and max_bytes is None:
+            return True
+        known: Any = connection.execute(_SIZE, (endpoint,)).fetchone()
+        depth, held = known or (0, 0)
+        return (max_depth is None or depth + count <= max_depth) and (
+            max_bytes is None or held + size <= max_bytes
+        )
+
+
 class InboxTable:
-    """Reads and writes the inbox; every method runs within the caller's transaction.
+    """Takes from the inbox; every method runs within the caller's transaction.
 
     Args:
         claims: the claims in the same file.
@@ -132,30 +150,6 @@ class InboxTable:
         """Note that a look at the inbox was committed: uptime may begin anew only after now."""
         self._last_uptime = self.claims.uptime()
 
-    def put(
-        self,
-        connection: apsw.Connection,
-        delivery: Delivery,
-        token: Token,
-        max_depth: int | None,
-        max_bytes: int | None,
-    ) -> PutResult:
-        """Store a delivery; see ``InboxStore.put``."""
-        digest, size = digest_of(delivery.key), len(delivery.body)
-        known = self.claims.read(connection, digest)
-        result, record = life.put(known, self.claims.moment(), token)
-        if record.queued is None or known.queued is not None:
-            return result
-        if not self.has_room(connection, delivery.endpoint, 1, size, max_depth, max_bytes):
-            return Full()
-        row = connection.execute(
-            _PUT,
-            (digest, *delivery[:4], size, *record.queued),
-        ).get
-        connection.execute(_PUT_BODY, (cast("int", row), delivery.body))
-        connection.execute(_COUNT_IN, (cast("int", row),))
-        return Stored()
-
     def take(
         self,
         connection: apsw.Connection,
@@ -169,7 +163,8 @@ class InboxTable:
         now = self.claims.uptime()
         if self._last_uptime is None or now < self._last_uptime:
             connection.execute(_PULL_FORWARD, (now, now))
-        seen, last_token, last_ids = self._worker(connection, worker)
+        known: Any = connection.execute(_WORKER, (worker,)).fetchone()
+        seen, last_token, last_ids = known or (float("-inf"), "", "[]")
         is_again = last_token == token
         if is_again:
             rows = connection.execute(_TAKEN_BEFORE, (last_ids,))
@@ -214,65 +209,50 @@ class InboxTable:
             execute_rows(connection, _SCHEDULE_ALL, (now + lease, lease), rows)
         return {number for (number,) in rows}
 
-    def has_room(
-        self,
-        connection: apsw.Connection,
-        endpoint: str,
-        count: int,
-        size: int,
-        max_depth: int | None,
-        max_bytes: int | None,
-    ) -> bool:
-        """Whether so many events more fit, whose bodies add up to ``size``."""
-        if max_depth is None and max_bytes is None:
-            return True
-        row = cast("tuple[int, int] | None", connection.execute(_SIZE, (endpoint,)).fetchone())
-        depth, held = row or (0, 0)
-        return (max_depth is None or depth + count <= max_depth) and (
-            max_bytes is None or held + size <= max_bytes
-        )
-
-    def _worker(self, connection: apsw.Connection, worker: str) -> tuple[float, str, str]:
-        row = connection.execute(_WORKER, (worker,)).fetchone()
-        return cast("tuple[float, str, str]", row or (float("-inf"), "", "[]"))
-
 
 class Put(Job[PutResult]):
-    """A call of ``InboxStore.put``."""
+    """A call of ``Queue.put``."""
 
     key: DeliveryKey
 
-    __slots__ = ("delivery", "inbox", "limits", "token")
+    __slots__ = ("claims", "delivery", "limits", "token")
 
     def __init__(
-        self,
-        flushes: Flushes,
-        inbox: InboxTable,
-        delivery: Delivery,
-        token: Token,
-        limits: tuple[int | None, int | None],
+        self, flushes: Flushes, claims: Claims, delivery: Delivery, token: Token, limits: Limits
     ) -> None:
         super().__init__(flushes, delivery.key)
-        self.inbox = inbox
+        self.claims = claims
         self.delivery = delivery
         self.token = token
         self.limits = limits
 
     def do(self, connection: apsw.Connection) -> None:
         """Store one delivery, whatever is known of its event."""
-        self.outcome = self.inbox.put(connection, self.delivery, self.token, *self.limits)
+        claims, delivery, size = self.claims, self.delivery, len(self.delivery.body)
+        digest = digest_of(self.key)
+        known = claims.read(connection, digest)
+        self.outcome, record = life.put(known, claims.moment(), self.token)
+        if record.queued is None or known.queued is not None:
+            return
+        if not self.limits.leave_room(connection, delivery.endpoint, 1, size):
+            self.outcome = Full()
+            return
+        row = (digest, *delivery[:4], size, *record.queued)
+        number: Any = connection.execute(_PUT, row).get
+        connection.execute(_PUT_BODY, (number, delivery.body))
+        connection.execute(_COUNT_IN, (number,))
 
     @classmethod
     def do_all(cls, connection: apsw.Connection, jobs: Sequence[Put]) -> Sequence[Put]:
         """Store those of events that nothing is known of, unless they are too much together."""
-        if not cls._fit(connection, jobs):
+        if not _fit(connection, jobs):
             return jobs
         digests = [digest_of(job.key) for job in jobs]
         rows = [
             (digest, *job.delivery[:4], len(job.delivery.body), job.token)
             for digest, job in zip(digests, jobs, strict=True)
         ]
-        execute_rows(connection, _PUT_NEW, (jobs[0].inbox.claims.uptime(),), rows)
+        execute_rows(connection, _PUT_NEW, (jobs[0].claims.uptime(),), rows)
         count, last = connection.changes(), connection.last_insert_rowid()
         bodies = [
             (digest, job.token, job.delivery.body)
@@ -293,19 +273,18 @@ class Put(Job[PutResult]):
                 left.append(job)
         return left
 
-    @classmethod
-    def _fit(cls, connection: apsw.Connection, jobs: Sequence[Put]) -> bool:
-        """Whether each endpoint has room for all that come for it, by every limit given."""
-        inbox = jobs[0].inbox
-        counts: Counter[str] = Counter()
-        sizes: Counter[str] = Counter()
-        for job in jobs:
-            counts[job.delivery.endpoint] += 1
-            sizes[job.delivery.endpoint] += len(job.delivery.body)
-        return sizes.total() <= _MOST_BYTES and all(
-            inbox.has_room(connection, endpoint, counts[endpoint], sizes[endpoint], *limits)
-            for endpoint, limits in {(job.delivery.endpoint, job.limits) for job in jobs}
-        )
+
+def _fit(connection: apsw.Connection, jobs: Sequence[Put]) -> bool:
+    """Whether each endpoint has room for all that come for it, by every limit given."""
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for job in jobs:
+        counts[job.delivery.endpoint] += 1
+        sizes[job.delivery.endpoint] += len(job.delivery.body)
+    return sizes.total() <= _MOST_BYTES and all(
+        limits.leave_room(connection, endpoint, counts[endpoint], sizes[endpoint])
+        for endpoint, limits in {(job.delivery.endpoint, job.limits) for job in jobs}
+    )
 
 
 def _some_bytes_of(rows: Iterable[Any]) -> list[Any]:

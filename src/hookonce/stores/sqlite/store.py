@@ -37,7 +37,7 @@ from .batch import DroppableStep, Step
 from .claiming import Claim, Completion
 from .claims import Claims
 from .gates import Entering, Leaving, take_step
-from .inbox import Put
+from .inbox import Limits, Put
 from .shared import shared_file
 from .upkeep import PRUNED_TABLES
 
@@ -160,8 +160,8 @@ class SQLiteStore(StepStore):
         max_bytes: int | None = None,
     ) -> PutResult:
         """Store a delivery durably; see ``InboxStore.put``."""
-        limits = (max_depth, max_bytes)
-        return await self._file.writer.run(Put(self.flushes, self._inbox, delivery, token, limits))
+        limits = Limits(max_depth, max_bytes)
+        return await self._file.writer.run(Put(self.flushes, self._claims, delivery, token, limits))
 
     async def take(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
