@@ -246,6 +246,22 @@ class TestTheStoreFails:
         )
 
 
+@pytest.mark.parametrize("attempt", [1, 2, 9])
+async def test_nothing_is_said_of_what_goes_well(
+    lines: Lines, file: FaultyStore, attempt: int
+) -> None:
+    receiver, event = receiver_on(file), comment()
+    serial = _serial(receiver, gate := asyncio.Event())
+    ran = counting(receiver)
+    gate.set()
+    async with receiver:
+        assert answer_of(await deliver(receiver, event, attempt)) == (200, "handled")
+        assert answer_of(await deliver(receiver, event, attempt)) == (200, "duplicate")
+        assert file.calls["keep"] == (attempt == 9)
+    assert serial == ran == [event.id]
+    assert lines.all == []
+
+
 def _one_key(_: object) -> str:
     return "k"
 

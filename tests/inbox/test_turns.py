@@ -219,6 +219,51 @@ async def test_who_leaves_between_the_look_and_the_note_is_not_missed(tmp_path: 
     assert handler.attempts == [(event.id, 1)]
 
 
+async def test_an_event_that_could_not_be_noted_as_waiting_comes_when_the_lease_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver, event = receiver_on(store, inbox=SOON), comment()
+    handler = Serial(receiver)
+    async with receiver:
+        await store.enter(GATE, new_token(), 0.5)
+        retry = store.hang("retry")
+        await stored(receiver, event)
+        await until(lambda: store.calls["retry"])
+        store.failures["enter"] = 1
+        retry.set()
+        await empty_inbox(receiver)
+    assert handler.attempts == [(event.id, 1)]
+    assert warnings(caplog) == [
+        f"default:{event.id} is tried again when a lease ends: enter was told to fail"
+    ]
+
+
+async def test_an_event_that_could_not_be_called_comes_when_the_lease_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver, steps = receiver_on(store, inbox=SOON, lease_seconds=0.5), Steps()
+    handler, first, second = Serial(receiver), comment(), comment()
+    receiver.observe(steps)
+    handler.gate.clear()
+    async with receiver:
+        await stored(receiver, first)
+        await until(lambda: handler.at_once)
+        asked = store.calls["enter"]
+        await stored(receiver, second)
+        await until(lambda: steps.parked and store.calls["enter"] >= asked + 2)
+        store.failures["hasten"] = 1
+        handler.gate.set()
+        await empty_inbox(receiver)
+    assert handler.attempts == [(first.id, 1), (second.id, 1)]
+    assert warnings(caplog) == ["could not call who waits for serial: hasten was told to fail"]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+
 async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "hooks.db")
     receiver, token, steps = receiver_on(store, inbox=SOON), new_token(), Steps()

@@ -412,6 +412,12 @@ def test_a_name_that_has_no_hash_is_no_obstacle() -> None:
     assert indexed.hints == DeliveryHints.parse(headers)
 
 
+def test_an_entry_as_long_as_a_signature_of_another_version_is_none() -> None:
+    [entry] = DeliveryHeaders.parse(GENUINE).signatures
+    headers = {**GENUINE, "webhook-signature": f"v2,{entry.decode()}"}
+    assert DeliveryHeaders.parse(headers).signatures == ()
+
+
 def test_indexed_headers_show_no_signature() -> None:
     indexed = DeliveryHeaders.indexed(as_bytes(GENUINE))
     assert GENUINE["webhook-signature"].removeprefix("v1,") not in repr(indexed)

@@ -103,7 +103,15 @@ def test_no_error_of_a_handler_breaks_out_of_its_traceback(name: str, lines: io.
         lines.truncate()
 
 
-def test_a_traceback_that_can_do_no_harm_is_left_to_the_formatter(lines: io.StringIO) -> None:
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [ValueError("harmless"), MuteError()])
+def test_a_traceback_that_can_do_no_harm_is_left_to_the_formatter(
+    lines: io.StringIO, error: Exception
+) -> None:
     class OneLine(logging.Formatter):
         def formatException(self, _: object) -> str:  # noqa: N802 - logging's own name
             return "on one line"
@@ -114,8 +122,7 @@ def test_a_traceback_that_can_do_no_harm_is_left_to_the_formatter(lines: io.Stri
         if isinstance(handler, logging.StreamHandler) and handler.stream is lines
     )
     handler.setFormatter(OneLine())
-    error = error_with_frames(ValueError("harmless"))
-    get_logger("hookonce.http").error("it failed", exc_info=error)
+    get_logger("hookonce.http").error("it failed", exc_info=error_with_frames(error))
     assert lines.getvalue() == "it failed\non one line\n"
 
 

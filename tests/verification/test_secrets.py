@@ -182,8 +182,8 @@ URL_SAFE = "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'w
         (
             "abcd",
             (
-                "the secret does not start with 'whsec_', and is too short to be one without; copy the"
-                " whole value that was shown when the endpoint was made or its secret rotated"
+                "the secret does not start with 'whsec_', and is too short to be one without; copy"
+                " the whole value that was shown when the endpoint was made or its secret rotated"
             ),
         ),
         (
