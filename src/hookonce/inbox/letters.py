@@ -88,7 +88,7 @@ class DeadLetters:
         letter = await self._store.dead_letter(key)
         if letter is None:
             raise LookupError(f"there is no dead letter {event_id!r} at {self._endpoint!r}")
-        if not self._store.keeps_bodies:
+        if not self._parts.store.keeps_bodies:
             raise StoreError("the store keeps no bodies, so there is nothing to replay")
         router, lease = self._parts.router, self._parts.limits.lease_seconds
         event = router.parser.parse(letter.delivery.body, event_id)

@@ -259,11 +259,6 @@ class Gates(Protocol):
 class Letters(Protocol):
     """Dead letters, for a person to decide about."""
 
-    @property
-    def keeps_bodies(self) -> bool:
-        """As in ``Claims``."""
-        ...
-
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:

@@ -266,12 +266,8 @@ def read_ownership(reply: Any) -> Ownership:
     return Ownership.HELD if reply == b"H" else Ownership.LOST
 
 
-def read_claim(
-    reply: Any, key: DeliveryKey, token: Token, lease: float, clock_offset: float
-) -> ClaimResult:
-    """Return the answer to a claim for so many seconds."""
-    if reply == b"C":
-        return Claimed(key, token, 1, _NONE, lease)
+def read_claim(reply: Any, key: DeliveryKey, token: Token, clock_offset: float) -> ClaimResult:
+    """Return the answer to a claim of an event that something is known of."""
     match reply[0]:
         case b"C":
             _, attempt, finished, its_lease, owed = reply

@@ -164,7 +164,7 @@ class RedisStore:
         reply = await shard.run(codec.claim_step(key, token, lease), may_be_dropped=True)
         if reply == b"C":
             return Claimed(key, token, 1, _NONE, lease)
-        return codec.read_claim(reply, key, token, lease, self._clock_offset(shard))
+        return codec.read_claim(reply, key, token, self._clock_offset(shard))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
@@ -172,7 +172,7 @@ class RedisStore:
         reply = await shard.run(step("replay", key, token, lease), may_be_dropped=True)
         if reply == b"N":
             return None
-        return codec.read_claim(reply, key, token, lease, self._clock_offset(shard))
+        return codec.read_claim(reply, key, token, self._clock_offset(shard))
 
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE

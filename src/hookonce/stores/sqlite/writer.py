@@ -239,7 +239,10 @@ class Writer:
             self._sync_commits(self._file.connection, syncs)
             commit(self._file, batch)
         except MovedError as error:
-            self._fail(batch, error)
+            failed = self._failed(str(error), error)
+            fail(batch, failed)
+            self._tell_once(str(failed))
+            self._let_go()
         except apsw.Error as error:
             fail(batch, self._failed(_reason(error), error))
             self._let_go()
@@ -250,13 +253,6 @@ class Writer:
             if self._told:
                 _log.warning("the SQLite store %r can be used again", str(self._path))
                 self._told.clear()
-
-    def _fail(self, batch: list[Job[Any]], moved: MovedError) -> None:
-        """Refuse what did not go into the file at the path, and make way for the one there."""
-        error = self._failed(str(moved), moved)
-        fail(batch, error)
-        self._tell_once(str(error))
-        self._let_go()
 
     def _open(self) -> OpenFile:
         # What has been deleted is not begun anew behind the back of who will put it back.
