@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Unpack
 
 from ..delivery.outcome import DUPLICATE, Outcome, Reason, later
 from ..delivery.parts import Parts
@@ -14,6 +15,7 @@ from ..errors import StoreError
 from ..stores.contract import Letters
 from ..stores.tokens import new_token
 from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key
+from .waiting import Wanted
 
 __all__ = ["DeadLetters"]
 
@@ -35,38 +37,20 @@ class DeadLetters:
         self._runs = runs
 
     async def list(
-        self,
-        *,
-        event_type: str | None = None,
-        reason: DeadReason | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, *, reason: DeadReason | None = None, **wanted: Unpack[Wanted]
     ) -> Sequence[DeadLetter]:
         """Return dead letters, oldest first, without their bodies.
 
         Args:
-            event_type: only those of this type.
             reason: only those given up for this reason.
-            handler: only those that this handler has failed with, or not run for.
-            since: only those given up then or later, in Unix seconds.
-            after: the ``place`` of a letter that was listed: only those behind it.
-            limit: how many at the most.
+            wanted: ``event_type``, ``handler``, ``since`` (given up then or later, in Unix
+                seconds), ``after`` (the ``place`` of a letter that was listed) and ``limit`` (100).
 
         Raises:
             StoreError: the store cannot be read.
 
         """
-        return await self._store.dead_letters(
-            endpoint=self._endpoint,
-            event_type=event_type,
-            reason=reason,
-            handler=handler,
-            since=since,
-            after=after,
-            limit=limit,
-        )
+        return await self._store.dead_letters(endpoint=self._endpoint, reason=reason, **wanted)
 
     async def show(self, event_id: str) -> DeadLetter | None:
         """Return the dead letter of an event with its body, or None; raises StoreError."""

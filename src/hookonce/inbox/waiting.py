@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 from ..stores.contract import Listing
 from ..stores.values import Entry, StoreStats, delivery_key
 
-__all__ = ["WaitingEvents"]
+__all__ = ["WaitingEvents", "Wanted"]
+
+
+class Wanted(TypedDict, total=False):
+    """Which events are listed.
+
+    Attributes:
+        event_type: only those of this type.
+        handler: only those that this handler has failed with, or not run for.
+        since: only those of then or later, in Unix seconds.
+        after: the ``place`` of one that was listed: only those behind it.
+        limit: how many at the most, 100 by default.
+
+    """
+
+    event_type: str | None
+    handler: str | None
+    since: float | None
+    after: str | None
+    limit: int
 
 
 class WaitingEvents:
@@ -27,33 +47,9 @@ class WaitingEvents:
         """Return how many wait, for how long, and how many work on them."""
         return await self._store.stats(endpoint=self._endpoint)
 
-    async def list(
-        self,
-        *,
-        event_type: str | None = None,
-        handler: str | None = None,
-        since: float | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Sequence[Entry]:
-        """Return events, oldest first, without their bodies.
-
-        Args:
-            event_type: only those of this type.
-            handler: only those that this handler has failed with, or not run for.
-            since: only those received then or later, in Unix seconds.
-            after: the ``place`` of an event that was listed: only those behind it.
-            limit: how many at the most.
-
-        """
-        return await self._store.entries(
-            endpoint=self._endpoint,
-            event_type=event_type,
-            handler=handler,
-            since=since,
-            after=after,
-            limit=limit,
-        )
+    async def list(self, **wanted: Unpack[Wanted]) -> Sequence[Entry]:
+        """Return events, oldest first, without their bodies; ``since`` is when one was received."""
+        return await self._store.entries(endpoint=self._endpoint, **wanted)
 
     async def show(self, event_id: str) -> Entry | None:
         """Return an event in the inbox with its body, or None."""

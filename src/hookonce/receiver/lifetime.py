@@ -72,15 +72,15 @@ class Lifetime:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Work on the inbox while the block lasts; see ``Receiver.working``."""
-        if self._intake is None:
+        if (intake := self._intake) is None:
             raise LookupError("there is nothing to work on: this receiver has no inbox")
         async with self.opened():
             await self._register()
-            self._intake.start()
+            intake.start()
             try:
                 yield
             finally:
-                await self._end_work()
+                await self._end_work(intake)
 
     async def begin(self) -> None:
         """Begin to serve one application more."""
@@ -102,7 +102,7 @@ class Lifetime:
             if self._applications == 0:
                 self._runs.refuse()
                 if self._intake is not None and self._intake.embedded:
-                    await self._end_work()
+                    await self._end_work(self._intake)
                 else:
                     await self._runs.drain()
         finally:
@@ -138,10 +138,8 @@ class Lifetime:
         await check_ledgers(self._parts.router.handlers, retention)
         await self._registration.enter()
 
-    async def _end_work(self) -> None:
+    async def _end_work(self, intake: Intake) -> None:
         """Take nothing more out of the inbox, and let what was begun end."""
-        if self._intake is not None:
-            await self._intake.stop()
+        await intake.stop()
         await self._runs.drain()
-        if self._intake is not None:
-            await self._intake.leave()
+        await intake.leave()

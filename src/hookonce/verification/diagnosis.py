@@ -88,26 +88,20 @@ def diagnose(
         parsed = DeliveryHeaders.parse(headers)
     except VerificationError as error:
         return Diagnosis(error.reason, (*unusable, _header_finding(error.reason)))
-    refusal, findings = Refusal.NO_MATCHING_SIGNATURE, list(unusable)
-    untimely: list[Finding] = []
     try:
         # Where none is usable, with nobody's: the timestamp is judged all the same.
         delivery = verify(body, headers, usable or [new_secret()], tolerance=tolerance, now=now)
     except VerificationError as error:
-        refusal = error.reason
-        if error.skew is not None:
-            untimely.append(_skew_finding(error.skew, tolerance))
+        refusal, skew = error.reason, error.skew
     else:
         index = secrets.index(usable[delivery.secret_index])
         notes = _notes(index, delivery.signature_count, secrets)
         return Diagnosis(None, (*unusable, *notes))
-    match = _first_match(parsed, body, secrets, retired)
-    if match is not None:
-        findings.extend(match)
-    else:
-        findings.append(_sorted_keys() if _has_sorted_keys(body) else _stranger(parsed))
-    # A saved request is old by nature; what else is wrong with it comes first.
-    return Diagnosis(refusal, (*findings, *untimely))
+    findings = [*unusable, *_mistakes(parsed, body, secrets, retired)]
+    if skew is not None:
+        # Last: a saved request is old by nature.
+        findings.append(_skew_finding(skew, tolerance))
+    return Diagnosis(refusal, tuple(findings))
 
 
 def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Finding]]:
@@ -188,30 +182,27 @@ def _stranger(parsed: DeliveryHeaders) -> Finding:
     )
 
 
+def _json_in(body: bytes) -> object:
+    """Return the value that a body is in JSON; None where it is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _has_sorted_keys(body: bytes) -> bool:
     """Return whether an event's keys are in alphabetical order, in which no sender writes them."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
+    value = _json_in(body)
     envelope = {"id", "type", "createdAt", "workspaceId", "data"}
     return isinstance(value, dict) and envelope <= set(value) and list(value) == sorted(value)
 
 
-def _sorted_keys() -> Finding:
-    return Finding(
-        "The body's keys are in alphabetical order, so it was parsed and written again; what was"
-        " signed can no longer be told.",
-        "Verify and save the raw bytes; a JSON log or a jsonb column does not keep them.",
-    )
-
-
-def _first_match(
+def _mistakes(
     parsed: DeliveryHeaders, body: bytes, secrets: Sequence[str], retired: Sequence[str]
-) -> list[Finding] | None:
+) -> list[Finding]:
     """Return the findings of the simplest combination of guesses that gives the signature."""
     keys = [*_key_guesses(secrets), *_retired_guesses(retired)]
-    bodies = list(_body_guesses(body))
+    bodies = _body_guesses(body)
     ids = list(_id_guesses(parsed, bodies))
     combinations = sorted(
         product(keys, ids, bodies), key=lambda combination: len(_findings(combination))
@@ -221,7 +212,15 @@ def _first_match(
         expected = signer(key)(b"%b.%d." % (message_id, parsed.timestamp), content)
         if any(compare_digest(signature, expected) for signature in parsed.signatures):
             return _findings(combination)
-    return None
+    if _has_sorted_keys(body):
+        return [
+            Finding(
+                "The body's keys are in alphabetical order, so it was parsed and written again;"
+                " what was signed can no longer be told.",
+                "Verify and save the raw bytes; a JSON log or a jsonb column does not keep them.",
+            )
+        ]
+    return [_stranger(parsed)]
 
 
 def _findings(combination: Sequence[_Guess]) -> list[Finding]:
@@ -297,33 +296,24 @@ def _id_guesses(parsed: DeliveryHeaders, bodies: Sequence[_Guess]) -> Iterator[_
 
 
 def _id_in(body: bytes) -> str | None:
-    try:
-        envelope = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+    envelope = _json_in(body)
     inner = envelope.get("id") if isinstance(envelope, dict) else None
     return inner if isinstance(inner, str) else None
 
 
-def _body_guesses(body: bytes) -> Iterator[_Guess]:
-    """Yield the body as it is, and what it may have been before one change on its way or two."""
-    yield _Guess(body)
-    tried = {body}
+def _body_guesses(body: bytes) -> list[_Guess]:
+    """Return the body as it is, and what it may have been before one change on its way or two."""
+    guesses: dict[bytes, tuple[Finding, ...]] = {body: ()}
     transported = list(_transport_changes(body))
     rewritten = list(_rewritings(body))
     for value, finding in (*transported, *rewritten):
-        if value not in tried:
-            tried.add(value)
-            yield _Guess(value, (finding,))
+        guesses.setdefault(value, (finding,))
     for value, finding in transported:
         # What can be parsed as it is gives no other rewritings without its changes.
-        for earlier, another in (
-            *_transport_changes(value),
-            *(() if rewritten else _rewritings(value)),
-        ):
-            if earlier not in tried:
-                tried.add(earlier)
-                yield _Guess(earlier, tuple(dict.fromkeys((finding, another))))
+        before = () if rewritten else _rewritings(value)
+        for earlier, another in (*_transport_changes(value), *before):
+            guesses.setdefault(earlier, tuple(dict.fromkeys((finding, another))))
+    return [_Guess(value, findings) for value, findings in guesses.items()]
 
 
 def _transport_changes(body: bytes) -> Iterator[tuple[bytes, Finding]]:
@@ -359,9 +349,8 @@ def _rewritings(body: bytes) -> Iterator[tuple[bytes, Finding]]:
         "Verify the raw bytes first, and parse them afterwards: `await request.body()` in Starlette"
         " and FastAPI, `request.get_data()` in Flask, `request.body` in Django.",
     )
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+    value = _json_in(body)
+    if value is None:
         return
     layouts: tuple[tuple[int | None, tuple[str, str] | None], ...] = (
         (None, (",", ":")),
