@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support.deliveries import COMMENT_TEXT, SECRET, sqlite_url
 from support.redis_servers import RedisServer, redis_server
 
@@ -28,6 +29,10 @@ __all__ = [
 ]
 
 pytest_plugins = ["support.suite", "pytester"]
+
+# A busy machine is no fault.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.workspaces import bakery
 
@@ -53,7 +53,7 @@ QUERIES = st.dictionaries(
 
 @pytest.mark.full("3 s")
 @given(operation=st.sampled_from(OPERATIONS), body=BODIES, query=QUERIES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_every_request_is_answered_as_the_interface_says(
     operation: Operation, body: object, query: dict[str, str]
 ) -> None:

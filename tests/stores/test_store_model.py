@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from stores.store_model import RETENTION, StoreMachine
 from support.redis_servers import RedisServer, leaked_keys
 
@@ -92,12 +92,7 @@ def _redis_7(shared_redis_7: RedisServer) -> None:
 
 def walks(machine: type[StoreMachine], count: int, steps: int = 50) -> Any:
     """Return a test that walks a machine so many times, so many steps each."""
-    how = settings(
-        max_examples=count,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    how = settings(max_examples=count, stateful_step_count=steps)
     return type(machine.__name__, (machine.TestCase,), {"settings": how})
 
 

@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hookonce import Refusal, VerificationError, sign, verify
@@ -551,7 +551,6 @@ def refusal_by_verify(body: bytes, headers: RawHeaders, secrets: list[str]) -> R
     return None
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(
     body=BODIES,
     headers=ANY_HEADERS,
@@ -567,7 +566,6 @@ def test_whatever_arrives_there_is_a_diagnosis_and_its_verdict_is_that_of_verify
     assert found.genuine or found.findings
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(
     body=BODIES,
     arrived=BODIES | st.none(),
@@ -600,7 +598,6 @@ _PIECE = 8
 PRIVATE = st.text("ABCDEFGHJKLMNPQRSTUVWXYZ", min_size=24, max_size=40)
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(texts=st.lists(PRIVATE, min_size=5, max_size=5), mistake=st.sampled_from(list(MISTAKES)))
 def test_no_finding_shows_a_secret_a_signature_or_a_piece_of_the_body(
     texts: list[str], mistake: str

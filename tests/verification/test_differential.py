@@ -117,7 +117,7 @@ ids = st.text(
 keys = st.binary(min_size=16, max_size=100).map(secret_of)
 timestamps = st.integers(1, 9_999_999_999)
 
-unhurried = settings(deadline=None, max_examples=200)
+unhurried = settings(max_examples=200)
 
 
 @unhurried

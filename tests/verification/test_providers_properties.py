@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hookonce import EnvironmentSecrets, FileSecrets, SecretError
@@ -30,7 +30,6 @@ def usable(content: str) -> tuple[str, ...] | None:
     return secrets or None
 
 
-@settings(deadline=None)  # files on a busy disk
 @given(good_files, st.lists(st.one_of(good_files, junk_files), max_size=6))
 def test_a_file_gives_the_last_secrets_in_it_that_could_be_used(
     first: str, later: list[str]

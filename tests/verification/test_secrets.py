@@ -56,7 +56,6 @@ def test_white_space_around_and_a_missing_prefix_are_forgiven(
     assert verify(b"{}", HEADERS, secret, now=NOW).id == "evt_1"
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=16, max_size=200))
 @example(b"\xff" * 24)  # encoded as "////", which no other alphabet has
 @example(b"\xfb\xef\xbe" * 8)  # "++++"
@@ -304,7 +303,6 @@ def spoil(secret: str) -> dict[str, str]:
     }
 
 
-@settings(deadline=None)
 @given(key=st.binary(min_size=18, max_size=80), good=st.binary(min_size=18, max_size=80))
 def test_no_secret_error_shows_any_part_of_a_secret(key: bytes, good: bytes) -> None:
     spoilt = spoil("whsec_" + base64.b64encode(key).decode())
@@ -317,7 +315,7 @@ def test_no_secret_error_shows_any_part_of_a_secret(key: bytes, good: bytes) -> 
         assert not [piece for piece in hidden if piece in shown], fault
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     st.text(st.characters(exclude_categories=()))
     | st.text("ABab09+/=_-\n", max_size=12)
