@@ -94,9 +94,9 @@ def chaos(
     The handlers really run: let what they call be made for tests. What they print is not shown.
     The receiver's own store and secrets are not used.
 
-    The same --seed brings the same events and the same faults. What a file or a server answers
-    takes real time, in which requests may meet otherwise: their number, and that of runs, may
-    differ by a few. Only on memory:// a run of async handlers is the same to the last request.
+    The same --seed brings the same events and the same faults. Files and servers answer in real
+    time, so the numbers of requests and of runs may differ by a few. On memory://, with async
+    handlers, a run is the same to the last request.
 
     Exits 0 only if no event was lost or given up, none was handled twice, none came after a newer
     one or beside another where the handler has latest_by or serial_by, no forgery was accepted,

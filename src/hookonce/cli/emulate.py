@@ -114,7 +114,7 @@ def emulate(
     rotate: bool,
     as_json: bool,
 ) -> None:
-    """Be the service: deliver realistic events to a receiver, with retries, and report.
+    """Play the service: deliver realistic events to a receiver, with retries, and report.
 
     Failed attempts are repeated by the documented schedule: nine attempts over about 23 hours. With
     --speed 1000 that takes 83 seconds; signatures bear the real time all the same, since receivers

@@ -1,4 +1,4 @@
-"""``hookonce inbox``: what waits for workers, for a person to look at and hurry on."""
+"""``hookonce inbox``: what waits for workers, for a person to look at and try now."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _pages(store: InboxStore) -> Pages[Entry]:
 
 @click.group(epilog=STORE_HELP)
 def inbox() -> None:
-    """Look at what waits for workers, and hurry it on."""
+    """Look at what waits for workers, and try it now."""
 
 
 @inbox.command()

@@ -180,9 +180,9 @@ def serve(
     An application that has receivers, MODULE:APP, is served as it is, at its own paths; those of a
     mapping, MODULE:RECEIVERS, answer at /webhooks/ENDPOINT each.
 
-    With --workers several processes share port and store, which SQLite and Redis can be, and each
-    works on an embedded inbox. Limits are those of one process; /readyz tells of the one that
-    answers. What cannot start, or dies again and again, ends the command with its message. The
+    With --workers several processes share the port and the store, which has to be SQLite or Redis,
+    and each works on an embedded inbox. Limits are those of one process; /readyz tells of the one
+    that answers. What cannot start, or dies again and again, ends the command with its message. The
     first SIGTERM or Ctrl-C lets all of them end in order, the second ends them at once.
 
     What makes it unready is told to this machine only, and to who shows $HOOKONCE_HEALTH_TOKEN as a
