@@ -448,12 +448,14 @@ class TestWhatDoesNotEnd:
         on(receiver, "stubborn", stubborn)
         async with receiver:
             running = asyncio.create_task(deliver(receiver, comment()))
-            await lines.has(
-                "ERROR stubborn has been running for more than 0.05 s and does not end when it is"
-                " cancelled; it keeps its event until it ends: let CancelledError pass"
-            )
-            assert receiver._machine.runs.overdue == ("stubborn",)
-            gate.set()
+            try:
+                await lines.has(
+                    "ERROR stubborn has been running for more than 0.05 s and does not end when it"
+                    " is cancelled; it keeps its event until it ends: let CancelledError pass"
+                )
+                assert receiver._machine.runs.overdue == ("stubborn",)
+            finally:
+                gate.set()
             assert answer_of(await running) == (200, "handled")
         assert (len(cancelled), len(lines.all)) == (1, 1)
 

@@ -214,6 +214,50 @@ class TestAnswers:
         assert len(store.times["keep_in_flight"]) == 1
 
 
+class TestShortLimits:
+    """The shortest limit says how often the watchman looks: a tenth of it."""
+
+    SECONDS = 0.21  # the next look at the longest distance would be at 0.25
+
+    async def test_of_an_answer(self) -> None:
+        receiver = receiver_on(Timed(), answer_seconds=self.SECONDS)
+        waiting = Waiting(receiver)
+        async with receiver:
+            status, reason, took = await timed(deliver(receiver, comment()))
+            waiting.gate.set()
+        assert (status, reason) == (503, "still_running")
+        assert is_about(took, self.SECONDS, 0.03)
+
+    async def test_of_a_handler(self) -> None:
+        receiver = receiver_on(Timed(), handler_timeout_seconds=self.SECONDS)
+        Waiting(receiver)
+        async with receiver:
+            status, reason, took = await timed(deliver(receiver, comment()))
+        assert (status, reason) == (500, "handler_failed")
+        assert is_about(took, self.SECONDS, 0.03)
+
+    async def test_of_the_store(self) -> None:
+        receiver = receiver_on(store := Timed(), store_seconds=self.SECONDS)
+        counting(receiver)
+        gate = store.hang("claim")
+        async with receiver:
+            status, reason, took = await timed(deliver(receiver, comment()))
+            gate.set()
+        assert (status, reason) == (503, "store_unavailable")
+        assert is_about(took, self.SECONDS, 0.03)
+
+    async def test_of_a_lease(self) -> None:
+        receiver = receiver_on(store := Timed(), lease_seconds=3 * self.SECONDS)
+        waiting = Waiting(receiver)
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, comment()))
+            await asyncio.sleep(0.3)
+            waiting.gate.set()
+            await running
+        [extended] = store.times["extend"]
+        assert is_about(extended, self.SECONDS, 0.03)
+
+
 class TestLeases:
     async def test_a_lease_is_extended_at_each_third_of_it(self) -> None:
         receiver = receiver_on(store := Timed(), lease_seconds=30.0)

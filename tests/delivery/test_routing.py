@@ -927,3 +927,54 @@ def test_a_receiver_shows_its_endpoint_and_handlers_and_no_secret(webhook_secret
     named(receiver, MessageReceived, ChannelUnhealthy, ChannelDisconnected, PostTargetPublished)
     named(receiver, WebhookTest, name="tests")
     assert repr(receiver) == "Receiver(endpoint='bakery', 2 handlers)"
+
+
+def test_what_is_refused_is_said_with_what_to_do() -> None:
+    router, other = Router(), Router()
+    named(router, CommentReceived, name="taken")
+    other.include(included := Router())
+
+    async def hook(*, error: Exception) -> None: ...
+
+    plain: Any = succeed_plainly
+    refusals: list[tuple[Callable[[], object], str]] = [
+        (router.on, "on() takes at least one event class, type string or pattern"),
+        (
+            lambda: router.on(plain),
+            "on() takes what the handler is for: @receiver.on(CommentReceived), or a type string",
+        ),
+        (
+            lambda: router.on_error(hook),
+            f"{hook.__qualname__} must be callable as (error), (error, event) or (error, event,"
+            " context)",
+        ),
+        (
+            lambda: named(router, PostTargetFailed, name="taken"),
+            "a handler named 'taken' is registered already; give one of them another name=…, or"
+            " pass several events to one on()",
+        ),
+        (
+            lambda: named(router, UnrelatedComment),
+            "'comment.received' is handled as CommentReceived already, and UnrelatedComment is"
+            " neither a subclass nor a base of it; derive one from the other",
+        ),
+        (lambda: router.include(router), "a router cannot include itself"),
+        (lambda: other.include(included), "this router is included already"),
+    ]
+    for refused, text in refusals:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            refused()
+        assert str(caught.value) == text
+    assert names(router) == ["taken"]
+
+
+def succeed_plainly(_: object) -> None: ...
+
+
+def test_what_no_type_known_here_meets_is_named_once_as_it_was_written() -> None:
+    router = Router()
+    named(router, "comment.recieved", name="a")
+    router.on("comment.recieved", "ad.*", CommentReceived, "post.*", name="b")(succeed_plainly)
+    assert router.unmatched() == ("comment.recieved", "ad.*")
+    named(router, AdEvent, name="c")
+    assert router.unmatched() == ("comment.recieved",)
