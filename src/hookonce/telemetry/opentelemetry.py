@@ -157,7 +157,7 @@ class OpenTelemetryObserver(Observer):
                 "messaging.destination.name": record.received.endpoint,
                 "messaging.message.id": delivery.id,
                 "messaging.message.body.size": len(delivery.body),
-                "hookonce.verification.clock_skew": delivery.skew,
+                "hookonce.verification.clock_skew_seconds": delivery.skew,
                 "hookonce.secret_index": delivery.secret_index,
             }
         )
