@@ -945,18 +945,24 @@ def test_what_is_refused_is_said_with_what_to_do() -> None:
         ),
         (
             lambda: router.on_error(hook),
-            f"{hook.__qualname__} must be callable as (error), (error, event) or (error, event,"
-            " context)",
+            (
+                f"{hook.__qualname__} must be callable as (error), (error, event) or (error, event,"
+                " context)"
+            ),
         ),
         (
             lambda: named(router, PostTargetFailed, name="taken"),
-            "a handler named 'taken' is registered already; give one of them another name=…, or"
-            " pass several events to one on()",
+            (
+                "a handler named 'taken' is registered already; give one of them another name=…, or"
+                " pass several events to one on()"
+            ),
         ),
         (
             lambda: named(router, UnrelatedComment),
-            "'comment.received' is handled as CommentReceived already, and UnrelatedComment is"
-            " neither a subclass nor a base of it; derive one from the other",
+            (
+                "'comment.received' is handled as CommentReceived already, and UnrelatedComment is"
+                " neither a subclass nor a base of it; derive one from the other"
+            ),
         ),
         (lambda: router.include(router), "a router cannot include itself"),
         (lambda: other.include(included), "this router is included already"),
