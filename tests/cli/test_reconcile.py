@@ -132,6 +132,11 @@ def test_gaps_are_1_and_each_is_named(site: Site, module: str, tmp_path: Path) -
     assert (second["id"], second["why"], second["answer"]) == (given_up, "failed_at_sender", 410)
     assert (summary["gap"], summary["handled"], summary["requests"]) == (2, 0, 2)
     assert state["status"] == "disabled"
+    rows = site.reconcile("--since", "2d", module=module).output.splitlines()
+    assert [row.split("\t")[1:4:2] for row in rows[:2]] == [
+        [missed, "unknown_here"],
+        [given_up, "failed_at_sender"],
+    ]
 
 
 def test_a_disabled_endpoint_is_turned_on_again_where_that_is_wanted(
