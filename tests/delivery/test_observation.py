@@ -133,7 +133,13 @@ async def test_a_refusal_is_told_with_its_reason_and_its_skew(
     request = signed_request(make_event(CommentReceived), webhook_secret, skew=400)
     outcome = await receiver.handle(request.body, request.headers)
     assert notes.names == ["DeliveryReceived", "DeliveryRefused", "DeliveryAnswered"]
-    (refused,), (answered,) = notes.of(DeliveryRefused), notes.of(DeliveryAnswered)
+    received, refused, answered = notes.records
+    assert refused.received is answered.received is received
+    assert (received.endpoint, received.body, received.is_made_up) == (
+        "default",
+        request.body,
+        False,
+    )
     assert (refused.error.reason, refused.error.skew // 100) == (outcome.reason, 4)
     assert (answered.refusal, answered.event_id) == (refused.error, None)
 
