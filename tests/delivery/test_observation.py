@@ -17,7 +17,6 @@ from hookonce.delivery.records import (
     DeliveryAnswered,
     DeliveryAuthenticated,
     DeliveryReceived,
-    DeliveryRefused,
     EventBuried,
     EventClaimed,
     EventPut,
