@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..sender import DISABLING_FAILURES, DISABLING_SECONDS
-from ..verification.clock import Clock
+from ..verification.clock import Clock, moment
 from ..verification.loggers import get_logger
 from .handler import TEST_TYPE
 from .outcome import Reason
 from .records import DeliveryAnswered, Observer
-from .rotation import moment
 
 __all__ = ["DisableWatch", "FailureStreak"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from datetime import UTC, datetime
 
 from ..stores.values import Delivery, DeliveryKey
-from ..verification.clock import Clock
+from ..verification.clock import Clock, utc_text
 from ..verification.loggers import get_logger, printable
 from .records import (
     DeliveryAnswered,
@@ -99,10 +98,7 @@ class AttemptLog(Observer):
     def event_retried(self, record: EventRetried) -> None:
         """Write when the next attempt is due."""
         after = record.after_seconds
-        try:
-            due = datetime.fromtimestamp(self._clock() + after, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        except (OverflowError, ValueError, OSError):
-            due = "never"
+        due = utc_text(self._clock() + after, "%Y-%m-%dT%H:%M:%SZ")
         text = f"failed, again in {after:.0f} s at {due}"
         self._write(logging.WARNING, record.delivery, record.attempt, "retried", text)
 

@@ -6,12 +6,11 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from datetime import UTC, datetime
-from hashlib import blake2b
 
 from ..stores.applications import Application, RegisteringStore, strangers
+from ..verification.clock import moment
 from ..verification.loggers import get_logger
-from ..verification.secrets import decode_secret
+from ..verification.secrets import fingerprint
 from .handler import Handler
 
 __all__ = ["Registration", "application_of", "warning_of"]
@@ -20,8 +19,6 @@ _log = get_logger("hookonce")
 
 # A probe may ask every second, and each time of telling the store is a write.
 _PAUSE_SECONDS = 60.0
-_MARK_BYTES = 8
-_LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
 def application_of(
@@ -32,23 +29,15 @@ def application_of(
         return None
     return Application(
         frozenset(handler.name for handler in handlers),
-        frozenset(_mark(secret, endpoint) for secret in secrets),
+        frozenset(fingerprint(secret, f"application at {endpoint}") for secret in secrets),
     )
-
-
-def _mark(secret: str, endpoint: str) -> str:
-    """Return what the same secret gives for the same endpoint, and nobody without it can make."""
-    key = blake2b(decode_secret(secret)).digest()
-    text = f"hookonce application at {endpoint}".encode()
-    return blake2b(text, key=key, digest_size=_MARK_BYTES).hexdigest()
 
 
 def warning_of(stranger: Application, endpoint: str) -> str:
     """Return what to tell an operator about another application under an endpoint."""
-    seen = datetime.fromtimestamp(min(stranger.seen_at, _LATEST), UTC)
     return (
         f"another application receives under the endpoint {endpoint!r} on this store"
-        f" ({stranger.describe()}, last seen {seen:%Y-%m-%d %H:%M} UTC), and what one has handled"
+        f" ({stranger.describe()}, last seen {moment(stranger.seen_at)}), and what one has handled"
         " is a duplicate to the other; give one of them Receiver(endpoint=…)"
     )
 

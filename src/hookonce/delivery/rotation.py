@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from ..errors import SecretError
 from ..sender import TWO_SIGNATURES_SECONDS
-from ..verification.clock import Clock, utc_text
+from ..verification.clock import Clock, moment
 from ..verification.headers import DeliveryHeaders
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, sign
 from .records import DeliveryAnswered, Observer
 
-__all__ = ["Rotation", "RotationWatch", "moment"]
+__all__ = ["Rotation", "RotationWatch"]
 
 _log = get_logger("hookonce.rotation")
 
@@ -173,8 +173,3 @@ def _matching(
         for secret in secrets
     )
     return sum(signature.removeprefix("v1,").encode() in headers.signatures for signature in own)
-
-
-def moment(unix_seconds: float) -> str:
-    """Return a time as a person reads it, in UTC."""
-    return utc_text(unix_seconds, "%Y-%m-%d %H:%M UTC")

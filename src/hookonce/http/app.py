@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Protocol
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -216,17 +217,12 @@ async def run_lifespan(
     context: AbstractAsyncContextManager[object], receive: Receive, send: Send
 ) -> None:
     """Speak the ASGI lifespan protocol for a context manager."""
-    await receive()
-    try:
-        await context.__aenter__()
-    except Exception as error:
-        await send({"type": "lifespan.startup.failed", "message": str(error)})
-        raise
-    await send({"type": "lifespan.startup.complete"})
-    await receive()
-    try:
-        await context.__aexit__(None, None, None)
-    except Exception as error:
-        await send({"type": "lifespan.shutdown.failed", "message": str(error)})
-        raise
-    await send({"type": "lifespan.shutdown.complete"})
+    leave = partial(context.__aexit__, None, None, None)
+    for name, step in (("startup", context.__aenter__), ("shutdown", leave)):
+        await receive()
+        try:
+            await step()
+        except Exception as error:
+            await send({"type": f"lifespan.{name}.failed", "message": str(error)})
+            raise
+        await send({"type": f"lifespan.{name}.complete"})

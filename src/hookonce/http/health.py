@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -183,9 +183,7 @@ def health_routes(
         content: dict[str, object] = {"ready": readiness.ready}
         scope = request.scope
         if is_local(scope) or (token is not None and has_bearer(scope, token)):
-            content["problems"] = list(readiness.problems)
-            content["warnings"] = list(readiness.warnings)
-            content["secrets"] = list(readiness.secrets)
+            content |= asdict(readiness)
         status = HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return JSONResponse(content, status)
 

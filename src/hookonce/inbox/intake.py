@@ -35,6 +35,9 @@ class Intake:
         settings: how much may wait, and how it is worked off.
         runs: the events under way.
 
+    Attributes:
+        embedded: whether the application itself works on it.
+
     """
 
     def __init__(
@@ -44,15 +47,11 @@ class Intake:
         self._store = store
         self._waiting = waiting
         self._settings = settings
+        self.embedded = settings.embedded
         self._worker = Worker(parts, store=store, settings=settings, runs=runs)
         self._working: asyncio.Task[None] | None = None
         self._look: asyncio.Task[None] | None = None
         self._next_look = 0.0
-
-    @property
-    def embedded(self) -> bool:
-        """Whether the application itself works on it."""
-        return self._settings.embedded
 
     def start(self) -> None:
         """Start the worker of this process, or raise RuntimeError if it runs already."""

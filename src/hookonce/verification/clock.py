@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-__all__ = ["Clock", "duration_text", "system_clock", "uptime", "utc_text"]
+__all__ = ["Clock", "duration_text", "moment", "system_clock", "uptime", "utc_text"]
 
 Clock: TypeAlias = Callable[[], float]
 """Unix time in seconds."""
@@ -36,6 +36,11 @@ def utc_text(unix_seconds: float, form: str) -> str:
         return datetime.fromtimestamp(unix_seconds, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):
         return f"{unix_seconds:g}"
+
+
+def moment(unix_seconds: float) -> str:
+    """Return a Unix time as a person reads it, to the minute and in UTC."""
+    return utc_text(unix_seconds, "%Y-%m-%d %H:%M UTC")
 
 
 def duration_text(seconds: float) -> str:

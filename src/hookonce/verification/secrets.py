@@ -121,15 +121,17 @@ def decode_secret(secret: str) -> bytes:
     return key
 
 
-def fingerprint(secret: str) -> str:
+def fingerprint(secret: str, purpose: str = "fingerprint") -> str:
     """Return 16 hexadecimal digits that tell a secret from others, and nothing else about it.
+
+    Those of one purpose tell nothing of those of another.
 
     Raises:
         SecretError: it cannot be used.
 
     """
     key = blake2b(decode_secret(secret)).digest()
-    return blake2b(b"hookonce fingerprint", key=key, digest_size=8).hexdigest()
+    return blake2b(f"hookonce {purpose}".encode(), key=key, digest_size=8).hexdigest()
 
 
 def fault_among(secrets: Iterable[str], where: str) -> str | None:
