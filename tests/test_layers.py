@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -70,8 +71,13 @@ def layer_of(file: str) -> int:
     return LAYERS[room_of(file)]
 
 
-def imports(file: str) -> Iterator[str]:
-    """Yield the absolute dotted name of every module a file imports, wherever it does so."""
+@cache
+def imports(file: str) -> frozenset[str]:
+    """Return the absolute dotted name of every module a file imports, wherever it does so."""
+    return frozenset(_imports(file))
+
+
+def _imports(file: str) -> Iterator[str]:
     package = ["hookonce", *Path(file).parts[:-1]]
     for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
         if isinstance(node, ast.Import):
@@ -82,6 +88,7 @@ def imports(file: str) -> Iterator[str]:
             yield from (f"{name}.{alias.name}" for alias in node.names)
 
 
+@cache
 def own_file(module: str) -> str | None:
     """Return the file of the package that an imported name comes from."""
     if module.split(".", maxsplit=1)[0] != "hookonce":

@@ -11,7 +11,7 @@ from support.redis_servers import RedisServer
 
 from .running import SECRET, eventually, invoke, run, running
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 APP = """
 from hookonce import EnvironmentSecrets, Event, Inbox, Outcome, Receiver, Reject

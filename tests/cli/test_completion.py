@@ -150,6 +150,7 @@ def test_what_cannot_be_read_offers_nothing_and_says_nothing(
     assert not (here / "missing.db").exists()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("shell", "expected"),
     [

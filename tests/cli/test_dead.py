@@ -26,6 +26,8 @@ from .letters import (
 )
 from .running import COMMAND, SECRET, Result, invoke, on_a_terminal, run
 
+in_a_process = pytest.mark.sample(4, of="file")
+
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
@@ -98,6 +100,7 @@ def test_a_listing_is_filtered(arguments: list[str], ids: set[str], here: Path) 
     invoke("dead", "list", store, "--since", "soon").says("'soon' is neither a time", status=2)
 
 
+@in_a_process
 def test_on_80_columns_no_word_and_no_time_is_broken(here: Path) -> None:
     store = bury(here, COMMENT, UNREADABLE)
     shown = on_a_terminal("dead", "list", store, here=here)
@@ -109,6 +112,7 @@ def test_on_80_columns_no_word_and_no_time_is_broken(here: Path) -> None:
     assert "buried" in wide.splitlines()[0]
 
 
+@in_a_process
 def test_on_a_terminal_it_is_a_table_whose_ids_can_be_copied(here: Path) -> None:
     long_id = "evt_" + "0123456789ab" * 2
     shown = on_a_terminal("dead", "list", bury(here, letter(long_id), HOSTILE), here=here)
@@ -170,6 +174,7 @@ def test_show_shows_one_with_its_body(here: Path) -> None:
     )
 
 
+@in_a_process
 def test_show_raw_writes_the_bytes_as_they_came(here: Path) -> None:
     store = bury(here, HOSTILE)
     shown = subprocess.run(
@@ -221,6 +226,7 @@ def test_discard_fails_if_one_is_not_there_and_forgets_the_others(here: Path) ->
     assert listed(store) == []
 
 
+@in_a_process
 def test_replay_runs_what_has_not_succeeded_and_the_letter_is_gone(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE)
     assert replay(here, "evt_comment") == Result(0, "evt_comment: handled\n", "")
@@ -228,6 +234,7 @@ def test_replay_runs_what_has_not_succeeded_and_the_letter_is_gone(here: Path) -
     assert listed(store) == ["evt_message"]
 
 
+@in_a_process
 def test_replay_that_fails_again_keeps_the_letter_and_says_so(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE)
     (here / "shop is closed").touch()
@@ -243,6 +250,7 @@ def test_replay_that_fails_again_keeps_the_letter_and_says_so(here: Path) -> Non
     assert replay(here, "evt_comment").status == 0
 
 
+@in_a_process
 def test_replay_all_takes_every_letter_of_the_receiver_and_no_other(here: Path) -> None:
     store = bury(here, COMMENT, UNREADABLE, ELSEWHERE, MESSAGE)
     result = replay(here, "--all")
@@ -254,6 +262,7 @@ def test_replay_all_takes_every_letter_of_the_receiver_and_no_other(here: Path) 
     assert journal(here) == ["answered evt_comment again", "replied evt_message"]
 
 
+@in_a_process
 def test_replay_by_type_takes_those_of_the_type(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE, letter("evt_second"))
     result = replay(here, "--type", "comment.received")
@@ -262,6 +271,7 @@ def test_replay_by_type_takes_those_of_the_type(here: Path) -> None:
     assert replay(here, "--type", "comment.received").output == "no dead letters\n"
 
 
+@in_a_process
 def test_replay_names_an_id_it_does_not_find_and_goes_on(here: Path) -> None:
     bury(here, COMMENT, ELSEWHERE)
     result = replay(here, "evt_elsewhere", "evt_comment")
@@ -271,6 +281,7 @@ def test_replay_names_an_id_it_does_not_find_and_goes_on(here: Path) -> None:
     assert handled == "evt_comment: handled"
 
 
+@in_a_process
 def test_replay_of_an_event_without_a_handler_is_no_success(here: Path) -> None:
     store = bury(here, letter("evt_1", "channel.unhealthy"))
     assert replay(here, "evt_1") == Result(1, "evt_1: no_handler\n", "")
@@ -286,6 +297,7 @@ def test_replay_wants_one_way_of_selection(arguments: list[str]) -> None:
     result.says("name events by their ids, by --type, or --all", status=2)
 
 
+@in_a_process
 def test_replay_says_what_is_wrong_with_the_receiver(here: Path) -> None:
     arguments = ["dead", "replay", "hooks:missing", "--all"]
     run(*arguments, here=here, secrets=[SECRET]).says("there is no 'missing' in hooks")

@@ -29,7 +29,7 @@ from .letters import (
 )
 from .running import SECRET, Result, eventually, invoke, on_a_terminal, run, running
 
-pytestmark = pytest.mark.sample(5, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 # More than two pages, and more than are discarded at the same time.
 MORE_THAN_TWO_PAGES = 1100

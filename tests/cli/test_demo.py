@@ -26,7 +26,7 @@ from hookonce.verification.headers import DeliveryHeaders
 from .recorder import closed_port_url
 from .running import Result, invoke, run, running
 
-pytestmark = pytest.mark.sample(5, of="file")
+pytestmark = pytest.mark.sample(4, of="file")
 
 # "A few seconds" (README), on a machine that has other things to do.
 A_FEW_SECONDS = 30.0

@@ -19,7 +19,7 @@ from hookonce.stores.values import Ownership
 
 from .running import Result, invoke, run, running
 
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 A_FEW_SECONDS = 30.0
 

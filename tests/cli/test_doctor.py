@@ -13,7 +13,7 @@ from support.redis_servers import RedisServer, redis_server
 from .inboxes import url_of
 from .running import OLD_SECRET, SECRET, Result, invoke, run, running
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 APP = '''
 """Receivers and applications with one mistake each, and some without."""

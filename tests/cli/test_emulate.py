@@ -25,7 +25,7 @@ from .recorder import Recorder, closed_port_url, recording
 from .running import COMMAND, OLD_SECRET, SECRET, Result, eventually, invoke, on_a_terminal, run
 from .running import running as running_command
 
-pytestmark = pytest.mark.sample(20, of="file")
+pytestmark = pytest.mark.sample(14, of="file")
 
 APP = """
 from hookonce import FileSecrets, Receiver

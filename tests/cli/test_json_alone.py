@@ -21,6 +21,7 @@ def shout() -> None:
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("command", "heard", "count"),
     [

@@ -22,6 +22,8 @@ if os.geteuid() == 0:
 cli()
 """
 
+in_a_process = pytest.mark.sample(2, of="file")
+
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
@@ -78,6 +80,7 @@ def test_a_reader_that_has_gone_ends_a_command_without_a_word(command: str, here
 
 
 @pytest.mark.parametrize("words", [["dead", "list"], ["inbox", "stats"]])
+@in_a_process
 def test_a_folder_that_may_not_be_entered_is_said_in_one_line(words: list[str], here: Path) -> None:
     closed = here / "closed"
     closed.mkdir(mode=0o700 if os.geteuid() == 0 else 0o000)
@@ -90,6 +93,7 @@ def test_a_path_that_cannot_be_looked_at_is_said_in_one_line() -> None:
     invoke("dead", "list", f"sqlite:////{'a' * 300}").says("cannot look at", "File name too long")
 
 
+@in_a_process
 def test_a_file_that_a_module_cannot_open_is_named_with_the_way_to_its_place(here: Path) -> None:
     (here / "hooks.py").write_text("open('/no/such/log')")
     result = run("serve", "hooks:receiver", here=here, secrets=[SECRET])
@@ -99,6 +103,7 @@ def test_a_file_that_a_module_cannot_open_is_named_with_the_way_to_its_place(her
     )
 
 
+@in_a_process
 def test_a_folder_that_was_removed_has_no_module(here: Path) -> None:
     line = "mkdir gone && cd gone && rmdir ../gone && hookonce serve hooks:receiver"
     piped(line, here).says("there is no module 'hooks' here")

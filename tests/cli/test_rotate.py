@@ -34,7 +34,7 @@ from hookonce.verification.secrets import new_secret, secret_lines
 
 from .running import invoke
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(6, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(4, of="file")]
 
 KEY = "example_sk_0123456789abcdef"
 

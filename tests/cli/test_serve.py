@@ -20,7 +20,7 @@ from hookonce.verification.secrets import decode_secret, fingerprint
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, invoke, run, running
 
-pytestmark = pytest.mark.sample(12, of="file")
+pytestmark = pytest.mark.sample(9, of="file")
 
 APP = '''
 """A receiver that writes down what it handles, and waits where a file tells it to."""

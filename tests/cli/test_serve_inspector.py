@@ -20,7 +20,7 @@ from hookonce.testing import event_body, signed_request
 
 from .running import PATIENCE_SECONDS, SECRET, Process, run, running
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 APP = """
 from hookonce import EnvironmentSecrets, Receiver

@@ -13,7 +13,7 @@ FAR = "203.0.113.9"
 TOKEN = "a token for the inspector of these tests"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -25,7 +25,7 @@ from .running import (
     running,
 )
 
-pytestmark = pytest.mark.sample(6, of="file")
+pytestmark = pytest.mark.sample(4, of="file")
 
 # Where a file says so, the module cannot be imported, or ends the process as a fault in C does.
 FRAGILE = """

@@ -51,6 +51,8 @@ app = create_app()
 nothing = 5
 '''
 
+in_a_process = pytest.mark.sample(2, of="file")
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -127,6 +129,7 @@ receiver = Receiver(secrets=settings())
 """
 
 
+@in_a_process
 def test_an_error_of_a_module_shows_the_users_frames_alone(here: Path) -> None:
     (here / "broken.py").write_text(BROKEN)
     result = run("serve", "broken:receiver", here=here, secrets=[SECRET])
@@ -137,12 +140,14 @@ def test_an_error_of_a_module_shows_the_users_frames_alone(here: Path) -> None:
     assert "json.decoder.JSONDecodeError: Expecting value" in result.errors
 
 
+@in_a_process
 def test_a_module_that_ends_itself_is_no_success(here: Path) -> None:
     (here / "ending.py").write_text("import sys\nsys.exit(0)\n")
     result = run("worker", "ending:receiver", here=here, secrets=[SECRET])
     result.says("ending has ended itself while it was imported: sys.exit(0)", status=2)
 
 
+@in_a_process
 def test_the_log_of_a_server_is_json_on_demand(here: Path) -> None:
     arguments = ["tenants:app", "--port", "0", "--log-format", "json"]
     with running("serve", *arguments, here=here, secrets=[SECRET]) as server:

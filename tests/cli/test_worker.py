@@ -14,7 +14,7 @@ from support.redis_servers import redis_server
 from .inboxes import APP, deliver, journal, url_of
 from .running import SECRET, Process, eventually, run, running
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 EVERYTHING: dict[str, Any] = {"keys": "*", "channels": "*", "categories": ["+@all"]}
 """What a user of a Redis server may do in these tests."""

@@ -13,7 +13,7 @@ from hookonce.stores.values import DeadReason
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(4, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(3, of="file")]
 
 SECRET = new_secret()
 

@@ -52,7 +52,7 @@ WITH_STORIES = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.timeout(300)  # many processes, one after the other, on a machine that may be busy
 @pytest.mark.parametrize("path", WITH_STORIES)
 def test_every_block_of_a_page_does_what_it_shows(path: Path) -> None:

@@ -22,6 +22,7 @@ from .inspecting import SECRET, Inspected, inspected
 from .test_live import Stream, streaming
 
 pytestmark = pytest.mark.anyio
+in_a_process = pytest.mark.sample(2, of="file")
 
 PROCESS = """
 from hookonce import Inbox
@@ -75,6 +76,7 @@ async def answered(process: ServedProcess, event: Event[Any]) -> int:
     return (await process.sender.send(event)).status
 
 
+@in_a_process
 async def test_a_page_shows_what_a_worker_elsewhere_does(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +99,7 @@ async def test_a_page_shows_what_a_worker_elsewhere_does(
     assert f":{worker.process.pid}:" in shown
 
 
+@in_a_process
 async def test_a_page_shows_what_another_server_has_answered(url: str, tmp_path: Path) -> None:
     receiver = Receiver(secrets=[SECRET], store=url)
     (tmp_path / "mended").touch()

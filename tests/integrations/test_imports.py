@@ -8,7 +8,7 @@ import pytest
 FRAMEWORKS = {"fastapi", "flask", "django", "litestar"}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("module", "wanted"),
     [

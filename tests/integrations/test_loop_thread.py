@@ -24,6 +24,8 @@ from hookonce.verification.secrets import new_secret
 
 SECRET = new_secret()
 
+in_a_process = pytest.mark.sample(1, of="file")
+
 
 def deliver(loop: LoopThread, event: CommentReceived | None = None) -> Outcome:
     request = signed_request(event or make_event(CommentReceived), SECRET)
@@ -275,6 +277,7 @@ def journal(here: Path) -> list[str]:
 
 
 @pytest.mark.anyio
+@in_a_process
 async def test_a_process_that_ends_lets_what_runs_end_first(tmp_path: Path) -> None:
     script = SCRIPT + (
         "threading.Thread(target=deliver, args=['evt_slow'], daemon=True).start()\n"
@@ -289,6 +292,7 @@ async def test_a_process_that_ends_lets_what_runs_end_first(tmp_path: Path) -> N
 
 
 @pytest.mark.anyio
+@in_a_process
 async def test_processes_forked_after_the_import_have_loops_of_their_own(tmp_path: Path) -> None:
     script = SCRIPT + (
         "for number in range(3):\n"
@@ -308,6 +312,7 @@ async def test_processes_forked_after_the_import_have_loops_of_their_own(tmp_pat
 
 
 @pytest.mark.anyio
+@in_a_process
 async def test_a_process_forked_from_an_open_receiver_says_what_is_wrong(tmp_path: Path) -> None:
     script = SCRIPT + (
         "note(deliver('evt_1'))\n"

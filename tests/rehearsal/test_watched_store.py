@@ -113,6 +113,7 @@ def test_a_slow_store_is_waited_for_and_not_taken_for_unreachable() -> None:
     run_virtually(main)
 
 
+@pytest.mark.sample(1)
 def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable_url: str) -> None:
     runs: list[float] = []
 
@@ -143,6 +144,7 @@ def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable
     assert third - second == pytest.approx(2 * HOUR, abs=3)
 
 
+@pytest.mark.sample(1)
 def test_an_event_that_comes_after_idle_hours_is_handled_at_once(durable_url: str) -> None:
     runs: list[float] = []
 
@@ -168,6 +170,7 @@ def test_an_event_that_comes_after_idle_hours_is_handled_at_once(durable_url: st
     run_virtually(main)
 
 
+@pytest.mark.sample(1)
 def test_an_event_whose_worker_is_gone_is_handled_when_its_lease_runs_out(durable_url: str) -> None:
     attempts: list[tuple[int, float]] = []
 

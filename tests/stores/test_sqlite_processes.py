@@ -23,6 +23,8 @@ pytestmark = pytest.mark.anyio
 
 LEASE = 600.0
 
+in_a_process = pytest.mark.sample(2, of="file")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -53,6 +55,7 @@ async def all_are(store: Store, result: type[object], event_ids: list[str]) -> b
     return set(await asyncio.gather(*(look(store, name) for name in event_ids))) == {result}
 
 
+@in_a_process
 async def test_three_processes_that_race_for_300_events_win_each_once(path: Path) -> None:
     won: Counter[str] = Counter()
     async with AsyncExitStack() as stack:
@@ -80,6 +83,7 @@ async def test_several_stores_of_one_process_on_one_file_win_each_event_once(pat
     assert is_sound(path)
 
 
+@in_a_process
 async def test_processes_may_create_the_file_at_the_same_moment(tmp_path: Path) -> None:
     files = [f"{n}.db" for n in range(20)]
     async with child("meet", tmp_path, "a") as a, child("meet", tmp_path, "b") as b:
@@ -212,6 +216,7 @@ class TestForks:
         assert await all_are(store, Done, ["parent", *names, "fork 2 after 1", "parent 2 after 1"])
         assert is_sound(path)
 
+    @in_a_process
     async def test_a_fork_in_the_middle_of_a_write_is_not_locked_out(
         self, path: Path, store: SQLiteStore
     ) -> None:
@@ -220,6 +225,7 @@ class TestForks:
         assert await all_are(store, Done, [f"fork_{n}" for n in range(8)])
         assert is_sound(path)
 
+    @in_a_process
     async def test_a_fork_while_other_stores_are_made_leaves_all_of_them_usable(
         self, path: Path
     ) -> None:

@@ -99,11 +99,11 @@ def walks(machine: type[StoreMachine], count: int, steps: int = 50) -> Any:
 redis_7 = pytest.mark.usefixtures("_redis_7")
 cluster = pytest.mark.usefixtures("_cluster")
 
-TestMemoryModel = walks(MemoryMachine, 15)
-TestSQLiteModel = walks(SQLiteMachine, 10)
-TestValkeyModel = walks(ValkeyMachine, 8)
-TestRedis7Model = redis_7(walks(Redis7Machine, 5))
-TestClusterModel = cluster(walks(ClusterMachine, 4, steps=30))
+TestMemoryModel = walks(MemoryMachine, 10)
+TestSQLiteModel = walks(SQLiteMachine, 6)
+TestValkeyModel = walks(ValkeyMachine, 5)
+TestRedis7Model = redis_7(walks(Redis7Machine, 3))
+TestClusterModel = cluster(walks(ClusterMachine, 3, steps=30))
 
 TestMemoryModelAtLength = pytest.mark.full("7 s")(walks(MemoryMachine, 150))
 TestSQLiteModelAtLength = pytest.mark.full("11 s")(walks(SQLiteMachine, 100))

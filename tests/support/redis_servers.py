@@ -60,7 +60,9 @@ class RedisServer:
 
     def client(self) -> redis.Redis:
         """Return a client for the test's own questions; use it in a with statement."""
-        return redis.Redis(host="127.0.0.1", port=self.port, protocol=2, socket_timeout=10)
+        return redis.Redis(
+            host="127.0.0.1", port=self.port, protocol=2, socket_timeout=10, driver_info=None
+        )
 
     def start(self) -> None:
         """Start it and return when it answers."""

@@ -12,6 +12,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("module", "wanted"),
     [
@@ -36,6 +37,7 @@ def test_traces_need_the_api_and_neither_the_sdk_nor_the_conventions() -> None:
     assert loaded.stdout.strip() == "[]", loaded.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("module", "library", "extra"),
     [
