@@ -201,27 +201,21 @@ def _read_history(stored: bytes) -> tuple[FailedAttempt, ...]:
 
 
 def write_delivery(delivery: Delivery) -> tuple[str | bytes | float, ...]:
-    """Return a delivery as six arguments of a step."""
-    return (
-        delivery.endpoint,
-        delivery.event_id,
-        "0" if delivery.event_type is None else "1",
-        delivery.event_type or "",
-        delivery.received_at,
-        delivery.body,
-    )
+    """Return a delivery as five arguments of a step."""
+    endpoint, event_id, event_type, received_at, body = delivery
+    return endpoint, event_id, _write_type(event_type), received_at, body
+
+
+def _write_type(event_type: str | None) -> str:
+    """Return a type as it is stored; an empty text is none."""
+    return "" if event_type is None else f"={event_type}"
 
 
 def _read_delivery(
-    endpoint: bytes, event_id: bytes, event_type: bytes | None, received_at: bytes, body: bytes
+    endpoint: bytes, event_id: bytes, event_type: bytes, received_at: bytes, body: bytes
 ) -> Delivery:
-    return Delivery(
-        decode(endpoint),
-        decode(event_id),
-        None if event_type is None else decode(event_type),
-        float(received_at),
-        body,
-    )
+    type_or_none = decode(event_type[1:]) if event_type else None
+    return Delivery(decode(endpoint), decode(event_id), type_or_none, float(received_at), body)
 
 
 class Cursor(NamedTuple):
@@ -246,12 +240,10 @@ def write_cursor(after: str | None) -> tuple[str, str]:
 
 
 def write_wanted(wanted: Wanted, reason: DeadReason | None = None) -> tuple[str | float, ...]:
-    """Return what a listing asks for, but for the endpoint, as six arguments of a step."""
-    event_type, handler = wanted.get("event_type"), wanted.get("handler")
-    since = wanted.get("since")
+    """Return what a listing asks for, but for the endpoint, as five arguments of a step."""
+    handler, since = wanted.get("handler"), wanted.get("since")
     return (
-        "0" if event_type is None else "1",
-        event_type or "",
+        _write_type(wanted.get("event_type")),
         wanted.get("event_id") or "",
         "" if handler is None else json.dumps(handler),
         "" if since is None else since,

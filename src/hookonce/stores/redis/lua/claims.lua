@@ -107,7 +107,7 @@ function ops.discard(arg)
   return '1'
 end
 
--- key, token, nonce, finished, error as JSON or '', error, reason, owed, delivery[6] if given
+-- key, token, nonce, finished, error as JSON or '', error, reason, owed, delivery[5] if given
 -- FREE.bury, CLAIMED.bury, WAITING.bury, TAKEN.bury, KEPT.bury, INTERRUPTED.bury, DEAD.bury, REPLAYED.bury
 function ops.bury(arg)
   local key, nonce = arg[1], arg[3]
@@ -115,10 +115,9 @@ function ops.bury(arg)
   if not record then return repeated(key, nonce, arg[4]) end
   local delivery
   if #arg > 8 then
-    delivery = {unpack(arg, 9, 14)}
+    delivery = {unpack(arg, 9, 13)}
   elseif record.endpoint then
-    delivery = {record.endpoint, record.event_id, record.type and '1' or '0', record.type,
-      record.received, body_of(key)}
+    delivery = {record.endpoint, record.event_id, record.type, record.received, body_of(key)}
   elseif not record.letter then
     return 'N'
   end

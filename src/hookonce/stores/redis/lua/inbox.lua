@@ -68,13 +68,13 @@ local function refusal(record, token)
   return nil
 end
 
--- delivery[6], token, most events or '', most bytes or '', key
+-- delivery[5], token, most events or '', most bytes or '', key
 function ops.put(arg)
-  local endpoint, body, token, key = arg[1], arg[6], arg[7], arg[10]
+  local endpoint, body, token, key = arg[1], arg[5], arg[6], arg[9]
   local record = record_of(key)
   local refused = record and refusal(record, token)
   if refused then return refused end
-  local most, most_bytes = tonumber(arg[8]), tonumber(arg[9])
+  local most, most_bytes = tonumber(arg[7]), tonumber(arg[8])
   local counts = counts_of(endpoint)
   if most and counts.depth >= most then return 'F' end
   if most_bytes and counts.bytes + #body > most_bytes then return 'F' end
@@ -85,8 +85,8 @@ function ops.put(arg)
     cap(key, record)
     delay = record.ends - now
   end
-  record.endpoint, record.event_id, record.type = endpoint, arg[2], arg[3] == '1' and arg[4]
-  record.received, record.size, record.put = arg[5], #body, token
+  record.endpoint, record.event_id, record.type = endpoint, arg[2], arg[3]
+  record.received, record.size, record.put = arg[4], #body, token
   record.seq, record.due, record.delay = next_number(), now + delay, delay
   redis.call('MSET', name_of(key), packed(record), body_name(key), body)
   count(endpoint, 1, #body)
@@ -266,14 +266,14 @@ function ops.entry(arg)
   return entry and entry_reply(arg[1], entry, body_of(arg[1])) or 'N'
 end
 
--- endpoint, what is wanted[6], score, member, limit
+-- endpoint, what is wanted[5], score, member, limit
 function ops.entries(arg)
   local wanted = wanted_of(arg, 2)
   local index = base .. ':o:' .. arg[1]
-  return stretch_of(index, 0, stretch_for(wanted), arg[8], arg[9], tonumber(arg[10]), function(key)
+  return stretch_of(index, 0, stretch_for(wanted), arg[7], arg[8], tonumber(arg[9]), function(key)
     if not is_of_event(key, wanted.event_id) then return nil end
     local entry = entry_of(key)
-    if not entry or wanted.type and entry.type ~= wanted.type then return nil end
+    if not entry or wanted.type ~= '' and entry.type ~= wanted.type then return nil end
     if tonumber(entry.received) < wanted.since or not owes(entry.owed, wanted.owed) then return nil end
     return entry_reply(key, entry, '')
   end)

@@ -87,11 +87,11 @@ local function stretch_of(index, first_rank, most, score, member, limit, row_of)
   return {members[#members], members[#members - 1], found}
 end
 
--- What is wanted of a list: has_type, type, event id or '', handler's name as JSON or '', since or '', reason or ''.
+-- What is wanted of a list: type or '', event id or '', handler's name as JSON or '', since or '', reason or ''.
 local function wanted_of(arg, first)
   return {
-    type = arg[first] == '1' and arg[first + 1], event_id = arg[first + 2], owed = arg[first + 3],
-    since = tonumber(arg[first + 4]) or -math.huge, reason = arg[first + 5],
+    type = arg[first], event_id = arg[first + 1], owed = arg[first + 2],
+    since = tonumber(arg[first + 3]) or -math.huge, reason = arg[first + 4],
   }
 end
 

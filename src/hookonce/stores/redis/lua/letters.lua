@@ -9,7 +9,7 @@ local function is_visible(record)
   return record ~= nil and record.letter and not is_hidden(record)
 end
 
--- `delivery` is {endpoint, event_id, has_type, type, received, body}; nil leaves what is kept.
+-- `delivery` is {endpoint, event_id, type, received, body}; nil leaves what is kept.
 -- Leaves the record to be written.
 local function write_letter(key, record, kind, delivery, reason, failure)
   local name = base .. ':l:' .. key
@@ -17,9 +17,8 @@ local function write_letter(key, record, kind, delivery, reason, failure)
   local endpoint, seq = known[1], known[2]
   if not endpoint then
     endpoint, seq = delivery[1], next_number()
-    redis.call('HSET', name, 'endpoint', endpoint, 'event_id', delivery[2],
-      'received', delivery[5], 'body', delivery[6], 'seq', seq)
-    if delivery[3] == '1' then redis.call('HSET', name, 'type', delivery[4]) end
+    redis.call('HSET', name, 'endpoint', endpoint, 'event_id', delivery[2], 'type', delivery[3],
+      'received', delivery[4], 'body', delivery[5], 'seq', seq)
   end
   redis.call('HSET', name, 'at', text(now), 'reason', reason, 'error', failure)
   for _, index in ipairs({base .. ':x', base .. ':x:' .. endpoint}) do
@@ -64,20 +63,20 @@ local function letter_reply(key, with_body)
     found[7], history, with_body and redis.call('HGET', name, 'body') or '', found[8], record.owed}
 end
 
--- key, token, delivery[6]
+-- key, token, delivery[5]
 function ops.keep(arg)
   local key, record = arg[1], owned(arg[1], arg[2])
   if not record then return LOST end
-  keep(key, {unpack(arg, 3, 8)}, record)
+  keep(key, {unpack(arg, 3, 7)}, record)
   return HELD
 end
 
--- key, delivery[6]
+-- key, delivery[5]
 function ops.keep_in_flight(arg)
   local key = arg[1]
   local record = record_of(key) or new_record()
   if record.done_until then return HELD end -- DONE.keep_in_flight
-  keep(key, {unpack(arg, 2, 7)}, record)
+  keep(key, {unpack(arg, 2, 6)}, record)
   return HELD
 end
 
@@ -86,15 +85,15 @@ function ops.letter(arg)
   return letter_reply(arg[1], true) or 'N'
 end
 
--- endpoint or '', what is wanted[6], score, member, limit
+-- endpoint or '', what is wanted[5], score, member, limit
 function ops.letters(arg)
   local index = arg[1] == '' and base .. ':x' or base .. ':x:' .. arg[1]
   local wanted = wanted_of(arg, 2)
   local first = read_index('ZCOUNT', index, '-inf', '(' .. text(wanted.since))
-  return stretch_of(index, first, stretch_for(wanted), arg[8], arg[9], tonumber(arg[10]), function(key)
+  return stretch_of(index, first, stretch_for(wanted), arg[7], arg[8], tonumber(arg[9]), function(key)
     if not is_of_event(key, wanted.event_id) then return nil end
     local known = redis.call('HMGET', base .. ':l:' .. key, 'type', 'reason')
-    if wanted.type and known[1] ~= wanted.type then return nil end
+    if wanted.type ~= '' and known[1] ~= wanted.type then return nil end
     if wanted.reason ~= '' and known[2] ~= wanted.reason then return nil end
     local row = letter_reply(key, false)
     return row and owes(row[13], wanted.owed) and row or nil

@@ -9,7 +9,7 @@ end
 -- expires: when the record may be forgotten        finished, owed: handlers' names     history: failures
 -- settled: the nonce of the call that settled the last claim
 -- letter: 'dead', 'kept' for the case that the claim ends unsettled, or false
--- endpoint: of the inbox it is in, or false; then also event_id, type or false, received, seq, size,
+-- endpoint: of the inbox it is in, or false; then also event_id, type ('' for none), received, seq, size,
 -- put: the token it was put with, due: when, delay: by how much that was put off.
 local function packed(record)
   if not record.endpoint then
