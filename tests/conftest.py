@@ -28,7 +28,7 @@ __all__ = [
     "webhook_sender",
 ]
 
-pytest_plugins = ["support.suite", "pytester"]
+pytest_plugins = ["support.suite", "support.mutants", "pytester"]
 
 # A busy machine is no fault.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -43,7 +43,7 @@ async def test_handle_is_the_whole_pipeline_without_http(tmp_path: Path) -> None
         lambda headers: ((name.upper(), value) for name, value in headers.items()),
         lambda headers: [(name.encode(), value.encode()) for name, value in headers.items()],
     ],
-    ids=["mapping", "mapping of bytes", "pairs", "iterator", "generator", "pairs of bytes"],
+    ids=["mapping", "mapping of bytes", "pairs", "items once", "pairs once", "pairs of bytes"],
 )
 async def test_handle_takes_headers_in_any_shape_with_their_hints(
     tmp_path: Path, shape: Callable[[Any], Any]
