@@ -411,9 +411,10 @@ class TestWhatDoesNotEnd:
             "WARNING handlers still running after 0.05 s: 1; their events are left to a retry",
             f"ERROR the end of stubborn for default:{event.id} is not waited for any longer",
         ]
+        assert receiver._machine.runs._given_up
         stop.set()
         await ended.wait()
-        await asyncio.sleep(0)
+        await until(lambda: not receiver._machine.runs._given_up)
 
     async def test_within_its_time_in_a_thread(self, lines: Lines) -> None:
         receiver = receiver_on(handler_timeout_seconds=0.05)

@@ -182,7 +182,10 @@ async def test_a_handler_that_is_cancelled_at_a_shutdown_has_failed(
     async with webhook_sender(receiver) as sender:
         (await sender.send(make_event(CommentReceived))).expect(503, "still_running")
     (failed,) = notes.of(HandlerFailed)
-    assert "shutdown" in str(failed.error)
+    assert (failed.handler, failed.attempt) == ("greet", 1)
+    assert failed.delivery.event_type == "comment.received"
+    assert 0.05 <= failed.seconds < 60
+    assert str(failed.error) == "cancelled at shutdown"
 
 
 @pytest.mark.parametrize("reason", [DeadReason.REJECTED, DeadReason.UNREADABLE])
