@@ -24,12 +24,13 @@ from hookonce.delivery.records import (
     EventSettled,
     EventTaken,
     HandlerFailed,
+    HandlerFinished,
     HandlerStarted,
     Observer,
 )
 from hookonce.events import CommentReceived, WebhookTest
 from hookonce.integrations.pytest_plugin import SenderFactory
-from hookonce.stores.values import Claimed, DeadReason, Done, Stored
+from hookonce.stores.values import Claimed, DeadReason, Delivery, Done, Stored
 from hookonce.testing import make_event, signed_request
 
 pytestmark = pytest.mark.anyio
@@ -165,6 +166,46 @@ async def test_a_failure_inside_the_request_settles_without_success(
     assert settled.outcome.reason == reason
 
 
+async def test_each_step_names_its_delivery_its_handler_and_its_attempt(
+    webhook_secret: str, notes: Notes, tmp_path: Path
+) -> None:
+    receiver = Receiver(
+        secrets=webhook_secret, store=f"sqlite:///{tmp_path}/hooks.db", observers=[notes]
+    )
+    errors = [ValueError("busy"), Reject("no")]
+
+    @receiver.on(CommentReceived, name="fails")
+    async def fail(_: CommentReceived) -> None:
+        raise errors[len(notes.of(EventClaimed)) - 1]
+
+    receiver.on(CommentReceived, name="done")(lambda _: None)
+    event = make_event(CommentReceived)
+    request = signed_request(event, webhook_secret)
+    async with receiver:
+        await receiver.handle(request.body, request.headers)
+        await receiver.handle(request.body, request.headers)
+    first, second = (
+        Delivery("default", event.id, event.type, received.at, request.body)
+        for received in notes.of(DeliveryReceived)
+    )
+    assert [record.delivery for record in notes.of(EventClaimed)] == [first, second]
+    assert [
+        (one.delivery, one.handler, one.attempt, one.is_replay) for one in notes.of(HandlerStarted)
+    ] == [(first, "fails", 1, False), (first, "done", 1, False), (second, "fails", 2, False)]
+    [finished], failed = notes.of(HandlerFinished), notes.of(HandlerFailed)
+    assert (finished.delivery, finished.handler, finished.attempt) == (first, "done", 1)
+    assert [(one.delivery, one.handler, one.attempt, one.error) for one in failed] == [
+        (first, "fails", 1, errors[0]),
+        (second, "fails", 2, errors[1]),
+    ]
+    assert all(0 <= record.seconds < 60 for record in (finished, *failed))
+    [settled], [buried] = notes.of(EventSettled), notes.of(EventBuried)
+    assert (settled.delivery, settled.attempt) == (first, 1)
+    assert settled.outcome.reason == "handler_failed"
+    assert (buried.delivery, buried.attempt) == (second, 2)
+    assert (buried.reason, buried.error) == (DeadReason.REJECTED, "fails: Reject: no")
+
+
 async def test_a_handler_that_is_cancelled_at_a_shutdown_has_failed(
     webhook_secret: str, notes: Notes, webhook_sender: SenderFactory
 ) -> None:
@@ -229,9 +270,10 @@ async def test_the_way_through_the_inbox_is_told_up_to_its_end(
     assert [record.attempt for record in notes.of(EventTaken)] == [1, 2]
     (retried,) = notes.of(EventRetried)
     assert (retried.attempt, retried.after_seconds) == (1, 0.01)
-    assert "broken" in retried.error
     (buried,) = notes.of(EventBuried)
     assert (buried.attempt, buried.reason) == (2, DeadReason.EXHAUSTED)
+    assert retried.error == buried.error == "greet: ValueError: broken"
+    assert retried.delivery.event_id == buried.delivery.event_id == put.delivery.event_id
 
 
 async def test_a_worker_tells_of_an_event_that_it_cannot_begin(
