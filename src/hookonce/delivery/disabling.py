@@ -76,7 +76,10 @@ class DisableWatch(Observer):
         What this program makes up for is no answer either: the sender goes by what it has sent
         (interface, States: deliveries failing).
         """
-        outcome, received = record.outcome, record.received
+        outcome = record.outcome
+        if self.streak is None and outcome.status < 400:
+            return
+        received = record.received
         if received is not None and received.is_made_up:
             return
         if record.event_type == TEST_TYPE:

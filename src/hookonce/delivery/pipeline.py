@@ -97,7 +97,8 @@ class Pipeline:
             started = now
         entered = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
         parts, observers = self._parts, self._parts.observers
-        headers = _readable_twice(headers)
+        if headers.__class__ is not list:
+            headers = _readable_twice(headers)
         received = DeliveryReceived(parts.endpoint, body, headers, parts.clock(), is_made_up)
         observers.tell(received)
         verified = event_type = hints = refusal = indexed = None
@@ -141,18 +142,19 @@ class Pipeline:
         parts, runs = self._parts, self._runs
         if not runs.accepting:
             return None, later(Reason.SHUTTING_DOWN)
-        router = parts.router
+        router, message_id, body = parts.router, verified.id, verified.body
+        attempt = hints.attempt
         event = event_type = ignored = None
         handlers: Sequence[Handler] = ()
         fault = ""
         try:
-            event = router.parser.parse(verified.body, verified.id)
+            event = router.parser.parse(body, message_id)
         except PayloadError as error:
             fault = str(error)
         else:
             event_type = event.type
             handlers = router.find(event)
-        arrived = Delivery(parts.endpoint, verified.id, event_type, at, verified.body)
+        arrived = Delivery(parts.endpoint, message_id, event_type, at, body)
         if event is None:
             if not parts.store.keeps_bodies:
                 _log.error(
@@ -162,7 +164,7 @@ class Pipeline:
         elif not handlers:
             ignored = self._ignored(arrived.key, event)
             # One that was brought before may be owed to a handler of another process.
-            if hints.attempt == 1 or self._intake is not None:
+            if attempt == 1 or self._intake is not None:
                 return event_type, ignored
         elif self._intake is not None:
             return event_type, await self._put(self._intake, arrived, deadline)
@@ -172,7 +174,7 @@ class Pipeline:
             event,
             handlers,
             answer_by=deadline,
-            delivery_attempt=hints.attempt,
+            delivery_attempt=attempt,
             fault=fault,
             ignored=ignored,
         )
@@ -180,7 +182,7 @@ class Pipeline:
             outcome = await runs.begin(run).answer
         else:
             outcome = await self._joined(run)
-        if is_last_delivery(hints.attempt) and outcome.reason == Reason.IN_FLIGHT:
+        if is_last_delivery(attempt) and outcome.reason == Reason.IN_FLIGHT:
             await self._keep_in_flight(arrived)
         return event_type, outcome
 
@@ -242,6 +244,6 @@ class Pipeline:
 
 def _readable_twice(headers: RawHeaders) -> RawHeaders:
     """Return the headers in a form that can be read for the signature and again for the hints."""
-    if headers.__class__ is list or isinstance(headers, Collection):
+    if isinstance(headers, Collection):
         return headers
     return cast("RawHeaders", list(header_pairs(headers)))

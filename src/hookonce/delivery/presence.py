@@ -108,12 +108,12 @@ class Presence(Lease):
     @property
     def has_succeeded(self) -> bool:
         """Whether all of its handlers have succeeded, recorded or not."""
-        return self.phase is SUCCEEDED or _says_success(self.outcome)
+        return self.phase is SUCCEEDED or self.is_answered
 
     @property
     def is_answered(self) -> bool:
         """Whether its answer is that they have."""
-        return _says_success(self.outcome)
+        return self.outcome is HANDLED or self.outcome is STALE
 
     @property
     def _success(self) -> Outcome:
@@ -235,12 +235,12 @@ class Presence(Lease):
 
     def _answer(self, outcome: Outcome) -> None:
         """Let this be the answer; a request that has one already keeps it."""
-        if _says_success(self.outcome):
+        if self.is_answered:
             return
         self.outcome = outcome
         if not self.answer.done():
             self.answer.set_result(outcome)
-        if _says_success(outcome):
+        if self._joined is not None and self.is_answered:
             self._wake_joined()
 
     def _leave(self, phase: Phase = ENDED) -> None:
@@ -269,7 +269,3 @@ class Presence(Lease):
         observers = self._parts.observers
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
             observers.tell(EventSettled(self.delivery, self.number, outcome))
-
-
-def _says_success(outcome: Outcome | None) -> bool:
-    return outcome is HANDLED or outcome is STALE

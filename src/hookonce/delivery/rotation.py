@@ -90,13 +90,13 @@ class RotationWatch(Observer):
             return
         at = received.at
         self._matched_since_look[delivery.secret_index] = at
-        is_double = delivery.signature_count > 1
+        is_double, is_news = delivery.signature_count > 1, False
         if is_double:
             self._signed_twice_at = max(self._signed_twice_at, delivery.timestamp)
-        elif delivery.timestamp > self._signed_twice_at:
+            is_news = self.current is None and delivery.id not in self._half_known
+        elif (self.current or self._half_known) and delivery.timestamp > self._signed_twice_at:
             self.current = None
             self._half_known.clear()
-        is_news = is_double and self.current is None and delivery.id not in self._half_known
         if at < self._next_look and not is_news:
             return
         self._next_look = at + _LOOK_SECONDS
