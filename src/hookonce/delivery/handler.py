@@ -25,7 +25,6 @@ __all__ = [
     "accepts",
     "annotated_classes",
     "check_annotation",
-    "check_no_generator",
     "described",
     "is_async",
     "is_context",
@@ -113,19 +112,27 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def takes_context(function: Callable[..., Any]) -> bool:
-    """Return whether a handler wants a context beside its event; TypeError if it is none."""
-    check_no_generator(function)
-    if not accepts(function, 1):
-        if accepts(function, 2):
-            return True
-        raise TypeError(f"{described(function)} must be callable as (event) or (event, context)")
-    # An optional second parameter is the handler's own business unless it says it is the context.
-    second = list(inspect.signature(function).parameters.values())[1:2]
-    return accepts(function, 2) and any(is_context(parameter) for parameter in second)
+def takes_context(function: Callable[..., Any], *given: str) -> bool:
+    """Return whether a handler wants a context behind its other arguments; TypeError if it is none.
+
+    Args:
+        function: the user's.
+        given: what it is called with besides, as a message names it.
+
+    """
+    _check_no_generator(function)
+    count, others = len(given), ", ".join(given)
+    bare, full = accepts(function, count), accepts(function, count + 1)
+    if not bare and not full:
+        raise TypeError(
+            f"{described(function)} must be callable as ({others}) or ({others}, context)"
+        )
+    # An optional last parameter is the handler's own business unless it says it is the context.
+    last = list(inspect.signature(function).parameters.values())[count : count + 1]
+    return full and (not bare or any(map(is_context, last)))
 
 
-def check_no_generator(function: Callable[..., Any]) -> None:
+def _check_no_generator(function: Callable[..., Any]) -> None:
     """Refuse a function of whose body nothing runs when it is called."""
     call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
     for candidate in (function, inspect.unwrap(function), call):

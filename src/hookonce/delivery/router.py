@@ -417,7 +417,7 @@ def _handler(
     """Return a handler that is for nothing yet, with what is called checked."""
     name, ledger = stable_name(function, options.get("name")), options.get("within")
     if ledger is None:
-        with_context = takes_context(function)
+        with_context = takes_context(function, "event")
         return Handler(name, function, is_async(function), with_context, keyed=keyed)
     late = keyed if keyed is not None and keyed.is_latest else None  # by a mark in the ledger
     turns = None if late else keyed

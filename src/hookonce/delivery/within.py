@@ -13,7 +13,7 @@ from ..effects.once import InThread, Once, Performed, finish, is_async_ledger, k
 from ..effects.table import HANDLER_CHARACTERS
 from ..events import Event
 from .context import Context
-from .handler import accepts, check_no_generator, described, is_async, is_context
+from .handler import described, is_async, is_context, takes_context
 from .keyed import Keyed, TooLateError, mark_of
 
 __all__ = ["within_ledger"]
@@ -52,40 +52,26 @@ def within_ledger(
             f"{type(ledger).__name__} keeps no marks, which latest_by needs; give it advance(),"
             " as hookonce.effects.MarkingLedger has it, or register the handler without latest_by"
         )
-    check_no_generator(function)
-    takes_context = _takes_context(function)
+    with_context = takes_context(function, "event", "transaction")
+    if any(map(is_context, list(inspect.signature(function).parameters.values())[1:2])):
+        raise TypeError(
+            f"{described(function)} takes its context where its transaction is: within a ledger it"
+            " is called with (event, transaction, context)"
+        )
     if is_async_ledger(ledger):
         if not is_async(function):
             raise TypeError(
                 f"{described(function)} runs in a thread, and {type(ledger).__name__} is for async"
                 " handlers; make it async def, or take a ledger for threads"
             )
-        return _awaited(Once(ledger), function, keyed, takes_context=takes_context)
+        return _awaited(Once(ledger), function, keyed, takes_context=with_context)
     if is_async(function):
         raise TypeError(
             f"{described(function)} is async, and {type(ledger).__name__} is for handlers that run"
             " in threads; make it a plain function, or take an async ledger"
         )
     once = Once(InThread(cast("SyncLedger[Any]", ledger)))
-    return _threaded(once, function, keyed, takes_context=takes_context)
-
-
-def _takes_context(function: Callable[..., Any]) -> bool:
-    takes_two, takes_three = accepts(function, 2), accepts(function, 3)
-    if not takes_two and not takes_three:
-        raise TypeError(
-            f"{described(function)} must be callable as (event, transaction) or"
-            " (event, transaction, context), since it is within a ledger"
-        )
-    parameters = list(inspect.signature(function).parameters.values())
-    second, third = parameters[1:2], parameters[2:3]
-    if any(is_context(parameter) for parameter in second):
-        raise TypeError(
-            f"{described(function)} takes its context where its transaction is: within a ledger it"
-            " is called with (event, transaction, context)"
-        )
-    # An optional third parameter is its own business unless it says it is the context.
-    return takes_three and (not takes_two or any(is_context(parameter) for parameter in third))
+    return _threaded(once, function, keyed, takes_context=with_context)
 
 
 def _awaited(
