@@ -94,7 +94,7 @@ async def test_what_has_ended_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch)
     def current() -> None:
         was_felt.set()
 
-    pulse, ended = blocking.Pulse(current), weakref.ref(current)
+    pulse, ended = blocking.Pulse("default", current), weakref.ref(current)
     felt.add(pulse)
     await until(was_felt.is_set)
     felt.discard(pulse)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
-__all__ = ["BLOCKED_SECONDS", "Block", "Pulse"]
+from .records import LoopBlocked
+
+__all__ = ["BLOCKED_SECONDS", "Pulse"]
 
 BLOCKED_SECONDS = 1.0
 """From here on it is told of: as long as a sender's tenth of patience, and more than a hiccup."""
@@ -22,31 +23,20 @@ _LOOK_SECONDS = 0.25
 _IDLE_LOOKS = 40
 
 
-class Block(NamedTuple):
-    """A handler has kept the loop from everything else.
-
-    Attributes:
-        handler: its name.
-        seconds: for how long, to a quarter of a second.
-
-    """
-
-    handler: str
-    seconds: float
-
-
 class Pulse:
     """Of one watchman: how often he has gone round, and in whom he was found to be stuck.
 
     Args:
+        endpoint: whose events he watches.
         current: returns the handler that the loop is in; called in another thread.
 
     """
 
-    __slots__ = ("_beats", "_current", "_handler", "_looks", "_seen")
+    __slots__ = ("_beats", "_current", "_endpoint", "_handler", "_looks", "_seen")
 
-    def __init__(self, current: Callable[[], str | None]) -> None:
+    def __init__(self, endpoint: str, current: Callable[[], str | None]) -> None:
         self._beats = self._seen = self._looks = 0
+        self._endpoint = endpoint
         self._current = current
         self._handler: str | None = None
 
@@ -58,14 +48,14 @@ class Pulse:
         """Have it felt no more: there is no run under way."""
         _felt.discard(self)
 
-    def beat(self) -> Block | None:
+    def beat(self) -> LoopBlocked | None:
         """Note that the loop turns; return what has kept it from that, if it was for long."""
         self._beats += 1
         if self._handler is None:
             return None
         handler, self._handler = self._handler, None
         seconds = self._looks * _LOOK_SECONDS
-        return Block(handler, seconds) if seconds >= BLOCKED_SECONDS else None
+        return LoopBlocked(self._endpoint, handler, seconds) if seconds >= BLOCKED_SECONDS else None
 
     def feel(self) -> None:
         """Look whether it has beaten since the last look, and if not, in whom the loop is."""

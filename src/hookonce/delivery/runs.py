@@ -7,7 +7,7 @@ from asyncio.tasks import _unregister_task
 
 from ..stores.values import Claimed, DeliveryKey
 from ..verification.loggers import get_logger
-from .blocking import Block, Pulse
+from .blocking import Pulse
 from .outcome import Outcome, Reason, later
 from .parts import Parts
 from .presence import RETURNING
@@ -59,8 +59,8 @@ class Runs:
         self._given_up: set[asyncio.Task[None]] = set()  # a second drain does not wait for them
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pulse = Pulse(self._current_handler)
-        self._blocked: tuple[Block, float] | None = None
+        self._pulse = Pulse(parts.endpoint, self._current_handler)
+        self._blocked: tuple[LoopBlocked, float] | None = None
         self.accepting = True
 
     @property
@@ -77,10 +77,10 @@ class Runs:
         """Return which handler has lately blocked the event loop, if one has."""
         if self._blocked is None:
             return ()
-        (handler, seconds), at = self._blocked
+        block, at = self._blocked
         if asyncio.get_running_loop().time() > at + _BLOCK_TOLD_SECONDS:
             return ()
-        return (f"the handler {handler} {_BLOCKED.format(seconds)}",)
+        return (f"the handler {block.handler} {_BLOCKED.format(block.seconds)}",)
 
     def find(self, key: DeliveryKey) -> Run | None:
         """Return the run that has an event to itself in this process, if there is one."""
@@ -232,11 +232,8 @@ class Runs:
             pass
         return None
 
-    def _note(self, block: Block, now: float) -> None:
+    def _note(self, block: LoopBlocked, now: float) -> None:
         """Tell of a handler that has blocked the loop."""
         self._blocked = (block, now)
-        handler, seconds = block
-        _log.error("the handler %s %s", handler, _BLOCKED.format(seconds))
-        observers, endpoint = self._parts.observers, self._parts.endpoint
-        if observers.wants(LoopBlocked):
-            observers.tell(LoopBlocked(endpoint, handler, seconds))
+        _log.error("the handler %s %s", block.handler, _BLOCKED.format(block.seconds))
+        self._parts.observers.tell(block)

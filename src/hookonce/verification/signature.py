@@ -172,9 +172,7 @@ class Verifier:
         """
         signers = self._keyring[1] if self._provider is None else self._current(self._provider)
         now = self._clock() if now is None else now
-        message_id, timestamp, prefix, signatures, _ = headers
-        parts = message_id, timestamp, prefix, signatures
-        delivery = _verified(signers, body, parts, self._tolerance, now)
+        delivery = _verified(signers, body, headers[:4], self._tolerance, now)
         if delivery is None:
             raise unmatched()
         return delivery
