@@ -22,7 +22,11 @@ from integrations.sites import ADAPTERS, Adapter, Served, sending
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
 
-LIMITS = Limits(answer_seconds=0.5, body_seconds=0.3, body_bytes=4096)
+LIMITS = Limits(body_bytes=4096)
+HURRIED = Limits(answer_seconds=0.5, body_seconds=0.3)
+
+
+hurried = pytest.mark.parametrize("limits", [HURRIED], ids=["hurried"])
 
 
 class Handler:
@@ -58,9 +62,16 @@ def handler() -> Handler:
 
 
 @pytest.fixture
-async def served(adapter: Adapter, handler: Handler, tmp_path: Path) -> AsyncIterator[Served]:
+def limits() -> Limits:
+    return LIMITS
+
+
+@pytest.fixture
+async def served(
+    adapter: Adapter, handler: Handler, limits: Limits, tmp_path: Path
+) -> AsyncIterator[Served]:
     url = f"sqlite:///{tmp_path / 'hooks.db'}"
-    receiver = Receiver(secrets=SECRET, store=url, limits=LIMITS)
+    receiver = Receiver(secrets=SECRET, store=url, limits=limits)
     receiver.on(CommentReceived, name="handler")(handler)
     async with sending(adapter, receiver, secret=SECRET, store=url) as served:
         yield served
@@ -170,6 +181,7 @@ SEEING = [name for name, a in ADAPTERS.items() if a.listens and a.sees_bodies_ar
 
 
 @pytest.mark.parametrize("adapter", SEEING, indirect=True)
+@hurried
 async def test_a_body_that_drips_is_answered_408(
     adapter: Adapter, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,11 +192,12 @@ async def test_a_body_that_drips_is_answered_408(
         answer = asyncio.create_task(connection.answer())
         while not answer.done():  # a server that blocks notices when the next drop comes
             await connection.write(b"x")
-            await asyncio.wait({answer}, timeout=1.5 * LIMITS.body_seconds)
+            await asyncio.wait({answer}, timeout=1.5 * HURRIED.body_seconds)
         (await answer).expect(408, "body_timeout")
     await is_logged(caplog, "body_timeout")
 
 
+@hurried
 async def test_an_answer_comes_within_the_budget_and_the_retry_finds_a_slow_handler_done(
     adapter: Adapter, served: Served, handler: Handler
 ) -> None:
@@ -196,7 +209,7 @@ async def test_an_answer_comes_within_the_budget_and_the_retry_finds_a_slow_hand
         assert (await first).headers["retry-after"]
         assert handler.ended == 0
     else:  # a function that has answered is frozen, so it waits, and the sender does not
-        await asyncio.wait({first}, timeout=2 * LIMITS.answer_seconds)
+        await asyncio.wait({first}, timeout=2 * HURRIED.answer_seconds)
         assert not first.done()
     handler.gate.set()
     (await first).expect(503, "still_running")

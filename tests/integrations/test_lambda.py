@@ -18,7 +18,7 @@ from integrations.lambda_gateways import Timer
 
 SECRET = new_secret()
 
-LIMITS = Limits(answer_seconds=0.2, body_bytes=4096)
+HURRIED = Limits(answer_seconds=0.2)
 
 
 @pytest.fixture
@@ -29,8 +29,13 @@ def gate() -> threading.Event:
 
 
 @pytest.fixture
-def handler(gate: threading.Event) -> Iterator[LambdaHandler]:
-    receiver = Receiver(secrets=SECRET, store="memory://", limits=LIMITS)
+def limits() -> Limits:
+    return Limits(body_bytes=4096)
+
+
+@pytest.fixture
+def handler(gate: threading.Event, limits: Limits) -> Iterator[LambdaHandler]:
+    receiver = Receiver(secrets=SECRET, store="memory://", limits=limits)
 
     @receiver.on(CommentReceived)
     def wait(event: CommentReceived) -> None:  # noqa: ARG001 - the signature of a handler
@@ -179,6 +184,7 @@ def test_the_event_loop_is_kept_between_invocations(handler: LambdaHandler) -> N
     assert len(loops() - before) == 1
 
 
+@pytest.mark.parametrize("limits", [HURRIED], ids=["hurried"])
 def test_a_handler_beyond_the_functions_time_is_frozen_and_logged(
     handler: LambdaHandler, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:

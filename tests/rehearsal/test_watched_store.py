@@ -7,6 +7,7 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, cast
 
@@ -84,9 +85,18 @@ def test_every_call_is_passed_on_as_it_is_and_takes_its_real_time(call: str) -> 
     async def main(loop: VirtualLoop) -> None:
         method = getattr(watched(cast("Store", Asked()), loop), call)
         parameters = inspect.signature(method).parameters.values()
-        given = {p.name: 5 if p.name == "limit" else object() for p in parameters}
-        positional = [given[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        given: dict[str, Any] = {
+            p.name: {"endpoint": object()} if p.kind is p.VAR_KEYWORD else object()
+            for p in parameters
+        }
+        if "limit" in given:
+            given["limit"] = 5
+        by_name = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+        positional = [given[p.name] for p in parameters if p.kind not in by_name]
         named = {p.name: given[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
+        for p in parameters:
+            if p.kind is p.VAR_KEYWORD:
+                named |= given[p.name]
         result = await method(*positional, **named)
         assert passed_on == [(call, given)]
         if call not in {"open", "aclose", "complete", "keep_in_flight", "retire"}:
