@@ -157,12 +157,15 @@ class TestTheStoreFails:
     async def test_to_take_a_failure_back_while_the_lease_lives(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
-        Handlers(receiver, "a").raises["a"] = ValueError("x")
+        handlers = Handlers(receiver, "a")
+        handlers.raises["a"] = ValueError("x")
         store.failures["release"] = -1
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
             line = f"default:{event.id}; its lease runs out: release was told to fail"
             await lines.has(f"ERROR could not settle {line}")
+            handlers.raises.clear()
+            assert answer_of(await deliver(receiver, comment())) == (200, "handled")
             store.failures.clear()
         assert lines.all.count(f"ERROR could not settle {line}") == 1
 

@@ -111,6 +111,10 @@ async def test_the_way_of_a_delivery_is_told_step_by_step(
     assert answered.received is received
     assert (answered.event_id, answered.event_type) == (event.id, "comment.received")
     assert (answered.hints.attempt, answered.outcome.reason) == (3, "handled")
+    assert verified.hints is answered.hints
+    assert verified.delivery is answered.verified
+    assert (answered.endpoint, answered.refusal) == ("default", None)
+    assert answered.headers.message_id == event.id
     assert 0 < answered.seconds < 60
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from starlette.types import ASGIApp
-from support.deliveries import SECRET, receiver_on, shuts_down, sqlite_url
+from support.deliveries import SECRET, deliver, receiver_on, shuts_down, sqlite_url
 from support.handlers import Waiting, counting
 from support.servers import HttpSender, Site, serving
 from support.stores import FaultyStore
@@ -18,6 +18,8 @@ from support.waiting import until, until_async
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, delivery_key
 from hookonce.testing import TestSender, make_event, signed_request
 
 pytestmark = pytest.mark.anyio
@@ -145,6 +147,37 @@ async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_it
             gate.set()
     assert began == [event.id, event.id], "what waited for a thread was run all the same"
     assert (done, done_again) == ([event.id], [])
+
+
+async def test_a_thread_that_outlives_the_drain_leaves_what_its_event_owes(tmp_path: Path) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.05, lease_seconds=0.3)
+    done, gate, began = counting(receiver), threading.Event(), threading.Event()
+
+    @receiver.on(CommentReceived, name="thread")
+    def block(_: CommentReceived) -> None:
+        began.set()
+        assert gate.wait(20)
+
+    event, store = make_event(CommentReceived), SQLiteStore(tmp_path / "hooks.db")
+    try:
+        async with receiver:
+            answer = asyncio.create_task(deliver(receiver, event))
+            await until(lambda: began.is_set() and done)
+        assert (await answer).reason == "shutting_down"
+
+        async def claimed() -> Claimed | None:
+            result = await store.claim(delivery_key("default", event.id), token, 30.0)
+            return result if isinstance(result, Claimed) else None
+
+        token = new_token()
+        await until_async(claimed)
+        claim = await claimed()
+        assert claim is not None
+        assert claim.finished == {"counting"}
+        assert claim.owed == {"thread"}
+    finally:
+        gate.set()
+        await store.aclose()
 
 
 async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_finished(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
-from support.deliveries import SECRET, empty_inbox, shuts_down
+from support.deliveries import SECRET, deliver, empty_inbox, shuts_down
 from support.handlers import Handler
 from support.servers import delivering
 from support.stores import FaultyInboxStore
@@ -709,6 +710,22 @@ class TestTrouble:
             gate.set()
             await empty_inbox(receiver)
         assert handler.attempts == [1]
+
+    async def test_a_lease_counts_from_before_the_store_was_asked(self, path: Path) -> None:
+        """It may have begun when the call did, and the answer come late."""
+        store, limits = FaultyInboxStore(SQLiteStore(path)), Limits(lease_seconds=3.0)
+        receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(), limits=limits)
+        handler = Handler(receiver)
+        gate, take = handler.waits(), store.hang("take")
+        async with receiver:
+            asyncio.get_running_loop().call_later(0.9, take.set)
+            await deliver(receiver, comment())
+            await handler.has_run(1)
+            begun = time.monotonic()
+            assert store.calls["extend"] == 0
+            await until(lambda: store.calls["extend"])
+            assert time.monotonic() - begun < 0.8  # a third of the lease is a second
+            gate.set()
 
     async def test_what_has_finished_is_remembered_though_giving_back_failed_at_first(
         self, path: Path
