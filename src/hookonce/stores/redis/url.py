@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.connection import (
@@ -79,18 +79,17 @@ def place_of(url: str) -> Place:
 def _place(url: str) -> Place:
     scheme = url.partition("://")[0].lower()
     kind, _, variant = scheme.partition("+")
-    rest, options = _options(url)
+    parts, options = _options(url)
     if scheme == "unix":
-        path, settings = unquote(urlsplit(rest).path), _settings(rest, "redis")
-        if not path:
+        if not parts.path:
             raise _UnusableError("it names no socket")
-        settings["path"] = path
+        settings = _settings(parts, "redis") | {"path": unquote(parts.path)}
         return _one(UnixDomainSocketConnection, settings, options)
     if kind not in {"redis", "rediss"} or variant not in {"", "cluster", "sentinel"}:
         raise _UnusableError(f"nothing has the scheme {scheme!r}")
-    settings = _settings(rest, kind)
-    hosts = _hosts(rest, 26379 if variant == "sentinel" else 6379)
-    path = urlsplit(rest).path.strip("/")
+    settings = _settings(parts, kind)
+    hosts = _hosts(parts, 26379 if variant == "sentinel" else 6379)
+    path = parts.path.strip("/")
     if variant == "sentinel":
         return _sentinel(hosts, settings, path, options, is_secure=kind == "rediss")
     settings |= _database(path, is_cluster=variant == "cluster")
@@ -165,8 +164,8 @@ def _check(connection_class: type[AbstractConnection], settings: dict[str, Any])
         ) from None
 
 
-def _options(url: str) -> tuple[str, dict[str, Any]]:
-    """Return the URL without the store's own options, and these."""
+def _options(url: str) -> tuple[SplitResult, dict[str, Any]]:
+    """Return the URL's parts without the store's own options, and these."""
     parts = urlsplit(url)
     if parts.fragment:
         raise _UnusableError("it has a fragment; write '#' as %23")
@@ -181,12 +180,11 @@ def _options(url: str) -> tuple[str, dict[str, Any]]:
             options[name] = int(value)
         else:
             options[name] = value
-    return urlunsplit(parts._replace(query=urlencode(rest))), options
+    return parts._replace(query=urlencode(rest)), options
 
 
-def _settings(url: str, kind: str) -> dict[str, Any]:
+def _settings(parts: SplitResult, kind: str) -> dict[str, Any]:
     """Return what redis-py understands of a URL's query, and its user and password."""
-    parts = urlsplit(url)
     try:
         settings = dict(parse_url(f"{kind}://server?{parts.query}"))
     except ValueError:
@@ -201,10 +199,10 @@ def _settings(url: str, kind: str) -> dict[str, Any]:
     return settings
 
 
-def _hosts(url: str, usual_port: int) -> list[Address]:
-    places = urlsplit(url).netloc.rpartition("@")[2]
-    parts = [urlsplit(f"//{place}") for place in places.split(",")]
-    return [(unquote(part.hostname or "localhost"), part.port or usual_port) for part in parts]
+def _hosts(parts: SplitResult, usual_port: int) -> list[Address]:
+    places = parts.netloc.rpartition("@")[2].split(",")
+    hosts = [urlsplit(f"//{place}") for place in places]
+    return [(unquote(host.hostname or "localhost"), host.port or usual_port) for host in hosts]
 
 
 def _database(path: str, *, is_cluster: bool) -> dict[str, Any]:

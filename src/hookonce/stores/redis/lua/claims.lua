@@ -60,14 +60,12 @@ end
 
 -- key, token, nonce, finished, error as JSON or '', error, seconds, owed, '1' if a handler began
 function ops.give_back(arg)
-  local key, nonce, failure = arg[1], arg[3], arg[5]
+  local key, nonce = arg[1], arg[3]
   local record = owned(key, arg[2])
   if not record then return repeated(key, nonce, arg[4]) end
   pass_when_full()
   note(record, arg[4], arg[8])
-  if failure ~= '' then
-    record.history = with_failure(record.history, record.attempt, now, failure)
-  end
+  record.history = with_failure(record.history, record.attempt, now, arg[5])
   if arg[9] ~= '1' then record.attempt = record.attempt - 1 end
   end_claim(key, record, nonce) -- FREE.release, CLAIMED.release, DEAD.release, REPLAYED.release
   if record.endpoint then -- WAITING.release, TAKEN.release
@@ -121,9 +119,7 @@ function ops.bury(arg)
   elseif not record.letter then
     return 'N'
   end
-  if arg[5] ~= '' then
-    record.history = with_failure(record.history, record.attempt, now, arg[5])
-  end
+  record.history = with_failure(record.history, record.attempt, now, arg[5])
   pass_when_full()
   note(record, arg[4], arg[8])
   if record.endpoint then forget_entry(key, record) end

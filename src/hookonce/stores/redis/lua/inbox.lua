@@ -142,9 +142,13 @@ local function next_due(endpoint)
   return text(math.max(0, tonumber(first[2]) - now))
 end
 
+-- Of a claim that was granted or begun anew, as the row of a take.
 local function taken(key, record, body)
-  return {key, tostring(record.attempt), record.finished, record.owed, record.endpoint, record.event_id, record.type,
-    record.received, body}
+  set_live(key, record.ends)
+  set_due(key, record, record.lease)
+  write_record(key, record)
+  return {key, tostring(record.attempt), record.finished, record.owed, record.endpoint, record.event_id,
+    record.type, record.received, body}
 end
 
 -- What is returned is the worker's from now on, for a whole lease; what has run out meanwhile is due.
@@ -154,9 +158,6 @@ local function taken_before(last, token, lease)
     local record, body = owned(key, token), body_of(key)
     if is_live(record) and record.endpoint and body then
       record.ends, record.lease = now + lease, lease
-      set_live(key, record.ends)
-      set_due(key, record, lease)
-      write_record(key, record)
       found[#found + 1] = taken(key, record, body)
     end
   end
@@ -223,9 +224,6 @@ function ops.take(arg)
       bytes = bytes + #body
       if #found > 0 and bytes > MOST_TAKEN_BYTES then break end
       grant(key, record, token, lease) -- WAITING.take
-      set_live(key, record.ends)
-      set_due(key, record, lease)
-      write_record(key, record)
       keys[#keys + 1] = key
       found[#found + 1] = taken(key, record, body)
     end

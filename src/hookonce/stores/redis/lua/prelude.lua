@@ -107,8 +107,9 @@ local function without(names, removed)
   return table.concat(rest, '\n')
 end
 
--- A history is a line for each failure: number, time, error as JSON.
+-- A history is a line for each failure: number, time, error as JSON; '' is none.
 local function with_failure(history, number, at, failure)
+  if failure == '' then return history end
   local failures = lines(history)
   failures[#failures + 1] = string.format('%d %s %s', number, text(at), failure)
   return table.concat(failures, '\n', math.max(1, #failures - MOST_FAILURES + 1))
