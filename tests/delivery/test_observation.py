@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.servers import delivering
+from support.stores import FaultyStore
 from support.waiting import until
 
 from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry, telemetry
@@ -30,6 +31,7 @@ from hookonce.delivery.records import (
 )
 from hookonce.events import CommentReceived, WebhookTest
 from hookonce.integrations.pytest_plugin import SenderFactory
+from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import Claimed, DeadReason, Delivery, Done, Stored
 from hookonce.testing import make_event, signed_request
 
@@ -208,6 +210,27 @@ async def test_each_step_names_its_delivery_its_handler_and_its_attempt(
     assert settled.outcome.reason == "handler_failed"
     assert (buried.delivery, buried.attempt) == (second, 2)
     assert (buried.reason, buried.error) == (DeadReason.REJECTED, "fails: Reject: no")
+
+
+async def test_a_failure_that_the_store_takes_back_too_late_settles_as_what_was_answered(
+    webhook_secret: str, notes: Notes
+) -> None:
+    store, limits = FaultyStore(MemoryStore()), Limits(lease_seconds=0.15)
+    receiver = Receiver(secrets=webhook_secret, store=store, limits=limits, observers=[notes])
+
+    @receiver.on(CommentReceived, name="fails")
+    async def fail(_: CommentReceived) -> None:
+        raise ValueError("x")
+
+    request = signed_request(make_event(CommentReceived), webhook_secret)
+    store.failures["release"] = -1
+    async with receiver:
+        answer = await receiver.handle(request.body, request.headers)
+        await until(lambda: notes.of(EventSettled))
+        store.failures.clear()
+    [settled] = notes.of(EventSettled)
+    assert settled.outcome == answer
+    assert answer.reason == "store_unavailable"
 
 
 async def test_a_handler_that_is_cancelled_at_a_shutdown_has_failed(
