@@ -18,7 +18,7 @@ are test events. What is older than the store remembers cannot be judged.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -176,8 +176,8 @@ async def compare(
         remembered_since = now - timedelta(seconds=retention)
     seen: set[str] = set()
     counts: Counter[Verdict] = Counter()
-    missed: list[tuple[WebhookDelivery, Why]] = []
-    unsettled: dict[str, list[datetime]] = {}
+    missed: list[Gap] = []
+    unsettled: defaultdict[str, list[datetime]] = defaultdict(list)
     state = await client.webhooks.read(webhook_id)
     requests = 1
     async for page in client.webhooks.deliveries(webhook_id).pages():
@@ -198,23 +198,17 @@ async def compare(
             else:
                 verdict = _judged(delivery, known.get(delivery.event_id))
             if isinstance(verdict, Why):
-                missed.append((delivery, verdict))
+                created_at, event_type = delivery.created_at, delivery.event_type
+                missed.append(Gap(delivery.event_id, event_type, created_at, verdict, delivery))
                 verdict = Verdict.GAP
             elif verdict not in {Verdict.HANDLED, Verdict.IGNORED}:
-                unsettled.setdefault(delivery.event_type, []).append(delivery.created_at)
+                unsettled[delivery.event_type].append(delivery.created_at)
             counts[verdict] += 1
         if len(recent) < len(page.data):
             break  # newest first, so all that follows is older
     gaps = tuple(
-        Gap(
-            delivery.event_id,
-            delivery.event_type,
-            delivery.created_at,
-            why,
-            delivery,
-            tuple(unsettled.get(delivery.event_type, ())),
-        )
-        for delivery, why in sorted(missed, key=lambda one: one[0].created_at)
+        replace(gap, unsettled=tuple(unsettled[gap.event_type]))
+        for gap in sorted(missed, key=lambda gap: gap.created_at)
     )
     return Reconciliation(webhook_id, start, counts, gaps, endpoint=state, requests=requests)
 
