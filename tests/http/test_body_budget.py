@@ -11,6 +11,7 @@ from support.waiting import until
 from hookonce import Limits, Receiver
 from hookonce.delivery.records import DeliveryAnswered, Observer
 from hookonce.events import CommentReceived
+from hookonce.http.body import BodyBudget, PartialBody, TooManyError, read_body
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
@@ -73,6 +74,23 @@ async def test_the_body_that_is_under_way_longest_gives_way_to_those_that_come()
             assert answer.headers["connection"] == "close"
         assert reasons.seen.count("overloaded") == 2
         assert receiver._app._budget._bytes == 0
+
+
+async def test_a_body_that_gave_way_takes_no_room_of_another_when_more_of_it_arrives() -> None:
+    budget, slow, quick = BodyBudget(8), PartialBody(), PartialBody()
+
+    async def receive() -> dict[str, object]:
+        if not slow.size:
+            return {"type": "http.request", "body": b"123456", "more_body": True}
+        quick.pieces.append(b"123456")
+        quick.size = 6
+        budget.hold(quick)
+        return {"type": "http.request", "body": b"789", "more_body": True}
+
+    with pytest.raises(TooManyError):
+        await read_body(receive, 100, slow, budget)
+    assert slow.gave_way
+    assert not quick.gave_way
 
 
 async def test_a_genuine_delivery_is_answered_among_bodies_that_never_end() -> None:

@@ -118,24 +118,17 @@ async def read_body(receive: Receive, most: int, body: PartialBody, budget: Body
             piece = message.get("body", b"")
             body.size += len(piece)
             check_size(body.size, most)
-            if not message.get("more_body", False):
-                return _joined(body, piece)
-            body.pieces.append(piece)
-            budget.hold(body)
+            if not body.gave_way:
+                if not message.get("more_body", False):
+                    whole = b"".join([*body.pieces, piece]) if body.pieces else piece
+                    body.pieces.clear()  # or a slow handler would hold a large body twice
+                    return whole
+                body.pieces.append(piece)
+                budget.hold(body)
             if body.gave_way:
                 raise TooManyError
     finally:
         budget.release(body)
-
-
-def _joined(body: PartialBody, last: bytes) -> bytes:
-    if not body.pieces and not body.gave_way:
-        return last
-    if body.gave_way:
-        raise TooManyError
-    whole = b"".join([*body.pieces, last])
-    body.pieces.clear()  # or a slow handler would hold a large body twice
-    return whole
 
 
 def length_header(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
