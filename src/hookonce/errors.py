@@ -244,10 +244,6 @@ _LONGEST_WAIT_SECONDS = 31 * 24 * 3600.0
 """Longer than a sender tries, its log is kept, and a handled event is remembered."""
 
 
-def _is_wait(seconds: object) -> bool:
-    return isinstance(seconds, Real) and 0 <= float(seconds) <= _LONGEST_WAIT_SECONDS
-
-
 @shows_half_built
 class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
     """Raised by a handler to ask for a later attempt; not reported as an error.
@@ -265,7 +261,8 @@ class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the 
     def __init__(self, after: float | timedelta | None = None) -> None:
         super().__init__(after)
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        if seconds is not None and not _is_wait(seconds):
+        is_wait = isinstance(seconds, Real) and 0 <= float(seconds) <= _LONGEST_WAIT_SECONDS
+        if seconds is not None and not is_wait:
             raise ValueError(
                 "Retry(after=…) takes a finite number of seconds >= 0, or a timedelta, and 31 days"
                 f" at the most, not {after!r}"

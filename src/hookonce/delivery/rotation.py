@@ -139,19 +139,15 @@ class RotationWatch(Observer):
         now, current, matched = self._clock(), self.current, self.last_matched()
         if current is not None:
             return () if current.has_both else (_unprepared(current, now),)
-        return tuple(self._superfluous(matched, now))
-
-    def _superfluous(self, matched: tuple[float | None, ...], now: float) -> list[str]:
-        """Return the old secrets that nobody has signed with for longer than a rotation."""
         if not matched or matched[0] is None:
-            return []  # the newest has not shown yet that it works
-        return [
+            return ()  # the newest has not shown yet that it works
+        return tuple(
             f"secret {number} of {len(matched)} last matched"
             f" {'before ' + moment(self._began) if when is None else 'at ' + moment(when)};"
             " a rotation takes 24 h, so it can be removed"
             for number, when in enumerate(matched[1:], start=2)
             if now - (when or self._began) > TWO_SIGNATURES_SECONDS + _GRACE_SECONDS
-        ]
+        )
 
 
 def _unprepared(rotation: Rotation, now: float) -> str:
