@@ -346,7 +346,8 @@ class TestOneAtATime:
         self, tmp_path: Path
     ) -> None:
         store = SQLiteStore(tmp_path / "hooks.db")
-        receiver = receiver_on(store, handler_timeout_seconds=0.3)
+        receiver, records = receiver_on(store, handler_timeout_seconds=0.3), Records()
+        receiver.observe(records)
         runs, gate = serial(receiver), Gate("default", "serial", "post_1")
         async with receiver:
             assert await store.enter(gate, new_token(), 60.0) == Entered()
@@ -356,6 +357,9 @@ class TestOneAtATime:
             assert letter is not None
             assert "another run had its key for 0.3 s" in letter.error
             assert letter.owed == {"serial"}
+        [failed] = records.failed
+        assert (failed.handler, failed.seconds) == ("serial", 0.0)
+        assert str(failed.error) == "another run had its key for 0.3 s"
         assert runs.ids == []
 
     @in_virtual_time
@@ -470,7 +474,7 @@ class TestTrouble:
         assert [type(error) for error in raised] == [ZeroDivisionError, TypeError, RuntimeError]
         assert "while its key was asked for" in raised[0].__notes__
         assert "str, int or None, and not float" in str(raised[1])
-        assert [record.handler for record in records.failed] == ["keyed"] * 3
+        assert [(one.handler, one.seconds) for one in records.failed] == [("keyed", 0.0)] * 3
 
     async def test_a_store_that_cannot_say_whose_turn_it_is_is_no_failure_of_the_handler(
         self,
