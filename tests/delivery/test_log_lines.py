@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from support.deliveries import SECRET, answer_of, comment, deliver, receiver_on, sqlite_url
@@ -79,6 +79,24 @@ class TestTheStoreFails:
             assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
         assert lines.all == [f"ERROR cannot claim default:{event.id}: claim was told to fail"]
         assert ran == [event.id]
+
+    @pytest.mark.parametrize("error", [KeyError("k"), asyncio.CancelledError()])
+    async def test_as_its_contract_does_not_allow(self, lines: Lines, error: BaseException) -> None:
+        class Broken(FaultyStore):
+            async def claim(self, *_: object) -> NoReturn:
+                raise error
+
+        receiver, event = receiver_on(Broken(MemoryStore())), comment()
+        counting(receiver)
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (500, "internal_error")
+            assert await receiver.idle(5)
+        assert lines.all == [
+            "ERROR the store raised an error that is no StoreError",
+            f"ERROR cannot claim default:{event.id}: the store raised {type(error).__name__}",
+        ]
+        assert lines.records[0].exc_info
+        assert lines.records[0].exc_info[1] is error
 
     async def test_to_take_back_what_it_may_have_claimed(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
