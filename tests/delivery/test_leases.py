@@ -77,7 +77,7 @@ async def test_an_event_that_was_not_begun_costs_no_attempt_and_tells_no_error_h
 ) -> None:
     """The store fails to say whose the event is by now."""
     store = FaultyStore(open_store(store_url, clock=time.time))
-    receiver = receiver_on(store, lease_seconds=0.1)
+    receiver = receiver_on(store, lease_seconds=0.3)
     attempts, told = list[int](), list[BaseException]()
     receiver.on_error(told.append)
 
@@ -90,7 +90,7 @@ async def test_an_event_that_was_not_begun_costs_no_attempt_and_tells_no_error_h
         store.failures["extend"] = 1
         slow = store.hang("claim")
         first = asyncio.create_task(deliver(receiver, event))
-        asyncio.get_running_loop().call_later(0.2, slow.set)
+        asyncio.get_running_loop().call_later(0.4, slow.set)
         assert answer_of(await first) == (503, "in_flight")
         store.failures.clear()
         del store.gates["claim"]
