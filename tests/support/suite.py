@@ -38,6 +38,8 @@ UNMARKED_CPU_SECONDS = 2.0
 
 _CORES = len(os.sched_getaffinity(0))
 _COSTS = pytest.StashKey[tuple[float, float]]()
+_SPENT = pytest.StashKey[float]()
+_IS_LAST = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -143,8 +145,11 @@ def _cpu_seconds() -> float:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     item.stash[_COSTS] = _cpu_seconds(), time.perf_counter()
+    item.stash[_IS_LAST] = nextitem is None
     return (yield)
 
 
@@ -154,11 +159,14 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Hand on what a test has cost, from the beginning of its setup to the end of its teardown."""
     report = yield
+    # With the last test end the servers that all have shared, and what these have used.
+    if call.when != "teardown" or not item.stash[_IS_LAST]:
+        item.stash[_SPENT] = _cpu_seconds()
     if call.when == "teardown":
         cpu, began = item.stash[_COSTS]
         seconds = time.perf_counter() - began
-        # A server that many tests shared is counted where it ends; no test uses more than there is.
-        cost = (min(_cpu_seconds() - cpu, seconds * _CORES), seconds)
+        # So does a server that the tests of a file shared; no test uses more than there is.
+        cost = (min(item.stash[_SPENT] - cpu, seconds * _CORES), seconds)
         is_full = item.get_closest_marker("full") is not None
         report.user_properties.append(("cost", (*cost, is_full)))
     return report

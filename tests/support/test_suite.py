@@ -124,16 +124,22 @@ def test_what_tests_cost_is_written_and_who_is_over_the_bound_is_told(
             begun = time.process_time()
             while time.process_time() - begun < 0.1: pass
 
-        def test_short(): pass
+        @pytest.fixture(scope="session", autouse=True)
+        def shared():
+            yield
+            work()
 
         def test_busy(): work()
 
         @pytest.mark.full("0.1 s")
         def test_marked(): work()
+
+        def test_short(): pass
         """
     )
     file = tmp_path / "costs"
-    run = pytester.runpytest_inprocess(*ALONE, "-m", "full or not full", "--costs", str(file))
+    arguments = ("-m", "full or not full", "--randomly-dont-reorganize", "--costs", str(file))
+    run = pytester.runpytest_inprocess(*ALONE, *arguments)
     run.stdout.fnmatch_lines(["*over 0.05 s of processor time, not marked*", "*s *::test_busy"])
     assert "test_marked" not in str(run.stdout)
     lines = [line.split("\t") for line in file.read_text().splitlines()]
