@@ -8,7 +8,6 @@ number of events a second. What is lost on the way is missing on a page and nowh
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -28,7 +27,7 @@ from .outcome import Outcome
 from .parts import Parts
 from .records import DeliveryAnswered
 from .steps import State, Step, StepObserver, StepRecord, What, step_of
-from .time_limit import within
+from .time_limit import set_within, within
 
 __all__ = ["Answers", "Reporter", "Told", "ToldDelivery", "ToldStep", "own_process", "read_line"]
 
@@ -155,9 +154,7 @@ class Reporter(StepObserver):
         while not self._stop.is_set():
             await self._tell()
             pause = _TELL_SECONDS if self._listens else _ASK_SECONDS
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stop.wait()
+            await set_within(pause, self._stop)
         if self._listens:
             await self._tell()
             self._listen(False)

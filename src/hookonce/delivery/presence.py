@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
@@ -16,6 +15,7 @@ from .calls import Calls
 from .lease import Lease
 from .outcome import HANDLED, STALE, Outcome, Reason, later
 from .records import EventSettled
+from .time_limit import set_within
 
 __all__ = [
     "CLAIMING",
@@ -143,11 +143,7 @@ class Presence(Lease):
         """Return whether it has ended, or all handlers have succeeded, within so many seconds."""
         if self._joined is None:
             self._joined = asyncio.Event()
-        joined = self._joined
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await joined.wait()
-        return joined.is_set()
+        return await set_within(seconds, self._joined)
 
     def refuse(self) -> None:
         """Begin with no handler, if it has not claimed the event yet."""

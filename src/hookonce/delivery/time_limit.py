@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Generator
 from typing import Any, Generic, TypeVar
 
 from ..errors import StoreError
 from ..verification.loggers import get_logger
 
-__all__ = ["BrokenStoreError", "OutOfTimeError", "limited", "store_error", "within"]
+__all__ = ["BrokenStoreError", "OutOfTimeError", "limited", "set_within", "store_error", "within"]
 
 _log = get_logger("hookonce")
 
@@ -38,6 +39,14 @@ async def within(seconds: float, call: Awaitable[T]) -> T:
         raise store_error(error) from error
     except Exception as error:
         raise store_error(error) from error
+
+
+async def set_within(seconds: float | None, event: asyncio.Event) -> bool:
+    """Return whether an event is set, after waiting for that at most so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def store_error(error: BaseException) -> StoreError:

@@ -7,7 +7,6 @@ for the end of a lease.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -18,7 +17,7 @@ from ..delivery.parts import Parts
 from ..delivery.records import EventBuried, EventRetried, EventTaken
 from ..delivery.run import Run
 from ..delivery.runs import Runs
-from ..delivery.time_limit import within
+from ..delivery.time_limit import set_within, within
 from ..errors import PayloadError, StoreError
 from ..stores.contract import WORKER_SECONDS, Queue
 from ..stores.tokens import new_token
@@ -145,9 +144,7 @@ class Worker:
             self._room.clear()
             if self._stopping:
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_BEAT_SECONDS):
-                    await self._room.wait()
+            await set_within(_BEAT_SECONDS, self._room)
         elif batch.next_due != 0:
             seconds = _IDLE_LOOK_SECONDS
             if batch.next_due is not None:
