@@ -337,7 +337,7 @@ class Router:
             ValueError: a name is taken, or one of the two includes the other already.
 
         """
-        if other is self or other in self._lineage():
+        if other in self._lineage():
             raise ValueError("a router cannot include itself")
         if self in other._lineage():
             raise ValueError("this router is included already")
@@ -345,7 +345,7 @@ class Router:
             (handler, {t: c for t, c in other._classes.items() if t in handler.types})
             for handler in other.handlers
         ]
-        for router in [self, *self._lineage()]:  # check all before changing any
+        for router in self._lineage():  # check all before changing any
             for handler, classes in theirs:
                 router._check(handler, classes)
         for handler, classes in theirs:
@@ -371,11 +371,11 @@ class Router:
         return router
 
     def _lineage(self) -> list[Router]:
-        """Return this router's includers and theirs."""
-        return [r for parent in self._included_by for r in (parent, *parent._lineage())]
+        """Return this router, its includers and theirs."""
+        return [self, *(r for parent in self._included_by for r in parent._lineage())]
 
     def _add(self, handler: Handler, classes: Mapping[str, EventClass]) -> None:
-        everyone = [self, *self._lineage()]
+        everyone = self._lineage()
         for router in everyone:  # check all before changing any
             router._check(handler, classes)
         for router in everyone:
@@ -385,7 +385,7 @@ class Router:
             router._parser = None
 
     def _add_error_hook(self, hook: ErrorHook) -> None:
-        for router in [self, *self._lineage()]:
+        for router in self._lineage():
             if hook not in router._error_hooks:  # it may come along two ways
                 router._error_hooks.append(hook)
 
