@@ -215,6 +215,23 @@ async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_finished
     assert began == [event.id]
 
 
+async def test_what_a_thread_has_only_begun_is_not_recorded_as_finished(tmp_path: Path) -> None:
+    receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.05)
+    began = list[str]()
+
+    async def wait(event: CommentReceived) -> None:
+        began.append(event.id)
+        await asyncio.Event().wait()
+
+    receiver.on(CommentReceived, name="counting")(lambda event: wait(event))  # noqa: PLW0108 - a plain function
+    event = make_event(CommentReceived)
+    async with receiver:
+        answer = asyncio.create_task(deliver(receiver, event))
+        await until(lambda: began)
+    assert (await answer).reason == "shutting_down"
+    assert await at_the_next_process(tmp_path, event, "handled") == [event.id]
+
+
 async def test_what_finished_just_before_the_end_is_recorded_with_the_release(
     tmp_path: Path,
 ) -> None:
