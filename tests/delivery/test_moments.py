@@ -268,6 +268,16 @@ class TestLeases:
             assert [round(at) for at in store.times["extend"]] == [10, 20, 30]
             waiting.gate.set()
 
+    async def test_a_handler_that_begins_after_an_extension_needs_no_other(self) -> None:
+        receiver, event = receiver_on(store := Timed(), lease_seconds=30.0), comment()
+        receiver.on(CommentReceived, name="serial", serial_by=_one_key)(_succeed)
+        await store.inner.enter(Gate("default", "serial", "k"), new_token(), 12.0)
+        async with receiver:
+            assert answer_of(await deliver(receiver, event, 9)) == (503, "still_running")
+            assert await receiver.idle(60)
+            assert answer_of(await deliver(receiver, event, 9)) == (200, "duplicate")
+        assert [round(at) for at in store.times["extend"]] == [10]
+
     async def test_an_extension_that_failed_is_tried_again_soon(self) -> None:
         receiver = receiver_on(store := Timed(), lease_seconds=30.0)
         waiting = Waiting(receiver)

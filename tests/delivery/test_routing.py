@@ -669,6 +669,20 @@ def test_two_unrelated_classes_for_one_type_are_refused(
     assert type(router.parser.parse(event_body("comment.received"))) is order[0]
 
 
+def test_a_handler_without_an_annotation_leaves_the_class_of_its_type_open() -> None:
+    router = Router()
+    router.on("comment.received", name="plain")(lambda _: None)
+    named(router, UnrelatedComment, name="own")
+    assert router.parser.classes["comment.received"] is UnrelatedComment
+
+
+def test_a_type_that_no_class_is_known_of_comes_as_an_unknown_event() -> None:
+    async def greet(event: CommentReceived) -> None: ...
+
+    with pytest.raises(TypeError, match=r"'ad\.seen', which comes as UnknownEvent"):
+        Router().on("ad.seen")(greet)
+
+
 def test_an_unrelated_class_is_refused_across_an_inclusion() -> None:
     receiver, posts = Router(), Router()
     named(receiver, CommentReceived, name="first")

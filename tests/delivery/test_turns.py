@@ -474,7 +474,9 @@ class TestTrouble:
         assert [type(error) for error in raised] == [ZeroDivisionError, TypeError, RuntimeError]
         assert "while its key was asked for" in raised[0].__notes__
         assert "str, int or None, and not float" in str(raised[1])
-        assert [(one.handler, one.seconds) for one in records.failed] == [("keyed", 0.0)] * 3
+        assert [(one.handler, one.attempt, one.seconds) for one in records.failed] == [
+            ("keyed", attempt, 0.0) for attempt in (1, 2, 3)
+        ]
 
     async def test_a_store_that_cannot_say_whose_turn_it_is_is_no_failure_of_the_handler(
         self,
