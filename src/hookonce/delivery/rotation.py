@@ -85,8 +85,8 @@ class RotationWatch(Observer):
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Note which secret matched, and how many signatures there were."""
-        delivery, received, headers = record.verified, record.received, record.headers
-        if delivery is None or received is None or headers is None or received.is_made_up:
+        delivery, received = record.verified, record.received
+        if delivery is None or received is None or received.is_made_up:
             return
         at = received.at
         self._matched_since_look[delivery.secret_index] = at
@@ -104,8 +104,8 @@ class RotationWatch(Observer):
             secrets = self._look()
         except SecretError:  # the pipeline says so at the next delivery, and `warnings` when asked
             return
-        if is_double:
-            has_both = _matching(delivery, headers, secrets) > 1
+        if is_double and record.headers is not None:
+            has_both = _matching(delivery, record.headers, secrets) > 1
             self._note_second(delivery.id, at, has_both=has_both)
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
