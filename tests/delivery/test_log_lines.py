@@ -17,7 +17,7 @@ from support.handlers import Handlers, Waiting, counting, on
 from support.stores import FaultyInboxStore, FaultyStore
 from support.waiting import until
 
-from hookonce import Inbox, Receiver, Reject
+from hookonce import Inbox, Receiver, Reject, SecretError
 from hookonce.events import ChannelUnhealthy, CommentReceived
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
@@ -330,6 +330,24 @@ class TestWhatIsLost:
 
 
 class TestWhatIsNotHandled:
+    async def test_what_cannot_be_verified_for_want_of_secrets(self, lines: Lines) -> None:
+        class Vault:
+            is_open = True
+
+            def current(self) -> str:
+                if not self.is_open:
+                    raise SecretError("the vault is closed")
+                return SECRET
+
+        vault = Vault()
+        receiver = Receiver(secrets=vault, store="memory://")
+        request = signed_request(comment(), SECRET)
+        async with receiver:
+            vault.is_open = False
+            outcome = await receiver.handle(request.body, request.headers)
+        assert answer_of(outcome) == (500, "secrets_unavailable")
+        assert lines.all == ["ERROR no delivery can be verified: the vault is closed"]
+
     async def test_what_cannot_be_read_where_nothing_keeps_it(self, lines: Lines) -> None:
         receiver = receiver_on()
         request = signed_request(b"no event", SECRET, message_id="evt_1")

@@ -454,6 +454,15 @@ class TestHandlers:
 
 
 class TestShutdown:
+    async def test_it_waits_for_what_ends_in_time_however_short_that_is(self) -> None:
+        receiver = receiver_on(Timed(), drain_seconds=0.9)
+        waiting = Waiting(receiver)
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, comment()))
+            await asyncio.sleep(0.1)
+            loop().call_later(0.8, waiting.gate.set)
+        assert answer_of(await running) == (200, "handled")
+
     async def test_it_waits_for_handlers_and_then_for_the_store(self) -> None:
         store = Timed()
         receiver = receiver_on(store, answer_seconds=1.0, drain_seconds=7.0, store_seconds=2.0)

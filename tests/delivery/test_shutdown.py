@@ -180,8 +180,9 @@ async def test_a_thread_that_outlives_the_drain_leaves_what_its_event_owes(tmp_p
         await store.aclose()
 
 
-async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_finished(
-    tmp_path: Path,
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_it_ended(
+    tmp_path: Path, fails: bool
 ) -> None:
     receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.05)
     gate, ended, began = threading.Event(), threading.Event(), list[str]()
@@ -191,6 +192,8 @@ async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_finished
         began.append(event.id)
         assert gate.wait(20)
         ended.set()
+        if fails:
+            raise ValueError("x")
 
     @receiver.on(CommentReceived, name="cancelled")
     async def tidy_up(_: CommentReceived) -> None:
@@ -212,7 +215,7 @@ async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_finished
     next_receiver.on(CommentReceived, name="cancelled")(lambda _: None)
     async with TestSender(next_receiver, secrets=SECRET) as next_sender:
         (await next_sender.send(event)).expect(200, "handled")
-    assert began == [event.id]
+    assert began == [event.id] * (2 if fails else 1)
 
 
 async def test_what_a_thread_has_only_begun_is_not_recorded_as_finished(tmp_path: Path) -> None:
