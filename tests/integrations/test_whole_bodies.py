@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 SECRET = new_secret()
 LISTENING = [name for name, adapter in ADAPTERS.items() if adapter.listens]
 CHUNKED = {"transfer-encoding": "chunked"}
+END = b"0\r\n\r\n"
 
 # What is behind gunicorn, and answers at /webhooks.
 GUNICORN_APPS = {
@@ -100,9 +101,9 @@ async def test_a_chunked_body_is_handled_or_said_to_be_incomplete(
 ) -> None:
     request = signed_request(make_event(CommentReceived), SECRET)
     async with connected(name, tmp_path) as (path, connection):
-        await connection.write(request_bytes(request, path=path, headers=CHUNKED))
-        await connection.write_chunk(request.body)
-        await connection.write_chunk(b"")
+        # At once: a server that reads no chunks may have answered and closed before the last one.
+        head = request_bytes(request, path=path, headers=CHUNKED)
+        await connection.write(head + b"%x\r\n%b\r\n" % (len(request.body), request.body) + END)
         answer = await connection.answer()
     # The standard library's server does not read chunks.
     wanted = (500, "body_incomplete") if name == "wsgi" else (200, "handled")
@@ -113,8 +114,7 @@ async def test_a_chunked_body_is_handled_or_said_to_be_incomplete(
 async def test_chunks_without_a_byte_are_no_body(name: str, tmp_path: Path) -> None:
     request = signed_request(make_event(CommentReceived), SECRET)
     async with connected(name, tmp_path) as (path, connection):
-        await connection.write(request_bytes(request, path=path, headers=CHUNKED))
-        await connection.write_chunk(b"")
+        await connection.write(request_bytes(request, path=path, headers=CHUNKED) + END)
         (await connection.answer()).expect(500, "body_incomplete")
 
 
