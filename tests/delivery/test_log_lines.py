@@ -400,6 +400,9 @@ class TestWhatIsNotHandled:
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (202, "rejected")
             assert await receiver.idle(5)
+            letter = await receiver.dead.show(event.id)
+            assert letter is not None
+            assert letter.owed == {"a"}
         assert lines.all == [
             f"WARNING attempt 1 at default:{event.id} was its last: a: Reject: spam"
         ]

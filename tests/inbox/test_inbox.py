@@ -711,6 +711,17 @@ class TestTrouble:
             await empty_inbox(receiver)
         assert handler.attempts == [1]
 
+    async def test_a_lease_is_extended_at_a_third_of_it(self, path: Path) -> None:
+        store, limits = FaultyInboxStore(SQLiteStore(path)), Limits(lease_seconds=3.0)
+        receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(), limits=limits)
+        gate = Handler(receiver).waits()
+        async with receiver:
+            begun = time.monotonic()
+            await deliver(receiver, comment())
+            await until(lambda: store.calls["extend"])
+            assert time.monotonic() - begun > 0.7
+            gate.set()
+
     async def test_a_lease_counts_from_before_the_store_was_asked(self, path: Path) -> None:
         """It may have begun when the call did, and the answer come late."""
         store, limits = FaultyInboxStore(SQLiteStore(path)), Limits(lease_seconds=3.0)
