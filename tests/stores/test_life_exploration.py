@@ -115,7 +115,8 @@ class Size(NamedTuple):
 
 
 THREE_ATTEMPTS = Size(workers=3, handlers="a", attempts=3, faults=1)
-TWO_HANDLERS = Size(workers=3, handlers="ab", attempts=2, faults=0)
+TWO_HANDLERS = Size(workers=2, handlers="ab", attempts=2, faults=0)
+THREE_WORKERS = Size(workers=3, handlers="ab", attempts=2, faults=0)
 TWO_HANDLERS_AND_A_FAULT = Size(workers=2, handlers="ab", attempts=2, faults=1)
 
 
@@ -576,6 +577,7 @@ WRONG_ROWS = [
     [
         pytest.param(THREE_ATTEMPTS, id="three attempts", marks=pytest.mark.full("6 s")),
         pytest.param(TWO_HANDLERS, id="two handlers"),
+        pytest.param(THREE_WORKERS, id="three workers", marks=pytest.mark.full("2 s")),
         pytest.param(
             TWO_HANDLERS_AND_A_FAULT, id="two handlers and a fault", marks=pytest.mark.full("6 s")
         ),
