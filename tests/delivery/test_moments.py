@@ -409,6 +409,18 @@ class TestHandlers:
         assert (status, reason, waiting.ended) == (500, "handler_failed", ["cancelled"])
         assert is_about(took, 5.0)
 
+    async def test_one_that_was_cancelled_leaves_its_run_with_no_cancellation(self) -> None:
+        """A store that hangs afterwards is late, and no shutdown."""
+        receiver = receiver_on(store := Timed(), handler_timeout_seconds=1.0)
+        Waiting(receiver)
+        gate = store.hang("release")
+        async with receiver:
+            status, reason, took = await timed(deliver(receiver, comment()))
+            gate.set()
+            assert await receiver.idle(60)
+        assert (status, reason) == (503, "store_unavailable")
+        assert is_about(took, 4.0, 2 * TICK)
+
     @pytest.mark.parametrize(("limit", "clean_up"), [(4.0, 4.0), (60.0, 5.0)])
     async def test_one_that_goes_on_all_the_same_is_overdue_after_a_while(
         self, limit: float, clean_up: float
