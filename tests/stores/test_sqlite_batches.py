@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ pytestmark = pytest.mark.anyio
 
 LEASE = 600.0
 PATIENCE_SECONDS = 20.0
+CHANGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
+TABLES_THAT_GROW = {"done", "attempts", "dead", "entries", "inbox_bodies", "gates", "waiting"}
 
 
 @pytest.fixture
@@ -162,6 +164,54 @@ class TestFewStatements:
             assert len(batch.taken) == count
             counts.append(len(statements))
         assert counts[0] == counts[1]
+
+
+class TestIndexes:
+    async def test_no_call_that_a_delivery_needs_reads_all_of_a_table(
+        self, path: Path, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        gate, take = Gate("default", "sync", "channel"), {"endpoint": "default", "worker": "w"}
+        await store.take(9, LEASE, **take, token=new_token())  # the first looks at all of the inbox
+        statements: dict[str, Any] = {}
+
+        def note(_: apsw.Cursor, statement: str, bindings: Any) -> bool:
+            statements.setdefault(statement, bindings)
+            return True
+
+        connection.set_exec_trace(note)
+        for name in ("new", "tried"):
+            await store.put(delivery(name), new_token(), max_depth=9)
+        for n, token in enumerate((Token("one"), Token("one"), Token("two"))):
+            batch = await store.take(9, LEASE, **take, token=token)
+            for taken in batch.taken[n:]:
+                assert await store.retry(taken.claim, 0.0) is Ownership.HELD
+        await store.hasten(key("new"))
+        await store.complete(batch.taken[0].claim)
+        await store.put(delivery("tried"), new_token())
+        kept, buried, given_back = [await claim(store, name) for name in ("kept", "buried", "back")]
+        await store.extend(kept)
+        await store.keep(kept, delivery("kept"))
+        await store.bury(buried, DeadReason.REJECTED, delivery=delivery("buried"))
+        await store.replay(buried.key, new_token(), LEASE)
+        await store.release(given_back, frozenset())
+        await store.put(delivery("back"), new_token(), max_depth=9)
+        await asyncio.gather(*(claim(store, name) for name in ("a", "b")))
+        for name in ("first", "second"):
+            await store.enter(gate, Token(name), LEASE, waiting=key(name))
+        await store.leave(gate, Token("first"), mark=Mark(1, "first"), event=key("first"))
+        connection.set_exec_trace(None)
+
+        asked = [text for text in statements if text.lstrip().startswith(CHANGES)]
+        assert len(asked) > 25
+        with closing(apsw.Connection(str(path))) as other:
+            read = {
+                (table, text)
+                for text in asked
+                for *_, step in other.execute(f"EXPLAIN QUERY PLAN {text}", statements[text])
+                if (table := step.partition("SCAN ")[2].partition(" ")[0]) in TABLES_THAT_GROW
+                and "SELECT EXISTS (SELECT 1 FROM dead)" not in text  # one row at the most
+            }
+        assert not read
 
 
 class TestSharedBatches:
