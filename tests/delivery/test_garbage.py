@@ -33,6 +33,10 @@ def fail_in_a_thread(_: CommentReceived) -> None:
     raise ValueError("no")
 
 
+def no_key(_: CommentReceived) -> str:
+    raise ValueError("no")
+
+
 async def ask_for_a_retry(_: CommentReceived) -> None:
     raise Retry
 
@@ -77,9 +81,22 @@ async def test_a_delivery_leaves_no_cyclic_garbage(
     status: int,
     tmp_path: Path,
 ) -> None:
-    store = f"sqlite:///{tmp_path}/hooks.db"
-    async with Receiver(secrets=SECRET, store=store) as receiver:
-        receiver.on(CommentReceived)(handler)
+    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
+    receiver.on(CommentReceived)(handler)
+    await check_for_garbage(receiver, request_of, status)
+
+
+@pytest.mark.usefixtures("no_collections")
+async def test_a_key_that_cannot_be_had_leaves_no_cyclic_garbage(tmp_path: Path) -> None:
+    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
+    receiver.on(CommentReceived, serial_by=no_key)(succeed)
+    await check_for_garbage(receiver, genuine, 500)
+
+
+async def check_for_garbage(
+    receiver: Receiver, request_of: Callable[[], SignedRequest], status: int
+) -> None:
+    async with receiver:
         await answered(receiver, request_of(), status)
         requests = [request_of() for _ in range(DELIVERIES)]
         gc.collect()

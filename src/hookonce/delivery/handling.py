@@ -112,7 +112,11 @@ class Handling(Presence):
         self._finish(name)
         return None
 
-    def _failed(self, handler: str, error: Exception, seconds: float) -> Failure:
+    def _failed(
+        self, handler: str, error: Exception, seconds: float, note: str | None = None
+    ) -> Failure:
+        if note is not None:
+            add_note(error, note)
         self._parts.observers.tell(
             HandlerFailed(self.delivery, handler, self.number, seconds, error)
         )
@@ -145,9 +149,8 @@ class Handling(Presence):
             gate = keyed.gate(self.event, self.delivery.endpoint, name)
         except BaseException as raised:  # noqa: BLE001 - of the user's own, like a handler's
             self._has_begun = True
-            error = as_exception(raised)
-            add_note(error, "while its key was asked for")
-            return self._failed(name, error, 0.0)
+            # Not in a variable: its traceback leads here, a circle with the body in it.
+            return self._failed(name, as_exception(raised), 0.0, "while its key was asked for")
         if gate is None:
             return await self._run(handler, task)
         mark = mark_of(self.event) if keyed.is_latest else None
