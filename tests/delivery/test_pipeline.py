@@ -1,5 +1,7 @@
 """A delivery without HTTP goes the same way as one over it."""
 
+import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 from support.deliveries import SECRET, answer_of, comment, deliver, receiver_on, sqlite_url
 from support.handlers import counting
 from support.stores import FaultyInboxStore
+from support.waiting import until
 
 from hookonce import Context, Inbox, Outcome
 from hookonce.events import CommentReceived
@@ -61,6 +64,21 @@ async def test_handle_takes_headers_in_any_shape_with_their_hints(
         assert (outcome.status, outcome.reason) == (200, "handled")
     [context] = contexts
     assert (context.delivery_attempt, context.last_chance) == (9, True)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks are never eager before 3.12")
+@pytest.mark.parametrize("inbox", [None, Inbox()], ids=["inline", "inbox"])
+async def test_a_loop_whose_tasks_are_eager_handles_an_event(
+    tmp_path: Path, inbox: Inbox | None
+) -> None:
+    asyncio.get_running_loop().set_task_factory(vars(asyncio)["eager_task_factory"])
+    receiver = receiver_on(sqlite_url(tmp_path) if inbox else "memory://", inbox=inbox)
+    ran = counting(receiver)
+    async with receiver.lifespan():
+        outcome = await deliver(receiver, event := comment())
+        assert outcome.status == (202 if inbox else 200)
+        await until(lambda: ran)
+    assert ran == [event.id]
 
 
 async def test_a_type_without_a_handler_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

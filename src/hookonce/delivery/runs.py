@@ -101,7 +101,8 @@ class Runs:
         if loop is not self._loop:
             self._forget_lost()
             self._loop, self._watch = loop, None
-        run.task = task = loop.create_task(self._go(run))
+        # Not by the loop's factory: an eager one would begin it before it is known here.
+        run.task = task = asyncio.Task(self._go(run), loop=loop)
         self._by_key[run.key] = self._by_task[task] = run
         # The last, where a test has set the time of the loop back.
         if self._watch is None or self._watch.when() > loop.time() + _LONGEST_TICK_SECONDS:
