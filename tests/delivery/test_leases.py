@@ -162,6 +162,20 @@ async def test_a_run_that_is_cancelled_before_its_first_step_is_answered_and_for
     assert ran == [event.id]
 
 
+async def test_a_run_has_all_that_its_bases_name_from_its_beginning() -> None:
+    receiver, lacking = receiver_on("memory://"), list[str]()
+
+    async def look(_: CommentReceived) -> None:
+        [run] = receiver._machine.runs._by_task.values()
+        slots = [name for base in type(run).__mro__ for name in getattr(base, "__slots__", ())]
+        lacking.extend(name for name in slots if not hasattr(run, name))
+
+    on(receiver, "look", look)
+    async with receiver:
+        assert answer_of(await deliver(receiver, make_event(CommentReceived)))[0] == 200
+    assert lacking == []
+
+
 @pytest.mark.parametrize("has_other", [False, True])
 @pytest.mark.parametrize("raises", [True, False])
 async def test_a_handler_that_cancels_its_own_task_ends_as_it_says(

@@ -213,7 +213,7 @@ class Runs:
             self._pulse.stop()
 
     def _look_at(self, now: float) -> None:
-        """Let each run do what is due, and forget those whose tasks were cancelled to their end."""
+        """Let each run do what is due, and forget those whose tasks have ended without a word."""
         for task, run in list(self._by_task.items()):
             if task.done():
                 self._ended(run)
