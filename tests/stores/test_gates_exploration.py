@@ -165,7 +165,7 @@ class Walk:
 
     def left(self, world: World, n: int, token: Token | None, mark: Mark | None) -> Iterator[World]:
         """Yield the worlds after a gate was left: with the answer, or once more without it."""
-        called, passage = self.leave(world.passage, MOMENT, token, mark=mark)
+        called, passage = self.leave(world.passage, MOMENT, token, mark=mark, event=KEYS[n])
         told = world.told if mark is None else max(world.told, n)
         reached = world._replace(passage=passage, told=told)
         if world.faults_left:
@@ -321,8 +321,9 @@ def leave_of_anybodys(passage: Passage, *given: Any, **named: Any) -> Any:
     return gates.leave(passage._replace(token=None), *given, **named)
 
 
-def leave_that_marks_what_comes_last(passage: Passage, *given: Any, mark: Mark | None) -> Any:
-    return gates.leave(passage._replace(mark=None if mark else passage.mark), *given, mark=mark)
+def leave_that_marks_what_comes_last(passage: Passage, *given: Any, **named: Any) -> Any:
+    mark = None if named["mark"] else passage.mark
+    return gates.leave(passage._replace(mark=mark), *given, **named)
 
 
 def leave_that_calls_nobody(*given: Any, **named: Any) -> tuple[DeliveryKey | None, Passage]:
