@@ -22,6 +22,7 @@ from hookonce import (
     StoreError,
 )
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
+from hookonce.inbox.waiting import WaitingEvents
 from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
@@ -67,6 +68,15 @@ async def test_dead_letters_are_listed_oldest_first_without_bodies(
         assert [c.delivery.event_id for c in comments] == [events[0].id, events[2].id]
         assert await receiver.dead.list(event_type="post.target.failed") == []
         assert len(await receiver.dead.list(limit=2)) == 2
+
+
+async def test_what_nothing_is_listed_by_is_refused(receiver: Receiver, tmp_path: Path) -> None:
+    """Left out, it would show all, and who goes on to discard what is listed would lose them."""
+    mistaken: Any = {"type": "comment.received"}
+    waiting = WaitingEvents(store=SQLiteStore(tmp_path / "other.db"), endpoint="default")
+    for listed in (receiver.dead.list, waiting.list):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'type'"):
+            await listed(**mistaken)
 
 
 async def test_a_dead_letter_shows_all_a_person_needs(

@@ -15,7 +15,7 @@ from ..errors import StoreError
 from ..stores.contract import Letters
 from ..stores.tokens import new_token
 from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key
-from .waiting import Wanted
+from .waiting import Wanted, check_wanted
 
 __all__ = ["DeadLetters"]
 
@@ -50,7 +50,9 @@ class DeadLetters:
             StoreError: the store cannot be read.
 
         """
-        return await self._store.dead_letters(endpoint=self._endpoint, reason=reason, **wanted)
+        return await self._store.dead_letters(
+            endpoint=self._endpoint, reason=reason, **check_wanted(wanted)
+        )
 
     async def show(self, event_id: str) -> DeadLetter | None:
         """Return the dead letter of an event with its body, or None; raises StoreError."""

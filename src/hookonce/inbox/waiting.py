@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 from ..stores.contract import Listing
 from ..stores.values import Entry, StoreStats, delivery_key
 
-__all__ = ["WaitingEvents", "Wanted"]
+__all__ = ["WaitingEvents", "Wanted", "check_wanted"]
 
 
 class Wanted(TypedDict, total=False):
@@ -30,6 +30,13 @@ class Wanted(TypedDict, total=False):
     limit: int
 
 
+def check_wanted(wanted: Wanted) -> Wanted:
+    """Return what is wanted; refuse what nothing is listed by, since then all would be listed."""
+    for name in wanted.keys() - Wanted.__optional_keys__:
+        raise TypeError(f"list() got an unexpected keyword argument {name!r}")
+    return wanted
+
+
 class WaitingEvents:
     """The events in the inbox of one endpoint. Every method raises StoreError where it fails.
 
@@ -49,7 +56,7 @@ class WaitingEvents:
 
     async def list(self, **wanted: Unpack[Wanted]) -> Sequence[Entry]:
         """Return events, oldest first, without their bodies; ``since`` is when one was received."""
-        return await self._store.entries(endpoint=self._endpoint, **wanted)
+        return await self._store.entries(endpoint=self._endpoint, **check_wanted(wanted))
 
     async def show(self, event_id: str) -> Entry | None:
         """Return an event in the inbox with its body, or None."""
