@@ -15,7 +15,7 @@ from support.redis_servers import RedisServer
 from support.stores import FaultyInboxStore
 from support.waiting import until, until_async
 
-from hookonce import Backoff, Context, Inbox, Receiver
+from hookonce import Backoff, Context, Inbox, Receiver, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.tokens import new_token
@@ -346,6 +346,35 @@ async def test_a_real_failure_beside_a_taken_key_is_counted_and_waits_for_its_ba
         assert "ConnectionError" in entry.history[0].error
         assert 0 < entry.due_at - entry.history[0].ended_at <= 3.0
     assert steps.parked == []
+
+
+async def test_a_wait_that_a_handler_asked_for_is_not_cut_short_by_a_call_from_before_it(
+    tmp_path: Path,
+) -> None:
+    store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver, steps, token = receiver_on(store, inbox=SOON), Steps(), new_token()
+    other = Gate("default", "other", "post_1")
+    Serial(receiver)
+    receiver.observe(steps)
+
+    @receiver.on(CommentReceived, name="other", serial_by=lambda event: event.data.post_id)
+    async def asks_for_an_hour(_: CommentReceived) -> None:
+        raise Retry(3_600)
+
+    event = comment()
+    async with receiver:
+        for gate in (GATE, other):
+            await store.enter(gate, token, 60.0)
+        asked = store.calls["enter"]
+        await stored(receiver, event)
+        await until(lambda: store.calls["enter"] == asked + 4)  # it is noted at both
+        assert await store.leave(other, token) == _key(event)
+        await store.hasten(_key(event))
+        await until(lambda: steps.retried)
+        assert await store.leave(GATE, token) is None
+        entry = await receiver.inbox.show(event.id)
+        assert entry is not None
+        assert entry.due_at - entry.history[0].ended_at == pytest.approx(3_600, abs=1)
 
 
 async def test_on_the_last_attempt_of_two_handlers_the_one_waits_on_for_its_turn(

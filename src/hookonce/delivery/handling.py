@@ -249,6 +249,11 @@ class Handling(Presence):
         else:
             await turn.end(succeeded=any(call.has_succeeded for call in calls))
 
+    async def _wait_for_no_turn(self) -> None:
+        """Forget the notes of an earlier attempt: who was called would not wait after a failure."""
+        for turn in self._turns.waiting if self._turns is not None else ():
+            await turn.end(succeeded=False)
+
     async def _wait_to_be_called(self) -> None:
         """Note the event as waiting: only now, since nobody could call it while it was held."""
         for turn in self._turns.waiting if self._turns is not None else ():

@@ -261,6 +261,8 @@ class Run(Handling):
         error = "" if report.only_waits else report.describe()
         if self._backoff_seconds is not None:
             after = wait_seconds(report, self._backoff_seconds)
+            if not report.only_waits:
+                await self._wait_for_no_turn()
         ownership = await self._record(partial(self._giving_up, verdict, report, error, after))
         if self.phase is LATE:
             pass  # what stands was said when the lease was over
