@@ -213,6 +213,26 @@ class TestIndexes:
             }
         assert not read
 
+    async def test_stats_of_an_endpoint_without_events_do_not_look_through_those_of_others(
+        self, store: SQLiteStore, connection: apsw.Connection
+    ) -> None:
+        await asyncio.gather(
+            *(
+                store.put(delivery(f"evt_{n}", endpoint="busy"), new_token(), max_depth=1_000)
+                for n in range(1_000)
+            )
+        )
+        hundreds: list[int] = []  # of steps
+
+        def note() -> bool:
+            hundreds.append(len(hundreds))
+            return False
+
+        connection.set_progress_handler(note, 100)
+        assert (await store.stats(endpoint="idle")).oldest_age is None
+        assert len(hundreds) < 10
+        assert (await store.stats(endpoint="busy")).oldest_age is not None
+
 
 class TestSharedBatches:
     async def test_claims_at_once_are_answered_by_what_is_known_of_each(

@@ -86,13 +86,15 @@ ORDER BY i.id LIMIT :limit
 _BODY = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
 _ONE_ENTRY = _ENTRY.format(body=_BODY) + "WHERE key = :key"
 _OF_IT = "(:endpoint IS NULL OR endpoint = :endpoint)"
-# Entries are numbered as they arrive, and the first of them has waited longest.
+# Entries are numbered as they arrive, and the first of them has waited longest. Where there is no
+# entry, those of all other endpoints would be looked through for one.
+_FIRST_RECEIVED = f"SELECT received_at FROM entries WHERE {_OF_IT} ORDER BY id LIMIT 1"
 _STATS = f"""
 SELECT (SELECT count(*) FROM attempts WHERE {LIVE} AND {_OF_IT}),
        (SELECT count(*) FROM dead WHERE {_VISIBLE} AND {_OF_IT}),
        coalesce(sum(depth), 0),
        coalesce(sum(bytes), 0),
-       (SELECT received_at FROM entries WHERE {_OF_IT} ORDER BY id LIMIT 1),
+       iif(sum(depth) > 0, ({_FIRST_RECEIVED}), NULL),
        (SELECT count(*) FROM workers WHERE seen > :now - :seconds AND seen <= :now AND {_OF_IT})
 FROM inbox_sizes WHERE {_OF_IT}
 """
