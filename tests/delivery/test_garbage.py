@@ -29,6 +29,10 @@ async def fail(_: CommentReceived) -> None:
     raise ValueError("no")
 
 
+async def fail_too(_: Exception) -> None:
+    raise ValueError("no")
+
+
 def fail_in_a_thread(_: CommentReceived) -> None:
     raise ValueError("no")
 
@@ -90,6 +94,14 @@ async def test_a_delivery_leaves_no_cyclic_garbage(
 async def test_a_key_that_cannot_be_had_leaves_no_cyclic_garbage(tmp_path: Path) -> None:
     receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
     receiver.on(CommentReceived, serial_by=no_key)(succeed)
+    await check_for_garbage(receiver, genuine, 500)
+
+
+@pytest.mark.usefixtures("no_collections")
+async def test_an_error_hook_that_fails_leaves_no_cyclic_garbage(tmp_path: Path) -> None:
+    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
+    receiver.on(CommentReceived)(fail)
+    receiver.on_error(fail_too)
     await check_for_garbage(receiver, genuine, 500)
 
 

@@ -104,7 +104,10 @@ class Handling(Presence):
             if isinstance(error, TooLateError):
                 self._skip(name, "stale")
                 return None
-            return self._failed(name, error, seconds)
+            try:
+                return self._failed(name, error, seconds)
+            finally:
+                del error  # from Python 3.12 on its traceback leads here: a circle
         if turn is not None:
             await self._end_well(turn)
         if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):

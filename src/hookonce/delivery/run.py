@@ -170,12 +170,12 @@ class Run(Handling):
         self._most_finished = len(self.finished) + len(handlers)
         if len(handlers) == 1:
             run = self._run if handlers[0].keyed is None else self._run_in_turn
-            failure = await run(handlers[0], self.task)
-            failures = [] if failure is None else [failure]
+            failures = [f for f in [await run(handlers[0], self.task)] if f is not None]
         else:
             failures = await self._run_all(handlers)
         if failures or absent:
             await self._fail(Report(failures, absent))
+            failures.clear()  # their tracebacks may lead here: a circle, with the body in it
         else:
             if self._turns is not None:
                 self._turns.all_stale = self._turns.stale == len(handlers)
@@ -351,6 +351,7 @@ class Run(Handling):
             raised = await self.calls.call("on_error", hook.function, hook.is_async, arguments)
             if raised is not None:
                 _log.error("an on_error function failed", exc_info=raised)
+            del raised  # its traceback may lead here: a circle
 
     def _completing(self) -> Awaitable[None]:
         return self._parts.store.complete(self._held())
