@@ -166,3 +166,5 @@ async def test_what_cannot_be_expected_is_refused(receiver: Receiver) -> None:
         receiver.expecting(CommentReceived, within=0)
     with pytest.raises(RuntimeError, match="inside the block"):
         await receiver.expecting(CommentReceived).first()
+    with pytest.raises(TypeError, match="give a poll"):
+        receiver.expecting(CommentReceived, poll_every=1)

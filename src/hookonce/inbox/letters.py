@@ -15,7 +15,7 @@ from ..errors import StoreError
 from ..stores.contract import Letters
 from ..stores.tokens import new_token
 from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key
-from .waiting import Wanted, check_wanted
+from .waiting import ListOptions, check_options
 
 __all__ = ["DeadLetters"]
 
@@ -37,13 +37,13 @@ class DeadLetters:
         self._runs = runs
 
     async def list(
-        self, *, reason: DeadReason | None = None, **wanted: Unpack[Wanted]
+        self, *, reason: DeadReason | None = None, **options: Unpack[ListOptions]
     ) -> Sequence[DeadLetter]:
         """Return dead letters, oldest first, without their bodies.
 
         Args:
             reason: only those given up for this reason.
-            wanted: ``event_type``, ``handler``, ``since`` (given up then or later, in Unix
+            options: ``event_type``, ``handler``, ``since`` (given up then or later, in Unix
                 seconds), ``after`` (the ``place`` of a letter that was listed) and ``limit`` (100).
 
         Raises:
@@ -51,7 +51,7 @@ class DeadLetters:
 
         """
         return await self._store.dead_letters(
-            endpoint=self._endpoint, reason=reason, **check_wanted(wanted)
+            endpoint=self._endpoint, reason=reason, **check_options(options)
         )
 
     async def show(self, event_id: str) -> DeadLetter | None:

@@ -8,10 +8,10 @@ from typing import TypedDict, Unpack
 from ..stores.contract import Listing
 from ..stores.values import Entry, StoreStats, delivery_key
 
-__all__ = ["WaitingEvents", "Wanted", "check_wanted"]
+__all__ = ["ListOptions", "WaitingEvents", "check_options"]
 
 
-class Wanted(TypedDict, total=False):
+class ListOptions(TypedDict, total=False):
     """Which events are listed.
 
     Attributes:
@@ -30,11 +30,11 @@ class Wanted(TypedDict, total=False):
     limit: int
 
 
-def check_wanted(wanted: Wanted) -> Wanted:
-    """Return what is wanted; refuse what nothing is listed by, since then all would be listed."""
-    for name in wanted.keys() - Wanted.__optional_keys__:
+def check_options(options: ListOptions) -> ListOptions:
+    """Return the options; refuse what nothing is listed by, since then all would be listed."""
+    for name in options.keys() - ListOptions.__optional_keys__:
         raise TypeError(f"list() got an unexpected keyword argument {name!r}")
-    return wanted
+    return options
 
 
 class WaitingEvents:
@@ -54,9 +54,9 @@ class WaitingEvents:
         """Return how many wait, for how long, and how many work on them."""
         return await self._store.stats(endpoint=self._endpoint)
 
-    async def list(self, **wanted: Unpack[Wanted]) -> Sequence[Entry]:
+    async def list(self, **options: Unpack[ListOptions]) -> Sequence[Entry]:
         """Return events, oldest first, without their bodies; ``since`` is when one was received."""
-        return await self._store.entries(endpoint=self._endpoint, **check_wanted(wanted))
+        return await self._store.entries(endpoint=self._endpoint, **check_options(options))
 
     async def show(self, event_id: str) -> Entry | None:
         """Return an event in the inbox with its body, or None."""

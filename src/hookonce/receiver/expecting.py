@@ -16,15 +16,15 @@ from ..events import Event, EventParser
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery
 
-__all__ = ["POLL_SECONDS", "Expectation", "Poll", "RecentEvents"]
+__all__ = ["Expectation", "Poll", "RecentEvents"]
 
 _log = get_logger("hookonce.dispatch")
 
 E = TypeVar("E", bound=Event[Any])
 P = TypeVar("P")
 
-POLL_SECONDS = 15.0
-"""A publication takes seconds to minutes, and each look costs a request of the day's quota."""
+# A publication takes seconds to minutes, and each look costs a request of the day's quota.
+_POLL_SECONDS = 15.0
 
 # A program that causes an event and then waits for it does so within moments.
 _EARLY_SECONDS = 60.0
@@ -70,7 +70,7 @@ class Expectation(Observer, Generic[E, P]):
         seconds: how long the wait may take, from the beginning of the block.
         poll: what to ask as well: at the beginning, for what came earlier, and now and then, for
             what arrives elsewhere or never.
-        poll_seconds: how often.
+        poll_seconds: how often; None for every 15 s.
 
     """
 
@@ -84,10 +84,14 @@ class Expectation(Observer, Generic[E, P]):
         where: Callable[[E], bool] | None,
         seconds: float,
         poll: Poll[P] | None,
-        poll_seconds: float,
+        poll_seconds: float | None,
     ) -> None:
         if not classes:
             raise TypeError("expecting() takes at least one event class")
+        if poll is None and poll_seconds is not None:
+            raise TypeError("poll_every says how often poll is asked: give a poll, or leave it out")
+        if poll_seconds is None:
+            poll_seconds = _POLL_SECONDS
         if not (0 < seconds < float("inf") and poll_seconds > 0):
             raise ValueError("within and poll_every are more than 0 seconds")
         self._observers = observers

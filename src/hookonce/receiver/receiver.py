@@ -48,7 +48,7 @@ from ..verification.clock import Clock, system_clock
 from ..verification.headers import RawHeaders
 from ..verification.secrets import SecretSource
 from ..verification.signature import DEFAULT_TOLERANCE, sign
-from .expecting import POLL_SECONDS, Expectation, Poll
+from .expecting import Expectation, Poll
 from .machine import Machine
 from .reconcile import GapHook, Reconciliation, compare, without_made_up
 from .settings import Changes, HiddenSecrets, Settings, opened_store
@@ -330,7 +330,7 @@ class Receiver(Router):
         where: Callable[[E1], bool] | None = ...,
         within: float | timedelta = ...,
         poll: Poll[P] = ...,
-        poll_every: float = ...,
+        poll_every: float | None = ...,
     ) -> Expectation[E1, P]: ...
     @overload
     def expecting(
@@ -342,7 +342,7 @@ class Receiver(Router):
         where: Callable[[E1 | E2], bool] | None = ...,
         within: float | timedelta = ...,
         poll: Poll[P] = ...,
-        poll_every: float = ...,
+        poll_every: float | None = ...,
     ) -> Expectation[E1 | E2, P]: ...
     @overload
     def expecting(
@@ -351,7 +351,7 @@ class Receiver(Router):
         where: Callable[[Any], bool] | None = ...,
         within: float | timedelta = ...,
         poll: Poll[P] | None = ...,
-        poll_every: float = ...,
+        poll_every: float | None = ...,
     ) -> Expectation[Event[Any], P]: ...
 
     def expecting(
@@ -360,7 +360,7 @@ class Receiver(Router):
         where: Callable[[Any], bool] | None = None,
         within: float | timedelta = 60.0,
         poll: Poll[Any] | None = None,
-        poll_every: float = POLL_SECONDS,
+        poll_every: float | None = None,
     ) -> Expectation[Any, Any]:
         """Wait in this process for events that the program itself causes.
 
@@ -384,10 +384,10 @@ class Receiver(Router):
             within: seconds from the beginning of the block, or a ``timedelta``.
             poll: returns what is waited for as far as it is known elsewhere, else None. It is asked
                 as soon as ``first`` has nothing to return, and then every so often.
-            poll_every: seconds between two polls.
+            poll_every: seconds between two polls, 15 by default.
 
         Raises:
-            TypeError: no class was given.
+            TypeError: no class was given, or ``poll_every`` without ``poll``.
             ValueError: a time is not more than 0.
 
         """
