@@ -170,7 +170,9 @@ class Run(Handling):
         self._most_finished = len(self.finished) + len(handlers)
         if len(handlers) == 1:
             run = self._run if handlers[0].keyed is None else self._run_in_turn
-            failures = [f for f in [await run(handlers[0], self.task)] if f is not None]
+            failure = await run(handlers[0], self.task)
+            failures = [] if failure is None else [failure]
+            del failure  # from Python 3.12 on its traceback leads here: a circle
         else:
             failures = await self._run_all(handlers)
         if failures or absent:
