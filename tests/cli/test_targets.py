@@ -62,6 +62,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.costs("2 s")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "paths"),

@@ -897,7 +897,7 @@ REVEALED = {
 }
 
 
-# Each process of pytest that has one of these runs mypy for it: 3 s.
+@pytest.mark.costs("4 s, once in each process of pytest that has one")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("number", "event"), REVEALED.items())
 def test_a_type_checker_infers_the_event_class(

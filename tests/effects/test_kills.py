@@ -38,6 +38,7 @@ def is_exact(figures: Figures) -> bool:
     return (figures.lost, figures.twice, figures.strange) == (0, 0, 0)
 
 
+@pytest.mark.costs("2 s")
 @pytest.mark.sample(1, of="file")
 @pytest.mark.parametrize("name", ["asyncpg", "sqlite3"])
 def test_each_effect_is_there_once_whoever_is_killed(name: str, kill: Round) -> None:
@@ -54,6 +55,7 @@ def test_without_a_ledger_some_effects_are_there_twice(kill: Round) -> None:
     assert not figures.lost
 
 
+@pytest.mark.costs("2 s")
 @pytest.mark.sample(1, of="file")
 @pytest.mark.parametrize("name", ["asyncpg", "sqlite3"])
 def test_none_comes_after_a_newer_one_of_its_channel(name: str, kill: Round) -> None:

@@ -203,6 +203,7 @@ async def test_filters_are_in_the_url_and_survive_a_reload(shop: Shop) -> None:
         await visit.arrives("/?kind=accepted&type=message")
 
 
+@pytest.mark.costs("2 s")
 async def test_it_works_with_the_keyboard_alone(shop: Shop) -> None:
     async with visiting(shop) as visit:
         name = visit.page.locator("[name=type]")
@@ -240,6 +241,7 @@ async def test_shortcuts_can_be_switched_off(shop: Shop) -> None:
         assert visit.page.url.endswith("/dead")
 
 
+@pytest.mark.costs("3 s")
 async def test_a_token_opens_a_session_and_the_pages_are_live_in_it(shop: Shop) -> None:
     async with visiting(shop, token=TOKEN) as visit:
         await visit.to("/dead?type=x")

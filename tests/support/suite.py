@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 UNMARKED_CPU_SECONDS = 2.0
-"""What a test may cost before it has to be marked ``full``."""
+"""What a test may cost before it has to be marked ``full``, or ``costs``."""
 
 _CORES = len(os.sched_getaffinity(0))
 _COSTS = pytest.StashKey[tuple[float, float]]()
@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until the tests are collected: they are all kept, so there is nothing to find
     for line in (
         "full(cost): runs only with -m full, or when it is named; says what it costs",
+        "costs(cost): runs always, though it costs that",
         "sample(count, of='test'): so many of its cases, or, of='file', of its tests",
     ):
         config.addinivalue_line("markers", line)
@@ -167,8 +168,8 @@ def pytest_runtest_makereport(
         seconds = time.perf_counter() - began
         # So does a server that the tests of a file shared; no test uses more than there is.
         cost = (min(item.stash[_SPENT] - cpu, seconds * _CORES), seconds)
-        is_full = item.get_closest_marker("full") is not None
-        report.user_properties.append(("cost", (*cost, is_full)))
+        is_marked = any(item.get_closest_marker(name) for name in ("full", "costs"))
+        report.user_properties.append(("cost", (*cost, is_marked)))
     return report
 
 
@@ -188,7 +189,9 @@ def pytest_terminal_summary(
         lines = [f"{cpu:.3f}\t{seconds:.3f}\t{name}\n" for cpu, seconds, _, name in costs]
         config.option.costs.write_text("".join(lines))
     over = [
-        (cpu, name) for cpu, _, is_full, name in costs if cpu > UNMARKED_CPU_SECONDS and not is_full
+        (cpu, name)
+        for cpu, _, is_marked, name in costs
+        if cpu > UNMARKED_CPU_SECONDS and not is_marked
     ]
     if over:
         terminalreporter.section(f"over {UNMARKED_CPU_SECONDS:g} s of processor time, not marked")

@@ -134,6 +134,9 @@ def test_what_tests_cost_is_written_and_who_is_over_the_bound_is_told(
         @pytest.mark.full("0.1 s")
         def test_marked(): work()
 
+        @pytest.mark.costs("0.1 s")
+        def test_marked_and_always_run(): work()
+
         def test_short(): pass
         """
     )
@@ -147,5 +150,6 @@ def test_what_tests_cost_is_written_and_who_is_over_the_bound_is_told(
         "test_short",
         "test_busy",
         "test_marked",
+        "test_marked_and_always_run",
     }
-    assert sum(float(cpu) > 0.05 for cpu, *_ in lines) == 2
+    assert sum(float(cpu) > 0.05 for cpu, *_ in lines) == 3

@@ -211,6 +211,7 @@ junk_entries = (any_text | st.from_regex(r"v1a?,[A-Za-z0-9+/]{43}=", fullmatch=T
 )
 
 
+@pytest.mark.costs("3 s")
 @thorough
 @given(before=st.lists(junk_entries, max_size=6), after=st.lists(junk_entries, max_size=6))
 def test_a_good_signature_is_found_among_any_junk_and_junk_alone_never_verifies(
