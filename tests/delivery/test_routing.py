@@ -921,6 +921,7 @@ def test_a_type_checker_sees_a_handler_unchanged_by_its_registration(
     assert "Coroutine[Any, Any, None]" in checked[16].text
 
 
+@pytest.mark.costs("4 s, once in each process of pytest that has one")
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("number", range(17, 27))
 def test_a_type_checker_refuses_what_would_be_refused_at_run_time(

@@ -25,7 +25,7 @@ from hookonce.testing import make_event
 from .browsing import a_page
 from .inspecting import PATH, TOKEN, Inspected, a_receiver, inspected
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(2, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(2, of="file"), pytest.mark.costs("2 to 3 s")]
 
 expect.set_options(timeout=1000 * PATIENCE_SECONDS)
 
@@ -203,7 +203,6 @@ async def test_filters_are_in_the_url_and_survive_a_reload(shop: Shop) -> None:
         await visit.arrives("/?kind=accepted&type=message")
 
 
-@pytest.mark.costs("2 s")
 async def test_it_works_with_the_keyboard_alone(shop: Shop) -> None:
     async with visiting(shop) as visit:
         name = visit.page.locator("[name=type]")
@@ -241,7 +240,6 @@ async def test_shortcuts_can_be_switched_off(shop: Shop) -> None:
         assert visit.page.url.endswith("/dead")
 
 
-@pytest.mark.costs("3 s")
 async def test_a_token_opens_a_session_and_the_pages_are_live_in_it(shop: Shop) -> None:
     async with visiting(shop, token=TOKEN) as visit:
         await visit.to("/dead?type=x")
