@@ -15,7 +15,7 @@ from cli.running import COMMAND, PATIENCE_SECONDS, SECRET, Process, Result, even
 from hookonce.testing import SignedRequest, event_body, signed_request
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.sample(9, of="file")
+pytestmark = pytest.mark.sample(7, of="file")
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

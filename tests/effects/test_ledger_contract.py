@@ -24,12 +24,14 @@ MYSQL_URL = os.environ.get(MYSQL)  # such as mysql://root@127.0.0.1:3306/test
 EACH_RULE = pytest.mark.parametrize("rule", [*RULES, *MARK_RULES], ids=lambda rule: rule.__name__)
 
 
+@pytest.mark.sample(50)
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_SQLITE)
 def test_a_ledger_in_sqlite(name: str, rule: Rule, tmp_path: Path) -> None:
     asyncio.run(rule(sqlite_bench(name, tmp_path)))
 
 
+@pytest.mark.sample(60)
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_POSTGRES)
 def test_a_ledger_in_postgresql(name: str, rule: Rule, postgres: PostgresServer) -> None:

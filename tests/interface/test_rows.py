@@ -89,6 +89,7 @@ def test_no_name_stands_for_two_rows() -> None:
     assert sorted(found) == sorted(set(found))
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("name", list(names()), ids=lambda name: name[:60])
 def test_a_row_is_named_by_a_test(name: str) -> None:
     assert is_named(name)

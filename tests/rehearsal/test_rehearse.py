@@ -20,7 +20,7 @@ from hookonce.stores.values import DeadReason
 from hookonce.verification.headers import RawHeaders
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.sample(9, of="file")
+pytestmark = pytest.mark.sample(7, of="file")
 
 SECRET = new_secret()
 

@@ -176,6 +176,7 @@ async def compare(
             clock.now += turn.seconds
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_that_share_a_transaction_are_answered_as_if_alone(tmp_path: Path, seed: int) -> None:
     clock, path = Clock(), tmp_path / "at once.db"
@@ -200,6 +201,7 @@ def compare_on(server: RedisServer, seed: int) -> None:
     asyncio.run(compare(at_once, one_by_one, clock, seed, nullcontext))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_that_share_a_script_call_are_answered_as_if_alone_by_valkey(
     valkey: RedisServer, seed: int
@@ -207,6 +209,7 @@ def test_calls_that_share_a_script_call_are_answered_as_if_alone_by_valkey(
     compare_on(valkey, seed)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_that_share_a_script_call_are_answered_as_if_alone_by_redis(
     redis_7: RedisServer, seed: int
