@@ -96,6 +96,7 @@ def test_in_memory_a_seed_brings_the_same_to_the_last_request(tmp_path: Path) ->
     assert first[0]
 
 
+@pytest.mark.costs("3 s")
 def test_with_a_file_or_a_server_a_seed_brings_the_same_events_and_faults(
     tmp_path: Path, lasting_valkey: RedisServer
 ) -> None:

@@ -32,6 +32,7 @@ ONE_ROUND = [
 ]
 
 
+@pytest.mark.costs("3 s")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("scenario", ONE_ROUND, ids=[scenario.name for scenario in ONE_ROUND])
 async def test_one_round_loses_nothing_and_does_nothing_twice(scenario: Scenario) -> None:

@@ -566,6 +566,7 @@ def test_whatever_arrives_there_is_a_diagnosis_and_its_verdict_is_that_of_verify
     assert found.genuine or found.findings
 
 
+@pytest.mark.costs("2 s")
 @given(
     body=BODIES,
     arrived=BODIES | st.none(),
