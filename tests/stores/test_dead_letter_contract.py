@@ -52,6 +52,10 @@ def delivery(
 DELIVERY = delivery()
 KEY = DELIVERY.key
 
+# Nothing, an event's id, a number that is none, one beyond all rows, parts of a Redis store's
+# place, and a listed event itself.
+NO_PLACES = ["", "evt_1", "-1", " 1", "1" * 30, "nan 1:a:b", "1.5 x", "1.5 ", DELIVERY]
+
 
 async def claim(store: Store, key: DeliveryKey = KEY) -> Claimed:
     """Claim what must be free."""
@@ -262,6 +266,15 @@ class TestListing:
         behind = await store.dead_letters(after=places["evt_4"])
         assert [one.delivery.event_id for one in behind] == names[5:]
         assert await store.dead_letters(after=places["evt_8"]) == []
+
+    @pytest.mark.parametrize("after", NO_PLACES)
+    async def test_a_listing_goes_on_behind_nothing_but_a_place(
+        self, store: Store, after: Any
+    ) -> None:
+        """A caller's mistake is told from a store that failed, and lists nothing."""
+        await bury(store)
+        with pytest.raises(ValueError, match="after must be the `place` of an event"):
+            await store.dead_letters(after=after)
 
     async def test_a_listing_of_many_is_read_in_pages(self, store: Store) -> None:
         """More than a store looks at in one call, and of several that match every second one."""

@@ -664,6 +664,14 @@ class TestLooking:
             assert await found(after=places[name], limit=2) == every[number + 1 : number + 3]
         assert await found(after=places["evt_1"], endpoint="b") == ["evt_2", "evt_4"]
 
+    @pytest.mark.parametrize("after", ["", "evt_1", "-1", "1" * 30, "nan 1:a:b", "1.5 ", DELIVERY])
+    async def test_entries_go_on_behind_nothing_but_a_place(
+        self, inbox: InboxStore, after: Any
+    ) -> None:
+        await put(inbox)
+        with pytest.raises(ValueError, match="after must be the `place` of an event"):
+            await inbox.entries(after=after)
+
     async def test_stats_are_of_one_endpoint_or_of_all(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:

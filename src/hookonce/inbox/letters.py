@@ -48,6 +48,7 @@ class DeadLetters:
 
         Raises:
             StoreError: the store cannot be read.
+            ValueError: ``after`` is no place in this store's listings.
 
         """
         return await self._store.dead_letters(

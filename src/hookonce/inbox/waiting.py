@@ -55,7 +55,10 @@ class WaitingEvents:
         return await self._store.stats(endpoint=self._endpoint)
 
     async def list(self, **options: Unpack[ListOptions]) -> Sequence[Entry]:
-        """Return events, oldest first, without their bodies; ``since`` is when one was received."""
+        """Return events, oldest first, without their bodies; ``since`` is when one was received.
+
+        Raises ValueError where ``after`` is no place in this store's listings.
+        """
         return await self._store.entries(endpoint=self._endpoint, **check_options(options))
 
     async def show(self, event_id: str) -> Entry | None:

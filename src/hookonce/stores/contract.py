@@ -269,6 +269,9 @@ class Letters(Protocol):
             limit: how many at the most.
             wanted: which; all where nothing is given.
 
+        Raises:
+            ValueError: ``after`` is no place in this store's listings.
+
         """
         ...
 
@@ -395,7 +398,7 @@ class Listing(Reports, Protocol):
     ) -> list[Entry]:
         """Return what is in the inbox, oldest first, with empty bodies.
 
-        The arguments are those of ``Letters.dead_letters``.
+        The arguments and the ValueError are those of ``Letters.dead_letters``.
         """
         ...
 

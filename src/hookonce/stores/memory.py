@@ -36,6 +36,7 @@ from .values import (
     Token,
     WantedLetters,
     delivery_key,
+    number_behind,
 )
 
 __all__ = ["MemoryStore"]
@@ -125,12 +126,12 @@ class MemoryStore(StepStore):
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first; see ``Letters.dead_letters``."""
-        moment, first = self._moment(), int(after or 0) + 1
+        moment, behind = self._moment(), number_behind(after)
         handler, since = wanted.get("handler"), wanted.get("since")
         letters = (
             replace(letter, place=str(number))
             for number, delivery, record in self._dead.values()
-            if number >= first
+            if number > behind
             and wanted.get("event_type") in {None, delivery.event_type}
             and wanted.get("endpoint") in {None, delivery.endpoint}
             and wanted.get("event_id") in {None, delivery.event_id}

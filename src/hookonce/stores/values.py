@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple, NewType, TypeAlias, TypedDict
@@ -38,6 +39,8 @@ __all__ = [
     "Wanted",
     "WantedLetters",
     "delivery_key",
+    "no_place",
+    "number_behind",
 ]
 
 DeliveryKey = NewType("DeliveryKey", str)
@@ -381,3 +384,27 @@ class Stale:
 
 
 EnterResult: TypeAlias = Entered | Busy | Stale
+
+
+# SQLite's row ids, and so its bindings, are at most 2**63 - 1.
+_NUMBER = re.compile("[0-9]{1,18}")
+
+
+def number_behind(after: str | None) -> int:
+    """Return the number that a listing goes on behind, where places are numbers from 1 on.
+
+    Raises ValueError for what is no such place.
+    """
+    if after is None:
+        return 0
+    if not isinstance(after, str) or not _NUMBER.fullmatch(after):
+        raise no_place(after)
+    return int(after)
+
+
+def no_place(after: object) -> ValueError:
+    """Return the error of a listing that is to go on behind what is no place in it."""
+    given = repr(after) if isinstance(after, str) else f"a value of type {type(after).__name__}"
+    return ValueError(
+        f"after must be the `place` of an event that was listed here, not {given:.100}"
+    )

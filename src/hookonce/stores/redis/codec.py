@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from hashlib import sha1
@@ -38,6 +39,7 @@ from ..values import (
     Token,
     Waiting,
     Wanted,
+    no_place,
 )
 
 __all__ = [
@@ -218,6 +220,12 @@ def _read_delivery(
     return Delivery(decode(endpoint), decode(event_id), type_or_none, float(received_at), body)
 
 
+# What ``Cursor`` writes: a number as Python does, a space, and a member of a list.
+_PLACE = re.compile(
+    r"(?P<score>-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?) (?P<member>[0-9]+:.+)", re.DOTALL
+)
+
+
 class Cursor(NamedTuple):
     """Where an event stands in a list of all shards: its score, then its number and key."""
 
@@ -234,9 +242,16 @@ class Cursor(NamedTuple):
 
 
 def write_cursor(after: str | None) -> tuple[str, str]:
-    """Return the place to go on behind as two arguments of a step; empty ones for the start."""
-    score, _, member = (after or "").partition(" ")
-    return score, member
+    """Return the place to go on behind as two arguments of a step; empty ones for the start.
+
+    Raises ValueError for what is no place.
+    """
+    if after is None:
+        return "", ""
+    found = isinstance(after, str) and _PLACE.fullmatch(after)
+    if not found:
+        raise no_place(after)
+    return found["score"], found["member"]
 
 
 def write_wanted(wanted: Wanted, reason: DeadReason | None = None) -> tuple[str | float, ...]:

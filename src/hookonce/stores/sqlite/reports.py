@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 import apsw
 
@@ -123,10 +123,9 @@ _TOLD = "SELECT line FROM activity WHERE endpoint = ? AND place > ? AND place <=
 def dead_letters(
     claims: Claims,
     connection: apsw.Connection,
-    *,
-    after: str | None = None,
-    limit: int = 100,
-    **wanted: Unpack[WantedLetters],
+    after: int,
+    limit: int,
+    wanted: WantedLetters,
 ) -> list[DeadLetter]:
     """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
     rows = connection.execute(_LETTERS, _bindings(claims, after, limit, wanted))
@@ -150,10 +149,9 @@ def _letter(claims: Claims, row: tuple[Any, ...]) -> DeadLetter | None:
 def entries(
     claims: Claims,
     connection: apsw.Connection,
-    *,
-    after: str | None = None,
-    limit: int = 100,
-    **wanted: Unpack[Wanted],
+    after: int,
+    limit: int,
+    wanted: Wanted,
 ) -> list[Entry]:
     """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
     rows = connection.execute(_ENTRIES, _bindings(claims, after, limit, wanted))
@@ -180,8 +178,8 @@ def _entry(claims: Claims, row: tuple[Any, ...]) -> Entry:
     )
 
 
-def _bindings(claims: Claims, after: str | None, limit: int, wanted: Wanted) -> dict[str, Any]:
-    named = {"now": claims.uptime(), "after": int(after or 0), "limit": limit}
+def _bindings(claims: Claims, after: int, limit: int, wanted: Wanted) -> dict[str, Any]:
+    named = {"now": claims.uptime(), "after": after, "limit": limit}
     return {**dict.fromkeys(WantedLetters.__optional_keys__), **wanted, **named}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import apsw
 
@@ -24,13 +24,18 @@ from ..values import (
     Batch,
     Claimed,
     ClaimResult,
+    DeadLetter,
     Delivery,
     DeliveryKey,
+    Entry,
     Gate,
     Known,
     Ownership,
     PutResult,
     Token,
+    Wanted,
+    WantedLetters,
+    number_behind,
 )
 from . import reports
 from .batch import DroppableStep, Step
@@ -210,17 +215,33 @@ class SQLiteStore(StepStore):
         """Make a waiting event due now; see ``InboxStore.hasten``."""
         return await self._step(key, life.hasten)
 
+    async def dead_letters(
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
+    ) -> list[DeadLetter]:
+        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
+        behind = number_behind(after)
+        return await self._run(
+            lambda connection: reports.dead_letters(self._claims, connection, behind, limit, wanted)
+        )
+
+    async def entries(
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
+    ) -> list[Entry]:
+        """Return what is in the inbox, oldest first; see ``Listing.entries``."""
+        behind = number_behind(after)
+        return await self._run(
+            lambda connection: reports.entries(self._claims, connection, behind, limit, wanted)
+        )
+
     @property
     def place(self) -> Path:
         """What is equal for two stores on one file; see ``RegisteringStore.place``."""
         return self.path
 
-    dead_letters = _asked(reports.dead_letters)
     dead_letter = _asked(reports.dead_letter)
     _known = _asked(reports.known)
     stats = _asked(reports.stats)
     retire = _asked(reports.retire)
-    entries = _asked(reports.entries)
     entry = _asked(reports.entry)
     register = _asked(reports.register)
     tell = _asked(reports.tell)
