@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
-from hookonce.telemetry.prometheus import PrometheusObserver
+from hookonce.operations.prometheus import PrometheusObserver
 
 # Among your own metrics, and those of the process. In the web application itself it would be
 # `*metrics_routes(receiver, observer)` among its routes.

@@ -65,7 +65,7 @@ def test_each_name_can_be_had_and_is_listed() -> None:
         _ = hookonce.Reciever  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("module", ["errors", "events", "resources", "telemetry", "testing"])
+@pytest.mark.parametrize("module", ["errors", "events", "operations", "resources", "testing"])
 def test_a_public_module_can_be_had_by_its_name_alone(module: str) -> None:
     code = f"import hookonce; print(hookonce.{module}.__name__)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -111,5 +111,5 @@ def test_the_package_is_typed() -> None:
 
 
 def test_the_doctor_gives_each_of_its_names_and_no_module_in_its_place() -> None:
-    doctor = importlib.import_module("hookonce.doctor")
+    doctor = importlib.import_module("hookonce.operations.doctor")
     assert not [name for name in doctor.__all__ if inspect.ismodule(getattr(doctor, name))]

@@ -17,10 +17,10 @@ PACKAGE = Path(__file__).parents[1] / "src" / "hookonce"
 HOMES = {
     "apsw": {"stores/sqlite/"},
     "redis": {"stores/redis/"},
-    "starlette": {"http/", "emulator/api.py", "inspector/", "integrations/fastapi.py"},
-    "jinja2": {"inspector/"},
-    "prometheus_client": {"telemetry/prometheus.py", "telemetry/prometheus_metrics.py"},
-    "opentelemetry": {"telemetry/opentelemetry.py"},
+    "starlette": {"http/", "emulator/api.py", "operations/inspector/", "integrations/fastapi.py"},
+    "jinja2": {"operations/inspector/"},
+    "prometheus_client": {"operations/prometheus.py", "operations/prometheus_metrics.py"},
+    "opentelemetry": {"operations/opentelemetry.py"},
     "django": {"integrations/django.py", "effects/django.py"},
     "sqlalchemy": {"effects/sqlalchemy.py"},
     "psycopg": {"effects/psycopg.py"},
@@ -59,6 +59,7 @@ def drawn_layers() -> dict[str, int]:
 
 LAYERS = drawn_layers()
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+FOLDERS = sorted({f"{file.rpartition('/')[0]}/" for file in FILES if "/" in file})
 
 
 def room_of(file: str) -> str:
@@ -119,7 +120,7 @@ def test_a_file_imports_only_from_lower_layers(file: str) -> None:
 
 def test_the_root_is_small_enough_to_be_read_at_a_glance() -> None:
     entries = [path for path in PACKAGE.iterdir() if path.name != "__pycache__"]
-    assert len(entries) <= 23
+    assert len(entries) <= 20
     assert len([path for path in entries if path.is_file()]) <= 7
 
 
@@ -179,6 +180,26 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         for file in FILES
     }
     TopologicalSorter(arrows).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_part_of_a_folder_imports_itself_by_way_of_others(folder: str) -> None:
+    # A part is a file, or a folder with all that is in it.
+    arrows: dict[str, set[str]] = {}
+    for file in [file for file in FILES if file.startswith(folder)]:
+        part = room_of(file.removeprefix(folder))
+        targets = {target for name in imports(file) if (target := own_file(name))}
+        within = {room_of(t.removeprefix(folder)) for t in targets if t.startswith(folder)}
+        arrows.setdefault(part, set()).update(within - {part})
+    TopologicalSorter(arrows).prepare()  # raises CycleError
+
+
+def test_no_tool_of_operations_imports_another() -> None:
+    tools = ("prometheus", "opentelemetry", "inspector/", "doctor/")
+    for own in [f"operations/{tool}" for tool in tools]:
+        for file in [file for file in FILES if file.startswith(own)]:
+            targets = {target for name in imports(file) if (target := own_file(name))}
+            assert not {t for t in targets if t.startswith("operations/") and not t.startswith(own)}
 
 
 def test_no_backend_imports_another() -> None:

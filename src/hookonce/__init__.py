@@ -1,7 +1,7 @@
 """Receive signed webhooks: verify each, handle each once, lose none.
 
 The names below are the public surface, together with the modules ``events``, ``resources``,
-``errors``, ``telemetry`` and ``testing``. A name is imported when it is first used, so that
+``errors``, ``operations`` and ``testing``. A name is imported when it is first used, so that
 ``from hookonce import verify`` costs a fifth of what a receiver does: 50 ms instead of 260.
 """
 
@@ -82,7 +82,7 @@ _MODULES = {
     "verification.signature": ("VerifiedDelivery", "Verifier", "sign", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-_PUBLIC_MODULES = {"errors", "events", "resources", "telemetry", "testing"}
+_PUBLIC_MODULES = {"errors", "events", "operations", "resources", "testing"}
 
 
 if not TYPE_CHECKING:  # or a checker would find every name, misspelt ones too

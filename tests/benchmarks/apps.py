@@ -20,8 +20,8 @@ from hookonce.cli.collecting import collect_rarely
 from hookonce.delivery.records import Observer
 from hookonce.events import CommentReceived
 from hookonce.http.app import application, elsewhere
-from hookonce.inspector import Inspector
-from hookonce.telemetry.prometheus import PrometheusObserver, metrics_routes
+from hookonce.operations.inspector import Inspector
+from hookonce.operations.prometheus import PrometheusObserver, metrics_routes
 
 from .ladder import LEAST, STEPS
 

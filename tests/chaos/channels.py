@@ -12,8 +12,8 @@ from datetime import datetime
 
 from chaos.combinations import STORES, silence
 from hookonce import Receiver
+from hookonce.emulator.rehearsal import Mode, Report, rehearse
 from hookonce.events import ChannelDisconnected, ChannelUnhealthy
-from hookonce.rehearsal import Mode, Report, rehearse
 from hookonce.verification.secrets import new_secret
 
 __all__ = ["CHANNELS", "PLACES", "Channels", "Place"]

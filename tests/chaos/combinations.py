@@ -17,7 +17,7 @@ from support.redis_servers import redis_server
 
 from hookonce import Receiver
 from hookonce.cli.loading import stand_in_secrets
-from hookonce.rehearsal import Mode, Report, rehearse
+from hookonce.emulator.rehearsal import Mode, Report, rehearse
 
 __all__ = ["COMBINATIONS", "EXAMPLES", "STORES", "Combination", "example", "silence", "store_url"]
 

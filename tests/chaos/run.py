@@ -8,7 +8,7 @@ import time
 
 from chaos.channels import PLACES, Channels
 from chaos.combinations import COMBINATIONS, store_url
-from hookonce.rehearsal import Report
+from hookonce.emulator.rehearsal import Report
 
 HEADING = "| Example, store, mode | Events | Requests | Handler runs | Restarts | Lost | Other |"
 RULE = "|---|---|---|---|---|---|---|"

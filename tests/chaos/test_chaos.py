@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from hookonce.rehearsal import Breach, Mode
+from hookonce.emulator.rehearsal import Breach, Mode
 
 from .channels import PLACES, Channels, Place
 from .combinations import COMBINATIONS, Combination, store_url

@@ -15,7 +15,7 @@ import uvicorn
 from hookonce import Receiver
 from hookonce.cli.connections import Connections
 from hookonce.cli.serve import _Server, service_app
-from hookonce.inspector import Bounds, Inspector
+from hookonce.operations.inspector import Bounds, Inspector
 from hookonce.testing import event_body, signed_request
 
 from .running import PATIENCE_SECONDS, SECRET, Process, run, running

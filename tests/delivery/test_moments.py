@@ -13,8 +13,8 @@ from support.handlers import Handlers, Waiting, counting, on
 from support.stores import FaultyStore
 
 from hookonce import Limits, Outcome, Receiver, Retry
+from hookonce.emulator.rehearsal.virtual_loop import VirtualLoop
 from hookonce.events import CommentReceived
-from hookonce.rehearsal.virtual_loop import VirtualLoop
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Delivery, Gate, PutResult, delivery_key

@@ -12,7 +12,7 @@ from support.servers import delivering
 from support.stores import FaultyStore
 from support.waiting import until
 
-from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry, telemetry
+from hookonce import Backoff, Inbox, Limits, Receiver, Reject, Retry, operations
 from hookonce.delivery.records import (
     BatchFlushed,
     DeliveryAnswered,
@@ -83,7 +83,7 @@ def inbox_receiver(webhook_secret: str, notes: Notes, tmp_path: Path) -> Receive
 
 
 def test_each_record_has_the_hook_of_its_name() -> None:
-    records = {name for name in telemetry.__all__ if name != "Observer"}
+    records = {name for name in operations.__all__ if name != "Observer"}
     assert records == {"".join(map(str.title, name.split("_"))) for name in METHODS}
 
 

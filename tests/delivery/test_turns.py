@@ -18,6 +18,8 @@ from support.waiting import until, until_async
 
 from hookonce import Context, Receiver, Reject, Retry, Router
 from hookonce.delivery.keyed import mark_of
+from hookonce.emulator.rehearsal.virtual_loop import VirtualLoop
+from hookonce.emulator.rehearsal.watched_store import WatchedStore, watched
 from hookonce.events import (
     ChannelDisconnected,
     ChannelUnhealthy,
@@ -25,14 +27,12 @@ from hookonce.events import (
     Event,
     UnknownEvent,
 )
-from hookonce.rehearsal.virtual_loop import VirtualLoop
-from hookonce.rehearsal.watched_store import WatchedStore, watched
+from hookonce.operations import HandlerFailed, HandlerSkipped, HandlerStarted, Observer
 from hookonce.stores import open_store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Entered, Gate
-from hookonce.telemetry import HandlerFailed, HandlerSkipped, HandlerStarted, Observer
 from hookonce.testing import event_body, make_event, signed_request
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from hookonce.cli.commands import cli
 from hookonce.cli.statuses import Status
 from hookonce.events import EVENT_CLASSES
 from hookonce.guide.reference import MODULES, public_names
-from hookonce.telemetry.prometheus_metrics import Metrics
+from hookonce.operations.prometheus_metrics import Metrics
 
 CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 """The change log also names what was, and is no more."""

@@ -18,10 +18,10 @@ from hookonce.effects.asyncpg import AsyncpgLedger
 from hookonce.effects.ledger import Effect
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import ChannelUnhealthy, CommentReceived, UnknownEvent
+from hookonce.operations import HandlerFailed, HandlerSkipped, Observer
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Entered, Gate
-from hookonce.telemetry import HandlerFailed, HandlerSkipped, Observer
 from hookonce.testing import event_body, make_event, signed_request
 
 from .shops import Shop

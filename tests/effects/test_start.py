@@ -17,14 +17,14 @@ from support.deliveries import answer_of, comment, deliver, receiver_on
 
 from hookonce import Receiver
 from hookonce.cli.commands import cli
-from hookonce.doctor import Level
-from hookonce.doctor.effects import ledger_findings, transaction_findings
 from hookonce.effects import TABLE, create_sql
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.effects.table import create_statements
 from hookonce.errors import LedgerError
 from hookonce.events import CommentReceived
+from hookonce.operations.doctor import Level
+from hookonce.operations.doctor.effects import ledger_findings, transaction_findings
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,8 @@ from hookonce.delivery.router import Router
 from hookonce.effects import once
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.sqlite import SQLiteLedger
+from hookonce.emulator.rehearsal import rehearse
 from hookonce.events import CommentReceived
-from hookonce.rehearsal import rehearse
 
 from .shops import Shop
 

@@ -14,7 +14,7 @@ from support.waiting import until_async
 from hookonce import FileSecrets, Inbox, Receiver, SecretError, Verifier, sign, verify
 from hookonce.events import CommentReceived
 from hookonce.http.app import application, elsewhere
-from hookonce.telemetry.prometheus import PrometheusObserver, metrics_routes
+from hookonce.operations.prometheus import PrometheusObserver, metrics_routes
 from hookonce.testing import TestSender, make_event
 from hookonce.verification.secrets import new_secret
 

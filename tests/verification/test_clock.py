@@ -5,9 +5,9 @@ import math
 import pytest
 
 from hookonce.cli.records import time_text
-from hookonce.inspector.charts import charts_of
-from hookonce.inspector.series import Series
-from hookonce.inspector.texts import count, day, day_and_time, duration, time_of_day
+from hookonce.operations.inspector.charts import charts_of
+from hookonce.operations.inspector.series import Series
+from hookonce.operations.inspector.texts import count, day, day_and_time, duration, time_of_day
 from hookonce.verification.clock import duration_text, moment, utc_text
 
 ABSURD = [1e300, -1e300, 1e18, -1e18, math.inf, -math.inf, math.nan, 253_402_300_800.0]

@@ -11,9 +11,9 @@ from secrets import randbelow
 
 import click
 
+from hookonce.emulator.rehearsal import Breach, Mode, Report, rehearse
+from hookonce.emulator.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
 from hookonce.errors import StoreError
-from hookonce.rehearsal import Breach, Mode, Report, rehearse
-from hookonce.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
 
 from .completing import complete_targets
 from .ending import terminated_as_interrupted

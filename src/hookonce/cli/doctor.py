@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 import click
 
 from hookonce import Receiver
-from hookonce.doctor import (
+from hookonce.emulator.over_http import OverHttp
+from hookonce.errors import SecretError
+from hookonce.operations.doctor import (
     Finding,
     Level,
     Subject,
@@ -25,10 +27,8 @@ from hookonce.doctor import (
     router_findings,
     subjects_in,
 )
-from hookonce.doctor.failures import told
-from hookonce.doctor.findings import fault
-from hookonce.emulator.over_http import OverHttp
-from hookonce.errors import SecretError
+from hookonce.operations.doctor.failures import told
+from hookonce.operations.doctor.findings import fault
 
 from .completing import complete_targets
 from .ending import end_with_its_threads

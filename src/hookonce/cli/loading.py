@@ -15,8 +15,8 @@ from typing import NamedTuple
 import click
 
 from hookonce import Receiver
-from hookonce.doctor.search import subjects_in
 from hookonce.errors import SecretError
+from hookonce.operations.doctor.search import subjects_in
 from hookonce.verification.places import own_frames
 from hookonce.verification.providers import (
     SECRETS_VARIABLE,

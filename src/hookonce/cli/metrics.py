@@ -29,7 +29,7 @@ def metrics_of(receivers: Sequence[Receiver], path: str) -> list[Route]:
         raise click.BadParameter("/metrics is where the metrics are", param_hint="--path")
     try:
         # Not above: only those who ask for metrics have it installed.
-        from hookonce.telemetry.prometheus import (  # noqa: PLC0415
+        from hookonce.operations.prometheus import (  # noqa: PLC0415
             PrometheusObserver,
             metrics_routes,
         )

@@ -10,8 +10,8 @@ import click
 
 from hookonce import Receiver
 from hookonce.client import Client, ClientError
-from hookonce.doctor import Level, Subject, examine
 from hookonce.errors import StoreError
+from hookonce.operations.doctor import Level, Subject, examine
 from hookonce.receiver import Gap, Reconciliation, Verdict
 from hookonce.receiver.reconcile import beginning
 from hookonce.resources import WebhookEndpoint

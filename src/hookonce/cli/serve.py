@@ -38,7 +38,7 @@ from .stores import run
 from .supervisor import supervised
 
 if TYPE_CHECKING:
-    from hookonce.inspector import Inspector
+    from hookonce.operations.inspector import Inspector
 
 __all__ = ["INSPECTOR_PATH", "TOKEN_VARIABLE", "serve", "service_app", "serving"]
 
@@ -321,7 +321,7 @@ def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
 def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> Inspector:
     """Return the inspector of receivers, or end with what is wrong."""
     try:
-        from hookonce.inspector import (  # noqa: PLC0415 - only who asks for it has jinja2
+        from hookonce.operations.inspector import (  # noqa: PLC0415 - only who asks for it has jinja2
             LOOPBACK_HOSTS,
             Inspector,
         )

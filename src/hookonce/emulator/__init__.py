@@ -1,4 +1,7 @@
-"""The service itself, for your desk and your tests."""
+"""The service itself, for your desk and your tests.
+
+``rehearsal`` runs a receiver's handlers under chaos, and is imported only where it is asked for.
+"""
 
 from __future__ import annotations
 

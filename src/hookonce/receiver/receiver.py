@@ -91,7 +91,7 @@ class Receiver(Router):
             handlers run inside the request.
         limits: time limits and sizes.
         clock: Unix time in seconds.
-        observers: who is told of every step, for metrics and the like (``hookonce.telemetry``).
+        observers: who is told of every step, for metrics and the like (``hookonce.operations``).
 
     Raises:
         SecretError: a secret cannot be used, or there is none.

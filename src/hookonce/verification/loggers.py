@@ -25,11 +25,11 @@ LOGGERS = (
     "hookonce.http",
     "hookonce.inspector",
     "hookonce.lease",
+    "hookonce.metrics",
     "hookonce.observation",
     "hookonce.rotation",
     "hookonce.secrets",
     "hookonce.store",
-    "hookonce.telemetry",
     "hookonce.worker",
 )
 """The name of every logger there is. A filter is not passed on to a logger's children."""

@@ -1,0 +1,96 @@
+"""Handlers within a ledger: whether it can record, and what would hold its transactions long."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from ...delivery.handler import Handler
+from ...delivery.ledgers import check_ledger, ledgers_of
+from ...errors import LedgerError
+from .findings import Finding, fault, fine, warning
+from .sources import nodes_within, source_of
+
+__all__ = ["ledger_findings", "transaction_findings"]
+
+_SLOW = {
+    *("aiohttp", "boto3", "botocore", "http", "httpx", "httpx2", "openai", "requests", "slack_sdk"),
+    *("smtplib", "stripe", "subprocess", "urllib", "urllib3"),
+}
+"""Libraries whose calls leave the machine, or start programs."""
+
+
+async def ledger_findings(
+    handlers: Sequence[Handler], store_retention: float | None
+) -> list[Finding]:
+    """Try every ledger, in a transaction that is rolled back.
+
+    Args:
+        handlers: every handler of the receiver.
+        store_retention: how long its store remembers a handled event, in seconds, if it says so.
+
+    """
+    findings = []
+    for ledger in ledgers_of(handlers):
+        name = type(ledger).__name__
+        count = sum(handler.ledger is ledger for handler in handlers)
+        try:
+            await check_ledger(ledger, store_retention)
+        except LedgerError as error:
+            fix = "make the tables: hookonce ledger sql, a migration, or its create_table()"
+            findings.append(fault("ledger", str(error), fix))
+        else:
+            findings.append(fine("ledger", f"{name} records the effects of handlers: {count}"))
+    return findings
+
+
+def transaction_findings(handlers: Sequence[Handler]) -> list[Finding]:
+    """Return the handlers within a ledger whose source shows that they wait for somebody else."""
+    return [
+        warning(
+            "handlers.transaction",
+            f"the handler {handler.name} calls {called} within its transaction (line {line}), which"
+            " holds its locks and its connection until that answers",
+            "call it in a handler of its own, outside of `within`",
+        )
+        for handler in handlers
+        if handler.ledger is not None
+        for called, line in _slow_calls(handler.function)
+    ]
+
+
+def _slow_calls(function: Callable[..., Any]) -> Iterator[tuple[str, int]]:
+    """Yield the first call that leaves the machine or sleeps, and its line."""
+    source = source_of(function)
+    if source is None:
+        return
+    tree, first = source
+    known = getattr(inspect.unwrap(function), "__globals__", {})
+    for node in nodes_within([tree]):
+        if isinstance(node, ast.Call) and _is_slow(node.func, known):
+            yield ast.unparse(node.func), first + node.lineno - 1
+            return
+
+
+def _is_slow(called: ast.expr, known: dict[str, Any]) -> bool:
+    is_sleep = isinstance(called, ast.Name | ast.Attribute) and "sleep" in {
+        getattr(called, "attr", None),
+        getattr(called, "id", None),
+    }
+    while isinstance(called, ast.Attribute | ast.Call):
+        called = called.value if isinstance(called, ast.Attribute) else called.func
+    value = known.get(called.id) if isinstance(called, ast.Name) else None
+    if value is None:
+        return False
+    home = value.__name__ if isinstance(value, ModuleType) else _home(value)
+    root = home.partition(".")[0]
+    return root in _SLOW or (is_sleep and root in {"asyncio", "time", "anyio"})
+
+
+def _home(value: object) -> str:
+    """Return the module that a function, or the class of an object, comes from."""
+    home = getattr(value, "__module__", None) or type(value).__module__
+    return home if isinstance(home, str) else ""

@@ -1,0 +1,155 @@
+"""What a page says of an event in the store: a dead letter, or one that waits in the inbox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...events import EventParser
+from ...stores.values import DeadLetter, Entry, FailedAttempt
+from .bodies import Model, ShownBody, model_of, shown_body
+from .concealing import Concealer
+from .journal import History
+from .redaction import Redaction
+from .scrubbing import WITHHELD
+from .texts import cut
+from .views import StepView, scrub_of, scrubbed_model, steps_of
+
+__all__ = ["EntryRow", "LetterRow", "LetterView", "entry_row", "letter_row", "letter_view"]
+
+_MOST_LISTED = 500
+# What is larger is not read for the sake of a line in a list.
+_MOST_READ_FOR_A_LINE = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """A dead letter in the list.
+
+    Attributes:
+        id: the event's id.
+        type: the event's type, or None where it could not be read.
+        reason: why it was buried.
+        error: what failed.
+        attempts: how often it was tried.
+        received_at: Unix seconds.
+        buried_at: Unix seconds.
+        finished: the handlers that have succeeded.
+        owed: those known to have failed or not run.
+
+    """
+
+    id: str
+    type: str | None
+    reason: str
+    error: str
+    attempts: int
+    received_at: float
+    buried_at: float
+    finished: tuple[str, ...]
+    owed: tuple[str, ...]
+
+
+def letter_row(letter: DeadLetter, body: bytes | None, redaction: Redaction) -> LetterRow:
+    """Return a dead letter as the list shows it, without values that are hidden in its body."""
+    return _letter_row(letter, _line(letter.error, body, redaction))
+
+
+def _letter_row(letter: DeadLetter, error: str) -> LetterRow:
+    return LetterRow(
+        id=letter.delivery.event_id,
+        type=letter.delivery.event_type,
+        reason=letter.reason,
+        error=error,
+        attempts=letter.attempts,
+        received_at=letter.delivery.received_at,
+        buried_at=letter.buried_at,
+        finished=tuple(sorted(letter.finished)),
+        owed=tuple(sorted(letter.owed)),
+    )
+
+
+def _line(error: str, body: bytes | None, redaction: Redaction) -> str:
+    """Return what failed for a line in a list, given the body it may quote."""
+    if not error:
+        return ""
+    if body is None or len(body) > _MOST_READ_FOR_A_LINE:
+        return WITHHELD
+    scrub = scrub_of(Concealer(redaction), shown_body(body, redaction))
+    return cut(scrub([error])[0], _MOST_LISTED)
+
+
+@dataclass(frozen=True, slots=True)
+class LetterView:
+    """All there is to say of a dead letter.
+
+    Attributes:
+        row: what the list says.
+        history: its failed attempts, oldest first.
+        body: the body.
+        model: the event as its model reads it.
+        steps: what became of it in this process.
+
+    """
+
+    row: LetterRow
+    history: tuple[FailedAttempt, ...]
+    body: ShownBody
+    model: Model
+    steps: tuple[StepView, ...]
+
+
+def letter_view(
+    letter: DeadLetter, history: History | None, parser: EventParser, redaction: Redaction
+) -> LetterView:
+    """Return what may be shown of a dead letter."""
+    delivery = letter.delivery
+    body = shown_body(delivery.body, redaction)
+    scrub = scrub_of(Concealer(redaction), body)
+    error, *errors = scrub([letter.error, *(one.error for one in letter.history)])
+    model = model_of(delivery.body, delivery.event_id, parser, redaction)
+    return LetterView(
+        row=_letter_row(letter, error),
+        history=tuple(
+            replace(one, error=shown) for one, shown in zip(letter.history, errors, strict=True)
+        ),
+        body=body,
+        model=scrubbed_model(model, body),
+        steps=steps_of(history, scrub) if history else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """An event of the inbox in the list.
+
+    Attributes:
+        id: the event's id.
+        type: the event's type.
+        received_at: Unix seconds.
+        due_at: Unix seconds at which it may be taken.
+        state: as ``Entry.state`` says it.
+        attempts: how often it was tried.
+        error: what failed last, or an empty text.
+
+    """
+
+    id: str
+    type: str | None
+    received_at: float
+    due_at: float
+    state: str
+    attempts: int
+    error: str
+
+
+def entry_row(entry: Entry, body: bytes | None, redaction: Redaction, now: float) -> EntryRow:
+    """Return an event of the inbox as the list shows it, without what is hidden in its body."""
+    return EntryRow(
+        id=entry.delivery.event_id,
+        type=entry.delivery.event_type,
+        received_at=entry.delivery.received_at,
+        due_at=entry.due_at,
+        state=entry.state(now),
+        attempts=entry.attempts,
+        error=_line(entry.history[-1].error, body, redaction) if entry.history else "",
+    )

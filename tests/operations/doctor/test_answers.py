@@ -1,0 +1,104 @@
+"""Every answer to a test is judged as the sender would, and nothing secret in it is repeated."""
+
+import asyncio
+
+import pytest
+
+from hookonce.delivery.outcome import Outcome, Reason
+from hookonce.errors import Refusal
+from hookonce.operations.doctor import Level
+from hookonce.operations.doctor.answers import Reply, answer_finding, slash_findings, time_finding
+from hookonce.operations.doctor.findings import Finding, fault
+from hookonce.testing.inprocess import HttpAnswer
+
+
+def reply(status: int, reason: str | None = None, location: str | None = None) -> Reply:
+    return Reply(status=status, reason=reason, location=location, date=None, seconds=0.01)
+
+
+@pytest.mark.parametrize(
+    ("location", "check", "shown"),
+    [
+        ("/webhooks/", "x.slash", "to /webhooks/"),
+        ("https://hooks.example/webhooks/", "x.slash", "to https://hooks.example/webhooks/"),
+        ("https://hooks.example/webhooks", "x.answer", "to https://hooks.example/webhooks"),
+        ("https://a:opensesame@hooks.example/in?t=opensesame#opensesame", "x.answer", "/in,"),
+        ("http://[opensesame", "x.answer", "a redirect,"),
+        (None, "x.answer", "a redirect,"),
+    ],
+)
+def test_a_redirect_is_a_fault_wherever_it_leads(
+    location: str | None, check: str, shown: str
+) -> None:
+    found = answer_finding("x", "/webhooks", reply(307, location=location))
+    assert (found.check, found.level) == (check, Level.FAULT)
+    assert shown in found.found
+    assert "opensesame" not in found.found
+
+
+@pytest.mark.parametrize("status", [200, 204, 400, 401, 403, 404, 405, 410, 422, 500, 502, 599])
+def test_an_answer_that_is_not_the_receiver_s_is_a_fault(status: int) -> None:
+    found = answer_finding("x", "/webhooks", reply(status))
+    assert found.level is Level.FAULT
+    assert f"answers {status}" in found.found
+    assert found.fix
+
+
+@pytest.mark.parametrize("reason", [*Reason, *Refusal])
+def test_whatever_the_receiver_refuses_is_a_fault_with_a_fix(reason: str) -> None:
+    found = answer_finding("x", "/webhooks", reply(503, reason))
+    assert found.level is Level.FAULT
+    assert reason in found.found
+    assert found.fix
+
+
+@pytest.mark.parametrize("reason", [Reason.HANDLED, Reason.NO_HANDLER, Reason.STORED])
+def test_a_test_that_is_handled_stored_or_ignored_is_fine(reason: Reason) -> None:
+    assert answer_finding("x", "/webhooks", reply(202, reason)).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("answer", "level"),
+    [
+        (reply(200, "duplicate"), Level.OK),
+        (reply(404), Level.OK),
+        (reply(307, location="/webhooks"), Level.WARNING),
+        (fault("x.answer", "no answer", "start it"), Level.FAULT),
+    ],
+)
+@pytest.mark.parametrize(("path", "other"), [("/hooks", "/hooks/"), ("/hooks/", "/hooks")])
+def test_the_other_spelling_need_not_be_answered_and_must_not_be_redirected(
+    path: str, other: str, answer: Reply | Finding, level: Level
+) -> None:
+    asked = []
+
+    async def deliver(where: str) -> Reply | Finding:
+        asked.append(where)
+        return answer
+
+    (finding,) = asyncio.run(slash_findings("x", path, deliver))
+    assert (asked, finding.level) == ([other], level)
+    assert asyncio.run(slash_findings("x", "/", deliver)) == []
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(1.9, Level.OK), (2.1, Level.WARNING)])
+def test_a_slow_answer_is_warned_of_long_before_the_sender_gives_up(
+    seconds: float, level: Level
+) -> None:
+    assert time_finding("x", seconds).level is level
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (Outcome(200, Reason.HANDLED).body, "handled"),
+        (b'{"status": "ok"}', None),
+        (b'{"status": "accepted", "reason": 7}', None),
+        (b'["status", "reason"]', None),
+        (b"<html>", None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_the_receiver_s_own_answer_is_told_from_others(body: bytes, reason: str | None) -> None:
+    assert Reply.to(HttpAnswer(200, {}, body), 0.0).reason == reason

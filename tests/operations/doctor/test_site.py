@@ -1,0 +1,202 @@
+"""Where a receiver is served: by a real server, over HTTP."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+from support.redis_servers import free_port
+from support.secrets import ChangingSecrets
+from support.servers import serving
+
+from hookonce import Receiver
+from hookonce.emulator.over_http import OverHttp
+from hookonce.emulator.transport import CALM, Network, Request
+from hookonce.events import WebhookTest
+from hookonce.operations.doctor import Finding, Level, Subject, examine_site
+from hookonce.operations.doctor import site as site_module
+from hookonce.testing.inprocess import HttpAnswer
+from hookonce.verification.secrets import new_secret
+
+from . import apps
+from .findings import above_note, only
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+
+
+@dataclass
+class Counting:
+    """Counts the requests that reach an application."""
+
+    app: ASGIApp
+    paths: list[str] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            self.paths.append(scope["path"])
+        await self.app(scope, receive, send)
+
+
+def new_receiver(secret: str = SECRET, **settings: Any) -> Receiver:
+    return Receiver(secrets=secret, store="memory://", **settings)
+
+
+async def looked_at(
+    app: ASGIApp, *, path: str = "/webhooks", receiver: Receiver | None = None
+) -> list[Finding]:
+    """Serve an application and look at it, with the receiver's configuration or another's."""
+    receiver = receiver or new_receiver()
+    subject = Subject(receiver, receiver, "/webhooks")
+    async with serving(app) as site, OverHttp() as transport:
+        return await examine_site(subject, site.url + path, transport)
+
+
+async def test_a_sound_server_has_nothing_to_mend_and_gets_three_requests() -> None:
+    served = new_receiver()
+    ran: list[str] = []
+
+    @served.on(WebhookTest, name="test")
+    async def test(event: WebhookTest) -> None:
+        ran.append(event.id)
+
+    @served.on("*", name="business")
+    async def business(_: object) -> None:
+        ran.append("business")
+
+    app = Counting(apps.sound(served))
+    findings = await looked_at(app)
+    assert above_note(findings) == []
+    assert {f.check for f in findings if f.level is Level.OK} == {
+        "url.answer",
+        "url.clock",
+        "url.forgery",
+        "url.slash",
+        "url.time",
+    }
+    assert only(findings, "url.address").level is Level.NOTE, "the sender would refuse loopback"
+    assert "401" in only(findings, "url.forgery").found
+    assert app.paths == ["/webhooks", "/webhooks", "/webhooks/"]
+    [event_id] = ran
+    assert event_id.startswith("evt_doctor_")
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "words"),
+    [
+        (apps.behind(apps.Recoding), "url.body", "parsed and written anew"),
+        (apps.behind(apps.Stripping), "url.answer", "missing_id"),
+        (apps.behind(apps.Leading), "url.answer", "302, a redirect to /login,"),
+        (apps.mounted, "url.slash", "/webhooks is redirected (307) to http"),
+        (apps.answering(200), "url.answer", "not by the receiver"),
+        (apps.answering(410), "url.answer", "disables the endpoint"),
+        (apps.failing, "url.answer", "a handler of webhook.test failed"),
+        (
+            lambda _: apps.sound(new_receiver(new_secret())),
+            "url.answer",
+            "the server has other secrets",
+        ),
+        (
+            lambda _: apps.sound(new_receiver(clock=lambda: 1_000_000.0)),
+            "url.answer",
+            "the server's clock is behind",
+        ),
+    ],
+)
+async def test_what_stands_in_the_way_is_a_fault_and_the_only_one(
+    make: Callable[[Receiver], ASGIApp], check: str, words: str
+) -> None:
+    app = Counting(make(new_receiver()))
+    findings = await looked_at(app)
+    [found] = above_note(findings)
+    assert (found.check, found.level) == (check, Level.FAULT)
+    assert words in found.found
+    assert found.fix
+    assert "opensesame" not in repr(findings)
+    assert len(app.paths) <= 3
+
+
+async def test_the_spelling_that_is_answered_is_no_fault_though_the_other_is_redirected() -> None:
+    findings = await looked_at(apps.mounted(new_receiver()), path="/webhooks/")
+    [found] = above_note(findings)
+    assert (found.check, found.level) == ("url.slash", Level.WARNING)
+
+
+async def test_a_slow_answer_is_a_warning() -> None:
+    [found] = above_note(await looked_at(apps.slow(new_receiver(), 2.05)))
+    assert (found.check, found.level) == ("url.time", Level.WARNING)
+
+
+async def test_no_answer_within_the_sender_s_patience_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(site_module, "ANSWER_SECONDS", 0.2)
+    held = asyncio.Event()
+
+    async def holding(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await apps.sound(new_receiver())(scope, receive, send)
+        await held.wait()
+
+    receiver = new_receiver()
+    subject = Subject(receiver, receiver, "/webhooks")
+    async with serving(holding) as site:
+        async with OverHttp() as transport:
+            findings = await examine_site(subject, f"{site.url}/webhooks", transport)
+        held.set()
+    found = only(findings, "url.answer")
+    assert found.level is Level.FAULT
+    assert found.found.startswith("no answer within")
+
+
+async def test_a_server_that_is_not_there_is_a_fault() -> None:
+    receiver = new_receiver()
+    subject = Subject(receiver, receiver, "/webhooks")
+    async with OverHttp() as transport:
+        url = f"http://127.0.0.1:{free_port()}/webhooks"
+        findings = await examine_site(subject, url, transport)
+    assert only(findings, "url.answer").level is Level.FAULT
+
+
+async def test_a_server_s_clock_is_read_from_its_answer() -> None:
+    class InThePast(OverHttp):
+        """Reaches servers whose clock is years behind."""
+
+        async def post(self, request: Request, network: Network = CALM) -> HttpAnswer:
+            answer = await super().post(request, network)
+            headers = {**answer.headers, "date": "Fri, 20 Nov 2020 09:30:04 GMT"}
+            return HttpAnswer(answer.status, headers, answer.body)
+
+    receiver = new_receiver()
+    subject = Subject(receiver, receiver, "/webhooks")
+    async with serving(apps.sound(new_receiver())) as site, InThePast() as transport:
+        findings = await examine_site(subject, f"{site.url}/webhooks", transport)
+    found = only(findings, "url.clock")
+    assert found.level is Level.FAULT
+    assert "behind this machine's" in found.found
+
+
+async def test_a_server_that_verifies_nothing_is_told_by_a_forged_delivery() -> None:
+    async def trusting(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await apps.sound(new_receiver())(scope, receive, send)
+            return
+        body = b'{"status": "accepted", "reason": "handled"}'
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    found = only(await looked_at(trusting), "url.forgery")
+    assert found.level is Level.FAULT
+
+
+async def test_without_a_usable_secret_nothing_is_sent() -> None:
+    app = Counting(apps.sound(new_receiver()))
+    provider = ChangingSecrets(SECRET)
+    receiver = Receiver(secrets=provider, store="memory://")
+    provider.secrets = ()
+    findings = await looked_at(app, receiver=receiver)
+    assert [finding.check for finding in findings] == ["url.address"]
+    assert app.paths == []

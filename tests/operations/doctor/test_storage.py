@@ -1,0 +1,277 @@
+"""The store is looked at where it really is: files, and servers of its own."""
+
+import subprocess
+from contextlib import aclosing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.redis_servers import RedisServer, free_port, redis_server
+from support.waiting import until_async
+
+from hookonce import Inbox, Receiver
+from hookonce.events import CommentReceived
+from hookonce.operations.doctor import Finding, Level, Subject
+from hookonce.operations.doctor.storage import store_findings
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import DeadReason, Delivery
+from hookonce.testing import TestSender, make_event
+from hookonce.testing.samples import event_body
+from hookonce.verification.secrets import new_secret
+
+from .findings import above_note, only
+
+pytestmark = pytest.mark.anyio
+
+SECRET = new_secret()
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Path:
+    """Return a list of mounts with nothing but a disk."""
+    return mounted(tmp_path)
+
+
+def mounted(folder: Path, *more: str) -> Path:
+    path = folder / "mounts"
+    path.write_text("\n".join(["/dev/sda1 / ext4 rw 0 0", *more]))
+    return path
+
+
+def subject_of(store: str, inbox: Inbox | None = None) -> Subject:
+    receiver = Receiver(secrets=SECRET, store=store, inbox=inbox)
+    return Subject(receiver, receiver, "/webhooks")
+
+
+async def on_file(path: Path, *, waiting: int = 0) -> str:
+    """Make a database with so many events in the inbox, and return its URL."""
+    store = SQLiteStore(path)
+    for number in range(waiting):
+        event_id = f"evt_{number}"
+        body = event_body("comment.received", event_id=event_id)
+        delivery = Delivery("default", event_id, "comment.received", 0.0, body)
+        await store.put(delivery, new_token())
+    await store.open()
+    await store.aclose()
+    return f"sqlite:///{path}"
+
+
+async def examined(store: str, mounts: Path, inbox: Inbox | None = None) -> list[Finding]:
+    return await store_findings(subject_of(store, inbox), mounts=mounts)
+
+
+class TestDurability:
+    async def test_memory_is_a_fault(self, mounts: Path) -> None:
+        found = only(await examined("memory://", mounts), "store.durability")
+        assert found.level is Level.FAULT
+        assert "sqlite:///" in found.fix
+
+    async def test_a_file_on_a_disk_is_fine(self, tmp_path: Path, mounts: Path) -> None:
+        findings = await examined(await on_file(tmp_path / "hooks.db"), mounts)
+        assert {finding.level for finding in findings} == {Level.OK}
+
+    async def test_a_file_in_memory_is_a_fault(self, tmp_path: Path) -> None:
+        mounts = mounted(tmp_path, f"tmpfs {tmp_path} tmpfs rw 0 0")
+        findings = await examined(await on_file(tmp_path / "hooks.db"), mounts)
+        assert only(findings, "store.durability").level is Level.FAULT
+
+
+class TestReachability:
+    async def test_a_file_that_is_not_there_yet_is_not_made(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        findings = await examined(f"sqlite:///{tmp_path}/new.db", mounts)
+        assert only(findings, "store.reachable").level is Level.NOTE
+        assert not (tmp_path / "new.db").exists()
+
+    async def test_it_is_a_warning_where_a_server_runs_that_must_have_made_it(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        subject = subject_of(f"sqlite:///{tmp_path}/new.db")
+        findings = await store_findings(subject, served=True, mounts=mounts)
+        assert only(findings, "store.reachable").level is Level.WARNING
+
+    async def test_a_folder_that_is_not_there_is_a_fault(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        findings = await examined(f"sqlite:///{tmp_path}/nowhere/new.db", mounts)
+        assert only(findings, "store.reachable").level is Level.FAULT
+
+    async def test_a_file_that_is_no_database_is_a_fault(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        (tmp_path / "hooks.db").write_text("no database " * 100)
+        findings = await examined(f"sqlite:///{tmp_path}/hooks.db", mounts)
+        assert "not an SQLite database" in only(findings, "store.reachable").found
+
+    async def test_a_server_that_is_not_there_is_a_fault_and_its_password_not_shown(
+        self, mounts: Path
+    ) -> None:
+        findings = await examined(f"redis://:opensesame@127.0.0.1:{free_port()}", mounts)
+        found = only(findings, "store.reachable")
+        assert found.level is Level.FAULT
+        assert "opensesame" not in repr(findings)
+
+
+class TestServers:
+    async def test_one_that_forgets_and_evicts_is_warned_of_twice(self, mounts: Path) -> None:
+        with redis_server("--maxmemory-policy", "allkeys-lru") as server:
+            findings = await examined(server.url, mounts)
+        eviction, persistence = (f for f in findings if f.check == "store.settings")
+        assert (eviction.level, eviction.fix) == (Level.FAULT, "set it to noeviction")
+        assert "allkeys-lru" in eviction.found
+        assert (persistence.level, persistence.fix) == (Level.WARNING, "set appendonly yes")
+
+    async def test_that_is_a_fault_where_an_inbox_lives_there(
+        self, mounts: Path, valkey: RedisServer
+    ) -> None:
+        findings = await examined(valkey.url, mounts, Inbox())
+        assert only(findings, "store.settings").level is Level.FAULT
+
+    async def test_one_that_keeps_everything_is_fine_and_its_clock_is_looked_at(
+        self, mounts: Path, lasting_valkey: RedisServer
+    ) -> None:
+        findings = await examined(lasting_valkey.url, mounts)
+        assert {finding.level for finding in findings} == {Level.OK}
+        assert "agree" in only(findings, "clock.store").found
+
+
+class TestInbox:
+    async def test_nobody_at_work_is_a_fault_where_workers_run_elsewhere(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        url = await on_file(tmp_path / "hooks.db")
+        found = only(await examined(url, mounts, Inbox(embedded=False)), "inbox")
+        assert (found.level, found.fix) == (Level.FAULT, "start hookonce worker")
+
+    async def test_a_live_worker_is_seen(self, tmp_path: Path, mounts: Path) -> None:
+        url = await on_file(tmp_path / "hooks.db")
+        worker = Receiver(secrets=SECRET, store=url, inbox=Inbox(embedded=False))
+        subject = subject_of(url, Inbox(embedded=False))
+
+        async def is_seen() -> bool:
+            findings = await store_findings(subject, mounts=mounts)
+            return only(findings, "inbox").level is Level.OK
+
+        async with worker.working():
+            await until_async(is_seen, what="the worker has asked for work")
+
+    @pytest.mark.parametrize(
+        ("waiting", "served", "level"),
+        [(0, False, Level.NOTE), (0, True, Level.FAULT), (2, False, Level.FAULT)],
+    )
+    async def test_before_an_application_with_workers_starts_nobody_needs_to_be_at_work(
+        self, waiting: int, served: bool, level: Level, tmp_path: Path, mounts: Path
+    ) -> None:
+        url = await on_file(tmp_path / "hooks.db", waiting=waiting)
+        findings = await store_findings(subject_of(url, Inbox()), served=served, mounts=mounts)
+        assert only(findings, "inbox").level is level
+
+    async def test_events_in_an_inbox_that_the_receiver_has_no_more_are_a_fault(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        url = await on_file(tmp_path / "hooks.db", waiting=3)
+        found = only(await examined(url, mounts), "inbox")
+        assert found.level is Level.FAULT
+        assert found.found.startswith("3 events wait")
+        assert "inbox=Inbox()" in found.fix
+
+    async def test_looking_takes_no_event_and_counts_as_no_worker(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        url = await on_file(tmp_path / "hooks.db", waiting=1)
+        for _ in range(2):
+            found = only(await examined(url, mounts, Inbox()), "inbox")
+            assert "1 events waiting" in found.found
+
+
+async def test_dead_letters_wait_for_a_person(tmp_path: Path, mounts: Path) -> None:
+    url = await on_file(tmp_path / "hooks.db")
+    receiver = Receiver(secrets=SECRET, store=url)
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        unreadable = make_event(CommentReceived).model_dump_json().encode()[:-1]
+        (await sender.send(unreadable)).expect(202, "quarantined")
+    found = only(await examined(url, mounts), "dead letters")
+    assert found.level is Level.WARNING
+    assert "hookonce dead list" in found.fix
+
+
+class TestOtherProcesses:
+    async def test_one_that_goes_on_with_a_deleted_file_is_named_with_where_that_is(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        file = tmp_path / "hooks.db"
+        url = await on_file(file)
+        with file.open("rb") as held:
+            holder = subprocess.Popen(["sleep", "60"], stdin=held)  # noqa: ASYNC220 - only begun
+        try:
+            assert above_note(await examined(url, mounts)) == []
+            (tmp_path / "backup.db").write_bytes(file.read_bytes())
+            (tmp_path / "backup.db").replace(file)
+            found = only(await examined(url, mounts), "store.file")
+        finally:
+            holder.kill()
+            holder.wait()
+        assert found.level is Level.FAULT
+        assert f"process {holder.pid} " in found.found
+        assert f"/proc/{holder.pid}/fd/0" in found.fix
+        assert above_note(await examined(url, mounts)) == []
+
+    @pytest.mark.parametrize("scheme", ["sqlite", "redis"])
+    async def test_another_application_under_the_endpoint_is_a_warning_that_leaves_no_trace(
+        self, scheme: str, tmp_path: Path, mounts: Path, lasting_valkey: RedisServer
+    ) -> None:
+        url = lasting_valkey.url if scheme == "redis" else await on_file(tmp_path / "hooks.db")
+        other = Receiver(secrets=new_secret(), store=url)
+        other.on("*", name="club.note")(ignore)
+        subject = subject_of(url)
+        subject.receiver.on("*", name="shop.greet")(ignore)
+        async with other:
+            pass
+        for _ in range(2):
+            found = only(await store_findings(subject, mounts=mounts), "applications")
+            assert found.level is Level.WARNING
+            assert "club.note" in found.found
+            assert "endpoint=" in found.fix
+        async with other:
+            assert not (await other.check()).warnings
+
+
+class TestOwed:
+    async def test_events_that_owe_a_handler_which_is_not_there_are_a_warning_for_each_name(
+        self, tmp_path: Path, mounts: Path
+    ) -> None:
+        url = await on_file(tmp_path / "hooks.db", waiting=3)
+        async with aclosing(SQLiteStore(tmp_path / "hooks.db")) as store:
+            owed = frozenset({"shop.greet", "shop.removed"})
+            batch = await store.take(3, 60.0, endpoint="default", worker="w", token=new_token())
+            for taken in batch.taken[:2]:
+                await store.retry(taken.claim, 3600.0, error="it failed", owed=owed)
+            await store.bury(batch.taken[2].claim, DeadReason.EXHAUSTED, owed=owed)
+        subject = subject_of(url, Inbox())
+        subject.receiver.on("*", name="shop.greet")(ignore)
+        found = only(await store_findings(subject, mounts=mounts), "handlers.owed")
+        assert found.level is Level.WARNING
+        assert "3 events of default still owe the handler shop.removed" in found.found
+
+
+async def ignore(event: object) -> None: ...
+
+
+@pytest.mark.parametrize("scheme", ["memory", "sqlite", "redis"])
+def test_the_retention_of_every_store_is_known(scheme: str, tmp_path: Path) -> None:
+    url = {
+        "memory": "memory://",
+        "sqlite": f"sqlite:///{tmp_path}/hooks.db",
+        "redis": "redis://127.0.0.1:1",
+    }[scheme]
+    receiver = Receiver(secrets=SECRET, store=url, retention=timedelta(days=3))
+    assert getattr(receiver.store, "retention_seconds", None) == 3 * 86_400
+
+
+async def test_a_receiver_that_is_sound_has_nothing_above_a_note(
+    tmp_path: Path, mounts: Path
+) -> None:
+    url = await on_file(tmp_path / "hooks.db")
+    assert above_note(await examined(url, mounts, Inbox())) == []

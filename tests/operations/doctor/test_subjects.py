@@ -1,0 +1,78 @@
+"""Receivers are found in applications of every kind, with the path they answer at."""
+
+from collections.abc import Callable
+
+import pytest
+from fastapi import FastAPI
+from litestar import Litestar, Router
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
+from hookonce import Receiver
+from hookonce.http.guard import StatusGuard
+from hookonce.integrations.fastapi import router_for
+from hookonce.integrations.litestar import handler_for
+from hookonce.operations.doctor import subjects_in
+from hookonce.verification.secrets import new_secret
+
+
+def new_receiver() -> Receiver:
+    return Receiver(secrets=new_secret(), store="memory://")
+
+
+def fastapi_with_router(receiver: Receiver) -> ASGIApp:
+    app = FastAPI()
+    app.include_router(router_for(receiver, "/hooks"), prefix="/api")
+    return app
+
+
+def litestar(receiver: Receiver) -> ASGIApp:
+    return Litestar([Router("/api", route_handlers=[handler_for(receiver, "/hooks")])])  # type: ignore[return-value]  # its own ASGI types
+
+
+APPS: dict[str, tuple[Callable[[Receiver], ASGIApp], str]] = {
+    "routes": (lambda r: Starlette(routes=r.routes("/hooks")), "/hooks"),
+    "routes with a slash": (lambda r: Starlette(routes=r.routes("/hooks/")), "/hooks"),
+    "routes at the root": (lambda r: Starlette(routes=r.routes("/")), "/"),
+    "routes with middleware": (
+        lambda r: Starlette(routes=r.routes("/hooks", middleware=[Middleware(BaseHTTPMiddleware)])),
+        "/hooks",
+    ),
+    "mounted": (lambda r: Starlette(routes=[Mount("/hooks", r)]), "/hooks"),
+    "mounted routes": (
+        lambda r: Starlette(routes=[Mount("/api", routes=r.routes("/hooks"))]),
+        "/api/hooks",
+    ),
+    "mounted application": (
+        lambda r: Starlette(routes=[Mount("/api", Starlette(routes=r.routes("/hooks")))]),
+        "/api/hooks",
+    ),
+    "wrapped": (lambda r: StatusGuard(Starlette(routes=r.routes("/hooks"))), "/hooks"),
+    "FastAPI routes": (lambda r: FastAPI(routes=list(r.routes("/hooks"))), "/hooks"),
+    "FastAPI router": (fastapi_with_router, "/api/hooks"),
+    "Litestar": (litestar, "/api/hooks"),
+    "alone": (lambda r: r, "/webhooks"),
+}
+
+
+@pytest.mark.parametrize("kind", APPS)
+def test_a_receiver_is_found_where_it_is(kind: str) -> None:
+    receiver = new_receiver()
+    make, path = APPS[kind]
+    [subject] = subjects_in(make(receiver))
+    assert subject.receiver is receiver
+    assert subject.path == path
+    assert subject.is_alone is (kind == "alone")
+
+
+def test_each_of_several_is_found_once() -> None:
+    first, second = new_receiver(), new_receiver()
+    app = Starlette(routes=[*first.routes("/one"), *second.routes("/two"), *first.routes("/three")])
+    assert [(s.receiver, s.path) for s in subjects_in(app)] == [(first, "/one"), (second, "/two")]
+
+
+def test_where_there_is_none_nothing_is_found() -> None:
+    assert subjects_in(FastAPI()) == ()

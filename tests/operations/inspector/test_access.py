@@ -1,0 +1,421 @@
+"""Who gets in, over a real server: addresses, Hosts, tokens, sessions, Origins."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from html import unescape
+from typing import Any
+
+import httpx2
+import pytest
+from support.servers import serving
+from support.waiting import PATIENCE_SECONDS
+
+from hookonce.operations.inspector import Bounds, Inspector
+from hookonce.operations.inspector.access import Access, Visit
+
+from .inspecting import PATH, TOKEN, Inspected, a_receiver, acting, inspected
+
+pytestmark = pytest.mark.anyio
+
+PAGES = ["/", "/deliveries/1", "/dead", "/dead/letter?id=x", "/inbox", "/stream", "/nowhere"]
+
+
+async def status(here: Inspected, path: str = "/", **headers: str) -> int:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return (await here.visitor.get(f"{PATH}{path}", headers=named)).status_code
+
+
+async def log_in(here: Inspected, token: str = TOKEN, to: str = f"{PATH}/", **headers: str):  # type: ignore[no-untyped-def]  # a response
+    sent = {"origin": here.site.url, **headers}
+    return await here.visitor.post(f"{PATH}/login", data={"token": token, "to": to}, headers=sent)
+
+
+@pytest.mark.parametrize("client", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
+async def test_without_a_token_clients_of_this_machine_may_look(client: str) -> None:
+    async with inspected(a_receiver(), client=client) as here:
+        assert await status(here) == 200
+
+
+@pytest.mark.parametrize(
+    "client", ["203.0.113.9", "10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "", "localhost"]
+)
+async def test_without_a_token_nobody_else_may_whatever_the_page(client: str) -> None:
+    async with inspected(a_receiver(), client=client) as here:
+        assert {await status(here, path) for path in [*PAGES, "/static/inspector.css"]} == {403}
+        assert (await here.replay("evt_1")).status_code == 403
+        assert (await log_in(here)).status_code == 403
+
+
+def test_a_server_that_names_no_client_gives_no_access() -> None:
+    access = Access(None, ["localhost"])
+    host = (("host", "localhost"),)
+    assert access.refusal(Visit(None, host)) is not None
+    assert access.refusal(Visit("127.0.0.1", host)) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "x-forwarded-for",
+        "X-Forwarded-Prefix",
+        "forwarded",
+        "x-real-ip",
+        "via",
+        "cf-connecting-ip",
+        "CF-Ray",
+        "true-client-ip",
+        "fastly-client-ip",
+        "x-amzn-trace-id",
+        "x-envoy-external-address",
+        "tailscale-user-login",
+    ],
+)
+async def test_without_a_token_nobody_gets_in_through_a_proxy_of_this_machine(header: str) -> None:
+    async with inspected(a_receiver()) as here:
+        assert (await here.visitor.get(f"{PATH}/", headers={header: "x"})).status_code == 403
+
+
+async def test_without_a_token_nobody_gets_in_by_http_1_0_as_proxies_speak_it() -> None:
+    async with inspected(a_receiver()) as here:
+        answers = {}
+        for version in ("1.0", "1.1"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", here.site.port)
+            lines = [f"GET {PATH}/ HTTP/{version}", "host: localhost", "connection: close", "", ""]
+            writer.write("\r\n".join(lines).encode())
+            answers[version] = (await reader.read()).split(b" ", 2)[1]
+            writer.close()
+    assert answers == {"1.0": b"403", "1.1": b"200"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_a_page_elsewhere_may_lead_here_and_use_nothing(site: str) -> None:
+    """It could take the places of live pages, though it can read nothing."""
+    async with inspected(a_receiver()) as here:
+        fetched = {"sec_fetch_site": site, "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
+        assert {await status(here, path, **fetched) for path in PAGES} == {403}
+        framed = {**fetched, "sec_fetch_mode": "navigate", "sec_fetch_dest": "iframe"}
+        assert await status(here, **framed) == 403
+        followed = {**framed, "sec_fetch_dest": "document"}
+        assert await status(here, **followed) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "127.0.0.1:x",
+        "",
+        "[::2]",
+    ],
+)
+async def test_a_page_whose_name_points_here_is_refused(host: str) -> None:
+    """DNS rebinding: the browser takes the attacker's page and ours for one."""
+    async with inspected(a_receiver()) as here:
+        assert {await status(here, path, host=host) for path in PAGES} == {403}
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:99", "[::1]"]
+)
+async def test_the_names_of_this_machine_are_accepted_with_any_port(host: str) -> None:
+    async with inspected(a_receiver()) as here:
+        assert await status(here, host=host) == 200
+
+
+async def test_a_host_that_is_named_with_a_port_goes_with_no_other() -> None:
+    async with inspected(a_receiver(), hosts=["hooks.internal:8000"]) as here:
+        assert await status(here, host="hooks.internal:8000") == 200
+        assert await status(here, host="hooks.internal:8001") == 403
+        assert await status(here, host="hooks.internal") == 403
+
+
+def test_a_host_that_is_given_twice_is_refused() -> None:
+    visit = Visit("127.0.0.1", (("host", "localhost"), ("host", "localhost")))
+    assert Access(None, ["localhost"]).refusal(visit) is not None
+
+
+@pytest.mark.parametrize("host", ["*", "", "http://localhost", "a b"])
+def test_what_is_no_host_is_refused_at_once(host: str) -> None:
+    with pytest.raises(ValueError, match="a host is a name"):
+        Inspector(a_receiver(), hosts=[host])
+
+
+def test_a_lone_text_is_refused_where_hosts_belong() -> None:
+    with pytest.raises(TypeError, match="collection"):
+        Inspector(a_receiver(), hosts="localhost")
+
+
+@pytest.mark.parametrize("token", ["", "short", "ü" * 20])
+def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> None:
+    with pytest.raises(ValueError, match="at least 16 characters") as refused:
+        Inspector(a_receiver(), token=token)
+    assert not token or token not in str(refused.value)
+
+
+async def test_with_a_token_everybody_is_asked_for_it_and_sees_nothing_before() -> None:
+    async with inspected(a_receiver(endpoint="hush"), token=TOKEN, client="203.0.113.9") as here:
+        for path in PAGES:
+            answer = await here.visitor.get(f"{PATH}{path}")
+            assert answer.status_code == 401
+            assert ("password" in answer.text) is (path != "/stream")
+            assert "in flight" not in answer.text
+        assert (await here.replay("evt_1")).status_code == 401
+        assert await status(here, "/static/inspector.css") == 200
+
+
+async def test_a_bearer_token_gets_in() -> None:
+    async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
+        assert await status(here, authorization=f"Bearer {TOKEN}") == 200
+        assert await status(here, authorization=f"Bearer {TOKEN}x") == 401
+        assert await status(here, authorization=f"Basic {TOKEN}") == 401
+
+
+async def test_the_token_is_never_taken_from_a_url() -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        assert await status(here, f"/?token={TOKEN}") == 401
+        assert (await here.visitor.get(f"{PATH}/login?token={TOKEN}")).status_code == 405
+
+
+async def test_a_login_gives_a_session_that_is_not_the_token() -> None:
+    async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
+        answer = await log_in(here, to=f"{PATH}/dead?type=x")
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{PATH}/dead?type=x")
+        cookie = answer.headers["set-cookie"]
+        assert TOKEN not in cookie
+        for part in ("HttpOnly", "SameSite=strict", f"Path={PATH}", "Max-Age=43200"):
+            assert part in cookie
+        assert await status(here) == 200  # the client has kept the cookie
+        await here.visitor.post(f"{PATH}/logout", headers={"origin": here.site.url})
+        assert await status(here) == 401
+
+
+async def test_after_the_logout_the_cookie_opens_nothing_to_whoever_has_it() -> None:
+    async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
+        await log_in(here)
+        cookie = "; ".join(f"{name}={value}" for name, value in here.visitor.cookies.items())
+        here.visitor.cookies.clear()
+        assert await status(here, cookie=cookie) == 200
+        other = (await log_in(here)).headers["set-cookie"].split(";")[0]
+        here.visitor.cookies.clear()
+        leaving = {"origin": here.site.url, "cookie": cookie}
+        assert (await here.visitor.post(f"{PATH}/logout", headers=leaving)).status_code == 303
+        assert await status(here, cookie=cookie) == 401
+        assert await status(here, cookie=other) == 200
+
+
+async def test_the_logout_ends_the_live_page_of_its_session() -> None:
+    """Streams last for an hour here: only the logout can be the reason."""
+    bounds = Bounds(stream_seconds=3600)
+    async with inspected(a_receiver(), token=TOKEN, bounds=bounds) as here:
+        await log_in(here)
+        async with here.visitor.stream("GET", f"{PATH}/stream") as live:
+            lines = live.aiter_lines()
+            assert await anext(lines)
+            await here.visitor.post(f"{PATH}/logout", headers={"origin": here.site.url})
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                async for _ in lines:
+                    pass
+
+
+async def test_another_applications_cookies_hide_no_session() -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        await log_in(here)
+        own = here.visitor.cookies["hookonce_inspector"]
+        here.visitor.cookies.clear()
+        cookie = f'a:b["=x; hookonce_inspector=made-up; hookonce_inspector={own}'
+        assert await status(here, cookie=cookie) == 200
+
+
+async def test_who_guesses_is_slowed_by_form_and_by_header_and_others_are_not() -> None:
+    async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
+        await log_in(here)
+        session = here.visitor.cookies["hookonce_inspector"]
+        here.visitor.cookies.clear()
+        answers = []
+        for guess in range(15):
+            if guess % 2:
+                answer = await log_in(here, token=f"a guess of sixteen or more, {guess}")
+            else:
+                headers = {"authorization": f"Bearer a guess of sixteen, {guess}"}
+                answer = await here.visitor.get(f"{PATH}/", headers=headers)
+            answers.append(answer)
+        assert answers[0].status_code == 401
+        late = answers[-1]
+        assert late.status_code == 429
+        assert 1 <= int(late.headers["retry-after"]) <= 2
+        # The right one is not looked at either, or it would be a way to guess on.
+        assert (await log_in(here)).status_code == 429
+        assert await status(here, authorization=f"Bearer {TOKEN}") == 429
+        assert await status(here, cookie=f"hookonce_inspector={session}") == 200
+
+
+async def test_a_wrong_token_gives_no_session(caplog: pytest.LogCaptureFixture) -> None:
+    async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
+        answer = await log_in(here, token="a guess of sixteen or more")
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+        assert "This is not the token" in answer.text
+    assert "a wrong token for the inspector, from 203.0.113.9" in caplog.text
+    assert "a guess" not in caplog.text
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "", "http://[", "//[::1"])
+async def test_another_site_cannot_log_anybody_in(origin: str) -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        assert (await log_in(here, origin=origin)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "https://evil.example/",
+        "//evil.example",
+        "///evil.example",
+        f"{PATH}//evil.example",
+        f"{PATH}/\\evil",
+        f"{PATH}/%2f%2fevil.example",
+        f"{PATH}/%5cevil.example",
+        f"{PATH}/../evil",
+        f"{PATH}/dead\r\nset-cookie: a=b",
+        f"{PATH}/\tdead",
+        "\\\\evil.example",
+        "javascript:alert(1)",
+        "/other",
+    ],
+)
+async def test_a_login_leads_to_a_page_of_the_inspector_and_nowhere_else(to: str) -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        assert (await log_in(here, to=to)).headers["location"] == f"{PATH}/"
+
+
+HOSTS = ["///h.example", "//h.example", "/\\h.example", "\\\\h.example", "/\t/h.example"]
+HOSTS += ["/%2fh.example", "/%5ch.example", "/.//h.example", "/deliveries/1//h.example", " //h"]
+
+
+@pytest.mark.parametrize("to", HOSTS)
+async def test_at_the_root_too_a_login_leads_nowhere_else(to: str) -> None:
+    inspector = Inspector(a_receiver(), token=TOKEN)
+    async with serving(inspector) as site, httpx2.AsyncClient(base_url=site.url) as visitor:
+        data, headers = {"token": TOKEN, "to": to}, {"origin": site.url}
+        answer = await visitor.post("/login", data=data, headers=headers)
+    assert answer.headers["location"] == "/"
+
+
+async def test_a_login_leads_back_to_the_page_that_asked_for_it() -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        for page in ("/deliveries/7?kind=dead", "/dead/letter?id=evt_1%2F%C3%BC", "/inbox", "/"):
+            asked = (await here.visitor.get(f"{PATH}{page}")).text
+            to = unescape(asked.partition('name="to" value="')[2].partition('"')[0])
+            assert (await log_in(here, to=to)).headers["location"] == f"{PATH}{page}"
+            here.visitor.cookies.clear()
+
+
+@pytest.mark.parametrize("root", ["//evil.example", "/\\evil.example"])
+async def test_the_path_it_is_mounted_at_is_never_a_host(root: str) -> None:
+    sent = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": root,
+        "root_path": root,
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+    }
+    await Inspector(a_receiver())(scope, None, send)  # type: ignore[arg-type]  # nothing is read
+    location = dict(sent[0]["headers"])[b"location"]
+    assert location in {b"/evil.example/", b"/%5Cevil.example/"}
+
+
+@pytest.mark.parametrize(
+    "change", [(r"=\d", "=9"), (r"\.\w", ".z"), (r"=.*?;", "=;"), (r"\.", ";")]
+)
+async def test_a_session_cannot_be_made_up(change: tuple[str, str]) -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        cookie = re.sub(*change, (await log_in(here)).headers["set-cookie"], count=1).split(";")[0]
+        here.visitor.cookies.clear()
+        assert await status(here, cookie=cookie) == 401
+
+
+def test_a_session_ends_by_itself() -> None:
+    now = 1_780_000_000.0
+    access = Access(TOKEN, ["localhost"], clock=lambda: now)
+    visit = Visit("x", (("cookie", f"a=b; hookonce_inspector={access.begin_session()}"),))
+    now += 12 * 3600 - 1
+    assert access.may_go_on(visit)
+    now += 2
+    assert not access.may_go_on(visit)
+
+
+def test_a_session_of_another_token_is_none() -> None:
+    session = Access("another token, as long", ["localhost"]).begin_session()
+    visit = Visit("x", (("cookie", f"hookonce_inspector={session}"),))
+    assert not Access(TOKEN, ["localhost"]).may_go_on(visit)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": ""},
+        {"x-hookonce-inspector": None},
+        {"origin": None},
+    ],
+)
+async def test_no_page_elsewhere_can_replay(change: Mapping[str, str | None]) -> None:
+    async with inspected(a_receiver()) as here:
+        headers = {k: v for k, v in {**acting(here.site), **change}.items() if v is not None}
+        answer = await here.visitor.post(
+            f"{PATH}/dead/replay", json={"id": "evt_1"}, headers=headers
+        )
+        assert answer.status_code == 403
+        assert (await here.replay("evt_1")).status_code == 404
+
+
+async def test_a_program_with_the_token_needs_no_origin() -> None:
+    async with inspected(a_receiver(), token=TOKEN) as here:
+        headers = {"authorization": f"Bearer {TOKEN}", "x-hookonce-inspector": "1"}
+        answer = await here.visitor.post(
+            f"{PATH}/dead/replay", json={"id": "evt_1"}, headers=headers
+        )
+        assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/nowhere", "/static/inspector.js", "/static/none", "/stream?place=x", "", "/dead"],
+)
+async def test_every_answer_carries_the_headers_that_keep_it_to_itself(path: str) -> None:
+    async with inspected(a_receiver()) as here:
+        for host in ("localhost", "evil.example"):
+            answer = await here.visitor.get(f"{PATH}{path}", headers={"host": host})
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self';")
+            assert "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "same-origin"
+
+
+async def test_a_websocket_is_closed_and_deliveries_go_their_way() -> None:
+    async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
+        (await here.sender.send({"id": "evt_1"}, tamper=True)).expect(401)
+    sent: list[object] = []
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    await Inspector(a_receiver())({"type": "websocket"}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]

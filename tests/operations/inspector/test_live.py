@@ -1,0 +1,225 @@
+"""The stream of an open page: what it brings, how long, how many, and that it holds up nobody."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import pytest
+from support.waiting import PATIENCE_SECONDS, until
+
+from hookonce.events import CommentReceived
+from hookonce.operations.inspector import Bounds, Inspector
+from hookonce.testing import make_event
+
+from .inspecting import PATH, Inspected, a_receiver, inspected
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Stream:
+    """What an open page has heard."""
+
+    heard: list[dict[str, str]] = field(default_factory=list)
+    is_over: bool = False
+
+    def named(self, name: str) -> list[Any]:
+        return [json.loads(event["data"]) for event in self.heard if event.get("event") == name]
+
+    def rows(self) -> list[int]:
+        return [row["number"] for rows in self.named("rows") for row in rows if row["html"]]
+
+    def last_id(self) -> str:
+        return next(event["id"] for event in reversed(self.heard) if "id" in event)
+
+
+def place_in(page: str) -> str:
+    return page.partition('data-place="')[2].partition('"')[0]
+
+
+@asynccontextmanager
+async def streaming(
+    here: Inspected, query: str = "", *, place: str | None = None, last_id: str = ""
+) -> AsyncIterator[Stream]:
+    """Open a page's stream, and hear it until the block ends."""
+    stream = Stream()
+    if place is None:
+        place = place_in(await here.page())
+    headers = {"last-event-id": last_id} if last_id else {}
+    url = f"{PATH}/stream?place={place}{query}"
+
+    async def hear(response: httpx2.Response) -> None:
+        event: dict[str, str] = {}
+        async for line in response.aiter_lines():
+            name, _, value = line.partition(": ")
+            if line:
+                event[name or "comment"] = value
+            else:
+                stream.heard.append(event)
+                event = {}
+        stream.is_over = True
+
+    async with (
+        httpx2.AsyncClient(base_url=here.site.url, timeout=PATIENCE_SECONDS) as client,
+        client.stream("GET", url, headers=headers) as response,
+    ):
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        hearing = asyncio.create_task(hear(response))
+        try:
+            yield stream
+        finally:
+            hearing.cancel()
+            await asyncio.wait({hearing})
+
+
+async def test_a_page_hears_of_a_delivery_and_of_what_becomes_of_it() -> None:
+    receiver = a_receiver()
+    gate = asyncio.Event()
+
+    @receiver.on(CommentReceived)
+    async def handle(_: CommentReceived) -> None:
+        await gate.wait()
+
+    async with inspected(receiver) as here, streaming(here) as stream:
+        waiting = asyncio.create_task(here.sender.send(make_event(CommentReceived)))
+        await until(lambda: stream.rows() == [1], what="the row of the running delivery")
+        assert ">in flight<" in stream.named("rows")[0][0]["html"]
+        gate.set()
+        await waiting
+        await until(lambda: stream.rows() == [1, 1], what="the row of the answered one")
+        assert "200 handled" in stream.named("rows")[1][0]["html"]
+
+
+async def test_charts_and_facts_come_without_asking_and_a_heartbeat_too() -> None:
+    async with inspected(a_receiver()) as here, streaming(here) as stream:
+        await until(lambda: stream.named("overview"))
+        assert set(stream.named("overview")[0]) == {"facts", "charts"}
+        assert "<svg" in stream.named("overview")[0]["charts"]
+        assert any("comment" in event for event in stream.heard)
+
+
+async def test_it_filters_as_the_page_does() -> None:
+    async with inspected(a_receiver()) as here, streaming(here, "&kind=refused") as stream:
+        await here.sender.send(make_event(CommentReceived))
+        await here.sender.send(make_event(CommentReceived), tamper=True)
+        await until(stream.rows)
+        assert stream.rows() == [2]
+
+
+async def test_a_page_that_connects_again_hears_what_it_has_missed_and_nothing_else() -> None:
+    async with inspected(a_receiver()) as here:
+        async with streaming(here) as stream:
+            await here.sender.send(make_event(CommentReceived))
+            await until(stream.rows)
+        await here.sender.send(make_event(CommentReceived))
+        async with streaming(here, last_id=stream.last_id()) as again:
+            await until(again.rows)
+            assert again.rows() == [2]
+
+
+async def test_a_page_of_an_earlier_process_is_told_to_load_again() -> None:
+    async with inspected(a_receiver()) as here:
+        for place in ("another-7", "nonsense"):
+            async with streaming(here, place=place) as stream:
+                await until(lambda: stream.is_over)
+                assert stream.named("restarted") == [{}]
+
+
+@pytest.mark.parametrize("version", ["9" * 5000, "", "-1", "1e3", "\u0661"])
+async def test_a_place_that_is_none_is_told_to_load_again(version: str) -> None:
+    async with inspected(a_receiver()) as here:
+        process = place_in(await here.page()).partition("-")[0]
+        async with streaming(here, place=f"{process}-{version}") as stream:
+            await until(lambda: stream.is_over)
+            assert stream.named("restarted") == [{}]
+
+
+async def test_without_a_place_it_begins_now() -> None:
+    async with inspected(a_receiver()) as here:
+        await here.sender.send(make_event(CommentReceived))
+        async with streaming(here, place="") as stream:
+            await until(lambda: stream.heard)
+            await here.sender.send(make_event(CommentReceived))
+            await until(stream.rows)
+            assert stream.rows() == [2]
+
+
+async def test_it_brings_the_newest_rows_of_many_and_not_all() -> None:
+    async with inspected(a_receiver()) as here:
+        place = place_in(await here.page())
+        for _ in range(50):
+            await here.sender.send(make_event(CommentReceived), tamper=True)
+        async with streaming(here, place=place) as stream:
+            await until(stream.rows)
+            assert stream.rows() == list(range(50, 20, -1))
+
+
+async def test_no_more_pages_are_live_than_the_bounds_say_and_a_place_is_free_again() -> None:
+    async with inspected(a_receiver(), bounds=Bounds(viewers=1)) as here:
+        async with streaming(here):
+            answer = await here.visitor.get(f"{PATH}/stream")
+            assert (answer.status_code, "too many" in answer.text) == (503, True)
+        await until(lambda: not here.inspector._sites[0].live.is_full, what="the place is free")
+        async with streaming(here):
+            pass
+
+
+async def test_a_stream_ends_by_itself_so_that_a_server_can_stop() -> None:
+    async with (
+        inspected(a_receiver(), bounds=Bounds(stream_seconds=0.1)) as here,
+        streaming(here) as stream,
+    ):
+        await until(lambda: stream.is_over)
+
+
+async def test_a_server_that_stops_waits_for_no_open_page() -> None:
+    """Streams last for an hour here: only the end that the server is told can be the reason."""
+    async with (
+        inspected(a_receiver(), bounds=Bounds(stream_seconds=3600)) as here,
+        streaming(here) as stream,
+    ):
+        await until(lambda: stream.heard)
+        here.inspector.end()
+        await here.site.stop()
+        await until(lambda: stream.is_over)
+
+
+async def test_a_server_that_stops_without_a_word_waits_for_the_end_of_the_stream() -> None:
+    async with (
+        inspected(a_receiver(), bounds=Bounds(stream_seconds=1)) as here,
+        streaming(here) as stream,
+    ):
+        await until(lambda: stream.heard)
+        await here.site.stop()
+        await until(lambda: stream.is_over)
+
+
+async def test_a_visitor_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hookonce.operations.inspector.live._SEND_SECONDS", 0.01)
+    inspector = Inspector(a_receiver())
+    site = inspector._sites[0]
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/stream",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+    }
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await inspector(scope, receive, send)
+    assert site.live._viewers == 0

@@ -1,0 +1,69 @@
+"""No tool of operations is imported unless it is asked for, and then it says what it lacks."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIBRARIES = {"opentelemetry", "prometheus_client"}
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("module", "wanted"),
+    [
+        ("hookonce", set[str]()),
+        ("hookonce.cli.metrics", set[str]()),
+        ("hookonce.operations", set[str]()),
+        ("hookonce.operations.prometheus", {"prometheus_client"}),
+        ("hookonce.operations.opentelemetry", {"opentelemetry"}),
+    ],
+)
+def test_an_observer_imports_its_own_library_and_no_other(module: str, wanted: set[str]) -> None:
+    loaded = python(f"import sys, {module}; print(*({LIBRARIES} & sys.modules.keys()))")
+    assert set(loaded.stdout.split()) == wanted, loaded.stderr
+
+
+def test_what_can_be_watched_is_imported_without_the_tools_that_watch() -> None:
+    loaded = python("import sys, hookonce.operations; print(*sys.modules)")
+    names = set(loaded.stdout.split())
+    assert "hookonce.operations" in names, loaded.stderr
+    assert not [name for name in names if name.startswith("hookonce.operations.")]
+
+
+def test_traces_need_the_api_and_neither_the_sdk_nor_the_conventions() -> None:
+    loaded = python(
+        "import sys, hookonce.operations.opentelemetry as traces; traces.OpenTelemetryObserver();"
+        "unwanted = 'opentelemetry.sdk', 'opentelemetry.semconv';"
+        "print([name for name in sys.modules if name.startswith(unwanted)])"
+    )
+    assert loaded.stdout.strip() == "[]", loaded.stderr
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("module", "library", "extra"),
+    [
+        ("prometheus", "prometheus_client", "prometheus"),
+        ("opentelemetry", "opentelemetry", "otel"),
+    ],
+)
+def test_an_observer_whose_library_is_missing_names_the_extra(
+    module: str, library: str, extra: str
+) -> None:
+    ended = python(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {library!r}:\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        f"import hookonce.operations.{module}\n"
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("ImportError: ")
+    assert f"pip install 'hookonce[{extra}]'" in ended.stderr.splitlines()[-1]
