@@ -440,6 +440,20 @@ async def test_what_cannot_be_written_is_found_before_a_secret_is_asked_for(tmp_
         assert it.service.issued == []
 
 
+@pytest.mark.parametrize("option", ["--secrets-file", "--ready-token-file"])
+async def test_what_is_not_utf_8_is_found_before_a_secret_is_asked_for(
+    tmp_path: Path, option: str
+) -> None:
+    async with bench(tmp_path) as it:
+        other = tmp_path / "other"
+        other.write_bytes(b"# cl\xe9s\n" + it.file.read_bytes())
+        status, text = await it.rotate(option, str(other))
+        assert status == 2
+        assert text.startswith("Error: ")
+        assert "is not UTF-8 text" in text
+        assert it.service.issued == []
+
+
 async def test_a_file_that_is_mounted_by_itself_is_found_before_a_secret_is_asked_for(
     tmp_path: Path,
 ) -> None:

@@ -30,6 +30,13 @@ def test_secret_prints_a_new_secret_of_32_bytes_each_time() -> None:
         assert verify(b"{}", sign(secret, "evt_1", b"{}"), secret).id == "evt_1"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_an_output_cannot_hold_is_escaped(encoding: str, tmp_path: Path) -> None:
+    shown = run("secret", "--help", here=tmp_path, environment={"PYTHONIOENCODING": encoding})
+    assert shown.status == 0, shown
+    assert "whsec_\N{HORIZONTAL ELLIPSIS}" in shown.output.replace(r"\u2026", "\u2026")
+
+
 @pytest.fixture
 def server() -> Iterator[Recorder]:
     """Serve on a free port."""

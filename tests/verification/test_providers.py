@@ -4,6 +4,8 @@ import base64
 import logging
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +53,37 @@ def test_a_provider_of_one_secret_may_give_it_as_it_is() -> None:
             return NEW
 
     assert Verifier(Vault()).verify(BODY, BY_NEW, now=NOW).secret_index == 0
+
+
+_ADDS_A_SECRET = """
+import sys
+from pathlib import Path
+from hookonce import FileSecrets
+from hookonce.cli.secrets_file import SecretsFile
+
+path, secret = Path(sys.argv[1]), sys.argv[2]
+file = SecretsFile(path)
+with file.held():
+    file.prepare()
+    file.begin(None, secret)
+assert FileSecrets(path).current()[0] == secret
+"""
+
+
+@pytest.mark.parametrize("comment", ["# clés de production", "# Schlüssel", "# 鍵"])
+def test_a_file_of_secrets_is_utf_8_whatever_the_locale_is(tmp_path: Path, comment: str) -> None:
+    """Here the locale is of ASCII, and that an encoding was left to it is an error."""
+    file = tmp_path / "secrets"
+    file.write_text(f"{comment}\n{OLD}\n", "utf-8")
+    flags = ["-X", "utf8=0", "-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
+    ended = subprocess.run(
+        [sys.executable, *flags, "-c", _ADDS_A_SECRET, str(file), NEW],
+        env={**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert file.read_text("utf-8") == f"{NEW}\n{comment}\n{OLD}\n"
 
 
 # The environment

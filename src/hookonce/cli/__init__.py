@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from io import TextIOWrapper
 
 __all__ = ["main"]
 
@@ -19,4 +20,6 @@ def main() -> None:
         needs = f"the command line needs {', '.join(missing)}: pip install 'hookonce[cli]'"
         print(needs, file=sys.stderr)
         sys.exit(2)  # as in `statuses`, which needs click
+    if isinstance(sys.stdout, TextIOWrapper):  # what its encoding cannot hold is escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     import_module(".commands", __name__).cli()

@@ -103,13 +103,20 @@ def rotate(
     it is too early for --finish. The new secret is in the file all the same: run it again.
     """
     urls = ready_urls or (f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/readyz",)
-    token = None if ready_token_file is None else ready_token_file.read_text("utf-8").strip()
+    token = None if ready_token_file is None else _token_in(ready_token_file)
     rotation = _Rotation(
         webhook_id, SecretsFile(secrets_file), Output(as_json=as_json), urls, token, wait_seconds
     )
     step = rotation.finish if finish else rotation.run
     if not with_client(api_url, key_file, step):
         raise SystemExit(Status.FOUND)
+
+
+def _token_in(file: Path) -> str:
+    try:
+        return file.read_text("utf-8").strip()
+    except UnicodeDecodeError:
+        raise CannotBegin(f"{str(file)!r} has to hold a token, and is not UTF-8 text") from None
 
 
 @contextmanager

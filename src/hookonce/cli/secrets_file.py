@@ -86,11 +86,14 @@ class SecretsFile:
             os.close(folder)
 
     def read(self) -> str:
-        """Return what the file holds, or nothing where there is none yet."""
+        """Return what the file holds, or nothing where there is none; SecretError if no text."""
         try:
             return self._real.read_text("utf-8")
         except FileNotFoundError:
             return ""
+        except UnicodeDecodeError:  # it would hold the text
+            pass
+        raise SecretError(f"{str(self.path)!r} is not UTF-8 text")
 
     def secrets(self) -> tuple[str, ...]:
         """Return the secrets, newest first; SecretError if one cannot be used."""
