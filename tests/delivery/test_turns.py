@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from support.stores import FaultyStore
 from support.waiting import until, until_async
 
 from hookonce import Context, Receiver, Reject, Retry, Router
+from hookonce.delivery.calls import Threads
 from hookonce.delivery.keyed import mark_of
 from hookonce.emulator.rehearsal.virtual_loop import VirtualLoop
 from hookonce.emulator.rehearsal.watched_store import WatchedStore, watched
@@ -578,6 +580,45 @@ class TestTrouble:
         finally:
             may_end.set()
             await store.aclose()
+
+    async def test_a_thread_that_succeeds_while_it_is_cancelled_raises_the_mark(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An older event must not come after it in the next process."""
+        receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.1)
+        began, may_end = threading.Event(), threading.Event()
+        threads: list[Future[bool]] = []
+        submit = Threads.submit
+
+        def noted(self: Threads, work: Callable[[], bool]) -> Future[bool]:
+            threads.append(submit(self, work))
+            return threads[-1]
+
+        monkeypatch.setattr(Threads, "submit", noted)
+
+        # The first to be cancelled; the loop stands still until the thread has ended.
+        @receiver.on(ChannelUnhealthy, name="cancelled")
+        async def hold_up(_: ChannelUnhealthy) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                may_end.set()
+                threads[0].result(20)
+
+        @receiver.on(ChannelUnhealthy, name="latest", latest_by=lambda event: event.data.id)
+        def succeed(_: ChannelUnhealthy) -> None:
+            began.set()
+            assert may_end.wait(20)
+
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, channel_event(2)))
+            await until(began.is_set)
+        assert answer_of(await running) == (503, "shutting_down")
+        following = receiver_on(sqlite_url(tmp_path))
+        runs = latest(following)
+        async with following:
+            assert answer_of(await deliver(following, channel_event(1))) == (200, "stale")
+        assert runs.ids == []
 
 
 class TestRegistration:

@@ -264,6 +264,33 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
 
 
+async def test_the_end_of_a_turn_wakes_the_idle_worker_of_its_own_process(tmp_path: Path) -> None:
+    """Here by nothing but that: the store tells no worker that there is something to take."""
+    store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
+    receiver = receiver_on(store, inbox=SOON)
+    handler, first, second = Serial(receiver), comment(), comment()
+    waits_when_parked: list[int] = []
+
+    class Parked(Observer):
+        def event_parked(self, _: EventParked) -> None:
+            waits_when_parked.append(store.calls["wait"])
+
+    receiver.observe(Parked())
+    handler.gate.clear()
+    store.hang("wait")
+    async with receiver:
+        await stored(receiver, first)
+        await until(lambda: handler.at_once)
+        asked = store.calls["enter"]
+        await stored(receiver, second)
+        # Then it is noted as waiting, and a worker that has looked once more is idle.
+        await until(lambda: waits_when_parked and store.calls["enter"] >= asked + 2)
+        await until(lambda: store.calls["wait"] > waits_when_parked[0])
+        handler.gate.set()
+        await asyncio.wait_for(empty_inbox(receiver), 10)
+    assert handler.attempts == [(first.id, 1), (second.id, 1)]
+
+
 async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "hooks.db")
     receiver, token, steps = receiver_on(store, inbox=SOON), new_token(), Steps()
