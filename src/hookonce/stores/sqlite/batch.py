@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 import apsw
@@ -19,7 +20,7 @@ from ..contract import Flushes
 from ..values import DeliveryKey
 from .file import MovedError, OpenFile
 
-__all__ = ["DroppableStep", "Job", "Step", "answer", "commit", "fail"]
+__all__ = ["Job", "Step", "answer", "commit", "fail"]
 
 T = TypeVar("T")
 
@@ -27,21 +28,20 @@ T = TypeVar("T")
 _STEP_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError)
 
 
+@dataclass(eq=False, slots=True)
 class Job(Generic[T]):
     """What a caller waits for, done within a transaction.
 
     It may be done twice if a neighbour's error undid the batch; it must only read and write the
     database. It may raise StoreError before it has written anything.
 
-    Args:
-        flushes: who is told that it is done: those of the store that was called.
-
     Attributes:
+        flushes: who is told that it is done: those of the store that was called.
+        key: the event it is about, if it can be done together with others of its class.
         future: what the caller waits for.
         outcome: what comes of it.
         error: what it has raised, or why it was not done.
         committed: whether it is, though others of its batch are not.
-        key: the event it is about, if it can be done together with others of its class.
         may_be_dropped: leave it out if the caller is gone before its turn: a claim that nobody
             waits for would have no owner, while a completion is a fact all the same.
         may_be_lost: do not wait for the disk on its account. Every process sees what it did at
@@ -49,19 +49,14 @@ class Job(Generic[T]):
 
     """
 
-    __slots__ = ("committed", "error", "flushes", "future", "key", "outcome")
-
-    may_be_dropped = False
-    may_be_lost = False
-
-    outcome: T
-    future: asyncio.Future[T]
-
-    def __init__(self, flushes: Flushes, key: DeliveryKey | None = None) -> None:
-        self.flushes = flushes
-        self.key = key
-        self.error: BaseException | None = None
-        self.committed = False
+    flushes: Flushes
+    key: DeliveryKey | None
+    future: asyncio.Future[T] = field(init=False)
+    outcome: T = field(init=False)
+    error: BaseException | None = field(init=False, default=None)
+    committed: bool = field(init=False, default=False)
+    may_be_dropped: bool = field(kw_only=True, default=False)
+    may_be_lost: bool = field(kw_only=True, default=False)
 
     def do(self, connection: apsw.Connection) -> None:
         """Do it, on its own."""
@@ -73,26 +68,16 @@ class Job(Generic[T]):
         return jobs
 
 
+@dataclass(eq=False, slots=True)
 class Step(Job[T]):
     """A job that is like no other."""
 
-    __slots__ = ("_step",)
-
-    def __init__(self, flushes: Flushes, step: Callable[[apsw.Connection], T]) -> None:
-        super().__init__(flushes)
-        self._step = step
+    key: None = field(init=False, default=None)
+    step: Callable[[apsw.Connection], T]
 
     def do(self, connection: apsw.Connection) -> None:
         """Do it."""
-        self.outcome = self._step(connection)
-
-
-class DroppableStep(Step[T]):
-    """A step that is left out if the caller is gone before its turn."""
-
-    __slots__ = ()
-
-    may_be_dropped = True
+        self.outcome = self.step(connection)
 
 
 def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:

@@ -8,11 +8,11 @@ left to go the long way, one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import apsw
 
 from .. import life
-from ..contract import Flushes
 from ..values import Claimed, ClaimResult, DeliveryKey, Token
 from .batch import Job
 from .claims import Claims
@@ -41,26 +41,20 @@ WHERE token = column2 AND lease = column3 AND until = ?1 + lease AND attempt = 1
 _NONE: frozenset[str] = frozenset()
 
 
+@dataclass(eq=False, slots=True)
 class Claim(Job[ClaimResult]):
     """A call of ``Store.claim``."""
 
     key: DeliveryKey
-
-    __slots__ = ("claims", "lease", "token")
+    claims: Claims
+    token: Token
+    lease: float
 
     # No answer rests on a claim: what one does rest on is committed later, and takes the claim
     # along to the disk. If a power cut comes first, the sender has no answer and repeats the
     # delivery; it counts them as well. That saves half of the waits.
-    may_be_lost = True
-    may_be_dropped = True
-
-    def __init__(
-        self, flushes: Flushes, claims: Claims, key: DeliveryKey, token: Token, lease: float
-    ) -> None:
-        super().__init__(flushes, key)
-        self.claims = claims
-        self.token = token
-        self.lease = lease
+    may_be_lost: bool = field(kw_only=True, default=True)
+    may_be_dropped: bool = field(kw_only=True, default=True)
 
     def do(self, connection: apsw.Connection) -> None:
         """Claim one event, whatever is known of it."""
@@ -91,16 +85,12 @@ class Claim(Job[ClaimResult]):
         return left
 
 
+@dataclass(eq=False, slots=True)
 class Completion(Job[None]):
     """A call of ``Store.complete``."""
 
     key: DeliveryKey
-
-    __slots__ = ("claims",)
-
-    def __init__(self, flushes: Flushes, claims: Claims, key: DeliveryKey) -> None:
-        super().__init__(flushes, key)
-        self.claims = claims
+    claims: Claims
 
     def do(self, connection: apsw.Connection) -> None:
         """Record that one event is handled."""

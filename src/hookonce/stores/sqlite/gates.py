@@ -16,9 +16,8 @@ from ..gates import FREE, Passage
 from ..life import Moment
 from ..steps import GateStep
 from ..values import DeliveryKey, Gate, Mark
-from .batch import DroppableStep, Step
 
-__all__ = ["Entering", "Leaving", "take_step"]
+__all__ = ["take_step"]
 
 T = TypeVar("T")
 
@@ -37,29 +36,6 @@ _FORGET = "DELETE FROM gates WHERE key = ?"
 _NOTE = "INSERT OR IGNORE INTO waiting (gate, event) VALUES (?, ?)"
 _FORGET_NOTE = "DELETE FROM waiting WHERE gate = ? AND event = ?"
 _FORGET_NOTES = "DELETE FROM waiting WHERE gate = ?"
-
-
-class Entering(DroppableStep[T]):
-    """A call of ``Gates.enter``; nobody else would leave a gate that nobody waits to enter.
-
-    Who is inside when the power is cut is inside no more.
-    """
-
-    __slots__ = ()
-
-    may_be_lost = True
-
-
-class Leaving(Step[T]):
-    """A call of ``Gates.leave``.
-
-    The success that a mark stands for counts once it is recorded, by a later commit that waits for
-    the disk and takes the mark along.
-    """
-
-    __slots__ = ()
-
-    may_be_lost = True
 
 
 def take_step(

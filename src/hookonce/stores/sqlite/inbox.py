@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import apsw
 
 from .. import life
-from ..contract import WORKER_SECONDS, Flushes
+from ..contract import WORKER_SECONDS
 from ..values import (
     Batch,
     Claimed,
@@ -211,21 +212,15 @@ class InboxTable:
         return {number for (number,) in rows}
 
 
+@dataclass(eq=False, slots=True)
 class Put(Job[PutResult]):
     """A call of ``Queue.put``."""
 
     key: DeliveryKey
-
-    __slots__ = ("claims", "delivery", "limits", "token")
-
-    def __init__(
-        self, flushes: Flushes, claims: Claims, delivery: Delivery, token: Token, limits: Limits
-    ) -> None:
-        super().__init__(flushes, delivery.key)
-        self.claims = claims
-        self.delivery = delivery
-        self.token = token
-        self.limits = limits
+    claims: Claims
+    delivery: Delivery
+    token: Token
+    limits: Limits
 
     def do(self, connection: apsw.Connection) -> None:
         """Store one delivery, whatever is known of its event."""

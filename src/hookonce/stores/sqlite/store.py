@@ -38,10 +38,10 @@ from ..values import (
     number_behind,
 )
 from . import reports
-from .batch import DroppableStep, Step
+from .batch import Step
 from .claiming import Claim, Completion
 from .claims import Claims
-from .gates import Entering, Leaving, take_step
+from .gates import take_step
 from .inbox import Limits, Put
 from .shared import shared_file
 from .upkeep import PRUNED_TABLES
@@ -125,19 +125,19 @@ class SQLiteStore(StepStore):
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
-        return await self._file.writer.run(Claim(self.flushes, self._claims, key, token, lease))
+        return await self._file.writer.run(Claim(self.flushes, key, self._claims, token, lease))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
         return await self._step(
             key,
             lambda record, moment: life.replay(record, moment, key, token, lease),
-            kind=DroppableStep,
+            may_be_dropped=True,
         )
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
-        await self._file.writer.run(Completion(self.flushes, self._claims, claim.key))
+        await self._file.writer.run(Completion(self.flushes, claim.key, self._claims))
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
         """Return what is known of these events; see ``Reports.known``."""
@@ -166,7 +166,9 @@ class SQLiteStore(StepStore):
     ) -> PutResult:
         """Store a delivery durably; see ``InboxStore.put``."""
         limits = Limits(max_depth, max_bytes)
-        return await self._file.writer.run(Put(self.flushes, self._claims, delivery, token, limits))
+        return await self._file.writer.run(
+            Put(self.flushes, delivery.key, self._claims, delivery, token, limits)
+        )
 
     async def take(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
@@ -176,7 +178,7 @@ class SQLiteStore(StepStore):
         self._looked[endpoint] = self._log_state()
         batch: Batch = await self._run(
             lambda connection: self._inbox.take(connection, limit, lease, endpoint, worker, token),
-            DroppableStep,
+            may_be_dropped=True,
         )
         self._inbox.looked()
         return batch
@@ -252,10 +254,10 @@ class SQLiteStore(StepStore):
         key: DeliveryKey,
         step: LifeStep[T],
         delivery: Delivery | None = None,
-        kind: type[Step[T]] = Step,
+        **allowed: bool,
     ) -> asyncio.Future[T]:
         return self._run(
-            lambda connection: self._claims.step(connection, key, step, delivery), kind
+            lambda connection: self._claims.step(connection, key, step, delivery), **allowed
         )
 
     def _pass(
@@ -266,15 +268,18 @@ class SQLiteStore(StepStore):
         is_entering: bool,
         event: DeliveryKey | None = None,
     ) -> asyncio.Future[T]:
+        # Nobody else would leave a gate that nobody waits to enter. A power cut may undo the step:
+        # who was inside is inside no more, and the success that a mark stands for counts once it is
+        # recorded, by a later commit that waits for the disk and takes the mark along.
         return self._run(
             lambda connection: take_step(connection, self._claims.moment(), gate, step, event),
-            Entering if is_entering else Leaving,
+            may_be_dropped=is_entering,
+            may_be_lost=True,
         )
 
-    def _run(
-        self, step: Callable[[apsw.Connection], T], kind: type[Step[T]] = Step
-    ) -> asyncio.Future[T]:
-        return self._file.writer.run(kind(self.flushes, step))
+    def _run(self, step: Callable[[apsw.Connection], T], **allowed: bool) -> asyncio.Future[T]:
+        """Take a step within a transaction; what it allows is as in ``Job``."""
+        return self._file.writer.run(Step(self.flushes, step, **allowed))
 
     def _log_state(self) -> tuple[int, int] | None:
         try:

@@ -235,7 +235,7 @@ class Writer:
         try:
             if self._file is None:
                 self._file = self._open()
-            syncs = not all(kind.may_be_lost for kind in {type(job) for job in batch})
+            syncs = not all(job.may_be_lost for job in batch)
             self._sync_commits(self._file.connection, syncs)
             commit(self._file, batch)
         except MovedError as error:
