@@ -41,16 +41,6 @@ class Handling(Presence):
 
     """
 
-    __slots__ = (
-        "_backoff_seconds",
-        "_is_replay",
-        "_last_chance",
-        "_most_finished",
-        "answer_by",
-        "delivery_attempt",
-        "event",
-    )
-
     event: Any
     answer_by: float
     delivery_attempt: int | None
@@ -58,6 +48,7 @@ class Handling(Presence):
     _last_chance: bool
     _backoff_seconds: float | None
     _most_finished: int
+    __slots__ = tuple(__annotations__)
 
     async def _run_all(self, handlers: Sequence[Handler]) -> list[Failure]:
         """Run handlers side by side, and return the failures in the order of registration."""

@@ -40,25 +40,6 @@ class Lease:
 
     """
 
-    __slots__ = (
-        "_answer_store_by",
-        "_cancelled",
-        "_ends",
-        "_extend_at",
-        "_extension",
-        "_held_until",
-        "_loop",
-        "_parts",
-        "_store_is_late",
-        "_turns",
-        "claim",
-        "delivery",
-        "finished",
-        "handlers",
-        "key",
-        "task",
-    )
-
     key: DeliveryKey
     delivery: Delivery
     handlers: Sequence[Handler]
@@ -77,6 +58,7 @@ class Lease:
     _store_is_late: bool
     _cancelled: int
     _turns: Turns | None  # where handlers take any
+    __slots__ = tuple(__annotations__)
 
     @property
     def left(self) -> float:

@@ -71,19 +71,6 @@ class Presence(Lease):
 
     """
 
-    __slots__ = (
-        "_has_begun",
-        "_is_refused",
-        "_joined",
-        "_room",
-        "_token",
-        "_work",
-        "answer",
-        "calls",
-        "outcome",
-        "phase",
-    )
-
     phase: Phase
     outcome: Outcome | None
     answer: asyncio.Future[Outcome]
@@ -94,6 +81,7 @@ class Presence(Lease):
     _is_refused: bool
     _has_begun: bool
     _joined: asyncio.Event | None
+    __slots__ = tuple(__annotations__)
 
     @property
     def number(self) -> int:
