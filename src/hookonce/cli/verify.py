@@ -11,8 +11,8 @@ from typing import NamedTuple
 import click
 
 from hookonce.errors import VerificationError
+from hookonce.operations.diagnosis import Diagnosis, diagnose
 from hookonce.sender import TOLERANCE_SECONDS
-from hookonce.verification.diagnosis import Diagnosis, diagnose
 from hookonce.verification.signature import verify as verify_delivery
 
 from .loading import load_secrets, secrets_option, unchecked_secrets

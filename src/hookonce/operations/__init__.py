@@ -5,8 +5,9 @@ library are in modules of their own, ``prometheus`` and ``opentelemetry``. Label
 come from bounded sets (what the package names, what the application registered), and hold no body,
 signature or secret.
 
-``inspector`` has the pages that show deliveries, and ``doctor`` examines a receiver. None of the
-four is imported with this package, and none imports another.
+``inspector`` has the pages that show deliveries, ``doctor`` examines a receiver, and ``diagnosis``
+tells why a saved delivery does not verify. None of the five is imported with this package, and none
+imports another.
 """
 
 from ..delivery.records import (

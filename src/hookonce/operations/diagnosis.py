@@ -18,9 +18,9 @@ from itertools import product
 from typing import cast
 
 from ..errors import Refusal, SecretError, VerificationError
-from .headers import DeliveryHeaders, RawHeaders, header_pairs
-from .secrets import decode_secret, new_secret
-from .signature import DEFAULT_TOLERANCE, signer, verify
+from ..verification.headers import DeliveryHeaders, RawHeaders, header_pairs
+from ..verification.secrets import decode_secret, new_secret
+from ..verification.signature import DEFAULT_TOLERANCE, signer, verify
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
 
