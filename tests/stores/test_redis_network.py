@@ -282,6 +282,26 @@ class TestUnreachableShards:
         assert 0 < len(batch.taken) < 40
         assert time.monotonic() - started < 4.0
 
+    async def test_what_one_has_taken_and_could_not_say_costs_no_attempt(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
+        await store.take(0, LEASE, endpoint="default", worker="w", token=new_token())
+        proxy.mute(b"take", after=1)
+        batch = await store.take(40, LEASE, endpoint="default", worker="w", token=new_token())
+        claims = [taken.claim for taken in batch.taken]
+        assert 0 < len(claims) < 40
+        proxy.recover()
+
+        async def has_all() -> bool:
+            claims.extend(await take(store))
+            return len(claims) >= 40
+
+        await until_async(has_all)
+        assert len({claim.key for claim in claims}) == len(claims) == 40
+        assert {claim.attempt for claim in claims} == {1}
+        held = [await store.extend(claim) for claim in claims]
+        assert set(held) == {Ownership.HELD}
+
     async def test_it_is_an_error_if_none_answers(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.swallow_everything()
         started = time.monotonic()

@@ -29,6 +29,8 @@ class Proxy:
         self._is_hole = False
         self._hidden: bytes | None = None
         self._unhidden = 0
+        self._muted: bytes | None = None
+        self._unmuted = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -67,10 +69,14 @@ class Proxy:
         """Swallow all requests with such bytes in them from now on, but for the next few."""
         self._hidden, self._unhidden = command, after
 
+    def mute(self, command: bytes, *, after: int = 0) -> None:
+        """Swallow all replies to requests with such bytes from now on, but for the next few."""
+        self._muted, self._unmuted = command, after
+
     def recover(self) -> None:
         """Break what is open, and pass everything on again."""
         self._is_hole = False
-        self._hidden = None
+        self._hidden = self._muted = None
         self.break_connections()
 
     def break_connections(self) -> None:
@@ -120,7 +126,12 @@ class Proxy:
             if self._swallow is not None and self._swallow in asked:
                 self._swallow = None
                 break
+            is_muted = self._muted is not None and self._muted in asked
             asked.clear()
+            if is_muted:
+                self._unmuted -= 1
+                if self._unmuted < 0:
+                    continue
             if self._bytes_per_second is not None:
                 await asyncio.sleep(len(data) / self._bytes_per_second)
             if not self._is_hole:

@@ -52,7 +52,7 @@ from .safety import Durability
 from .session import Session, listed
 from .settings import settings_of
 from .shard import Shard
-from .takes import Look, Looks, TakeNumbers
+from .takes import Look, Looks, Takes
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -125,7 +125,7 @@ class RedisStore:
         self.retention_seconds = self._settings.retention
         self.flushes = Flushes()
         self._session: Session | None = None
-        self._take_numbers = TakeNumbers()
+        self._takes = Takes()
         self._looks = Looks()
         self._logged: set[str] = set()
 
@@ -335,12 +335,13 @@ class RedisStore:
         Shards that do not answer are left out, unless none does.
         """
         limit = min(limit, _MOST_TAKEN)
-        session, number = self._running(), self._take_numbers.of(worker, token)
+        session, take = self._running(), self._takes.of(worker, token)
+        unanswered = self._takes.unanswered(worker)
         session.listener.looks(endpoint)
         if len(session.shards) == 1:
-            looks = [Look(0, None, is_repeat=True)]
+            looks = [Look(0, unanswered.get(0, take), None, is_repeat=True)]
         else:
-            looks = await self._looks.look(session.shards, endpoint, worker, token, number)
+            looks = await self._looks.look(session.shards, endpoint, worker, take, unanswered)
         # A take that is repeated asks where it has taken something, and nowhere else.
         is_repeated = any(look.is_repeat for look in looks)
         taken: list[Taken] = []
@@ -353,14 +354,16 @@ class RedisStore:
             if not is_asked:
                 due.append(look.next_due)
                 continue
-            asked = step("take", endpoint, worker, token, number, room, lease)
+            own = unanswered[look.number] = look.take
+            asked = step("take", endpoint, worker, own.token, own.number, room, lease)
             try:
                 reply = await session.shards[look.number].run(asked, may_be_dropped=True)
             except StoreError as error:
                 failures[look.number] = error
                 continue
+            del unanswered[look.number]
             next_due, rows = reply
-            taken += [codec.read_taken(row, token, lease) for row in rows]
+            taken += [codec.read_taken(row, own.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
         if failures and not taken:
             # Repeated with its token, it finds what a shard has taken and could not say.
@@ -375,7 +378,7 @@ class RedisStore:
 
     async def retire(self, worker: str) -> None:
         """Forget a worker that ends."""
-        await self._of_all(step("retire", worker, self._take_numbers.end(worker)))
+        await self._of_all(step("retire", worker, self._takes.end(worker)))
 
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]

@@ -19,7 +19,7 @@ from ..values import Token
 from .codec import step
 from .shard import Shard
 
-__all__ = ["Look", "Looks", "TakeNumbers"]
+__all__ = ["Look", "Looks", "Takes"]
 
 _log = get_logger("hookonce.store")
 
@@ -29,24 +29,47 @@ _PEEK_SECONDS = 1.0
 _SILENT_PEEK_SECONDS = 0.05
 
 
-class TakeNumbers:
-    """Gives each take of a worker a number, and a repeated one the number that it had."""
+@dataclass(frozen=True, slots=True)
+class Take:
+    """One take of a worker, as a shard knows it.
+
+    Attributes:
+        token: made once for it.
+        number: a later one has a higher number.
+
+    """
+
+    token: Token
+    number: int
+
+
+class Takes:
+    """The last take of each worker, and those that a shard has not answered.
+
+    A shard that is asked in vain may have taken all the same: it is asked for that take again
+    before any other, or its events would wait for their leases to end and lose an attempt.
+    """
 
     def __init__(self) -> None:
         self._numbers = count(time.time_ns() // 1000)
-        self._last: dict[str, tuple[Token, int]] = {}
+        self._last: dict[str, Take] = {}
+        self._unanswered: dict[str, dict[int, Take]] = {}
 
-    def of(self, worker: str, token: Token) -> int:
-        """Return the number of a take."""
-        last_token, number = self._last.get(worker, (None, 0))
-        if last_token != token:
-            number = next(self._numbers)
-            self._last[worker] = token, number
-        return number
+    def of(self, worker: str, token: Token) -> Take:
+        """Return a worker's take with a token; a repeated one has the number that it had."""
+        last = self._last.get(worker)
+        if last is None or last.token != token:
+            last = self._last[worker] = Take(token, next(self._numbers))
+        return last
+
+    def unanswered(self, worker: str) -> dict[int, Take]:
+        """Return which take each shard still has to answer, for whoever asks to change."""
+        return self._unanswered.setdefault(worker, {})
 
     def end(self, worker: str) -> int:
         """Return a number that is higher than those of all takes of a worker."""
         self._last.pop(worker, None)
+        self._unanswered.pop(worker, None)
         return next(self._numbers)
 
 
@@ -56,12 +79,14 @@ class Look:
 
     Attributes:
         number: of the shard.
+        take: what it can be asked for.
         next_due: seconds until something is due there, 0 if it is; None if nothing waits.
         is_repeat: whether this take has been there before.
 
     """
 
     number: int
+    take: Take
     next_due: float | None
     is_repeat: bool
 
@@ -73,16 +98,34 @@ class Looks:
         self._silent: frozenset[int] = frozenset()
 
     async def look(
-        self, shards: Sequence[Shard], endpoint: str, worker: str, token: Token, number: int
+        self,
+        shards: Sequence[Shard],
+        endpoint: str,
+        worker: str,
+        take: Take,
+        unanswered: dict[int, Take],
     ) -> list[Look]:
         """Return what the shards that answer have; the longest due first.
+
+        Args:
+            shards: all there are.
+            endpoint: whose events.
+            worker: who wants to take.
+            take: what it takes with.
+            unanswered: the takes that shards still have to answer; those that turn out not to have
+                reached their shard are taken out.
 
         Raises:
             StoreError: none of them answers.
 
         """
-        asked = step("peek", endpoint, worker, token, number)
-        tasks = [shard.run(asked, may_be_dropped=True) for shard in shards]
+        takes = [unanswered.get(n, take) for n in range(len(shards))]
+        tasks = [
+            shard.run(
+                step("peek", endpoint, worker, asked.token, asked.number), may_be_dropped=True
+            )
+            for shard, asked in zip(shards, takes, strict=True)
+        ]
         try:
             await asyncio.wait(tasks, timeout=_SILENT_PEEK_SECONDS)
             expected = [task for n, task in enumerate(tasks) if n not in self._silent]
@@ -98,10 +141,12 @@ class Looks:
         if len(failures) == len(tasks):
             raise failures[0]
         answers = {n: task.result() for n, task in enumerate(tasks) if n not in failures}
-        looks = [
-            Look(n, float(due) if due else None, is_repeat == b"1")
-            for n, (due, is_repeat) in answers.items()
-        ]
+        looks = []
+        for n, (due, answer) in answers.items():
+            if not (is_repeat := answer == b"1"):
+                unanswered.pop(n, None)
+            can_take = takes[n] if is_repeat else take
+            looks.append(Look(n, can_take, float(due) if due else None, is_repeat))
         return sorted(looks, key=lambda look: look.next_due or 0.0)
 
     def take_note(self, failures: Mapping[int, BaseException]) -> None:
