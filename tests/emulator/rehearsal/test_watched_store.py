@@ -83,7 +83,7 @@ def test_every_call_is_passed_on_as_it_is_and_takes_its_real_time(call: str) -> 
             return asked
 
     async def main(loop: VirtualLoop) -> None:
-        method = getattr(watched(cast("Store", Asked()), loop), call)
+        method = getattr(WatchedInboxStore(cast("InboxStore", Asked()), loop), call)
         parameters = inspect.signature(method).parameters.values()
         given: dict[str, Any] = {
             p.name: {"endpoint": object()} if p.kind is p.VAR_KEYWORD else object()

@@ -172,6 +172,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the Unix time at the loop's start plus the loop's time; from any thread."""
         return self._started_at + self.time()
 
+    async def shutdown_default_executor(self, *timeout: Any) -> None:
+        """Wait for the loop's own threads: from Python 3.12 on with a time limit, which is real."""
+        with self.real_time(is_in_thread=True):
+            await super().shutdown_default_executor(*timeout)
+
     @contextmanager
     def outside(self) -> Iterator[None]:
         """Let no time pass while the block lasts: it awaits a thread, a socket or another process.
@@ -205,14 +210,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     """Return what ``main`` returns, run in a virtual loop of its own, as ``asyncio.run`` does."""
     loop = VirtualLoop()
-    runner = asyncio.Runner(loop_factory=lambda: loop)
 
     async def run() -> T:  # what `main` raises before its first await is raised inside, too
         return await main(loop)
 
-    try:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(run())
-    finally:
-        # The end waits for threads of the loop, with a time limit in newer versions of Python.
-        with loop.real_time():
-            runner.close()
