@@ -1,6 +1,7 @@
 """What is held of bodies under way has a limit, and whoever keeps one waiting longest gives way."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -11,7 +12,7 @@ from support.waiting import until
 from hookonce import Limits, Receiver
 from hookonce.delivery.records import DeliveryAnswered, Observer
 from hookonce.events import CommentReceived
-from hookonce.http.body import BodyBudget, PartialBody, TooManyError, read_body
+from hookonce.http.body import BodyBudget, PartialBody, TooManyError, read_rest
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
@@ -77,20 +78,48 @@ async def test_the_body_that_is_under_way_longest_gives_way_to_those_that_come()
 
 
 async def test_a_body_that_gave_way_takes_no_room_of_another_when_more_of_it_arrives() -> None:
-    budget, slow, quick = BodyBudget(8), PartialBody(), PartialBody()
+    budget, slow, quick = BodyBudget(8), PartialBody([b"123456"], 6), PartialBody([b"123456"], 6)
 
     async def receive() -> dict[str, object]:
-        if not slow.size:
-            return {"type": "http.request", "body": b"123456", "more_body": True}
-        quick.pieces.append(b"123456")
-        quick.size = 6
         budget.hold(quick)
         return {"type": "http.request", "body": b"789", "more_body": True}
 
     with pytest.raises(TooManyError):
-        await read_body(receive, 100, slow, budget)
+        await read_rest(receive, 100, slow, budget)
     assert slow.gave_way
     assert not quick.gave_way
+
+
+async def test_of_a_body_that_gave_way_nothing_is_held_while_its_client_waits() -> None:
+    class Piece(bytes):
+        """Bytes that tell whether anybody holds them."""
+
+        mark: object
+
+    def begin() -> tuple[asyncio.Task[None], weakref.ref[object]]:
+        piece = Piece(SIZE - 1)
+        piece.mark = mark = Reasons()
+        pieces = [{"type": "http.request", "body": piece, "more_body": True}]
+
+        async def receive() -> dict[str, object]:
+            if not pieces:
+                await asyncio.Event().wait()
+            return pieces.pop()
+
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+        return asyncio.create_task(receiver(scope, receive, ignore)), weakref.ref(mark)
+
+    async def ignore(_: object) -> None: ...
+
+    receiver = make_receiver()
+    tasks, marks = zip(*(begin() for _ in range(4)), strict=True)
+    await until(lambda: marks[0]() is None and marks[1]() is None)
+    assert not any(task.done() for task in tasks)
+    assert marks[2]() is not None
+    assert marks[3]() is not None
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 async def test_a_genuine_delivery_is_answered_among_bodies_that_never_end() -> None:

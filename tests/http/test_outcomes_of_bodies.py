@@ -142,19 +142,23 @@ async def test_a_body_that_lies_about_its_length_is_held_to_the_limit_all_the_sa
 
 
 @pytest.mark.parametrize("http", ["httptools", "h11"])
-async def test_a_body_that_does_not_arrive_in_time_is_answered_408(http: Any) -> None:
+@pytest.mark.parametrize("some", [True, False], ids=["some of it", "nothing of it"])
+async def test_a_body_that_does_not_arrive_in_time_is_answered_408(
+    http: Any, some: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     receiver = Receiver(secrets=SECRET, store="memory://", limits=Limits(body_seconds=0.2))
     handler = Handler(receiver)
     request = signed_request(comment(), SECRET)
     async with serving(receiver, http=http) as site, await RawConnection.to(site) as connection:
         length = {"content-length": str(len(request.body))}
-        await connection.write(request_bytes(request, headers=length) + request.body[:-1])
+        await connection.write(request_bytes(request, headers=length) + request.body[:-1] * some)
         began = time.monotonic()
         answer = (await connection.answer()).expect(408, "body_timeout")
         assert time.monotonic() - began < 2
         assert answer.headers["connection"] == "close"
         assert await connection.is_closed()
     assert handler.runs == 0
+    assert ("not even a part" not in caplog.text) == some
 
 
 async def test_a_body_that_drips_is_answered_408_although_bytes_keep_coming() -> None:

@@ -1,8 +1,9 @@
 """What is answered where a handler or middleware wants a status that the sender punishes."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -15,9 +16,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support.deliveries import SECRET, comment
 from support.handlers import Handler
-from support.servers import HttpSender, delivering
+from support.servers import HttpSender, delivering, itself, starlette_routes
 
 from hookonce import Receiver
+from hookonce.delivery.outcome import Outcome
 from hookonce.http.guard import StatusGuard
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
@@ -124,6 +126,33 @@ async def test_middleware_of_the_routes_that_raises_is_answered_500(
             sender.path = f"/{name}"
             (await sender.send(comment())).expect(500, "internal_error")
             assert any(r.exc_info and r.exc_info[1] is error for r in caplog.records)
+
+
+class Wanting(Receiver):
+    """A receiver whose handle is its user's own."""
+
+    wanted: Callable[[], Outcome]
+
+    async def handle(self, *_: Any, **__: Any) -> Outcome:
+        return self.wanted()
+
+
+@pytest.mark.parametrize("mounted", [itself, starlette_routes])
+@pytest.mark.parametrize(
+    "wanted",
+    [lambda: Outcome(410, "gone"), lambda: Outcome(302, "found"), lambda: Outcome(1 // 0, "")],
+    ids=["410", "302", "raises"],
+)
+async def test_a_receiver_that_raises_or_would_be_punished_answers_500(
+    wanted: Callable[[], Outcome],
+    mounted: Callable[[Receiver], ASGIApp],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    receiver = Wanting(secrets=SECRET, store="memory://")
+    receiver.wanted = wanted
+    async with delivering(mounted(receiver), SECRET) as sender:
+        (await sender.send(comment())).expect(500, "internal_error")
+    assert any(record.exc_info for record in caplog.records)
 
 
 async def test_middleware_of_the_routes_runs_in_its_order_around_the_receiver() -> None:

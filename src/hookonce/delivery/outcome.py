@@ -27,6 +27,7 @@ __all__ = [
     "TOO_SLOW",
     "Outcome",
     "Reason",
+    "is_punished",
     "later",
 ]
 
@@ -70,6 +71,11 @@ SUCCEEDED = frozenset({Reason.HANDLED, Reason.DUPLICATE, Reason.STALE})
 """Of an event that needs no handler any more."""
 
 
+def is_punished(status: int) -> bool:
+    """Return whether the sender takes a status amiss: a redirect, or 410."""
+    return status >= 300 and (status < 400 or status == HTTPStatus.GONE)
+
+
 @shows_half_built
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -80,11 +86,18 @@ class Outcome:
         reason: what became of it: a ``Reason``, or the ``Refusal`` of a delivery not genuine.
         headers: headers of the answer beside those that describe its body.
 
+    Raises:
+        ValueError: the sender would punish the status.
+
     """
 
     status: int
     reason: str
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if is_punished(self.status):
+            raise ValueError(f"no delivery is answered {self.status}: the sender would punish it")
 
     @property
     def body(self) -> bytes:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..delivery.limits import Limits
 from ..delivery.outcome import (
+    BROKEN,
     INCOMPLETE,
     NOT_FOUND,
     NOT_POST,
@@ -28,7 +29,7 @@ from ..delivery.outcome import (
     Reason,
     later,
 )
-from ..delivery.time_limit import limited
+from ..delivery.time_limit import OutOfTimeError, limited
 from ..errors import Refusal
 from ..verification.headers import RawHeaders
 from ..verification.loggers import get_logger
@@ -43,7 +44,8 @@ from .body import (
     check_whole,
     length_header,
     note_changed_body,
-    read_body,
+    piece_of,
+    read_rest,
 )
 from .guard import StatusGuard, respond
 
@@ -117,42 +119,46 @@ class DeliveryApp:
         self._budget = BodyBudget(limits.bodies_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        started = asyncio.get_running_loop().time()
+        """Answer one request, with 500 where something inside raises."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         if scope["method"] != "POST":
             await self._refuse(send, NOT_POST, started)
             return
-        headers = scope["headers"]
-        most = self._limits.body_bytes
-        partial = PartialBody()
+        headers, limits, partial = scope["headers"], self._limits, None
+        most = limits.body_bytes
         try:
             announced = announced_length(length_header(headers), most)
-            body = await limited(
-                self._limits.body_seconds, read_body(receive, most, partial, self._budget)
-            )
+            message = await limited(limits.body_seconds, receive())
+            body = piece_of(message, 0, most)
+            if message.get("more_body", False):
+                partial = PartialBody([body], len(body))
+                del message, body  # what gives way is nobody's then
+                left = started + limits.body_seconds - loop.time()
+                body = await limited(left, read_rest(receive, most, partial, self._budget))
             if len(body) < (announced or 1):
                 is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
                 check_whole(body, announced, is_chunked=is_chunked)
+            outcome = await self._handle(body, headers, started=started)
+            if outcome.reason == Refusal.NO_MATCHING_SIGNATURE:
+                note_changed_body(outcome, body, announced)
         except TooLargeError:
             await self._refuse(send, TOO_LARGE, started, closing=scope)
         except TooManyError:
-            _log.warning("bodies under way held over %d bytes", self._limits.bodies_bytes)
+            _log.warning("bodies under way held over %d bytes", limits.bodies_bytes)
             await self._refuse(send, later(Reason.OVERLOADED), started, closing=scope)
-        except TimeoutError:
-            _log.warning(
-                "a body had not arrived after %g s%s",
-                self._limits.body_seconds,
-                "" if partial.size else _NOTHING_CAME,
-            )
+        except OutOfTimeError:
+            what = _NOTHING_CAME if partial is None or not partial.size else ""
+            _log.warning("a body had not arrived after %g s%s", limits.body_seconds, what)
             await self._refuse(send, TOO_SLOW, started, closing=scope)
         except IncompleteError:
             await self._refuse(send, INCOMPLETE, started, closing=scope)
         except GoneError:
             _log.info("a client went away before its body had arrived")
+        except Exception:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+            _log.exception("a receiver raised; answered 500")
+            await respond(send, BROKEN)
         else:
-            outcome = await self._handle(body, headers, started=started)
-            if outcome.reason == Refusal.NO_MATCHING_SIGNATURE:
-                note_changed_body(outcome, body, announced)
             await respond(send, outcome)
 
     async def _refuse(
@@ -178,7 +184,8 @@ def delivery_routes(
     guarded: ASGIApp = app
     for wrapper in reversed(list(middleware)):
         guarded = wrapper.cls(guarded, *wrapper.args, **wrapper.kwargs)
-    guarded = StatusGuard(guarded)
+    if guarded is not app:
+        guarded = StatusGuard(guarded)
     bare = path.rstrip("/")
     routes = [
         Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)

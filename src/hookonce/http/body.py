@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from ..delivery.outcome import Outcome
 from ..errors import Refusal
@@ -24,7 +24,8 @@ __all__ = [
     "check_whole",
     "length_header",
     "note_changed_body",
-    "read_body",
+    "piece_of",
+    "read_rest",
 ]
 
 _log = get_logger("hookonce.http")
@@ -65,8 +66,8 @@ class PartialBody:
 
     """
 
-    pieces: list[bytes] = field(default_factory=list)
-    size: int = 0
+    pieces: list[bytes]
+    size: int
     gave_way: bool = False
 
 
@@ -101,8 +102,23 @@ class BodyBudget:
         self._bytes -= self._bodies.pop(body, 0)
 
 
-async def read_body(receive: Receive, most: int, body: PartialBody, budget: BodyBudget) -> bytes:
-    """Return the body, collected in ``body`` until then.
+def piece_of(message: Message, before: int, most: int) -> bytes:
+    """Return what a message of the server's brings of a body.
+
+    Raises:
+        TooLargeError: with the bytes before it these are over ``most``.
+        GoneError: the client went away instead.
+
+    """
+    if message["type"] == "http.disconnect":
+        raise GoneError
+    piece: bytes = message.get("body", b"")
+    check_size(before + len(piece), most)
+    return piece
+
+
+async def read_rest(receive: Receive, most: int, body: PartialBody, budget: BodyBudget) -> bytes:
+    """Return a body of which more is to come, collected in ``body`` until then.
 
     Raises:
         TooLargeError: it is over ``most`` bytes.
@@ -111,22 +127,20 @@ async def read_body(receive: Receive, most: int, body: PartialBody, budget: Body
 
     """
     try:
-        while True:
+        budget.hold(body)
+        while not body.gave_way:
             message = await receive()
-            if message["type"] == "http.disconnect":
-                raise GoneError
-            piece = message.get("body", b"")
+            piece = piece_of(message, body.size, most)
             body.size += len(piece)
-            check_size(body.size, most)
-            if not body.gave_way:
-                if not message.get("more_body", False):
-                    whole = b"".join([*body.pieces, piece]) if body.pieces else piece
-                    body.pieces.clear()  # or a slow handler would hold a large body twice
-                    return whole
-                body.pieces.append(piece)
-                budget.hold(body)
             if body.gave_way:
-                raise TooManyError
+                break
+            body.pieces.append(piece)
+            if not message.get("more_body", False):
+                whole = b"".join(body.pieces)
+                body.pieces.clear()  # or a slow handler would hold a large body twice
+                return whole
+            budget.hold(body)
+        raise TooManyError
     finally:
         budget.release(body)
 

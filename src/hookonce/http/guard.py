@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
-from http import HTTPStatus
 from posixpath import normpath
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..delivery.outcome import BROKEN, Outcome
+from ..delivery.outcome import BROKEN, Outcome, is_punished
 from ..verification.loggers import get_logger
 
 __all__ = [
     "StatusGuard",
     "app_path",
     "headers_of",
-    "is_punished",
     "plain_path",
     "respond",
 ]
@@ -49,11 +47,6 @@ def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
         ("content-length", str(len(outcome.body))),
         *outcome.headers.items(),
     ]
-
-
-def is_punished(status: int) -> bool:
-    """Return whether the sender takes a status amiss: a redirect, or 410."""
-    return status >= 300 and (status < 400 or status == HTTPStatus.GONE)
 
 
 class StatusGuard:

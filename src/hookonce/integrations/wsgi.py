@@ -12,7 +12,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, Outcome
+from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, Outcome, is_punished
 from ..http.body import (
     IncompleteError,
     TooLargeError,
@@ -21,7 +21,7 @@ from ..http.body import (
     check_whole,
     note_changed_body,
 )
-from ..http.guard import headers_of, is_punished, plain_path
+from ..http.guard import headers_of, plain_path
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
 from .bodies import read_body, refusal_of

@@ -37,7 +37,7 @@ from ..http.app import (
     elsewhere,
     run_lifespan,
 )
-from ..http.guard import StatusGuard, app_path
+from ..http.guard import app_path
 from ..http.health import Readiness, health_routes
 from ..inbox.letters import DeadLetters
 from ..inbox.settings import Inbox
@@ -135,9 +135,8 @@ class Receiver(Router):
 
     def _assemble(self, settings: Settings, observers: Iterable[Observer] = ()) -> None:
         self._machine = Machine(settings, self, observers)
-        # Routes hold on to these two, and they ask this object at each delivery.
+        # Routes hold on to it, and it asks this object at each delivery.
         self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
-        self._guarded = StatusGuard(self._app)
 
     def __repr__(self) -> str:
         return f"Receiver(endpoint={self.endpoint!r}, {len(self.handlers)} handlers)"
@@ -574,9 +573,9 @@ class Receiver(Router):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve as an ASGI application, alone or mounted."""
-        if scope["type"] == "lifespan":
+        if scope["type"] == "http" and app_path(scope) in _OWN_PATHS:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "lifespan":
             await run_lifespan(self, receive, send)
-        elif scope["type"] == "http" and app_path(scope) in _OWN_PATHS:
-            await self._guarded(scope, receive, send)
         else:
             await elsewhere(scope, receive, send)

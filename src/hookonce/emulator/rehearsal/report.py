@@ -9,7 +9,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import NamedTuple
 
-from ...http.guard import is_punished
+from ...delivery.outcome import is_punished
 from ...sender import ANSWER_SECONDS, TOLERANCE_SECONDS
 from ...stores.values import DeadReason
 from ..records import Attempt
