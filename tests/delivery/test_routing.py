@@ -247,6 +247,19 @@ def test_an_included_router_brings_its_event_classes() -> None:
     assert isinstance(early.parser.parse(event_body("pong")), UnknownEvent)
 
 
+def test_an_included_router_brings_the_class_a_handler_of_a_pattern_is_annotated_with() -> None:
+    class Ping(Event[dict[str, Any]]):
+        type: Literal["ping.sent"]
+
+    def handler(_: Ping) -> None: ...
+
+    receiver, pings = Router(), Router()
+    pings.on("ping.*", name="handler")(handler)
+    receiver.include(pings)
+    assert isinstance(receiver.parser.parse(event_body("ping.sent")), Ping)
+    assert isinstance(receiver.wrapped().parser.parse(event_body("ping.sent")), Ping)
+
+
 def test_a_router_can_be_included_by_several() -> None:
     first, second, shared = Router(), Router(), Router()
     first.include(shared)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -46,6 +46,8 @@ class Handler:
         takes_context: whether it wants a ``Context`` as second argument.
         types: the type strings it is registered for.
         patterns: the patterns it is registered for.
+        classes: the classes in which events come for it, by their types, where it names or is
+            annotated with any.
         for_unknown: whether it is for every type that has no model.
         written: the type strings and patterns as they were written.
         ledger: where its effects are recorded, if it runs within one; its function then takes the
@@ -58,8 +60,9 @@ class Handler:
     function: Callable[..., Any]
     is_async: bool
     takes_context: bool
-    types: frozenset[str] = frozenset()
+    types: tuple[str, ...] = ()
     patterns: tuple[re.Pattern[str], ...] = ()
+    classes: Mapping[str, EventClass] = field(default_factory=dict, hash=False)
     for_unknown: bool = False
     written: tuple[str, ...] = ()
     ledger: AnyLedger[Any] | None = None

@@ -227,13 +227,12 @@ class Router:
         def register(function: F, /) -> F:
             handler = replace(
                 _handler(function, options, keyed),
-                types=frozenset(types),
+                types=tuple(types),
                 patterns=tuple(patterns),
+                classes={event_type: cls for event_type, cls in types.items() if cls is not None},
                 written=tuple(wanted for wanted in events if isinstance(wanted, str)),
             )
-            classes = {event_type: cls for event_type, cls in types.items() if cls is not None}
-            self._check_annotation(handler, types, classes)
-            self._add(handler, classes)
+            self._add(replace(handler, classes=self._classes_of(handler)))
             return function
 
         return register
@@ -259,10 +258,9 @@ class Router:
         keyed = keyed_by(options)
 
         def register(function: F, /) -> F:
-            handler = replace(_handler(function, options, keyed), for_unknown=True)
             annotated = annotated_classes(function)
             check_annotation(function, annotated, {"every unknown type": UnknownEvent})
-            self._add(handler, {})
+            self._add(replace(_handler(function, options, keyed), for_unknown=True))
             return function
 
         return register if function is None else register(function)
@@ -283,21 +281,10 @@ class Router:
         self._add_error_hook(ErrorHook(function, is_async(function), arguments))
         return function
 
-    def _check_annotation(
-        self,
-        handler: Handler,
-        types: Mapping[str, EventClass | None],
-        classes: dict[str, EventClass],
-    ) -> None:
-        """Refuse a handler that expects other classes than its events come in.
+    def _classes_of(self, handler: Handler) -> Mapping[str, EventClass]:
+        """Return the classes that a handler names and is annotated with, by their types.
 
-        The class that it is annotated with is the one in which events of its type come from now on.
-
-        Args:
-            handler: the handler.
-            types: the types it names, with the class where that was what named it.
-            classes: those classes by their types, to which is added what the annotation says.
-
+        In these its events come from now on. A handler that expects others is refused.
         """
         annotated = annotated_classes(handler.function)
         own: dict[str, EventClass] = {}
@@ -306,11 +293,13 @@ class Router:
                 own |= dict.fromkeys(event_types_of(cls), cls)
         known = {**EVENT_CLASSES, **self._classes, **own}
         matched = [name for name in known if handler.wants(name, known=True)]
-        expected = {name: known.get(name, UnknownEvent) for name in [*types, *matched]} | classes
+        expected = {name: known.get(name, UnknownEvent) for name in [*handler.types, *matched]}
+        expected |= handler.classes
         check_annotation(handler.function, annotated, expected)
-        if annotated and Event not in annotated:
-            asked_for = own.keys() & expected.keys() | {n for n in types if n in known}
-            classes |= {name: expected[name] for name in asked_for}
+        if not annotated or Event in annotated:
+            return handler.classes
+        asked_for = own.keys() & expected.keys() | {n for n in handler.types if n in known}
+        return {**handler.classes, **{name: expected[name] for name in asked_for}}
 
     def _warn_of_misspelling(self, wanted: str) -> None:
         """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""
@@ -341,15 +330,7 @@ class Router:
             raise ValueError("a router cannot include itself")
         if self in other._lineage():
             raise ValueError("this router is included already")
-        theirs = [
-            (handler, {t: c for t, c in other._classes.items() if t in handler.types})
-            for handler in other.handlers
-        ]
-        for router in self._lineage():  # check all before changing any
-            for handler, classes in theirs:
-                router._check(handler, classes)
-        for handler, classes in theirs:
-            self._add(handler, classes)
+        self._add(*other.handlers)
         for hook in other.error_hooks:
             self._add_error_hook(hook)
         other._included_by.append(self)
@@ -365,8 +346,7 @@ class Router:
         They may replace what is called; names and what a handler is for stay.
         """
         router = Router()
-        router._handlers = {name: handler(own) for name, own in self._handlers.items()}
-        router._classes = dict(self._classes)
+        router._add(*map(handler, self.handlers))
         router._error_hooks = [error_hook(own) for own in self._error_hooks]
         return router
 
@@ -374,13 +354,13 @@ class Router:
         """Return this router, its includers and theirs."""
         return [self, *(r for parent in self._included_by for r in parent._lineage())]
 
-    def _add(self, handler: Handler, classes: Mapping[str, EventClass]) -> None:
-        everyone = self._lineage()
-        for router in everyone:  # check all before changing any
-            router._check(handler, classes)
-        for router in everyone:
+    def _add(self, *handlers: Handler) -> None:
+        ahead = [(router, handler) for router in self._lineage() for handler in handlers]
+        for router, handler in ahead:  # check all before changing any
+            router._check(handler)
+        for router, handler in ahead:
             router._handlers[handler.name] = handler
-            router._classes |= {t: router._narrower(t, cls) for t, cls in classes.items()}
+            router._classes |= {t: router._narrower(t, cls) for t, cls in handler.classes.items()}
             router._found.clear()
             router._parser = None
 
@@ -389,13 +369,13 @@ class Router:
             if hook not in router._error_hooks:  # it may come along two ways
                 router._error_hooks.append(hook)
 
-    def _check(self, handler: Handler, classes: Mapping[str, EventClass]) -> None:
+    def _check(self, handler: Handler) -> None:
         if handler.name in self._handlers:
             raise ValueError(
                 f"a handler named {handler.name!r} is registered already; give one of them"
                 " another name=…, or pass several events to one on()"
             )
-        for event_type, cls in classes.items():
+        for event_type, cls in handler.classes.items():
             self._narrower(event_type, cls)
 
     def _narrower(self, event_type: str, cls: EventClass) -> EventClass:
