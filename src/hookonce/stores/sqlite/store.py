@@ -8,16 +8,18 @@ work over network file systems.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 import apsw
 
 from ...verification.clock import Clock, system_clock
 from .. import life
+from ..activity import Activity
+from ..applications import Application
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..steps import GateStep, LifeStep, StepStore
 from ..values import (
@@ -32,6 +34,7 @@ from ..values import (
     Known,
     Ownership,
     PutResult,
+    StoreStats,
     Token,
     Wanted,
     WantedLetters,
@@ -58,20 +61,6 @@ _MOST_LOOKED_UP = 500
 _LOOK_SECONDS = 0.025
 
 _NONE: frozenset[str] = frozenset()
-
-
-def _asked(
-    question: Callable[Concatenate[Claims, apsw.Connection, P], T],
-) -> Callable[Concatenate[SQLiteStore, P], Coroutine[Any, Any, T]]:
-    """Return a call that is a step of a transaction and nothing else."""
-
-    @wraps(question)
-    async def asked(self: SQLiteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(
-            lambda connection: question(self._claims, connection, *args, **kwargs)
-        )
-
-    return asked
 
 
 class SQLiteStore(StepStore):
@@ -143,7 +132,9 @@ class SQLiteStore(StepStore):
         """Return what is known of these events; see ``Reports.known``."""
         found: dict[str, Known] = {}
         for start in range(0, len(event_ids), _MOST_LOOKED_UP):
-            found |= await self._known(endpoint, event_ids[start : start + _MOST_LOOKED_UP])
+            found |= await self._ask(
+                reports.known, endpoint, event_ids[start : start + _MOST_LOOKED_UP]
+            )
         return found
 
     async def prune(self) -> int:
@@ -221,33 +212,48 @@ class SQLiteStore(StepStore):
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
-        behind = number_behind(after)
-        return await self._run(
-            lambda connection: reports.dead_letters(self._claims, connection, behind, limit, wanted)
-        )
+        return await self._ask(reports.dead_letters, number_behind(after), limit, wanted)
+
+    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
+        """Return one dead letter with its body; see ``Letters.dead_letter``."""
+        return await self._ask(reports.dead_letter, key)
 
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
         """Return what is in the inbox, oldest first; see ``Listing.entries``."""
-        behind = number_behind(after)
-        return await self._run(
-            lambda connection: reports.entries(self._claims, connection, behind, limit, wanted)
-        )
+        return await self._ask(reports.entries, number_behind(after), limit, wanted)
+
+    async def entry(self, key: DeliveryKey) -> Entry | None:
+        """Return one event of the inbox with its body; see ``Listing.entry``."""
+        return await self._ask(reports.entry, key)
+
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
+        """Return how much the file holds, of one endpoint or of all; see ``Reports.stats``."""
+        return await self._ask(reports.stats, endpoint=endpoint)
+
+    async def retire(self, worker: str) -> None:
+        """Forget a worker that ends; see ``InboxStore.retire``."""
+        await self._ask(reports.retire, worker)
 
     @property
     def place(self) -> Path:
         """What is equal for two stores on one file; see ``RegisteringStore.place``."""
         return self.path
 
-    dead_letter = _asked(reports.dead_letter)
-    _known = _asked(reports.known)
-    stats = _asked(reports.stats)
-    retire = _asked(reports.retire)
-    entry = _asked(reports.entry)
-    register = _asked(reports.register)
-    tell = _asked(reports.tell)
-    follow = _asked(reports.follow)
+    async def register(
+        self, endpoint: str, application: Application | None
+    ) -> tuple[Application, ...]:
+        """Note an application of an endpoint; see ``RegisteringStore.register``."""
+        return await self._ask(reports.register, endpoint, application)
+
+    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
+        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
+        return await self._ask(reports.tell, endpoint, lines)
+
+    async def follow(self, endpoint: str, place: int | None) -> Activity:
+        """Return what was told after a place; see ``ActivityStore.follow``."""
+        return await self._ask(reports.follow, endpoint, place)
 
     def _step(
         self,
@@ -276,6 +282,14 @@ class SQLiteStore(StepStore):
             may_be_dropped=is_entering,
             may_be_lost=True,
         )
+
+    def _ask(
+        self,
+        question: Callable[Concatenate[Claims, apsw.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> asyncio.Future[T]:
+        return self._run(lambda connection: question(self._claims, connection, *args, **kwargs))
 
     def _run(self, step: Callable[[apsw.Connection], T], **allowed: bool) -> asyncio.Future[T]:
         """Take a step within a transaction; what it allows is as in ``Job``."""

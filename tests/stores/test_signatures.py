@@ -1,0 +1,50 @@
+"""An editor and the list of public names show a store's calls as its contract names them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hookonce.guide.reference import MODULES, public_names
+from hookonce.stores.activity import ActivityStore
+from hookonce.stores.applications import RegisteringStore
+from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.sqlite import SQLiteStore
+
+PROMISED: dict[type[Any], tuple[type[Any], ...]] = {
+    MemoryStore: (Store, RegisteringStore),
+    SQLiteStore: (InboxStore, RegisteringStore, ActivityStore),
+    RedisStore: (InboxStore, RegisteringStore, ActivityStore),
+}
+LISTED = {
+    name.path
+    for module in MODULES
+    if module.startswith("hookonce.stores.")
+    for name in public_names(module)
+}
+
+
+def calls() -> Iterator[Any]:
+    for store, promised in PROMISED.items():
+        for name in sorted({name for protocol in promised for name in dir(protocol)}):
+            protocol = next(one for one in promised if name in dir(one))
+            if not name.startswith("_") and callable(getattr(protocol, name)):
+                yield pytest.param(store, protocol, name, id=f"{store.__name__}.{name}")
+
+
+def parameters(owner: type[Any], name: str) -> list[tuple[str, Any, Any]]:
+    found = inspect.signature(getattr(owner, name)).parameters.values()
+    return [(one.name, one.kind, one.default) for one in found]
+
+
+@pytest.mark.parametrize(("store", "protocol", "name"), list(calls()))
+def test_a_call_takes_what_its_contract_says(
+    store: type[Any], protocol: type[Any], name: str
+) -> None:
+    assert parameters(store, name) == parameters(protocol, name)
+    assert f"{store.__name__}.{name}" in LISTED
