@@ -354,14 +354,17 @@ class RedisStore:
             if not is_asked:
                 due.append(look.next_due)
                 continue
-            own = unanswered[look.number] = look.take
+            own = look.take
             asked = step("take", endpoint, worker, own.token, own.number, room, lease)
             try:
                 reply = await session.shards[look.number].run(asked, may_be_dropped=True)
-            except StoreError as error:
+            except BaseException as error:
+                unanswered[look.number] = own
+                if not isinstance(error, StoreError):
+                    raise
                 failures[look.number] = error
                 continue
-            del unanswered[look.number]
+            unanswered.pop(look.number, None)
             next_due, rows = reply
             taken += [codec.read_taken(row, own.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
