@@ -48,7 +48,7 @@ async def test_a_stop_that_is_cancelled_leaves_nothing_that_opens_the_store_agai
         return True
 
     monkeypatch.setattr(receiver.store, "tell", tell)
-    reporter = receiver._machine.lifetime._reporter
+    reporter = receiver._machine.lifetime.reporter
     assert reporter is not None
 
     async def serve() -> None:

@@ -12,6 +12,7 @@ import contextvars
 import inspect
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType
 from typing import Any, TypeAlias
@@ -57,6 +58,7 @@ class Threads:
             self._pool = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """A call of a user's function that is under way.
 
@@ -70,15 +72,12 @@ class Call:
 
     """
 
-    __slots__ = ("is_late", "is_overdue", "name", "started", "task", "thread")
-
-    def __init__(self, name: str, task: asyncio.Task[Any] | None, started: float | None) -> None:
-        self.name = name
-        self.task = task
-        self.started = started
-        self.thread: Future[bool] | None = None
-        self.is_late = False
-        self.is_overdue = False
+    name: str
+    task: asyncio.Task[Any] | None
+    started: float | None
+    thread: Future[bool] | None = None
+    is_late: bool = False
+    is_overdue: bool = False
 
     def look(self, now: float, seconds: float) -> None:
         """Cancel it when its time is over, and say so when that ends nothing."""

@@ -184,9 +184,7 @@ def annotated_classes(function: Callable[..., Any]) -> tuple[EventClass, ...]:
 
 
 def check_annotation(
-    function: Callable[..., Any],
-    annotated: Sequence[EventClass],
-    classes: Mapping[str, EventClass],
+    function: Callable[..., Any], annotated: Sequence[EventClass], classes: Mapping[str, EventClass]
 ) -> None:
     """Refuse a handler annotated with other events' classes than it will be given."""
     for event_type, cls in classes.items():

@@ -70,10 +70,7 @@ class Handling(Presence):
         return [failure for task in tasks if (failure := task.result()) is not None]
 
     async def _run(
-        self,
-        handler: Handler,
-        task: asyncio.Task[Any] | None = None,
-        turn: Turn | None = None,
+        self, handler: Handler, task: asyncio.Task[Any] | None = None, turn: Turn | None = None
     ) -> Failure | None:
         """Run one handler in this task, unless another process may have the event by now."""
         name, delivery, observers = handler.name, self.delivery, self._parts.observers
@@ -147,11 +144,10 @@ class Handling(Presence):
             return self._failed(name, as_exception(raised), 0.0, "while its key was asked for")
         if gate is None:
             return await self._run(handler, task)
-        mark = mark_of(self.event) if keyed.is_latest else None
         turn = Turn(
-            self._parts,
-            gate,
-            mark,
+            parts=self._parts,
+            gate=gate,
+            mark=mark_of(self.event) if keyed.is_latest else None,
             drop_ties=keyed.drop_ties,
             event=None if self._backoff_seconds is None else self.key,
             work=self._work,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ..errors import StoreError
 from ..stores.contract import Listing
 from ..stores.tokens import new_token
-from ..stores.values import Busy, DeliveryKey, Entered, EnterResult, Gate, Mark
+from ..stores.values import Busy, DeliveryKey, Entered, EnterResult, Gate, Mark, Token
 from ..verification.loggers import get_logger
 from .parts import Parts
 from .time_limit import within
@@ -26,43 +27,32 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Turn:
     """One run of a handler on one key: it enters a gate, keeps it, and leaves it.
 
-    Args:
+    Attributes:
         parts: what the run works with.
         gate: which gate.
         mark: of the event, if it is left out where it comes too late.
         drop_ties: whether another event of the same time makes it late as well.
         event: which event it is of; None where it does not wait in an inbox.
         work: set when an event of the inbox was made due.
-
-    Attributes:
-        gate: which gate.
         is_over: whether it is ended, or was to be.
 
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        gate: Gate,
-        mark: Mark | None,
-        *,
-        drop_ties: bool,
-        event: DeliveryKey | None,
-        work: asyncio.Event | None,
-    ) -> None:
-        self.gate = gate
-        self.is_over = False
-        self._parts = parts
-        self._mark = mark
-        self._drop_ties = drop_ties
-        self._event = event
-        self._work = work
-        self._token = new_token()
-        self._one_call = asyncio.Lock()  # an extension that arrives after the end would begin anew
-        self._held_until = 0.0  # time.monotonic
+    parts: Parts
+    gate: Gate
+    mark: Mark | None
+    drop_ties: bool
+    event: DeliveryKey | None
+    work: asyncio.Event | None
+    is_over: bool = False
+    _token: Token = field(default_factory=new_token)
+    # An extension that arrives after the end would begin anew.
+    _one_call: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _held_until: float = 0.0  # time.monotonic
 
     @property
     def is_held(self) -> bool:
@@ -71,13 +61,13 @@ class Turn:
 
     async def enter(self, waiting: DeliveryKey | None = None) -> EnterResult:
         """Ask for the gate once, and note an event of the inbox as waiting where it is busy."""
-        limits, asked_at = self._parts.limits, time.monotonic()
-        call = self._parts.store.enter(
+        limits, asked_at = self.parts.limits, time.monotonic()
+        call = self.parts.store.enter(
             self.gate,
             self._token,
             limits.lease_seconds,
-            mark=self._mark,
-            drop_ties=self._drop_ties,
+            mark=self.mark,
+            drop_ties=self.drop_ties,
             waiting=waiting,
         )
         result = await within(limits.store_seconds, call)
@@ -107,7 +97,7 @@ class Turn:
 
         """
         self.is_over, pause = True, _FIRST_PAUSE_SECONDS
-        mark = self._mark if succeeded else None
+        mark = self.mark if succeeded else None
         async with self._one_call:
             while True:
                 try:
@@ -133,24 +123,25 @@ class Turn:
 
     async def call(self, event: DeliveryKey) -> bool:
         """Let an event of the inbox be tried now; return False if it does not wait there."""
-        store = self._parts.store
+        store = self.parts.store
         if not isinstance(store, Listing):
             return False
-        waited = await within(self._parts.limits.store_seconds, store.hasten(event))
-        if waited and self._work is not None:
-            self._work.set()
+        waited = await within(self.parts.limits.store_seconds, store.hasten(event))
+        if waited and self.work is not None:
+            self.work.set()
         return waited
 
     async def _leave(self, mark: Mark | None) -> DeliveryKey | None:
-        call = self._parts.store.leave(self.gate, self._token, mark=mark, event=self._event)
-        return await within(self._parts.limits.store_seconds, call)
+        call = self.parts.store.leave(self.gate, self._token, mark=mark, event=self.event)
+        return await within(self.parts.limits.store_seconds, call)
 
     def busy_seconds(self, busy: Busy) -> float:
         """Return how long somebody else may have the gate, as far as that can be told."""
-        left = busy.until - self._parts.clock()
-        return min(max(0.0, left), self._parts.limits.lease_seconds)
+        left = busy.until - self.parts.clock()
+        return min(max(0.0, left), self.parts.limits.lease_seconds)
 
 
+@dataclass(slots=True)
 class Turns:
     """The turns of a run, whose handlers may take several.
 
@@ -162,10 +153,7 @@ class Turns:
 
     """
 
-    __slots__ = ("all_stale", "held", "stale", "waiting")
-
-    def __init__(self) -> None:
-        self.held: list[Turn] = []
-        self.waiting: list[Turn] = []
-        self.stale = 0
-        self.all_stale = False
+    held: list[Turn] = field(default_factory=list)
+    waiting: list[Turn] = field(default_factory=list)
+    stale: int = 0
+    all_stale: bool = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from ..delivery.activity import Reporter
 from ..delivery.ledgers import check_ledgers
@@ -24,10 +25,11 @@ from ..stores.contract import Openable
 __all__ = ["Lifetime"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Lifetime:
     """Opens the parts of a receiver for the first who uses them, and closes them after the last.
 
-    Args:
+    Attributes:
         parts: what the receiver's rooms share.
         runs: the events under way.
         store: what is opened and closed.
@@ -37,23 +39,14 @@ class Lifetime:
 
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        runs: Runs,
-        *,
-        store: Openable,
-        intake: Intake | None,
-        registration: Registration,
-        reporter: Reporter | None,
-    ) -> None:
-        self._parts = parts
-        self._runs = runs
-        self._store = store
-        self._intake = intake
-        self._registration = registration
-        self._reporter = reporter
-        self._users = self._applications = 0
+    parts: Parts
+    runs: Runs
+    store: Openable
+    intake: Intake | None
+    registration: Registration
+    reporter: Reporter | None
+    _users: int = 0
+    _applications: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -72,7 +65,7 @@ class Lifetime:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Work on the inbox while the block lasts; see ``Receiver.working``."""
-        if (intake := self._intake) is None:
+        if (intake := self.intake) is None:
             raise LookupError("there is nothing to work on: this receiver has no inbox")
         async with self.opened():
             await self._register()
@@ -87,59 +80,59 @@ class Lifetime:
         await self._enter()
         try:
             await self._register()
-            if self._intake is not None and self._intake.embedded:
-                self._intake.start()
+            if self.intake is not None and self.intake.embedded:
+                self.intake.start()
         except BaseException:
             await self._leave()
             raise
         self._applications += 1
-        self._runs.accepting = True
+        self.runs.accepting = True
 
     async def end(self) -> None:
         """Serve one application less: after the last, end what was begun and begin nothing more."""
         self._applications -= 1
         try:
             if self._applications == 0:
-                self._runs.refuse()
-                if self._intake is not None and self._intake.embedded:
-                    await self._end_work(self._intake)
+                self.runs.refuse()
+                if self.intake is not None and self.intake.embedded:
+                    await self._end_work(self.intake)
                 else:
-                    await self._runs.drain()
+                    await self.runs.drain()
         finally:
             await self._leave()
 
     async def _enter(self) -> None:
         self._users += 1
         try:
-            await self._store.open()
+            await self.store.open()
         except BaseException:
             await self._leave()
             raise
-        if self._reporter is not None:
-            self._reporter.start()
+        if self.reporter is not None:
+            self.reporter.start()
 
     async def _leave(self) -> None:
         self._users -= 1
         if self._users == 0:
-            self._registration.leave()
+            self.registration.leave()
             try:
-                if self._intake is not None:
-                    await self._intake.stop()
-                await self._runs.drain()
-                if self._reporter is not None:
-                    await self._reporter.stop()
+                if self.intake is not None:
+                    await self.intake.stop()
+                await self.runs.drain()
+                if self.reporter is not None:
+                    await self.reporter.stop()
             finally:  # also where a server waits no longer
-                self._parts.threads.close()
-                await self._store.aclose()
+                self.parts.threads.close()
+                await self.store.aclose()
 
     async def _register(self) -> None:
         """Find out before the first event what would go wrong with it."""
-        retention: float | None = getattr(self._store, "retention_seconds", None)
-        await check_ledgers(self._parts.router.handlers, retention)
-        await self._registration.enter()
+        retention: float | None = getattr(self.store, "retention_seconds", None)
+        await check_ledgers(self.parts.router.handlers, retention)
+        await self.registration.enter()
 
     async def _end_work(self, intake: Intake) -> None:
         """Take nothing more out of the inbox, and let what was begun end."""
         await intake.stop()
-        await self._runs.drain()
+        await self.runs.drain()
         await intake.leave()

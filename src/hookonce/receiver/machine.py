@@ -84,11 +84,7 @@ class Machine:
                 runs=self.runs,
             )
         self.pipeline = Pipeline(
-            parts,
-            verifier=verifier,
-            service=settings.service,
-            runs=self.runs,
-            intake=self.intake,
+            parts, verifier=verifier, service=settings.service, runs=self.runs, intake=self.intake
         )
         self.dead = DeadLetters(parts, store=store, runs=self.runs)
         registration = Registration(
@@ -111,8 +107,8 @@ class Machine:
             secrets=settings.current_secrets,
         )
         self.lifetime = Lifetime(
-            parts,
-            self.runs,
+            parts=parts,
+            runs=self.runs,
             store=store,
             intake=self.intake,
             registration=registration,

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Container,
-    Coroutine,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from datetime import datetime, timedelta
