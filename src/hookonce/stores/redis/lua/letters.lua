@@ -92,9 +92,12 @@ function ops.letters(arg)
   local first = read_index('ZCOUNT', index, '-inf', '(' .. text(wanted.since))
   return stretch_of(index, first, stretch_for(wanted), arg[7], arg[8], tonumber(arg[9]), function(key)
     if not is_of_event(key, wanted.event_id) then return nil end
-    local known = redis.call('HMGET', base .. ':l:' .. key, 'type', 'reason')
-    if wanted.type ~= '' and known[1] ~= wanted.type then return nil end
-    if wanted.reason ~= '' and known[2] ~= wanted.reason then return nil end
+    if wanted.type ~= '' or wanted.reason ~= '' then
+      local known = redis.call('HMGET', base .. ':l:' .. key, 'type', 'reason')
+      if wanted.type ~= '' and known[1] ~= wanted.type then return nil end
+      if wanted.reason ~= '' and known[2] ~= wanted.reason then return nil end
+    end
+    if not may_owe(key, wanted.owed) then return nil end
     local row = letter_reply(key, false)
     return row and owes(row[13], wanted.owed) and row or nil
   end)

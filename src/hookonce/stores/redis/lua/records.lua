@@ -53,6 +53,11 @@ local function unfinished(key)
   return record and not record.done_until and record or nil
 end
 
+-- Whether it is worth while to unpack a record: what it owes stands in it letter by letter.
+local function may_owe(key, name)
+  return name == '' or string.find(redis.call('GET', name_of(key)) or '', name, 1, true) ~= nil
+end
+
 -- It lasts its retention from the last grant on, and as long as the claim, an entry or a letter.
 local function write_record(key, record)
   if record.endpoint or record.letter then
