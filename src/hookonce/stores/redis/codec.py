@@ -29,7 +29,6 @@ from ..values import (
     FailedAttempt,
     Full,
     InFlight,
-    Known,
     Mark,
     Ownership,
     PutResult,
@@ -58,7 +57,6 @@ __all__ = [
     "read_count",
     "read_entered",
     "read_entry",
-    "read_known",
     "read_letter",
     "read_ownership",
     "read_taken",
@@ -233,9 +231,9 @@ class Cursor(NamedTuple):
     member: bytes
 
     @classmethod
-    def of(cls, row: Sequence[Any], score: bytes) -> Cursor:
-        """Return the place of a row of a list, the score of which is one of its columns."""
-        return cls(float(score), b"%b:%b:%b" % (row[11], row[0], row[1]))
+    def of(cls, row: Sequence[Any]) -> Cursor:
+        """Return the place of a row of a list."""
+        return cls(float(row[9]), b"%b:%b:%b" % (row[10], row[0], row[1]))
 
     def __str__(self) -> str:
         return f"{self.score!r} {decode(self.member)}"
@@ -277,17 +275,21 @@ def read_claim(reply: Any, key: DeliveryKey, token: Token, clock_offset: float) 
     """Return the answer to a claim of an event that something is known of."""
     match reply[0]:
         case b"C":
-            _, attempt, finished, its_lease, owed = reply
-            names = _read_names(finished)
-            return Claimed(
-                key, token, read_count(attempt), names, float(its_lease), _read_names(owed)
-            )
+            _, lease, *counted = reply
+            return _read_claimed(key, token, float(lease), *counted)
         case b"F":
             return InFlight(float(reply[1]) + clock_offset)
         case b"D":
             return Done()
         case _:
             return Dead()
+
+
+def _read_claimed(
+    key: DeliveryKey, token: Token, lease: float, attempt: bytes, finished: bytes, owed: bytes
+) -> Claimed:
+    names = _read_names(finished)
+    return Claimed(key, token, read_count(attempt), names, lease, _read_names(owed))
 
 
 def write_mark(mark: Mark | None) -> tuple[str, str]:
@@ -314,49 +316,30 @@ PUT_RESULTS: dict[bytes, PutResult] = {
 """The answers to a put."""
 
 
-_KNOWN = {
-    b"D": Known.DONE,
-    b"X": Known.DEAD,
-    b"W": Known.WAITING,
-    b"F": Known.IN_FLIGHT,
-    b"A": Known.FAILED,
-}
-
-
-def read_known(event_ids: Sequence[str], reply: Sequence[bytes]) -> dict[str, Known]:
-    """Return what is known of events, without those that nothing is known of."""
-    pairs = zip(event_ids, reply, strict=True)
-    return {event_id: _KNOWN[letter] for event_id, letter in pairs if letter}
-
-
 def read_taken(reply: Any, token: Token, lease: float) -> Taken:
     """Return one event of a take."""
-    key, attempt, finished, owed, endpoint, event_id, event_type, received_at, body = reply
-    names = _read_names(finished) if finished else _NONE
-    owing = _read_names(owed) if owed else _NONE
-    claim = Claimed(DeliveryKey(decode(key)), token, read_count(attempt), names, lease, owing)
-    return Taken(claim, _read_delivery(endpoint, event_id, event_type, received_at, body))
+    claim = _read_claimed(DeliveryKey(decode(reply[0])), token, lease, *reply[1:4])
+    return Taken(claim, _read_delivery(*reply[4:]))
 
 
 def read_letter(reply: Any) -> DeadLetter:
     """Return one dead letter."""
-    endpoint, event_id, event_type, received_at, reason, error = reply[:6]
-    attempts, finished, buried_at, history, body = reply[6:11]
+    attempts, finished, history, owed, buried_at, _, reason, error = reply[5:]
     return DeadLetter(
-        delivery=_read_delivery(endpoint, event_id, event_type, received_at, body),
+        delivery=_read_delivery(*reply[:5]),
         reason=DeadReason(decode(reason)),
         error=decode(error),
         attempts=read_count(attempts),
         finished=_read_names(finished),
         buried_at=float(buried_at),
         history=_read_history(history),
-        owed=_read_names(reply[12]),
+        owed=_read_names(owed),
     )
 
 
 def read_entry(reply: Any, clock_offset: float) -> Entry:
     """Return one event of the inbox."""
-    due_at, in_flight, attempts, finished, history = reply[5:10]
+    attempts, finished, history, owed, _, _, due_at, in_flight = reply[5:]
     return Entry(
         delivery=_read_delivery(*reply[:5]),
         due_at=float(due_at) + clock_offset,
@@ -364,5 +347,5 @@ def read_entry(reply: Any, clock_offset: float) -> Entry:
         attempts=read_count(attempts),
         finished=_read_names(finished),
         history=_read_history(history),
-        owed=_read_names(reply[12]),
+        owed=_read_names(owed),
     )

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 from redis.exceptions import RedisError
 
 from ...errors import StoreError
 from .checks import inspect
-from .codec import encode, step
+from .codec import Step, encode, step
 from .connection import connected, exchange, without_frames
 from .faults import explained, is_passing
 from .settings import Settings
 from .shard import CALL_SECONDS, Shard
 from .wake import Listener
 
-__all__ = ["Session", "listed"]
+__all__ = ["Session"]
 
 _PAUSE_SECONDS = 0.1
 
@@ -54,6 +55,19 @@ class Session:
     def is_ours(self) -> bool:
         """Whether it was made by the event loop and in the process that ask."""
         return self._loop is asyncio.get_running_loop() and self._forks == _forks
+
+    def shard_of(self, key: str) -> Shard:
+        """Return the shard of an event, or of a gate by its name."""
+        shards = self.shards
+        return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
+
+    def ask(self, key: str, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
+        """Return the answer to a step of an event or a gate."""
+        return self.shard_of(key).run(step(name, key, *arguments))
+
+    async def ask_all(self, asked: Step) -> list[Any]:
+        """Return the answer of each shard to a step."""
+        return await asyncio.gather(*(shard.run(asked) for shard in self.shards))
 
     async def is_due(self, endpoint: str) -> bool:
         """Return whether an endpoint may have something to take."""
@@ -105,16 +119,3 @@ class Session:
             await shard.aclose()
         await self.listener.aclose()
         await self.servers.aclose()
-
-
-async def listed(
-    shard: Shard, name: str, wanted: Sequence[str | float], after: tuple[str, str], limit: int
-) -> list[Any]:
-    """Return the first rows of a shard's list behind a place, a stretch at a time."""
-    rows: list[Any] = []
-    score, member = map(encode, after)
-    while score != b"-" and len(rows) < limit:
-        asked = step(name, *wanted, score, member, str(limit - len(rows)))
-        score, member, found = await shard.run(asked)
-        rows += found
-    return rows

@@ -19,6 +19,7 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from ...errors import StoreError
+from ...verification.clock import system_clock
 from .codec import SCRIPT, SCRIPT_SHA, Step, bulk, decode
 from .connection import Command, Servers, exchange, without_frames
 from .faults import explained, is_passing
@@ -85,6 +86,16 @@ class Shard:
         self._task: asyncio.Task[None] | None = None
         self._pool: ConnectionPool | None = None
         self._connection: AbstractConnection
+
+    @property
+    def unix_time(self) -> float:
+        """Unix seconds by this machine's clock, or by that which was given."""
+        return self.now if self._clock is not None else system_clock()
+
+    @property
+    def clock_offset(self) -> float:
+        """By how many seconds this machine's clock is ahead of that which the script went by."""
+        return self.unix_time - self.now
 
     def run(self, step: Step, *, may_be_dropped: bool = False) -> asyncio.Future[Any]:
         """Return the answer to a step, once it has come.

@@ -6,52 +6,38 @@ How safe a write is, is the server's configuration and ``durability`` and ``repl
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Hashable
 from datetime import timedelta
-from itertools import chain
 from math import ceil
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Unpack
-from zlib import crc32
+from typing import TYPE_CHECKING
 
 from ...errors import StoreError
 from ...verification.clock import Clock, system_clock
 from ...verification.loggers import get_logger
-from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
-from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..tokens import new_token
 from ..values import (
     Batch,
     Claimed,
     ClaimResult,
-    DeadLetter,
     DeadReason,
     Delivery,
     DeliveryKey,
     EnterResult,
-    Entry,
     Gate,
-    Known,
     Mark,
     Ownership,
     PutResult,
     Stored,
-    StoreStats,
     Taken,
     Token,
-    Wanted,
-    WantedLetters,
-    delivery_key,
 )
 from . import codec
-from .codec import Step, step
+from .codec import step
+from .reports import RedisReports
 from .safety import Durability
-from .session import Session, listed
+from .session import Session
 from .settings import settings_of
-from .shard import Shard
 from .takes import Look, Looks, Takes
 
 if TYPE_CHECKING:
@@ -63,12 +49,11 @@ _log = get_logger("hookonce.store")
 
 # More at once would keep the server from everybody else; a worker that can do more asks again.
 _MOST_TAKEN = 256
-_MOST_LOOKED_UP = 500
 
 _NONE: frozenset[str] = frozenset()
 
 
-class RedisStore:
+class RedisStore(RedisReports):
     """Remembers events on a Redis or Valkey server, which many machines may share.
 
     While a shard cannot be reached, calls about its events fail with StoreError, and workers take
@@ -121,10 +106,9 @@ class RedisStore:
             )
         finally:
             del client_or_url  # error trackers send the locals of every frame away
-        self._clock = clock
         self.retention_seconds = self._settings.retention
         self.flushes = Flushes()
-        self._session: Session | None = None
+        self._running: Session | None = None
         self._takes = Takes()
         self._looks = Looks()
         self._logged: set[str] = set()
@@ -141,38 +125,25 @@ class RedisStore:
 
     async def aclose(self) -> None:
         """Finish what is under way and close the connections."""
-        session, self._session = self._session, None
+        session, self._running = self._running, None
         if session is not None and session.is_ours:
             await session.aclose()
 
-    async def warnings(self) -> tuple[str, ...]:
-        """Return what is dangerous about the servers' configuration, each as a sentence."""
-        return await self._running().warnings()
-
-    async def server_times(self) -> list[float]:
-        """Return the Unix time by the clock of each server.
-
-        Raises:
-            StoreError: a server does not tell.
-
-        """
-        return await self._running().server_times()
-
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
-        shard = self._of(key)
+        shard = self._session.shard_of(key)
         reply = await shard.run(codec.claim_step(key, token, lease), may_be_dropped=True)
         if reply == b"C":
             return Claimed(key, token, 1, _NONE, lease)
-        return codec.read_claim(reply, key, token, self._clock_offset(shard))
+        return codec.read_claim(reply, key, token, shard.clock_offset)
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``Store.replay``."""
-        shard = self._of(key)
+        shard = self._session.shard_of(key)
         reply = await shard.run(step("replay", key, token, lease), may_be_dropped=True)
         if reply == b"N":
             return None
-        return codec.read_claim(reply, key, token, self._clock_offset(shard))
+        return codec.read_claim(reply, key, token, shard.clock_offset)
 
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
@@ -183,7 +154,7 @@ class RedisStore:
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
-        await self._of(claim.key).run(codec.completion_step(claim.key))
+        await self._session.shard_of(claim.key).run(codec.completion_step(claim.key))
 
     async def release(
         self,
@@ -225,7 +196,7 @@ class RedisStore:
 
     async def keep_in_flight(self, delivery: Delivery) -> None:
         """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
-        await self._do(delivery.key, "keep_in_flight", *codec.write_delivery(delivery))
+        await self._session.ask(delivery.key, "keep_in_flight", *codec.write_delivery(delivery))
 
     async def bury(
         self,
@@ -260,10 +231,10 @@ class RedisStore:
         waiting: DeliveryKey | None = None,
     ) -> EnterResult:
         """Pass a gate, or learn why not; see ``Gates.enter``."""
-        shard, ties = self._of(gate.name), "1" if drop_ties else "0"
+        shard, ties = self._session.shard_of(gate.name), "1" if drop_ties else "0"
         asked = step("enter", gate.name, token, lease, *codec.write_mark(mark), ties, waiting or "")
         reply = await shard.run(asked, may_be_dropped=True)
-        return codec.read_entered(reply, self._clock_offset(shard))
+        return codec.read_entered(reply, shard.clock_offset)
 
     async def leave(
         self,
@@ -274,31 +245,14 @@ class RedisStore:
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
         """Give a gate back, and return who is to come next; see ``Gates.leave``."""
-        called = await self._do(
+        called = await self._session.ask(
             gate.name, "leave", token, new_token(), *codec.write_mark(mark), event or ""
         )
         return DeliveryKey(codec.decode(called)) if called else None
 
-    async def dead_letters(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
-    ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
-        behind = codec.write_cursor(after)
-        asked = (wanted.get("endpoint") or "", *codec.write_wanted(wanted, wanted.get("reason")))
-        lists = await asyncio.gather(
-            *(listed(shard, "letters", asked, behind, limit) for shard in self._running().shards)
-        )
-        found = _in_order(chain(*lists), 8)[:limit]
-        return [replace(codec.read_letter(row), place=str(place)) for place, row in found]
-
-    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter with its body."""
-        reply = await self._do(key, "letter")
-        return None if reply == b"N" else codec.read_letter(reply)
-
     async def discard(self, key: DeliveryKey) -> bool:
         """Forget a dead letter and remember the event as done; see ``Store.discard``."""
-        return bool(await self._do(key, "discard", new_token()) == b"1")
+        return bool(await self._session.ask(key, "discard", new_token()) == b"1")
 
     async def put(
         self,
@@ -319,12 +273,12 @@ class RedisStore:
         if max_bytes is not None:
             size = str(max(ceil(max_bytes / shards), min(max_bytes, len(delivery.body))))
         given = codec.write_delivery(delivery)
-        reply = await self._of(delivery.key).run(
+        reply = await self._session.shard_of(delivery.key).run(
             step("put", *given, token, depth, size, delivery.key), may_be_dropped=True
         )
         result = codec.PUT_RESULTS[reply]
         if isinstance(result, Stored):
-            self._running().listener.signal(delivery.endpoint)
+            self._session.listener.signal(delivery.endpoint)
         return result
 
     async def take(
@@ -335,7 +289,7 @@ class RedisStore:
         Shards that do not answer are left out, unless none does.
         """
         limit = min(limit, _MOST_TAKEN)
-        session, take = self._running(), self._takes.of(worker, token)
+        session, take = self._session, self._takes.of(worker, token)
         unanswered = self._takes.unanswered(worker)
         session.listener.looks(endpoint)
         if len(session.shards) == 1:
@@ -377,141 +331,30 @@ class RedisStore:
 
     async def wait(self, endpoint: str, seconds: float) -> None:
         """Return when there may be something new to take; see ``InboxStore.wait``."""
-        await self._running().listener.wait(endpoint, seconds)
+        await self._session.listener.wait(endpoint, seconds)
 
     async def retire(self, worker: str) -> None:
         """Forget a worker that ends."""
-        await self._of_all(step("retire", worker, self._takes.end(worker)))
-
-    async def entries(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
-    ) -> list[Entry]:
-        """Return what is in the inbox, oldest first; see ``Listing.entries``."""
-        rows: list[Any] = []
-        behind, asked = codec.write_cursor(after), codec.write_wanted(wanted)
-        endpoint = wanted.get("endpoint")
-        for shard in self._running().shards:
-            if endpoint is None:
-                endpoints = await shard.run(step("endpoints"))
-            else:
-                endpoints = [codec.encode(endpoint)]
-            for name in endpoints:
-                rows += await listed(shard, "entries", (codec.decode(name), *asked), behind, limit)
-        offset = self._clock_offset(self._running().shards[0])
-        found = _in_order(rows, 10)[:limit]
-        return [replace(codec.read_entry(row, offset), place=str(place)) for place, row in found]
-
-    async def entry(self, key: DeliveryKey) -> Entry | None:
-        """Return one event of the inbox with its body."""
-        reply = await self._do(key, "entry")
-        return None if reply == b"N" else codec.read_entry(reply, self._clock_offset(self._of(key)))
+        await self._session.ask_all(step("retire", worker, self._takes.end(worker)))
 
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""
-        return bool(await self._do(key, "hasten") == b"1")
-
-    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return what is known of these events; see ``Store.known``."""
-        by_shard: dict[Shard, list[str]] = {}
-        for event_id in dict.fromkeys(event_ids):
-            by_shard.setdefault(self._of(delivery_key(endpoint, event_id)), []).append(event_id)
-        found: dict[str, Known] = {}
-        for shard, ids in by_shard.items():
-            for start in range(0, len(ids), _MOST_LOOKED_UP):
-                some = ids[start : start + _MOST_LOOKED_UP]
-                asked = step("known", *(delivery_key(endpoint, event_id) for event_id in some))
-                reply = await shard.run(asked)
-                found |= codec.read_known(some, reply)
-        return found
-
-    async def prune(self) -> int:
-        """Remove records whose retention is over, and return how many.
-
-        The server does so by itself, and 0 is left for this call, unless a clock was given.
-        """
-        removed = 0
-        for shard in self._running().shards:
-            cursor = b"0"
-            while True:
-                cursor, count = await shard.run(step("sweep", cursor))
-                removed += int(count)
-                if cursor == b"0":
-                    break
-        return removed
-
-    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how much the store holds, of one endpoint or of all."""
-        replies = await self._of_all(step("stats", endpoint or ""))
-        numbers = [[codec.read_count(number) for number in reply[:4]] for reply in replies]
-        in_flight, dead, depth, size = (sum(column) for column in zip(*numbers, strict=True))
-        received = [float(reply[4]) for reply in replies if reply[4]]
-        return StoreStats(
-            in_flight=in_flight,
-            dead=dead,
-            depth=depth,
-            bytes=size,
-            oldest_age=max(0.0, self._clock() - min(received)) if received else None,
-            workers=len({worker for reply in replies for worker in reply[5]}),
-        )
+        return bool(await self._session.ask(key, "hasten") == b"1")
 
     @property
     def place(self) -> Hashable:
         """What is equal for two stores of one URL and prefix; see ``RegisteringStore.place``."""
         return self._settings.identity
 
-    async def register(
-        self, endpoint: str, application: Application | None
-    ) -> tuple[Application, ...]:
-        """Note an application of an endpoint; see ``RegisteringStore.register``."""
-        own = "" if application is None else application.dump()
-        given = endpoint, REMEMBERED_SECONDS, MOST_REMEMBERED, own
-        rows = await self._do_first("register", *given)
-        return tuple(
-            Application.load(text, float(seen))
-            for text, seen in zip(rows[::2], rows[1::2], strict=True)
-        )
-
-    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
-        reply = await self._do_first("tell", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
-        return bool(reply == b"1")
-
-    async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return what was told after a place; see ``ActivityStore.follow``."""
-        behind = "" if place is None else str(place)
-        last, lines = await self._do_first("follow", endpoint, WATCHED_SECONDS, behind)
-        return Activity(int(last), tuple(lines))
-
-    def _running(self) -> Session:
-        if self._session is None or not self._session.is_ours:
+    @property
+    def _session(self) -> Session:
+        if self._running is None or not self._running.is_ours:
             # What belongs to another loop, or to the parent process, cannot even be closed here.
-            self._session = Session(self._settings, self.flushes.tell)
-        return self._session
-
-    def _of(self, key: str) -> Shard:
-        """Return the shard of an event, or of a gate by its name."""
-        shards = self._running().shards
-        return shards[0 if len(shards) == 1 else crc32(codec.encode(key)) % len(shards)]
-
-    def _do(self, key: str, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
-        return self._of(key).run(step(name, key, *arguments))
+            self._running = Session(self._settings, self.flushes.tell)
+        return self._running
 
     async def _own(self, claim: Claimed, name: str, *arguments: str | bytes | float) -> Ownership:
         """Take a step that only the owner may take."""
-        return codec.read_ownership(await self._do(claim.key, name, claim.token, *arguments))
-
-    def _do_first(self, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
-        """Take a step of an endpoint, which lies in the first shard."""
-        return self._running().shards[0].run(step(name, *arguments))
-
-    async def _of_all(self, asked: Step) -> list[Any]:
-        return await asyncio.gather(*(shard.run(asked) for shard in self._running().shards))
-
-    def _clock_offset(self, shard: Shard) -> float:
-        """Return by how much this machine's clock is ahead of that which a shard goes by."""
-        return 0.0 if self._settings.clock is not None else self._clock() - shard.now
-
-
-def _in_order(rows: Iterable[Any], column: int) -> list[tuple[codec.Cursor, Any]]:
-    """Return rows of all shards with their places, by the time in a column and then by shard."""
-    return sorted(((codec.Cursor.of(row, row[column]), row) for row in rows), key=itemgetter(0))
+        return codec.read_ownership(
+            await self._session.ask(claim.key, name, claim.token, *arguments)
+        )

@@ -1,7 +1,7 @@
 -- Claims: one owner at a time, by a token; and how their owners settle them.
 
 local function granted(record)
-  return {'C', tostring(record.attempt), record.finished, text(record.lease), record.owed}
+  return {'C', text(record.lease), tostring(record.attempt), record.finished, record.owed}
 end
 
 local function claim(key, record, token, lease)

@@ -251,10 +251,9 @@ end
 
 local function entry_reply(key, entry, body)
   return {
-    entry.endpoint, entry.event_id, entry.type, entry.received, body, text(due_of(entry)),
-    is_live(entry) and '1' or '0', tostring(entry.attempt), entry.finished, entry.history,
-    read_index('ZSCORE', base .. ':o:' .. entry.endpoint, member_of(key, entry)), entry.seq,
-    entry.owed,
+    entry.endpoint, entry.event_id, entry.type, entry.received, body, tostring(entry.attempt), entry.finished,
+    entry.history, entry.owed, read_index('ZSCORE', base .. ':o:' .. entry.endpoint, member_of(key, entry)),
+    entry.seq, text(due_of(entry)), is_live(entry) and '1' or '0',
   }
 end
 

@@ -46,12 +46,13 @@ local function keep(key, delivery, record)
   write_record(key, record)
 end
 
+-- The first eleven are as in entry_reply.
 local function letter_reply(key, with_body)
   local record = unfinished(key)
   if not is_visible(record) then return nil end
   local name = base .. ':l:' .. key
   local found = redis.call('HMGET', name,
-    'endpoint', 'event_id', 'type', 'received', 'reason', 'error', 'at', 'seq')
+    'endpoint', 'event_id', 'type', 'received', 'at', 'seq', 'reason', 'error')
   if not found[1] then return nil end -- somebody has deleted it, or a full server evicted it
   local attempts, history = record.attempt, record.history
   if is_live(record) then
@@ -59,8 +60,9 @@ local function letter_reply(key, with_body)
   elseif record.token then
     history = with_failure(history, attempts, record.ends, INTERRUPTED)
   end
-  return {found[1], found[2], found[3], found[4], found[5], found[6], tostring(attempts), record.finished,
-    found[7], history, with_body and redis.call('HGET', name, 'body') or '', found[8], record.owed}
+  local body = with_body and redis.call('HGET', name, 'body') or ''
+  return {found[1], found[2], found[3], found[4], body, tostring(attempts), record.finished, history,
+    record.owed, unpack(found, 5)}
 end
 
 -- key, token, delivery[5]
@@ -99,6 +101,6 @@ function ops.letters(arg)
     end
     if not may_owe(key, wanted.owed) then return nil end
     local row = letter_reply(key, false)
-    return row and owes(row[13], wanted.owed) and row or nil
+    return row and owes(row[9], wanted.owed) and row or nil
   end)
 end

@@ -39,21 +39,21 @@ function ops.stats(arg)
     oldest and text(oldest) or '', workers}
 end
 
--- keys: of each what is known, as one letter, or ''
+-- keys: of each what is known, or ''
 function ops.known(arg)
   local found = {}
   for number, key in ipairs(arg) do
     local record, known = record_of(key), ''
     if record and record.done_until then
-      known = 'D'
+      known = 'done'
     elseif is_visible(record) then
-      known = 'X'
+      known = 'dead'
     elseif record and record.endpoint then
-      known = 'W'
+      known = 'waiting'
     elseif is_live(record) then
-      known = 'F'
+      known = 'in_flight'
     elseif record and record.attempt > 0 and now < record.expires then
-      known = 'A'
+      known = 'failed'
     end
     found[number] = known
   end

@@ -1,0 +1,170 @@
+"""What a person or a probe asks of the servers, and what processes tell each other by them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Unpack
+
+from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
+from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
+from ..values import (
+    DeadLetter,
+    DeliveryKey,
+    Entry,
+    Known,
+    StoreStats,
+    Wanted,
+    WantedLetters,
+    delivery_key,
+)
+from . import codec
+from .codec import Cursor, step
+from .session import Session
+from .shard import Shard
+
+__all__ = ["RedisReports"]
+
+_MOST_LOOKED_UP = 500
+
+
+class RedisReports(ABC):
+    """A Redis store, as far as it reports."""
+
+    @property
+    @abstractmethod
+    def _session(self) -> Session:
+        """What belongs to the event loop that asks."""
+
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what is dangerous about the servers' configuration, each as a sentence."""
+        return await self._session.warnings()
+
+    async def server_times(self) -> list[float]:
+        """Return the Unix time by the clock of each server.
+
+        Raises:
+            StoreError: a server does not tell.
+
+        """
+        return await self._session.server_times()
+
+    async def dead_letters(
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
+    ) -> list[DeadLetter]:
+        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
+        behind = codec.write_cursor(after)
+        asked = (wanted.get("endpoint") or "", *codec.write_wanted(wanted, wanted.get("reason")))
+        lists = await asyncio.gather(
+            *(_listed(shard, "letters", asked, behind, limit) for shard in self._session.shards)
+        )
+        found = sorted(chain(*lists), key=Cursor.of)[:limit]
+        return [replace(codec.read_letter(row), place=str(Cursor.of(row))) for row in found]
+
+    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
+        """Return one dead letter with its body; see ``Letters.dead_letter``."""
+        reply = await self._session.ask(key, "letter")
+        return None if reply == b"N" else codec.read_letter(reply)
+
+    async def entries(
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
+    ) -> list[Entry]:
+        """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
+        rows: list[Any] = []
+        behind, asked = codec.write_cursor(after), codec.write_wanted(wanted)
+        endpoint = wanted.get("endpoint")
+        for shard in self._session.shards:
+            if endpoint is None:
+                endpoints = await shard.run(step("endpoints"))
+            else:
+                endpoints = [codec.encode(endpoint)]
+            for name in endpoints:
+                rows += await _listed(shard, "entries", (codec.decode(name), *asked), behind, limit)
+        offset = self._session.shards[0].clock_offset
+        found = sorted(rows, key=Cursor.of)[:limit]
+        return [replace(codec.read_entry(row, offset), place=str(Cursor.of(row))) for row in found]
+
+    async def entry(self, key: DeliveryKey) -> Entry | None:
+        """Return one event of the inbox with its body; see ``Listing.entry``."""
+        reply = await self._session.ask(key, "entry")
+        offset = self._session.shard_of(key).clock_offset
+        return None if reply == b"N" else codec.read_entry(reply, offset)
+
+    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
+        """Return what is known of these events of an endpoint; see ``Reports.known``."""
+        by_shard: dict[Shard, list[str]] = {}
+        for event_id in dict.fromkeys(event_ids):
+            shard = self._session.shard_of(delivery_key(endpoint, event_id))
+            by_shard.setdefault(shard, []).append(event_id)
+        found: dict[str, Known] = {}
+        for shard, ids in by_shard.items():
+            for start in range(0, len(ids), _MOST_LOOKED_UP):
+                some = ids[start : start + _MOST_LOOKED_UP]
+                keys = (delivery_key(endpoint, event_id) for event_id in some)
+                words = zip(some, await shard.run(step("known", *keys)), strict=True)
+                found |= {event_id: Known(codec.decode(word)) for event_id, word in words if word}
+        return found
+
+    async def prune(self) -> int:
+        """Remove records whose retention is over, and return how many.
+
+        The server does so by itself, and 0 is left for this call, unless a clock was given.
+        """
+        removed = 0
+        for shard in self._session.shards:
+            cursor = b"0"
+            while True:
+                cursor, count = await shard.run(step("sweep", cursor))
+                removed += int(count)
+                if cursor == b"0":
+                    break
+        return removed
+
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
+        """Return how much the store holds, of one endpoint or of all; see ``Reports.stats``."""
+        replies = await self._session.ask_all(step("stats", endpoint or ""))
+        numbers = [[codec.read_count(number) for number in reply[:4]] for reply in replies]
+        in_flight, dead, depth, size = (sum(column) for column in zip(*numbers, strict=True))
+        received = [float(reply[4]) for reply in replies if reply[4]]
+        workers = {worker for reply in replies for worker in reply[5]}
+        age = max(0.0, self._session.shards[0].unix_time - min(received)) if received else None
+        return StoreStats(in_flight, dead, depth, size, age, len(workers))
+
+    async def register(
+        self, endpoint: str, application: Application | None
+    ) -> tuple[Application, ...]:
+        """Note an application of an endpoint; see ``RegisteringStore.register``."""
+        own = "" if application is None else application.dump()
+        asked = step("register", endpoint, REMEMBERED_SECONDS, MOST_REMEMBERED, own)
+        rows = await self._session.shards[0].run(asked)
+        seen = zip(rows[::2], rows[1::2], strict=True)
+        return tuple(Application.load(text, float(at)) for text, at in seen)
+
+    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
+        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
+        asked = step("tell", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
+        return bool(await self._session.shards[0].run(asked) == b"1")
+
+    async def follow(self, endpoint: str, place: int | None) -> Activity:
+        """Return what was told after a place; see ``ActivityStore.follow``."""
+        behind = "" if place is None else str(place)
+        last, lines = await self._session.shards[0].run(
+            step("follow", endpoint, WATCHED_SECONDS, behind)
+        )
+        return Activity(int(last), tuple(lines))
+
+
+async def _listed(
+    shard: Shard, name: str, wanted: Sequence[str | float], behind: tuple[str, str], limit: int
+) -> list[Any]:
+    """Return the first rows of a shard's list behind a place, a stretch at a time."""
+    rows: list[Any] = []
+    score, member = map(codec.encode, behind)
+    while score != b"-" and len(rows) < limit:
+        asked = step(name, *wanted, score, member, str(limit - len(rows)))
+        score, member, found = await shard.run(asked)
+        rows += found
+    return rows
