@@ -58,7 +58,7 @@ async def redis_bulk(url: str, events: int) -> Drained:
     store = RedisStore(url)
     given = list(deliveries(events))
     await fill(store, iter(given))
-    [shard] = store._running().shards
+    [shard] = store._session.shards
     deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     calls = list(_calls(given))
     watch = Stopwatch()
