@@ -21,7 +21,7 @@ from hookonce.delivery.calls import Calls
 from hookonce.events import EVENT_CLASSES
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import ClaimResult, DeliveryKey, Ownership, Token
-from hookonce.verification.headers import DeliveryHeaders
+from hookonce.verification.headers import SignedParts
 
 from .recorder import closed_port_url
 from .running import Result, invoke, run, running
@@ -185,15 +185,16 @@ def test_a_wrong_outcome_is_marked_where_it_stands(monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("quiet_again")
 def test_it_sends_what_it_says_that_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int, bytes]] = []
-    real = Verifier.verify_indexed
+    real = Verifier.verify_parts
 
     def look(
-        self: Verifier, body: bytes, headers: DeliveryHeaders, *, now: float | None = None
+        self: Verifier, body: bytes, parts: SignedParts, *, now: float | None = None
     ) -> VerifiedDelivery:
-        seen.append((headers.message_id, len(headers.signatures), body))
-        return real(self, body, headers, now=now)
+        message_id, _, _, signatures = parts
+        seen.append((message_id, len(signatures), body))
+        return real(self, body, parts, now=now)
 
-    monkeypatch.setattr(Verifier, "verify_indexed", look)
+    monkeypatch.setattr(Verifier, "verify_parts", look)
     assert invoke("demo").status == 0
     signatures = [number for _, number, _ in seen]
     assert signatures == [1] * 15 + [2] * 3, "from the rotation on, there are two for a day"

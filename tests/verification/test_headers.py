@@ -14,7 +14,7 @@ from starlette.datastructures import Headers as StarletteHeaders
 from werkzeug.datastructures import Headers as WerkzeugHeaders
 
 from hookonce import Refusal, VerificationError, Verifier, sign, verify
-from hookonce.verification.headers import DeliveryHeaders, DeliveryHints
+from hookonce.verification.headers import DeliveryHeaders, DeliveryHints, read_headers
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
 NOW = 1_700_000_000
@@ -381,35 +381,35 @@ REARRANGED: dict[str, Callable[[dict[str, str]], Any]] = {
 
 @pytest.mark.parametrize("shape", [*SHAPES.values(), *REARRANGED.values()])
 @pytest.mark.parametrize("service", [None, "acme", "other"])
-def test_headers_in_any_shape_are_indexed_to_what_is_signed_and_what_is_hinted(
+def test_headers_in_any_shape_are_read_at_once_for_what_is_signed_and_what_is_hinted(
     shape: Callable[[dict[str, str]], Any], service: str | None
 ) -> None:
     said = {"acme-event-type": "comment.received", "acme-delivery-attempt": "3"}
     headers = {**GENUINE, **said}
-    indexed = DeliveryHeaders.indexed(shape(headers), service)
-    assert indexed[:4] == DeliveryHeaders.parse(shape(headers))[:4]
-    assert indexed.hints == DeliveryHints.parse(shape(headers), service)
-    assert (indexed.hints.attempt == 3) is (service != "other")
-    delivery = Verifier(SECRET).verify_indexed(BODY, indexed, now=NOW)
+    signed, hints = read_headers(shape(headers), service)
+    assert signed == DeliveryHeaders.parse(shape(headers))
+    assert hints == DeliveryHints.parse(shape(headers), service)
+    assert (hints.attempt == 3) is (service != "other")
+    delivery = Verifier(SECRET).verify_parts(BODY, signed, now=NOW)
     assert delivery == verify(BODY, shape(headers), SECRET, now=NOW)
 
 
 @pytest.mark.parametrize("name", GENUINE)
 @pytest.mark.parametrize("value", ["", "a.b", "\ud800", None])
-def test_headers_that_cannot_be_indexed_are_refused_as_they_are_by_verify(
+def test_headers_that_cannot_be_read_are_refused_as_they_are_by_verify(
     name: str, value: Any
 ) -> None:
     headers: Any = {**GENUINE, name: value}
     with pytest.raises(VerificationError) as caught:
-        Verifier(SECRET).verify_indexed(BODY, DeliveryHeaders.indexed(headers), now=NOW)
+        Verifier(SECRET).verify_parts(BODY, read_headers(headers)[0], now=NOW)
     assert caught.value.reason is refusal(headers)
 
 
 def test_a_name_that_has_no_hash_is_no_obstacle() -> None:
     headers: Any = [([], b"1"), *as_bytes({**GENUINE, "acme-delivery-attempt": "3"})]
-    indexed = DeliveryHeaders.indexed(headers)
-    assert indexed[:4] == DeliveryHeaders.parse(headers)[:4]
-    assert indexed.hints == DeliveryHints.parse(headers)
+    signed, hints = read_headers(headers)
+    assert signed == DeliveryHeaders.parse(headers)
+    assert hints == DeliveryHints.parse(headers)
 
 
 def test_an_entry_as_long_as_a_signature_of_another_version_is_none() -> None:
@@ -418,6 +418,6 @@ def test_an_entry_as_long_as_a_signature_of_another_version_is_none() -> None:
     assert DeliveryHeaders.parse(headers).signatures == ()
 
 
-def test_indexed_headers_show_no_signature() -> None:
-    indexed = DeliveryHeaders.indexed(as_bytes(GENUINE))
-    assert GENUINE["webhook-signature"].removeprefix("v1,") not in repr(indexed)
+def test_the_headers_of_a_delivery_show_no_signature() -> None:
+    headers = DeliveryHeaders.parse(as_bytes(GENUINE))
+    assert GENUINE["webhook-signature"].removeprefix("v1,") not in repr(headers)

@@ -8,7 +8,7 @@ import pytest
 from support.secrets import ChangingSecrets
 
 from hookonce import VerificationError, Verifier, sign, unwrap, verify
-from hookonce.verification.headers import DeliveryHeaders
+from hookonce.verification.headers import signed_parts
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
 OTHER = "whsec_" + base64.b64encode(b"another secret, as long..").decode()
@@ -75,22 +75,22 @@ def test_a_verifier_asks_its_provider_at_every_delivery() -> None:
         verifier.verify(BODY, GENUINE, now=NOW)
 
 
-def test_a_verifier_asks_its_provider_for_headers_that_are_indexed_already_too() -> None:
+def test_a_verifier_asks_its_provider_for_headers_that_are_read_already_too() -> None:
     provider = ChangingSecrets(OTHER)
     verifier = Verifier(provider)
-    headers = DeliveryHeaders.indexed(GENUINE)
+    parts = signed_parts(GENUINE)
     with pytest.raises(VerificationError):
-        verifier.verify_indexed(BODY, headers, now=NOW)
+        verifier.verify_parts(BODY, parts, now=NOW)
     provider.secrets = (OTHER, SECRET)
-    assert verifier.verify_indexed(BODY, headers, now=NOW).secret_index == 1
+    assert verifier.verify_parts(BODY, parts, now=NOW).secret_index == 1
 
 
-def test_headers_that_are_indexed_already_are_judged_by_the_time_that_is_given() -> None:
+def test_headers_that_are_read_already_are_judged_by_the_time_that_is_given() -> None:
     verifier = Verifier(SECRET, clock=lambda: NOW + 1_000)
-    headers = DeliveryHeaders.indexed(GENUINE)
-    assert verifier.verify_indexed(BODY, headers, now=NOW + 1).skew == 1
+    parts = signed_parts(GENUINE)
+    assert verifier.verify_parts(BODY, parts, now=NOW + 1).skew == 1
     with pytest.raises(VerificationError):
-        verifier.verify_indexed(BODY, headers)
+        verifier.verify_parts(BODY, parts)
 
 
 def test_verify_and_unwrap_take_a_provider_too() -> None:

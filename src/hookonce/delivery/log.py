@@ -47,10 +47,9 @@ class DeliveryLog(Observer):
             "milliseconds": round(record.seconds * 1000, 1),
         }
         if record.refusal is not None:
+            headers = record.headers
             # Quoted, since anybody wrote it.
-            named = (
-                "nothing readable" if record.headers is None else repr(record.headers.message_id)
-            )
+            named = "nothing readable" if headers is None else repr(headers.message_id)
             _log.warning(
                 "refused a delivery at %s that calls itself %s: %s",
                 record.endpoint,

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from ..errors import PayloadError, SecretError, StoreError, VerificationError
 from ..events import Event, UnknownEvent
 from ..stores.values import Dead, Delivery, DeliveryKey, Done, Full, PutResult, Stored, Waiting
-from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, header_pairs
+from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read_headers
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
 from .handler import Handler
@@ -101,10 +101,10 @@ class Pipeline:
             headers = _readable_twice(headers)
         received = DeliveryReceived(parts.endpoint, body, headers, parts.clock(), is_made_up)
         observers.tell(received)
-        verified = event_type = hints = refusal = indexed = None
+        verified = event_type = hints = refusal = None
         try:
-            indexed = DeliveryHeaders.indexed(headers, self._service)
-            verified = self._verifier.verify_indexed(body, indexed, now=received.at)
+            signed, said = read_headers(headers, self._service)
+            verified = self._verifier.verify_parts(body, signed, now=received.at)
         except VerificationError as error:
             # Its traceback leads back to this frame: a circle, with the body in it.
             refusal = error.with_traceback(None)
@@ -114,7 +114,7 @@ class Pipeline:
             _log.error("no delivery can be verified: %s", error)
             outcome = _NO_SECRETS
         else:
-            hints = indexed.hints
+            hints = said
             if observers.wants(DeliveryAuthenticated):
                 observers.tell(DeliveryAuthenticated(received, verified, hints))
             deadline = started + parts.limits.answer_seconds
@@ -130,7 +130,6 @@ class Pipeline:
                 event_type,
                 hints,
                 refusal,
-                indexed,
             )
         )
         return outcome

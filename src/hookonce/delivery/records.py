@@ -101,7 +101,6 @@ class DeliveryAnswered(NamedTuple):
         event_type: the type named in the signed body, where it could be read.
         hints: what the sender says beside a genuine delivery, unsigned.
         refusal: why it is not genuine, if it is not.
-        headers: what was read of its headers; None where they are malformed.
 
     """
 
@@ -113,12 +112,19 @@ class DeliveryAnswered(NamedTuple):
     event_type: str | None = None
     hints: DeliveryHints | None = None
     refusal: VerificationError | None = None
-    headers: DeliveryHeaders | None = None
 
     @property
     def event_id(self) -> str | None:
         """The webhook-id of a genuine delivery."""
         return None if self.verified is None else self.verified.id
+
+    @property
+    def headers(self) -> DeliveryHeaders | None:
+        """What its headers say, read again; None where they are malformed, or were not read."""
+        try:
+            return None if self.received is None else DeliveryHeaders.parse(self.received.headers)
+        except VerificationError:
+            return None
 
     def __repr__(self) -> str:
         return (

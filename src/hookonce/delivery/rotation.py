@@ -104,8 +104,8 @@ class RotationWatch(Observer):
             secrets = self._look()
         except SecretError:  # the pipeline says so at the next delivery, and `warnings` when asked
             return
-        if is_double and record.headers is not None:
-            has_both = _matching(delivery, record.headers, secrets) > 1
+        if is_double and (headers := record.headers) is not None:
+            has_both = _matching(delivery, headers, secrets) > 1
             self._note_second(delivery.id, at, has_both=has_both)
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:

@@ -102,7 +102,7 @@ class Runs:
             self._forget_lost()
             self._loop, self._watch = loop, None
         # Not by the loop's factory: an eager one would begin it before it is known here.
-        run.task = task = asyncio.Task(self._go(run), loop=loop)
+        run.task = task = asyncio.Task(self._go(run), loop=loop, name=run.key)
         self._by_key[run.key] = self._by_task[task] = run
         # The last, where a test has set the time of the loop back.
         if self._watch is None or self._watch.when() > loop.time() + _LONGEST_TICK_SECONDS:

@@ -9,11 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import Refusal, VerificationError
 
-__all__ = ["DeliveryHeaders", "DeliveryHints", "RawHeaders", "header_pairs", "is_message_id"]
+__all__ = [
+    "DeliveryHeaders",
+    "DeliveryHints",
+    "RawHeaders",
+    "SignedParts",
+    "header_pairs",
+    "is_message_id",
+    "read_headers",
+    "signed_parts",
+]
 
 RawHeaders: TypeAlias = (
     Mapping[str, str]
@@ -23,7 +33,12 @@ RawHeaders: TypeAlias = (
 )
 """A mapping, or any iterable of (name, value) pairs, str or bytes, names in any case."""
 
+SignedParts: TypeAlias = tuple[str, int, bytes, tuple[bytes, ...]]
+"""The webhook-id, the timestamp, what is signed before the body, and the ``v1`` signatures."""
+
 _Pairs: TypeAlias = Iterable[tuple[str | bytes, str | bytes]]
+
+_NAME = itemgetter(0)
 
 _ID, _TIMESTAMP, _SIGNATURE = range(3)
 _FIELDS: dict[str | bytes, int] = {
@@ -90,21 +105,20 @@ class DeliveryHints(NamedTuple):
         """
         pairs = list(header_pairs(headers))
         try:
-            places = _places(tuple([name for name, _ in pairs]), service)
+            places = _places(tuple(map(_NAME, pairs)), service)
         except TypeError:  # a name that is not even hashable
             return cls()
         return _hints(places, pairs)
 
 
 class DeliveryHeaders(NamedTuple):
-    """The headers of a delivery: the signed ones checked for grammar, and what is said beside them.
+    """The signed headers of a delivery, checked for grammar.
 
     Attributes:
         message_id: the webhook-id as text.
         timestamp: when this attempt was signed, in Unix seconds.
         signed_prefix: ``{webhook-id}.{webhook-timestamp}.`` in the bytes that arrived.
         signatures: the base64 text of each well-formed ``v1`` entry.
-        hints: what the service says outside the signature.
 
     """
 
@@ -112,43 +126,9 @@ class DeliveryHeaders(NamedTuple):
     timestamp: int
     signed_prefix: bytes
     signatures: tuple[bytes, ...]
-    hints: DeliveryHints = DeliveryHints()
 
     def __repr__(self) -> str:
         return f"DeliveryHeaders({self.message_id!r}, {self.timestamp}, <signatures>)"
-
-    @classmethod
-    def indexed(cls, headers: RawHeaders, service: str | None = None) -> DeliveryHeaders:
-        """Return all that a receiver reads of ``headers``, which are looked through once.
-
-        Args:
-            headers: as for ``parse``.
-            service: the sender's name in its own two headers; without it their endings are enough.
-
-        Raises:
-            VerificationError: as ``parse`` does.
-
-        """
-        pairs: Any = headers if headers.__class__ is list else list(header_pairs(headers))
-        try:
-            places = _places(tuple([name for name, _ in pairs]), service)
-        except TypeError:  # a name that is not even hashable
-            return cls(*signed_parts(pairs))
-        hints = _hints(places, pairs)
-        if places.signed is not None:
-            id_at, timestamp_at, signature_at = places.signed
-            message_id, timestamp = pairs[id_at][1], pairs[timestamp_at][1]
-            signature = pairs[signature_at][1]
-            is_usual = message_id.__class__ is timestamp.__class__ is signature.__class__ is bytes
-            if is_usual and message_id and timestamp and signature:
-                return cls(
-                    _id_text(message_id),
-                    _unix_seconds(timestamp),
-                    b".".join((message_id, timestamp, b"")),
-                    _v1_entries(signature),
-                    hints,
-                )
-        return cls(*signed_parts(pairs), hints)
 
     @classmethod
     def parse(cls, headers: RawHeaders) -> DeliveryHeaders:
@@ -163,7 +143,42 @@ class DeliveryHeaders(NamedTuple):
         return cls(*signed_parts(headers))
 
 
-def signed_parts(headers: RawHeaders) -> tuple[str, int, bytes, tuple[bytes, ...]]:
+def read_headers(
+    headers: RawHeaders, service: str | None = None
+) -> tuple[SignedParts, DeliveryHints]:
+    """Return all that a receiver reads of ``headers``, which are looked through once.
+
+    Args:
+        headers: as for ``DeliveryHeaders.parse``.
+        service: the sender's name in its own two headers; without it their endings are enough.
+
+    Raises:
+        VerificationError: as ``DeliveryHeaders.parse`` does.
+
+    """
+    pairs: Any = headers if headers.__class__ is list else list(header_pairs(headers))
+    try:
+        places = _places(tuple(map(_NAME, pairs)), service)
+    except TypeError:  # a name that is not even hashable
+        return signed_parts(pairs), DeliveryHints()
+    hints = _hints(places, pairs)
+    if places.signed is not None:
+        id_at, timestamp_at, signature_at = places.signed
+        message_id, timestamp = pairs[id_at][1], pairs[timestamp_at][1]
+        signature = pairs[signature_at][1]
+        is_usual = message_id.__class__ is timestamp.__class__ is signature.__class__ is bytes
+        if is_usual and message_id and timestamp and signature:
+            signed = (
+                _id_text(message_id),
+                _unix_seconds(timestamp),
+                b".".join((message_id, timestamp, b"")),
+                _v1_entries(signature),
+            )
+            return signed, hints
+    return signed_parts(pairs), hints
+
+
+def signed_parts(headers: RawHeaders) -> SignedParts:
     """Return what ``DeliveryHeaders.parse`` does, as a plain tuple to unpack at once.
 
     It is for verification alone, which would have the object only for a moment.

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from ..errors import Refusal, SecretError, VerificationError, shows_half_built, unmatched
 from ..sender import TOLERANCE_SECONDS
 from .clock import Clock, system_clock
-from .headers import DeliveryHeaders, RawHeaders, is_message_id, signed_parts
+from .headers import RawHeaders, SignedParts, is_message_id, signed_parts
 from .secrets import SecretSource, SecretsProvider, decode_secret, provided, secrets_of
 
 __all__ = [
@@ -160,10 +160,10 @@ class Verifier:
             raise unmatched()
         return delivery
 
-    def verify_indexed(
-        self, body: bytes, headers: DeliveryHeaders, *, now: float | None = None
+    def verify_parts(
+        self, body: bytes, parts: SignedParts, *, now: float | None = None
     ) -> VerifiedDelivery:
-        """Return the verified delivery of headers that are indexed already, or raise.
+        """Return the verified delivery of headers that are read already, or raise.
 
         Raises:
             VerificationError: it is not in time, or no signature matches.
@@ -172,7 +172,7 @@ class Verifier:
         """
         signers = self._keyring[1] if self._provider is None else self._current(self._provider)
         now = self._clock() if now is None else now
-        delivery = _verified(signers, body, headers[:4], self._tolerance, now)
+        delivery = _verified(signers, body, parts, self._tolerance, now)
         if delivery is None:
             raise unmatched()
         return delivery
@@ -302,7 +302,7 @@ def _raw(body: bytes) -> bytes:
 def _verified(
     signers: tuple[Signer, ...],
     body: bytes,
-    parts: tuple[str, int, bytes, tuple[bytes, ...]],
+    parts: SignedParts,
     tolerance: float,
     now: float,
 ) -> VerifiedDelivery | None:
