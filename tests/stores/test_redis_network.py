@@ -195,6 +195,23 @@ class TestLateRequests:
             stats = await store.stats()
             assert (stats.depth, stats.in_flight) == (8, 0)
 
+    async def test_nor_does_one_that_has_failed_and_was_looked_for_since(
+        self, proxy: Proxy, valkey: RedisServer
+    ) -> None:
+        async with aclosing(RedisStore(proxy.url, shards=2)) as store:
+            await store.put(DELIVERY, new_token())
+            proxy.delay(b"take")
+            proxy.hide(b"take")
+            token = new_token()
+            with pytest.raises(StoreError):
+                await store.take(10, LEASE, endpoint="default", worker="w", token=token)
+            proxy.hide(b"no command")
+            await store.take(0, LEASE, endpoint="default", worker="w", token=token)
+            await self.arrive(proxy, valkey)
+            assert (await store.stats()).in_flight == 0
+            [taken] = await take(store)
+            assert taken.attempt == 1
+
     async def arrive(self, proxy: Proxy, valkey: RedisServer) -> None:
         before = valkey.calls_of("evalsha")
         proxy.release()

@@ -289,13 +289,15 @@ class RedisStore(RedisReports):
         Shards that do not answer are left out, unless none does.
         """
         limit = min(limit, _MOST_TAKEN)
-        session, take = self._session, self._takes.of(worker, token)
+        session, number = self._session, self._takes.next_number()
         unanswered = self._takes.unanswered(worker)
         session.listener.looks(endpoint)
         if len(session.shards) == 1:
-            looks = [Look(0, unanswered.get(0, take), None, is_repeat=True)]
+            looks = [Look(0, unanswered.get(0, token), None, is_repeat=True)]
         else:
-            looks = await self._looks.look(session.shards, endpoint, worker, take, unanswered)
+            looks = await self._looks.look(
+                session.shards, endpoint, worker, token, number, unanswered
+            )
         # A take that is repeated asks where it has taken something, and nowhere else.
         is_repeated = any(look.is_repeat for look in looks)
         taken: list[Taken] = []
@@ -308,19 +310,18 @@ class RedisStore(RedisReports):
             if not is_asked:
                 due.append(look.next_due)
                 continue
-            own = look.take
-            asked = step("take", endpoint, worker, own.token, own.number, room, lease)
+            asked = step("take", endpoint, worker, look.token, number, room, lease)
             try:
                 reply = await session.shards[look.number].run(asked, may_be_dropped=True)
             except BaseException as error:
-                unanswered[look.number] = own
+                unanswered[look.number] = look.token
                 if not isinstance(error, StoreError):
                     raise
                 failures[look.number] = error
                 continue
             unanswered.pop(look.number, None)
             next_due, rows = reply
-            taken += [codec.read_taken(row, own.token, lease) for row in rows]
+            taken += [codec.read_taken(row, look.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
         if failures and not taken:
             # Repeated with its token, it finds what a shard has taken and could not say.

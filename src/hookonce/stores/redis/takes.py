@@ -1,8 +1,4 @@
-"""How workers take from shards, of which some may not answer.
-
-A worker's takes are numbered, so that a shard knows one that a network has delivered late. The
-numbers grow from one process to the next, for a worker that has the name of an earlier one.
-"""
+"""How workers take from shards, of which some may not answer."""
 
 from __future__ import annotations
 
@@ -29,46 +25,30 @@ _PEEK_SECONDS = 1.0
 _SILENT_PEEK_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
-    """One take of a worker, as a shard knows it.
-
-    Attributes:
-        token: made once for it.
-        number: a later one has a higher number.
-
-    """
-
-    token: Token
-    number: int
-
-
 class Takes:
-    """The last take of each worker, and those that a shard has not answered.
+    """What tells the takes of workers apart.
 
-    A shard that is asked in vain may have taken all the same: it is asked for that take again
-    before any other, or its events would wait for their leases to end and lose an attempt.
+    A shard that is asked in vain may have taken all the same. It is asked for that take again, by
+    its token, before any other: else its events would wait for their leases to end, and lose an
+    attempt. It may also be reached late; so every call has a number, and a shard does nothing for
+    one that is lower than another it has seen.
     """
 
     def __init__(self) -> None:
+        # They grow from one process to the next, for a worker that has the name of an earlier one.
         self._numbers = count(time.time_ns() // 1000)
-        self._last: dict[str, Take] = {}
-        self._unanswered: dict[str, dict[int, Take]] = {}
+        self._unanswered: dict[str, dict[int, Token]] = {}
 
-    def of(self, worker: str, token: Token) -> Take:
-        """Return a worker's take with a token; a repeated one has the number that it had."""
-        last = self._last.get(worker)
-        if last is None or last.token != token:
-            last = self._last[worker] = Take(token, next(self._numbers))
-        return last
+    def next_number(self) -> int:
+        """Return the number of a call."""
+        return next(self._numbers)
 
-    def unanswered(self, worker: str) -> dict[int, Take]:
+    def unanswered(self, worker: str) -> dict[int, Token]:
         """Return which take each shard still has to answer, for whoever asks to change."""
         return self._unanswered.setdefault(worker, {})
 
     def end(self, worker: str) -> int:
-        """Return a number that is higher than those of all takes of a worker."""
-        self._last.pop(worker, None)
+        """Return a number that is higher than those of all calls of a worker."""
         self._unanswered.pop(worker, None)
         return next(self._numbers)
 
@@ -79,14 +59,14 @@ class Look:
 
     Attributes:
         number: of the shard.
-        take: what it can be asked for.
+        token: of the take it can be asked for.
         next_due: seconds until something is due there, 0 if it is; None if nothing waits.
-        is_repeat: whether this take has been there before.
+        is_repeat: whether that take has been there before.
 
     """
 
     number: int
-    take: Take
+    token: Token
     next_due: float | None
     is_repeat: bool
 
@@ -102,8 +82,9 @@ class Looks:
         shards: Sequence[Shard],
         endpoint: str,
         worker: str,
-        take: Take,
-        unanswered: dict[int, Take],
+        token: Token,
+        number: int,
+        unanswered: dict[int, Token],
     ) -> list[Look]:
         """Return what the shards that answer have; the longest due first.
 
@@ -111,7 +92,8 @@ class Looks:
             shards: all there are.
             endpoint: whose events.
             worker: who wants to take.
-            take: what it takes with.
+            token: what it takes with.
+            number: of this call.
             unanswered: the takes that shards still have to answer; those that turn out not to have
                 reached their shard are taken out.
 
@@ -119,12 +101,10 @@ class Looks:
             StoreError: none of them answers.
 
         """
-        takes = [unanswered.get(n, take) for n in range(len(shards))]
+        tokens = [unanswered.get(n, token) for n in range(len(shards))]
         tasks = [
-            shard.run(
-                step("peek", endpoint, worker, asked.token, asked.number), may_be_dropped=True
-            )
-            for shard, asked in zip(shards, takes, strict=True)
+            shard.run(step("peek", endpoint, worker, asked, number), may_be_dropped=True)
+            for shard, asked in zip(shards, tokens, strict=True)
         ]
         try:
             await asyncio.wait(tasks, timeout=_SILENT_PEEK_SECONDS)
@@ -145,8 +125,8 @@ class Looks:
         for n, (due, answer) in answers.items():
             if not (is_repeat := answer == b"1"):
                 unanswered.pop(n, None)
-            can_take = takes[n] if is_repeat else take
-            looks.append(Look(n, can_take, float(due) if due else None, is_repeat))
+            own = tokens[n] if is_repeat else token
+            looks.append(Look(n, own, float(due) if due else None, is_repeat))
         return sorted(looks, key=lambda look: look.next_due or 0.0)
 
     def take_note(self, failures: Mapping[int, BaseException]) -> None:

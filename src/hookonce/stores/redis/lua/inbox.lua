@@ -170,25 +170,25 @@ local function remember_take(last, number, token, keys)
   redis.call('PEXPIRE', last, milliseconds(TAKE_SECONDS))
 end
 
--- A network may deliver a take after the worker has repeated it and gone on: nobody reads its answer.
--- The number of the worker's take, and the token if it was made here; or nil for such a late one.
+-- A network may deliver a call after the worker has repeated it and gone on: nobody reads its answer.
+-- The token of the worker's last take here, '' if there is none; or nil for such a late one.
 local function last_take(last, number)
   local known = redis.call('LRANGE', last, 0, 1)
-  local last_number = tonumber(known[1]) or 0
-  if tonumber(number) < last_number then return nil end
-  return last_number, known[2]
+  if tonumber(number) < (tonumber(known[1]) or 0) then return nil end
+  return known[2] or ''
 end
 
 -- endpoint, worker, token, number: whether there is something to take here
 function ops.peek(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local last = base .. ':r:' .. worker
-  local last_number, last_token = last_take(last, number)
-  if not last_number then return {next_due(endpoint), '0'} end
+  local last_token = last_take(last, number)
+  if not last_token then return {next_due(endpoint), '0'} end
   see_worker(endpoint, worker)
   bring_forward(endpoint)
-  if tonumber(number) > last_number then remember_take(last, number, '', {}) end
-  return {next_due(endpoint), last_token == token and '1' or '0'}
+  if last_token == token then return {next_due(endpoint), '1'} end
+  remember_take(last, number, '', {})
+  return {next_due(endpoint), '0'}
 end
 
 -- endpoint, worker, token, number, limit, lease
@@ -196,8 +196,8 @@ function ops.take(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local limit, lease = tonumber(arg[5]), tonumber(arg[6])
   local last = base .. ':r:' .. worker
-  local last_number, last_token = last_take(last, number)
-  if not last_number then return {next_due(endpoint), {}} end
+  local last_token = last_take(last, number)
+  if not last_token then return {next_due(endpoint), {}} end
   see_worker(endpoint, worker)
   bring_forward(endpoint)
   if last_token == token then
