@@ -49,29 +49,22 @@ class Intake:
         self._settings = settings
         self.embedded = settings.embedded
         self._worker = Worker(parts, store=store, settings=settings, runs=runs)
-        self._working: asyncio.Task[None] | None = None
         self._look: asyncio.Task[None] | None = None
         self._next_look = 0.0
 
     def start(self) -> None:
         """Start the worker of this process, or raise RuntimeError if it runs already."""
-        if self._working is not None:
-            raise RuntimeError("this receiver works on its inbox already")
-        self._working = asyncio.get_running_loop().create_task(self._worker.run())
+        self._worker.start()
 
     async def stop(self) -> None:
         """Take nothing more; what was begun goes on."""
         if self._look is not None:
             self._look.cancel()
-        if self._working is not None:
-            self._worker.stop()
-            await asyncio.wait({self._working})
+        await self._worker.stop()
 
     async def leave(self) -> None:
         """Be no worker any more: after ``stop``, and when what was begun has ended."""
-        if self._working is not None:
-            await self._worker.retire()
-            self._working = None
+        await self._worker.retire()
 
     async def put(self, delivery: Delivery) -> PutResult:
         """Store a delivery durably, unless its event is known or there is no room."""

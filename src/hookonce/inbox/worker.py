@@ -56,51 +56,45 @@ class Worker:
         self._settings = settings
         self._runs = runs
         self._begun: list[Run] = []
-        self._work: asyncio.Event | None = None
-        self._room = asyncio.Event()
-        self._stop = asyncio.Event()
+        self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._asked_at = 0.0
-        self._stopping = False
-        self._name: str | None = None
+        self._name = ""
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether it takes events."""
-        return self._work is not None
+        return self._task is not None and not self._task.done()
 
     def nudge(self) -> None:
         """Look for work soon: something was put in this process."""
-        if self._work is not None:
-            self._work.set()
+        self._work.set()
 
-    def stop(self) -> None:
-        """Take nothing more; ``run`` returns soon, while what was begun goes on."""
-        self._stopping = True  # also if `run` has not come to its first step yet
-        for waited_for in (self._stop, self._room):
-            waited_for.set()
-        self.nudge()
+    def start(self) -> None:
+        """Take and begin events from now on, or raise RuntimeError if it does so already."""
+        if self._task is not None:
+            raise RuntimeError("this receiver works on its inbox already")
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[2:8]}"
+        self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        _log.info("working on the inbox of %s as %s", self._parts.endpoint, self._name)
 
-    async def run(self) -> None:
-        """Take and begin events until ``stop``; what was begun goes on."""
-        name = self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[2:8]}"
-        work = self._work = asyncio.Event()
-        self._room, self._stop = asyncio.Event(), asyncio.Event()
-        _log.info("working on the inbox of %s as %s", self._parts.endpoint, name)
-        try:
-            await self._until_stopped(name, work)
-        finally:
-            self._work = None
-            self._stopping = False
+    async def stop(self) -> None:
+        """Take nothing more; what was begun goes on."""
+        if self._task is not None:
+            for waited_for in (self._stop, self._room, self._work):
+                waited_for.set()
+            await asyncio.wait({self._task})
 
-    async def _until_stopped(self, name: str, work: asyncio.Event) -> None:
+    async def _run(self) -> None:
         token, pause = new_token(), _FIRST_PAUSE_SECONDS
-        while not self._stopping:
-            work.clear()
+        while not self._stop.is_set():
+            self._work.clear()
             try:
-                batch = await self._take(name, token)
+                batch = await self._take(token)
                 token, pause = new_token(), _FIRST_PAUSE_SECONDS
                 await self._begin_all(batch.taken)
-                await self._until_worthwhile(batch, work)
+                await self._until_worthwhile(batch)
             except StoreError as error:
                 # With the same token the next call finds what this one may have taken.
                 _log.error("cannot work on the inbox, trying again: %s", error)
@@ -112,17 +106,16 @@ class Worker:
                 _log.exception("cannot work on the inbox, trying again")
             else:
                 continue
-            if not self._stopping:
-                await _first_of(asyncio.sleep(pause), self._stop.wait())
+            await set_within(pause, self._stop)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    async def _take(self, name: str, token: Token) -> Batch:
+    async def _take(self, token: Token) -> Batch:
         self._asked_at = time.monotonic()
         call = self._store.take(
             self._free(),
             self._parts.limits.lease_seconds,
             endpoint=self._parts.endpoint,
-            worker=name,
+            worker=self._name,
             token=token,
         )
         return await within(self._parts.limits.store_seconds, call)
@@ -138,19 +131,18 @@ class Worker:
         most = self._settings.concurrency
         return max(0, min(most - busy, _MOST_UNRECORDED * most - len(begun)))
 
-    async def _until_worthwhile(self, batch: Batch, work: asyncio.Event) -> None:
+    async def _until_worthwhile(self, batch: Batch) -> None:
         """Return when there may be both an event to take and room to begin it, or at a stop."""
         if not self._free():
             self._room.clear()
-            if self._stopping:
-                return
-            await set_within(_BEAT_SECONDS, self._room)
+            if not self._stop.is_set():
+                await set_within(_BEAT_SECONDS, self._room)
         elif batch.next_due != 0:
             seconds = _IDLE_LOOK_SECONDS
             if batch.next_due is not None:
                 seconds = min(seconds, batch.next_due)
-            if not work.is_set():
-                await _first_of(self._store.wait(self._parts.endpoint, seconds), work.wait())
+            if not self._work.is_set():
+                await _first_of(self._store.wait(self._parts.endpoint, seconds), self._work.wait())
 
     async def _begin_all(self, batch: Sequence[Taken]) -> None:
         """Begin an attempt at each event; those that cannot have one are settled after that."""
@@ -243,12 +235,12 @@ class Worker:
             return False
 
     async def retire(self) -> None:
-        """Say that this worker is gone: after ``run``, and when what it had begun has ended."""
-        name, self._name = self._name, None
-        if name is None:
+        """Say that this worker is gone: after ``stop``, and when what it had begun has ended."""
+        if self._task is None:
             return
+        self._task = None
         try:
-            await within(self._parts.limits.store_seconds, self._store.retire(name))
+            await within(self._parts.limits.store_seconds, self._store.retire(self._name))
         except StoreError as error:
             _log.warning("cannot retire from the inbox; it will forget: %s", error)
 
