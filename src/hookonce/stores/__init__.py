@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 from ..verification.clock import Clock
 from .contract import DEFAULT_RETENTION, Store
 
-__all__ = ["open_store", "sqlite_path"]
+__all__ = ["REDIS_SCHEMES", "open_store", "sqlite_path"]
 
-_REDIS_SCHEMES = {
+REDIS_SCHEMES = {
     "redis",
     "rediss",
     "unix",
@@ -61,7 +61,7 @@ def _named(url: str, retention: timedelta, clock: Clock) -> Store:
         path = sqlite_path(url)
         sqlite = import_module(".sqlite", __name__)
         return cast("Store", sqlite.SQLiteStore(path, retention=retention, clock=clock))
-    if scheme in _REDIS_SCHEMES:
+    if scheme in REDIS_SCHEMES:
         redis = _redis()
         return cast("Store", redis.RedisStore(url, retention=retention, clock=clock))
     if not url.strip():

@@ -25,6 +25,7 @@ from redis.asyncio.sentinel import (
 )
 from redis.exceptions import RedisError
 
+from .. import REDIS_SCHEMES
 from .connection import Address, ClusterServers, SentinelServer, Servers, bounded, one_server
 
 __all__ = ["Place", "place_of", "place_of_client"]
@@ -35,6 +36,7 @@ _FORMS = (
 )
 _OWN = ("prefix", "shards", "durability", "replicas")
 _CLUSTER_SHARDS = 16
+_CLASSES = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +80,21 @@ def place_of(url: str) -> Place:
 
 def _place(url: str) -> Place:
     scheme = url.partition("://")[0].lower()
+    if scheme not in REDIS_SCHEMES:
+        raise _UnusableError(f"nothing has the scheme {scheme!r}")
     kind, _, variant = scheme.partition("+")
     parts, options = _options(url)
-    if scheme == "unix":
+    settings = _settings(parts, kind)
+    connection_class = _CLASSES[kind]
+    if kind == "unix":
         if not parts.path:
             raise _UnusableError("it names no socket")
-        settings = _settings(parts, "redis") | {"path": unquote(parts.path)}
-        return _one(UnixDomainSocketConnection, settings, options)
-    if kind not in {"redis", "rediss"} or variant not in {"", "cluster", "sentinel"}:
-        raise _UnusableError(f"nothing has the scheme {scheme!r}")
-    settings = _settings(parts, kind)
+        return _one(connection_class, settings, options)
     hosts = _hosts(parts, 26379 if variant == "sentinel" else 6379)
     path = parts.path.strip("/")
     if variant == "sentinel":
-        return _sentinel(hosts, settings, path, options, is_secure=kind == "rediss")
+        return _sentinel(connection_class, hosts, settings, path, options)
     settings |= _database(path, is_cluster=variant == "cluster")
-    connection_class = SSLConnection if kind == "rediss" else Connection
     if variant == "cluster":
         _check(connection_class, settings)
         connect = partial(ClusterServers, hosts, connection_class, settings)
@@ -184,18 +185,15 @@ def _options(url: str) -> tuple[SplitResult, dict[str, Any]]:
 
 
 def _settings(parts: SplitResult, kind: str) -> dict[str, Any]:
-    """Return what redis-py understands of a URL's query, and its user and password."""
+    """Return what redis-py understands of a URL, but for its hosts and its database."""
+    user = parts.netloc.rpartition("@")[0]
+    path = parts.path if kind == "unix" else ""
     try:
-        settings = dict(parse_url(f"{kind}://server?{parts.query}"))
+        settings = dict(parse_url(f"{kind}://{user}@{path}?{parts.query}"))
     except ValueError:
         raise _UnusableError("an option in its query has a value of the wrong kind") from None
     for name in ("host", "port", "connection_class"):
         settings.pop(name, None)
-    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-    if user:
-        settings["username"] = unquote(user)
-    if password:
-        settings["password"] = unquote(password)
     return settings
 
 
@@ -216,12 +214,11 @@ def _database(path: str, *, is_cluster: bool) -> dict[str, Any]:
 
 
 def _sentinel(
+    connection_class: type[AbstractConnection],
     hosts: list[Address],
     settings: dict[str, Any],
     path: str,
     options: dict[str, Any],
-    *,
-    is_secure: bool,
 ) -> Place:
     service, _, database = path.partition("/")
     if not service:
@@ -233,10 +230,11 @@ def _sentinel(
         for name in list(settings)
         if name.startswith("sentinel_")
     }
+    is_secure = connection_class is SSLConnection
     if is_secure:
         watching |= {name: value for name, value in settings.items() if name.startswith("ssl_")}
         watching["ssl"] = True
-    _check(SSLConnection if is_secure else Connection, settings)
+    _check(connection_class, settings)
     settings["connection_class"] = (
         SentinelManagedSSLConnection if is_secure else SentinelManagedConnection
     )
