@@ -7,11 +7,11 @@ log. It keeps no bodies: an event that would need a dead letter with bytes is an
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from ..errors import StoreError
 from ..verification.clock import Clock, system_clock
@@ -73,12 +73,19 @@ class MemoryStore(StepStore):
         self.retention_seconds = check_retention(retention)
         self._max_records = max_records
         self._clock = clock
-        # Both in the order of expiry, since all records live equally long from their last change.
+        # In the order of their last change. Events are over in that order as well, since all of a
+        # kind live equally long from then on.
         self._done: OrderedDict[DeliveryKey, float] = OrderedDict()
         self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
         self._dead: dict[DeliveryKey, tuple[int, Delivery, Record]] = {}
         self._buried = 0
-        self._gates: OrderedDict[Gate, Passage] = OrderedDict()  # in the order of change
+        self._gates: OrderedDict[Gate, Passage] = OrderedDict()
+        # Each with the time at which one of its values is over.
+        self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
+            (self._done, float),
+            (self._records, lambda record: max(record.expires, record.until)),
+            (self._gates, lambda passage: max(passage.until, passage.marked_until)),
+        )
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
         self._prune_at = 0.0
@@ -290,34 +297,15 @@ class MemoryStore(StepStore):
 
     def _oldest_end(self, now: float) -> float:
         """Return a time before which no retention is over, of what there is and what will come."""
-        ends = [now + self.retention_seconds]
-        if self._done:
-            ends.append(next(iter(self._done.values())))
-        if self._records:
-            ends.append(next(iter(self._records.values())).expires)
-        if self._gates:
-            passage = next(iter(self._gates.values()))
-            ends.append(max(passage.until, passage.marked_until))
-        return min(ends)
+        ends = (end_of(next(iter(kept.values()))) for kept, end_of in self._kept if kept)
+        return min([now + self.retention_seconds, *ends])
 
     def _prune(self, now: float, at_most: int) -> int:
         removed = 0
-        while removed < at_most and self._done and next(iter(self._done.values())) <= now:
-            self._done.popitem(last=False)
-            removed += 1
-        while removed < at_most and self._records:
-            oldest = next(iter(self._records.values()))
-            if now < max(oldest.expires, oldest.until):
-                break
-            self._records.popitem(last=False)
-            removed += 1
-        moment = self._moment()
-        while removed < at_most and self._gates:
-            gate, passage = next(iter(self._gates.items()))
-            if not gates.is_forgotten(passage, moment):
-                break
-            del self._gates[gate]
-            removed += 1
+        for kept, end_of in self._kept:
+            while removed < at_most and kept and end_of(next(iter(kept.values()))) <= now:
+                kept.popitem(last=False)
+                removed += 1
         return removed
 
 

@@ -171,10 +171,13 @@ local function remember_take(last, number, token, keys)
 end
 
 -- A network may deliver a call after the worker has repeated it and gone on: nobody reads its answer.
--- The token of the worker's last take here, '' if there is none; or nil for such a late one.
-local function last_take(last, number)
+-- The token of the worker's last take here, '' if there is none; or nil for such a late one. Else the worker is
+-- noted as there.
+local function last_take(last, number, endpoint, worker)
   local known = redis.call('LRANGE', last, 0, 1)
   if tonumber(number) < (tonumber(known[1]) or 0) then return nil end
+  see_worker(endpoint, worker)
+  bring_forward(endpoint)
   return known[2] or ''
 end
 
@@ -182,10 +185,8 @@ end
 function ops.peek(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local last = base .. ':r:' .. worker
-  local last_token = last_take(last, number)
+  local last_token = last_take(last, number, endpoint, worker)
   if not last_token then return {next_due(endpoint), '0'} end
-  see_worker(endpoint, worker)
-  bring_forward(endpoint)
   if last_token == token then return {next_due(endpoint), '1'} end
   remember_take(last, number, '', {})
   return {next_due(endpoint), '0'}
@@ -196,21 +197,15 @@ function ops.take(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local limit, lease = tonumber(arg[5]), tonumber(arg[6])
   local last = base .. ':r:' .. worker
-  local last_token = last_take(last, number)
+  local last_token = last_take(last, number, endpoint, worker)
   if not last_token then return {next_due(endpoint), {}} end
-  see_worker(endpoint, worker)
-  bring_forward(endpoint)
   if last_token == token then
     local again = taken_before(last, token, lease)
     return {next_due(endpoint), again}
   end
   local found, keys, bytes = {}, {}, 0
   local queue = base .. ':q:' .. endpoint
-  local members = {}
-  if limit > 0 then
-    members = read_index('ZRANGEBYSCORE', queue, '-inf', text(now), 'LIMIT', 0, limit)
-  end
-  for _, member in ipairs(members) do
+  for _, member in ipairs(read_index('ZRANGEBYSCORE', queue, '-inf', text(now), 'LIMIT', 0, limit)) do
     local key = key_of(member)
     local found_both = redis.call('MGET', name_of(key), body_name(key))
     local record, body = unpacked(found_both[1]), found_both[2]
