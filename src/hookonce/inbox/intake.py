@@ -26,7 +26,7 @@ _LOOK_FOR_WORKERS_SECONDS = 30.0
 
 
 class Intake:
-    """Puts deliveries into the inbox of one endpoint, and works on them where that is asked for.
+    """Puts deliveries into the inbox of one endpoint, and says where nobody works on them.
 
     Args:
         parts: what a receiver's rooms share.
@@ -37,6 +37,7 @@ class Intake:
 
     Attributes:
         embedded: whether the application itself works on it.
+        worker: what does so in this process, once it is started.
 
     """
 
@@ -48,23 +49,15 @@ class Intake:
         self._waiting = waiting
         self._settings = settings
         self.embedded = settings.embedded
-        self._worker = Worker(parts, store=store, settings=settings, runs=runs)
+        self.worker = Worker(parts, store=store, settings=settings, runs=runs)
         self._look: asyncio.Task[None] | None = None
         self._next_look = 0.0
-
-    def start(self) -> None:
-        """Start the worker of this process, or raise RuntimeError if it runs already."""
-        self._worker.start()
 
     async def stop(self) -> None:
         """Take nothing more; what was begun goes on."""
         if self._look is not None:
             self._look.cancel()
-        await self._worker.stop()
-
-    async def leave(self) -> None:
-        """Be no worker any more: after ``stop``, and when what was begun has ended."""
-        await self._worker.retire()
+        await self.worker.stop()
 
     async def put(self, delivery: Delivery) -> PutResult:
         """Store a delivery durably, unless its event is known or there is no room."""
@@ -77,13 +70,13 @@ class Intake:
         if self._parts.observers.wants(EventPut, delivery.event_id):
             self._parts.observers.tell(EventPut(delivery, result))
         if isinstance(result, Stored):
-            self._worker.nudge()
+            self.worker.nudge()
             self._look_for_workers()
         return result
 
     async def problem(self) -> str | None:
         """Return what is wrong if nobody works on what is stored; raises StoreError."""
-        if self._worker.is_running:
+        if self.worker.is_running:
             return None
         stats = await within(self._parts.limits.store_seconds, self._waiting.stats())
         if stats.workers:
@@ -100,7 +93,7 @@ class Intake:
     def _look_for_workers(self) -> None:
         """Say it loudly, but not with every delivery, when nobody works."""
         loop = asyncio.get_running_loop()
-        if self._worker.is_running or (self._look is not None and not self._look.done()):
+        if self.worker.is_running or (self._look is not None and not self._look.done()):
             return
         if loop.time() >= self._next_look:
             self._next_look = loop.time() + _LOOK_FOR_WORKERS_SECONDS

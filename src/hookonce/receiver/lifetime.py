@@ -69,7 +69,7 @@ class Lifetime:
             raise LookupError("there is nothing to work on: this receiver has no inbox")
         async with self.opened():
             await self._register()
-            intake.start()
+            intake.worker.start()
             try:
                 yield
             finally:
@@ -81,7 +81,7 @@ class Lifetime:
         try:
             await self._register()
             if self.intake is not None and self.intake.embedded:
-                self.intake.start()
+                self.intake.worker.start()
         except BaseException:
             await self._leave()
             raise
@@ -135,4 +135,4 @@ class Lifetime:
         """Take nothing more out of the inbox, and let what was begun end."""
         await intake.stop()
         await self.runs.drain()
-        await intake.leave()
+        await intake.worker.retire()
