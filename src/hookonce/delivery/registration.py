@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from ..stores.applications import Application, RegisteringStore, strangers
 from ..verification.clock import moment
@@ -42,28 +43,23 @@ def warning_of(stranger: Application, endpoint: str) -> str:
     )
 
 
+@dataclass(eq=False, repr=False)
 class Registration:
     """Tells other receivers which application one is, and it of others under its endpoint.
 
-    Args:
+    Attributes:
         store: where its events are remembered, if others can be told of there.
         endpoint: its name.
         application: what it is now; None where that cannot be said.
 
     """
 
-    def __init__(
-        self,
-        store: RegisteringStore | None,
-        endpoint: str,
-        application: Callable[[], Application | None],
-    ) -> None:
-        self._store = store
-        self._endpoint = endpoint
-        self._application = application
-        self._warnings: tuple[str, ...] = ()
-        self._told: set[Application] = set()
-        self._next = 0.0
+    store: RegisteringStore | None
+    endpoint: str
+    application: Callable[[], Application | None]
+    _warnings: tuple[str, ...] = ()
+    _told: set[Application] = field(default_factory=set)
+    _next: float = 0.0
 
     async def enter(self) -> None:
         """Begin to receive.
@@ -73,15 +69,15 @@ class Registration:
             StoreError: the store cannot be told.
 
         """
-        own = self._application()
-        if own is None or self._store is None:
+        own = self.application()
+        if own is None or self.store is None:
             return
         with _lock:
-            here = (self._store.place, self._endpoint)
+            here = (self.store.place, self.endpoint)
             present = [other for place, other in _entered.values() if place == here]
             for other in strangers(own, present):
                 raise ValueError(
-                    f"two applications receive under the endpoint {self._endpoint!r} on one store,"
+                    f"two applications receive under the endpoint {self.endpoint!r} on one store,"
                     " where what one has handled is a duplicate to the other:"
                     f" {other.describe()}, and {own.describe()}; give one of them"
                     " Receiver(endpoint=…)"
@@ -103,13 +99,13 @@ class Registration:
 
         """
         now = asyncio.get_running_loop().time()
-        own = self._application()
-        if self._store is None or own is None or now < self._next:
+        own = self.application()
+        if self.store is None or own is None or now < self._next:
             return self._warnings
-        known = await self._store.register(self._endpoint, own)
+        known = await self.store.register(self.endpoint, own)
         self._next = now + _PAUSE_SECONDS
         others = strangers(own, known)
-        self._warnings = tuple(warning_of(other, self._endpoint) for other in others)
+        self._warnings = tuple(warning_of(other, self.endpoint) for other in others)
         for other, warning in zip(others, self._warnings, strict=True):
             if other not in self._told:
                 _log.warning("%s", warning)
