@@ -242,6 +242,7 @@ async def clock_jumps(figures: Figures, here: Path, store: str, *, seed: int, co
         failing=0.3,
         clock=str(clock),
         backoff_seconds=_BACKOFF_SECONDS,
+        lease_seconds=30.0,  # a disk may be slow, and a jump is no reason to let a lease end
     ) as on:
         on.statuses.add(401)  # signed before a jump, and verified after it
         async with on.load():
