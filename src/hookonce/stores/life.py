@@ -536,7 +536,9 @@ def hasten(record: Record, moment: Moment) -> tuple[bool, Record]:
     return True, record._replace(queued=record.queued._replace(due=due, delay=0.0))
 
 
-def dead_letter(record: Record, moment: Moment, delivery: Delivery) -> DeadLetter | None:
+def dead_letter(
+    record: Record, moment: Moment, delivery: Delivery, place: str = ""
+) -> DeadLetter | None:
     """Return an event's dead letter as a person sees it; None if it has none now."""
     record = _as_shown(record, moment)
     letter, state = record.letter, state_of(record, moment)
@@ -553,6 +555,7 @@ def dead_letter(record: Record, moment: Moment, delivery: Delivery) -> DeadLette
         letter.buried_at,
         record.history,
         record.owed,
+        place,
     )
 
 

@@ -136,13 +136,13 @@ class MemoryStore(StepStore):
         moment, behind = self._moment(), number_behind(after)
         handler, since = wanted.get("handler"), wanted.get("since")
         letters = (
-            replace(letter, place=str(number))
+            letter
             for number, delivery, record in self._dead.values()
             if number > behind
             and wanted.get("event_type") in {None, delivery.event_type}
             and wanted.get("endpoint") in {None, delivery.endpoint}
             and wanted.get("event_id") in {None, delivery.event_id}
-            and (letter := life.dead_letter(record, moment, delivery)) is not None
+            and (letter := life.dead_letter(record, moment, delivery, str(number)))
             and wanted.get("reason") in {None, letter.reason}
             and (handler is None or handler in letter.owed)
             and (since is None or letter.buried_at >= since)

@@ -1,13 +1,11 @@
-"""What a person or a probe asks of the file, and what processes tell each other by it.
-
-Each function is a call of the contract, as a step of a transaction.
-"""
+"""What a person or a probe asks of the file, and what processes tell each other by it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar, Unpack
 
 import apsw
 
@@ -25,22 +23,19 @@ from ..values import (
     Wanted,
     WantedLetters,
     delivery_key,
+    number_behind,
 )
-from .claims import LIVE, Claims
+from .claims import LIVE
 from .records import COLUMNS, digest_of, load_history, load_names, load_record
+from .shared import SharedFile
+from .upkeep import PRUNED_TABLES
 
-__all__ = [
-    "dead_letter",
-    "dead_letters",
-    "entries",
-    "entry",
-    "follow",
-    "known",
-    "register",
-    "retire",
-    "stats",
-    "tell",
-]
+__all__ = ["SQLiteReports"]
+
+T = TypeVar("T")
+
+# One look into so many records keeps claims waiting for some milliseconds.
+_MOST_LOOKED_UP = 500
 
 # Whether a handler's name is among those of a column.
 _OWES = ":handler IN (SELECT value FROM json_each(nullif({owed}, '')))"
@@ -67,7 +62,7 @@ WHERE l.id IN (
     ORDER BY id LIMIT :limit
 ) ORDER BY l.id
 """
-_ONE_LETTER = _LETTER.format(body="l.body") + "WHERE l.key = ?"
+_ONE_LETTER = _LETTER.format(body="l.body") + "WHERE l.key = :key"
 _ENTRY = f"""
 SELECT i.id, i.endpoint, event_id, event_type, received_at, {{body}},
        due, {LIVE}, attempt, finished, history, owed
@@ -98,7 +93,7 @@ SELECT (SELECT count(*) FROM attempts WHERE {LIVE} AND {_OF_IT}),
        (SELECT count(*) FROM workers WHERE seen > :now - :seconds AND seen <= :now AND {_OF_IT})
 FROM inbox_sizes WHERE {_OF_IT}
 """
-_FORGET_WORKER = "DELETE FROM workers WHERE worker = ?"
+_FORGET_WORKER = "DELETE FROM workers WHERE worker = :worker"
 _NOTE_APPLICATION = "INSERT OR REPLACE INTO applications VALUES (?, ?, ?)"
 _FORGET_APPLICATIONS = """
 DELETE FROM applications WHERE endpoint = ?1 AND (seen <= ?2 OR application NOT IN (
@@ -120,133 +115,153 @@ _LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'activit
 _TOLD = "SELECT line FROM activity WHERE endpoint = ? AND place > ? AND place <= ? ORDER BY place"
 
 
-def dead_letters(
-    claims: Claims,
-    connection: apsw.Connection,
-    after: int,
-    limit: int,
-    wanted: WantedLetters,
-) -> list[DeadLetter]:
-    """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
-    rows = connection.execute(_LETTERS, _bindings(claims, after, limit, wanted))
-    return [
-        replace(letter, place=str(row[0]))
-        for row in rows
-        if (letter := _letter(claims, row)) is not None
-    ]
+class SQLiteReports(ABC):
+    """A SQLite store, as far as it reports."""
+
+    _file: SharedFile
+
+    @abstractmethod
+    def _run(self, step: Callable[[apsw.Connection], T]) -> Awaitable[T]:
+        """Take a step within a transaction."""
+
+    def _rows(self, statement: str, load: Callable[[Any], T], **named: Any) -> Awaitable[list[T]]:
+        """Return what is made of the rows of a statement, which may ask for the time as well."""
+
+        def read(connection: apsw.Connection) -> list[T]:
+            rows = connection.execute(statement, {"now": self._file.claims.uptime(), **named})
+            return [load(row) for row in rows]
+
+        return self._run(read)
+
+    async def dead_letters(
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
+    ) -> list[DeadLetter]:
+        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
+        letters = await self._rows(_LETTERS, self._letter, **_listing(after, limit, wanted))
+        return [letter for letter in letters if letter is not None]
+
+    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
+        """Return one dead letter with its body; see ``Letters.dead_letter``."""
+        return _first(await self._rows(_ONE_LETTER, self._letter, key=digest_of(key)))
+
+    def _letter(self, row: tuple[Any, ...]) -> DeadLetter | None:
+        number, *delivery = row[:6]
+        record, moment = load_record(row[6:]), self._file.claims.moment()
+        return life.dead_letter(record, moment, Delivery(*delivery), place=str(number))
+
+    async def entries(
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
+    ) -> list[Entry]:
+        """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
+        return await self._rows(_ENTRIES, self._entry, **_listing(after, limit, wanted))
+
+    async def entry(self, key: DeliveryKey) -> Entry | None:
+        """Return one event of the inbox with its body; see ``Listing.entry``."""
+        return _first(await self._rows(_ONE_ENTRY, self._entry, key=digest_of(key)))
+
+    def _entry(self, row: tuple[Any, ...]) -> Entry:
+        due, in_flight, attempts, finished, history, owed = row[6:]
+        return Entry(
+            delivery=Delivery(*row[1:6]),
+            due_at=self._file.claims.moment().unix_time(due),
+            in_flight=bool(in_flight),
+            attempts=attempts or 0,
+            finished=load_names(finished),
+            history=load_history(history),
+            owed=load_names(owed),
+            place=str(row[0]),
+        )
+
+    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
+        """Return how much the file holds, of one endpoint or of all; see ``Reports.stats``."""
+        [row] = await self._rows(_STATS, tuple, seconds=WORKER_SECONDS, endpoint=endpoint)
+        in_flight, dead, depth, size, received, workers = row
+        age = None if received is None else max(0.0, self._file.claims.clock() - received)
+        return StoreStats(in_flight, dead, depth, size, age, workers)
+
+    async def retire(self, worker: str) -> None:
+        """Forget a worker that ends; see ``Queue.retire``."""
+        await self._rows(_FORGET_WORKER, tuple, worker=worker)
+
+    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
+        """Return what is known of these events of an endpoint; see ``Reports.known``."""
+        claims = self._file.claims
+
+        def look(some: Sequence[str], connection: apsw.Connection) -> dict[str, Known]:
+            moment, found = claims.moment(), {}
+            for event_id in some:
+                record = claims.read(connection, digest_of(delivery_key(endpoint, event_id)))
+                if (one := life.known_as(record, moment)) is not None:
+                    found[event_id] = one
+            return found
+
+        found: dict[str, Known] = {}
+        for start in range(0, len(event_ids), _MOST_LOOKED_UP):
+            found |= await self._run(partial(look, event_ids[start : start + _MOST_LOOKED_UP]))
+        return found
+
+    async def prune(self) -> int:
+        """Remove records whose retention is over, in small steps, and return how many."""
+        removed = 0
+        for table in PRUNED_TABLES:
+            after: bytes | None = b""
+            while after is not None:
+                count, after = await self._run(partial(self._file.upkeep.prune, table, after))
+                removed += count
+        return removed
+
+    async def register(
+        self, endpoint: str, application: Application | None
+    ) -> tuple[Application, ...]:
+        """Note an application of an endpoint; see ``RegisteringStore.register``."""
+
+        def note(connection: apsw.Connection) -> tuple[Application, ...]:
+            now = self._file.claims.clock()
+            since = now - REMEMBERED_SECONDS
+            if application is not None:
+                connection.execute(_NOTE_APPLICATION, (endpoint, application.dump(), now))
+                connection.execute(_FORGET_APPLICATIONS, (endpoint, since, MOST_REMEMBERED))
+            rows: Any = connection.execute(_APPLICATIONS, (endpoint, since))
+            return tuple(Application.load(text, seen) for text, seen in rows)
+
+        return await self._run(note)
+
+    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
+        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
+
+        def add(connection: apsw.Connection) -> bool:
+            if not connection.execute(_IS_WATCHED, (endpoint, self._file.claims.clock())).get:
+                return False
+            if lines:
+                connection.executemany(_TELL, [(endpoint, line) for line in lines])
+                connection.execute(_FORGET_LINES, (endpoint, MOST_LINES))
+            return True
+
+        return await self._run(add)
+
+    async def follow(self, endpoint: str, place: int | None) -> Activity:
+        """Return what was told after a place; see ``ActivityStore.follow``."""
+
+        def look(connection: apsw.Connection) -> Activity:
+            now = self._file.claims.clock()
+            # Not at every look: what is written has to last on the disk.
+            if not connection.execute(_IS_WATCHED, (endpoint, now + WATCHED_SECONDS / 2)).get:
+                connection.execute(_WATCH, (endpoint, now + WATCHED_SECONDS))
+            last: Any = connection.execute(_LAST).get
+            if place is None:
+                return Activity(last, ())
+            since = place if place <= last else 0
+            rows: Any = connection.execute(_TOLD, (endpoint, since, last))
+            return Activity(last, tuple(line for (line,) in rows))
+
+        return await self._run(look)
 
 
-def dead_letter(claims: Claims, connection: apsw.Connection, key: DeliveryKey) -> DeadLetter | None:
-    """Return one dead letter with its body; see ``Letters.dead_letter``."""
-    row = connection.execute(_ONE_LETTER, (digest_of(key),)).fetchone()
-    return None if row is None else _letter(claims, row)
-
-
-def _letter(claims: Claims, row: tuple[Any, ...]) -> DeadLetter | None:
-    return life.dead_letter(load_record(row[6:]), claims.moment(), Delivery(*row[1:6]))
-
-
-def entries(
-    claims: Claims,
-    connection: apsw.Connection,
-    after: int,
-    limit: int,
-    wanted: Wanted,
-) -> list[Entry]:
-    """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
-    rows = connection.execute(_ENTRIES, _bindings(claims, after, limit, wanted))
-    return [replace(_entry(claims, row), place=str(row[0])) for row in rows]
-
-
-def entry(claims: Claims, connection: apsw.Connection, key: DeliveryKey) -> Entry | None:
-    """Return one event of the inbox with its body; see ``Listing.entry``."""
-    bindings = {"now": claims.uptime(), "key": digest_of(key)}
-    row = connection.execute(_ONE_ENTRY, bindings).fetchone()
-    return None if row is None else _entry(claims, row)
-
-
-def _entry(claims: Claims, row: tuple[Any, ...]) -> Entry:
-    due, in_flight, attempts, finished, history, owed = row[6:]
-    return Entry(
-        delivery=Delivery(*row[1:6]),
-        due_at=claims.moment().unix_time(due),
-        in_flight=bool(in_flight),
-        attempts=attempts or 0,
-        finished=load_names(finished),
-        history=load_history(history),
-        owed=load_names(owed),
-    )
-
-
-def _bindings(claims: Claims, after: int, limit: int, wanted: Wanted) -> dict[str, Any]:
-    named = {"now": claims.uptime(), "after": after, "limit": limit}
+def _listing(after: str | None, limit: int, wanted: Wanted) -> dict[str, Any]:
+    """Return what the statement of a listing asks for by name."""
+    named = {"after": number_behind(after), "limit": limit}
     return {**dict.fromkeys(WantedLetters.__optional_keys__), **wanted, **named}
 
 
-def stats(
-    claims: Claims, connection: apsw.Connection, *, endpoint: str | None = None
-) -> StoreStats:
-    """Return how much the file holds, of one endpoint or of all; see ``Reports.stats``."""
-    bindings = {"now": claims.uptime(), "seconds": WORKER_SECONDS, "endpoint": endpoint}
-    row: Any = connection.execute(_STATS, bindings).fetchone()
-    in_flight, dead, depth, size, received, workers = row
-    age = None if received is None else max(0.0, claims.clock() - received)
-    return StoreStats(in_flight, dead, depth, size, age, workers)
-
-
-def known(
-    claims: Claims, connection: apsw.Connection, endpoint: str, event_ids: Sequence[str]
-) -> dict[str, Known]:
-    """Return what is known of these events of an endpoint; see ``Reports.known``."""
-    moment, found = claims.moment(), {}
-    for event_id in event_ids:
-        record = claims.read(connection, digest_of(delivery_key(endpoint, event_id)))
-        if (one := life.known_as(record, moment)) is not None:
-            found[event_id] = one
-    return found
-
-
-def retire(_: Claims, connection: apsw.Connection, worker: str) -> None:
-    """Forget a worker that ends; see ``Queue.retire``."""
-    connection.execute(_FORGET_WORKER, (worker,))
-
-
-def register(
-    claims: Claims, connection: apsw.Connection, endpoint: str, application: Application | None
-) -> tuple[Application, ...]:
-    """Note an application of an endpoint; see ``RegisteringStore.register``."""
-    now = claims.clock()
-    since = now - REMEMBERED_SECONDS
-    if application is not None:
-        connection.execute(_NOTE_APPLICATION, (endpoint, application.dump(), now))
-        connection.execute(_FORGET_APPLICATIONS, (endpoint, since, MOST_REMEMBERED))
-    rows: Any = connection.execute(_APPLICATIONS, (endpoint, since))
-    return tuple(Application.load(text, seen) for text, seen in rows)
-
-
-def tell(
-    claims: Claims, connection: apsw.Connection, endpoint: str, lines: Sequence[bytes]
-) -> bool:
-    """Keep lines while somebody looks; see ``ActivityStore.tell``."""
-    if not connection.execute(_IS_WATCHED, (endpoint, claims.clock())).get:
-        return False
-    if lines:
-        connection.executemany(_TELL, [(endpoint, line) for line in lines])
-        connection.execute(_FORGET_LINES, (endpoint, MOST_LINES))
-    return True
-
-
-def follow(
-    claims: Claims, connection: apsw.Connection, endpoint: str, place: int | None
-) -> Activity:
-    """Return what was told after a place; see ``ActivityStore.follow``."""
-    now = claims.clock()
-    # Not at every look: what is written has to last on the disk.
-    if not connection.execute(_IS_WATCHED, (endpoint, now + WATCHED_SECONDS / 2)).get:
-        connection.execute(_WATCH, (endpoint, now + WATCHED_SECONDS))
-    last: Any = connection.execute(_LAST).get
-    if place is None:
-        return Activity(last, ())
-    since = place if place <= last else 0
-    rows: Any = connection.execute(_TOLD, (endpoint, since, last))
-    return Activity(last, tuple(line for (line,) in rows))
+def _first(found: Sequence[T]) -> T | None:
+    return found[0] if found else None

@@ -8,54 +8,39 @@ work over network file systems.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TypeVar
 
 import apsw
 
 from ...verification.clock import Clock, system_clock
 from .. import life
-from ..activity import Activity
-from ..applications import Application
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..steps import GateStep, LifeStep, StepStore
 from ..values import (
     Batch,
     Claimed,
     ClaimResult,
-    DeadLetter,
     Delivery,
     DeliveryKey,
-    Entry,
     Gate,
-    Known,
     Ownership,
     PutResult,
-    StoreStats,
     Token,
-    Wanted,
-    WantedLetters,
-    number_behind,
 )
-from . import reports
 from .batch import Step
 from .claiming import Claim, Completion
-from .claims import Claims
 from .gates import take_step
 from .inbox import Limits, Put
+from .reports import SQLiteReports
 from .shared import shared_file
-from .upkeep import PRUNED_TABLES
 
 __all__ = ["SQLiteStore"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-# One look into so many records keeps claims waiting for some milliseconds.
-_MOST_LOOKED_UP = 500
 # A worker with nothing to do looks this often whether the file has changed. Such a look asks the
 # system for a file's times, and reads nothing.
 _LOOK_SECONDS = 0.025
@@ -63,7 +48,7 @@ _LOOK_SECONDS = 0.025
 _NONE: frozenset[str] = frozenset()
 
 
-class SQLiteStore(StepStore):
+class SQLiteStore(StepStore, SQLiteReports):
     """Remembers events in one SQLite file.
 
     Stores of one process on one file, with one retention and clock, share a connection and a
@@ -91,7 +76,6 @@ class SQLiteStore(StepStore):
         clock: Clock = system_clock,
     ) -> None:
         path = Path(path).absolute()  # the folder may be changed, and so may a link
-        self._clock = clock
         self._file = shared_file(path, retention, clock)
         self._claims, self._inbox = self._file.claims, self._file.inbox
         self._looked: dict[str, tuple[int, int] | None] = {}
@@ -127,25 +111,6 @@ class SQLiteStore(StepStore):
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
         await self._file.writer.run(Completion(self.flushes, claim.key, self._claims))
-
-    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return what is known of these events; see ``Reports.known``."""
-        found: dict[str, Known] = {}
-        for start in range(0, len(event_ids), _MOST_LOOKED_UP):
-            found |= await self._ask(
-                reports.known, endpoint, event_ids[start : start + _MOST_LOOKED_UP]
-            )
-        return found
-
-    async def prune(self) -> int:
-        """Remove records whose retention is over, in small steps, and return how many."""
-        removed = 0
-        for table in PRUNED_TABLES:
-            after: bytes | None = b""
-            while after is not None:
-                count, after = await self._run(partial(self._file.upkeep.prune, table, after))
-                removed += count
-        return removed
 
     async def put(
         self,
@@ -208,52 +173,10 @@ class SQLiteStore(StepStore):
         """Make a waiting event due now; see ``InboxStore.hasten``."""
         return await self._step(key, life.hasten)
 
-    async def dead_letters(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
-    ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
-        return await self._ask(reports.dead_letters, number_behind(after), limit, wanted)
-
-    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter with its body; see ``Letters.dead_letter``."""
-        return await self._ask(reports.dead_letter, key)
-
-    async def entries(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
-    ) -> list[Entry]:
-        """Return what is in the inbox, oldest first; see ``Listing.entries``."""
-        return await self._ask(reports.entries, number_behind(after), limit, wanted)
-
-    async def entry(self, key: DeliveryKey) -> Entry | None:
-        """Return one event of the inbox with its body; see ``Listing.entry``."""
-        return await self._ask(reports.entry, key)
-
-    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how much the file holds, of one endpoint or of all; see ``Reports.stats``."""
-        return await self._ask(reports.stats, endpoint=endpoint)
-
-    async def retire(self, worker: str) -> None:
-        """Forget a worker that ends; see ``InboxStore.retire``."""
-        await self._ask(reports.retire, worker)
-
     @property
     def place(self) -> Path:
         """What is equal for two stores on one file; see ``RegisteringStore.place``."""
         return self.path
-
-    async def register(
-        self, endpoint: str, application: Application | None
-    ) -> tuple[Application, ...]:
-        """Note an application of an endpoint; see ``RegisteringStore.register``."""
-        return await self._ask(reports.register, endpoint, application)
-
-    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
-        return await self._ask(reports.tell, endpoint, lines)
-
-    async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return what was told after a place; see ``ActivityStore.follow``."""
-        return await self._ask(reports.follow, endpoint, place)
 
     def _step(
         self,
@@ -282,14 +205,6 @@ class SQLiteStore(StepStore):
             may_be_dropped=is_entering,
             may_be_lost=True,
         )
-
-    def _ask(
-        self,
-        question: Callable[Concatenate[Claims, apsw.Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> asyncio.Future[T]:
-        return self._run(lambda connection: question(self._claims, connection, *args, **kwargs))
 
     def _run(self, step: Callable[[apsw.Connection], T], **allowed: bool) -> asyncio.Future[T]:
         """Take a step within a transaction; what it allows is as in ``Job``."""
