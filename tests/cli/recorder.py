@@ -31,6 +31,11 @@ class Recorder:
         return self.statuses[0] if len(self.statuses) == 1 else self.statuses.pop(0)
 
 
+class _Server(ThreadingHTTPServer):
+    # With the usual 5, one of a flood of connections is told to come again, in 1, 3, 7, 15 s.
+    request_queue_size = 1024
+
+
 @contextmanager
 def recording(port: int = 0) -> Iterator[Recorder]:
     """Serve on a loopback port, by default a free one, until the block ends."""
@@ -56,7 +61,7 @@ def recording(port: int = 0) -> Iterator[Recorder]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+    with _Server(("127.0.0.1", port), Handler) as server:
         recorder = Recorder(f"http://127.0.0.1:{server.server_port}/hooks")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,23 @@ from hookonce import verify
 from hookonce.cli.attempts import Tally
 from hookonce.cli.emulation import Run
 from hookonce.cli.output import Output
+from hookonce.emulator import EmulatedService
 from hookonce.errors import VerificationError
 from hookonce.sender import ATTEMPTS
 from hookonce.verification.secrets import new_secret, secret_lines
 
 from .recorder import Recorder, closed_port_url, recording
-from .running import COMMAND, OLD_SECRET, SECRET, Result, eventually, invoke, on_a_terminal, run
+from .running import (
+    COMMAND,
+    OLD_SECRET,
+    PATIENCE_SECONDS,
+    SECRET,
+    Result,
+    eventually,
+    invoke,
+    on_a_terminal,
+    run,
+)
 from .running import running as running_command
 
 pytestmark = pytest.mark.sample(14, of="file")
@@ -247,7 +259,12 @@ def test_a_receiver_that_takes_what_is_forged_fails(server: Recorder) -> None:
     assert (result.status, report["right"], report["given_up"]) == (1, False, 0)
 
 
-def test_the_same_seed_brings_the_same_events_and_chaos_under_new_ids(server: Recorder) -> None:
+def test_the_same_seed_brings_the_same_events_and_chaos_under_new_ids(
+    server: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine an answer may take ten seconds, and one more attempt would be made.
+    patient = partial(EmulatedService, answer_seconds=PATIENCE_SECONDS)
+    monkeypatch.setattr("hookonce.cli.emulate.EmulatedService", patient)
     arguments = ["--events", "25", "--chaos", "0.3", "--seed", "2", "--json"]
     first, second = (records(emulate(server, *arguments))[0] for _ in range(2))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from stores.conftest import BACKENDS
+from support.waiting import PATIENCE_SECONDS
 
 from hookonce.stores.contract import DEFAULT_RETENTION, WORKER_SECONDS, InboxStore, Store
 from hookonce.stores.tokens import new_token
@@ -38,6 +38,7 @@ from hookonce.verification.clock import Clock
 pytestmark = pytest.mark.anyio
 
 LEASE = 30.0
+HOUR = 3600.0
 NONE: frozenset[str] = frozenset()
 RECEIVED_AT = 1_700_000_000.0
 
@@ -496,22 +497,20 @@ class TestSettling:
 
 
 class TestWaking:
-    async def test_a_put_ends_the_wait_within_tens_of_milliseconds(self, inbox: InboxStore) -> None:
+    async def test_a_put_ends_the_wait(self, inbox: InboxStore) -> None:
         await take(inbox)
-        waiting = asyncio.create_task(inbox.wait("default", 20.0))
+        waiting = asyncio.create_task(inbox.wait("default", HOUR))
         await asyncio.sleep(0)
         await put(inbox)
-        stored_at = time.monotonic()
-        await waiting
-        assert time.monotonic() - stored_at < 5.0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await waiting
         assert len((await take(inbox)).taken) == 1
 
     async def test_a_put_between_the_look_and_the_wait_ends_it(self, inbox: InboxStore) -> None:
         await take(inbox)
         await put(inbox)
-        started = time.monotonic()
-        await inbox.wait("default", 20.0)
-        assert time.monotonic() - started < 5.0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await inbox.wait("default", HOUR)
 
     async def test_a_put_from_another_store_object_ends_it(
         self, inbox: InboxStore, make_store: Callable[[], Store]
@@ -519,18 +518,16 @@ class TestWaking:
         other = make_store()
         assert isinstance(other, InboxStore)
         await take(inbox)
-        waiting = asyncio.create_task(inbox.wait("default", 20.0))
+        waiting = asyncio.create_task(inbox.wait("default", HOUR))
         await put(other)
-        stored_at = time.monotonic()
-        await waiting
-        assert time.monotonic() - stored_at < 5.0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await waiting
         await other.aclose()
 
     async def test_it_ends_by_itself(self, inbox: InboxStore) -> None:
         await take(inbox)
-        started = time.monotonic()
-        await inbox.wait("default", 0.05)
-        assert time.monotonic() - started < 5.0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await inbox.wait("default", 0.05)
 
     async def test_a_wait_that_is_cancelled_does_no_harm(self, inbox: InboxStore) -> None:
         for _ in range(3):
@@ -723,12 +720,11 @@ class TestHastening:
         await put(inbox)
         await inbox.retry((await take_one(inbox)).claim, 3600)
         await take(inbox)
-        waiting = asyncio.create_task(inbox.wait("default", 20.0))
+        waiting = asyncio.create_task(inbox.wait("default", HOUR))
         await asyncio.sleep(0)
         await inbox.hasten(KEY)
-        hastened_at = time.monotonic()
-        await waiting
-        assert time.monotonic() - hastened_at < 5.0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await waiting
 
 
 async def test_keys_of_an_endpoint_and_an_id_do_not_collide(inbox: InboxStore) -> None:
