@@ -321,7 +321,7 @@ class TestInlineAndInbox:
 async def listening(store: RedisStore) -> None:
     """Return once a store hears what is told: from then on it does not look by itself."""
     await store.wait("default", 0)
-    await until(lambda: store._running().listener._is_hearing)
+    await until(lambda: store._session.listener._is_hearing)
 
 
 class TestWaking:
