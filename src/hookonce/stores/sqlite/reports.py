@@ -28,7 +28,7 @@ from ..values import (
 from .claims import LIVE
 from .records import COLUMNS, digest_of, load_history, load_names, load_record
 from .shared import SharedFile
-from .upkeep import PRUNED_TABLES
+from .upkeep import START, Place
 
 __all__ = ["SQLiteReports"]
 
@@ -203,11 +203,10 @@ class SQLiteReports(ABC):
     async def prune(self) -> int:
         """Remove records whose retention is over, in small steps, and return how many."""
         removed = 0
-        for table in PRUNED_TABLES:
-            after: bytes | None = b""
-            while after is not None:
-                count, after = await self._run(partial(self._file.upkeep.prune, table, after))
-                removed += count
+        place: Place | None = START
+        while place is not None:
+            count, place = await self._run(partial(self._file.upkeep.prune, place))
+            removed += count
         return removed
 
     async def register(

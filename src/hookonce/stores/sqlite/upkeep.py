@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeAlias, cast
 
 import apsw
 
 from .claims import Claims
 
-__all__ = ["PRUNED_TABLES", "Upkeep"]
+__all__ = ["START", "Place", "Upkeep"]
 
 # When a row of each table is to go.
 _IS_OVER = {
@@ -17,7 +17,10 @@ _IS_OVER = {
     " AND NOT EXISTS (SELECT 1 FROM entries WHERE entries.key = attempts.key)",
     "gates": "expires <= :now AND until <= :uptime",
 }
-PRUNED_TABLES = tuple(_IS_OVER)
+_TABLES = tuple(_IS_OVER)
+Place: TypeAlias = tuple[str, bytes]
+"""How far a walk through the tables has come: a table, and the last key that was looked at."""
+START: Place = (_TABLES[0], b"")
 
 # One step reads this many keys: a few milliseconds in which no claim can run.
 _KEYS = 2_000
@@ -35,12 +38,11 @@ class Upkeep:
 
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
-        self._next = (PRUNED_TABLES[0], b"")
+        self._place = START
 
-    def prune(
-        self, table: str, after: bytes, connection: apsw.Connection
-    ) -> tuple[int, bytes | None]:
-        """Prune the next keys of a table; return how many went, and where to go on, if anywhere."""
+    def prune(self, place: Place, connection: apsw.Connection) -> tuple[int, Place | None]:
+        """Prune the next keys; return how many went, and where to go on, if anywhere."""
+        table, after = place
         last = connection.execute(
             f"SELECT key FROM {table} WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?",
             (after, _KEYS - 1),
@@ -55,15 +57,13 @@ class Upkeep:
         removed = connection.changes()
         if table == "gates" and removed:
             connection.execute(_FORGET_NOTES, (after, upto))
-        return removed, cast("bytes | None", last)
+        if last is not None:
+            return removed, (table, cast("bytes", last))
+        following = _TABLES[_TABLES.index(table) + 1 :]
+        return removed, (following[0], b"") if following else None
 
     def continue_walk(self, connection: apsw.Connection) -> float:
         """Prune one step further, and return the seconds until the next."""
-        table, after = self._next
-        _, next_key = self.prune(table, after, connection)
-        if next_key is not None:
-            self._next = (table, next_key)
-            return _PAUSE_SECONDS
-        place = PRUNED_TABLES.index(table) + 1
-        self._next = (PRUNED_TABLES[place % len(PRUNED_TABLES)], b"")
-        return _INTERVAL_SECONDS if place == len(PRUNED_TABLES) else _PAUSE_SECONDS
+        _, place = self.prune(self._place, connection)
+        self._place = place or START
+        return _PAUSE_SECONDS if place else _INTERVAL_SECONDS
