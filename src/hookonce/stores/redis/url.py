@@ -175,12 +175,9 @@ def _options(url: str) -> tuple[SplitResult, dict[str, Any]]:
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _OWN:
             rest.append((name, value))
-        elif name in {"shards", "replicas"}:
-            if not (value.isascii() and value.isdigit()):
-                raise _UnusableError(f"{name} takes a number")
-            options[name] = int(value)
-        else:
-            options[name] = value
+            continue
+        is_number = name in {"shards", "replicas"} and value.isascii() and value.isdigit()
+        options[name] = int(value) if is_number else value
     return parts._replace(query=urlencode(rest)), options
 
 

@@ -85,7 +85,7 @@ class SQLiteStore(StepStore, SQLiteReports):
 
     async def open(self) -> None:
         """Open the file and bring its schema up to date, or raise StoreError."""
-        await self._run(_nothing)
+        await self._run(lambda _: None)  # the writer opens the file
 
     async def warnings(self) -> tuple[str, ...]:
         """Return nothing, if the file can be used: there are no settings to mend."""
@@ -216,7 +216,3 @@ class SQLiteStore(StepStore, SQLiteReports):
         except OSError:  # not there yet, or not any more
             return None
         return status.st_mtime_ns, status.st_size
-
-
-def _nothing(_: apsw.Connection) -> None:
-    """Make the writer open the file."""

@@ -172,7 +172,7 @@ class Writer:
     async def leave(self, user: Flushes) -> None:
         """Finish what waits; if nobody else uses the file, close it and end the thread."""
         loop = asyncio.get_running_loop()
-        last = Step(user, _nothing)
+        last = Step(user, lambda _: None)  # what was asked before it is done by then
         last.future = loop.create_future()
         with self._lock:
             thread = self._thread
@@ -341,10 +341,6 @@ def _use_write_ahead_log(connection: apsw.Connection) -> None:
                 raise
             time.sleep(_WAL_PAUSE_MILLISECONDS / 1_000)
     connection.set_busy_timeout(_BUSY_MILLISECONDS)
-
-
-def _nothing(_: apsw.Connection) -> None:
-    """Do nothing: what was asked before it is done by then."""
 
 
 _abandoned: list[OpenFile] = []
