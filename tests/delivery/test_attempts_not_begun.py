@@ -46,7 +46,7 @@ async def test_a_request_that_is_cancelled_while_its_event_is_claimed_leaves_no_
 
 async def test_an_answer_of_the_store_that_is_lost_costs_no_attempt(durable_url: str) -> None:
     store = _Deaf(open_store(durable_url, clock=time.time))
-    receiver = receiver_on(store, lease_seconds=20, store_seconds=0.1)
+    receiver = receiver_on(store, lease_seconds=20, store_seconds=0.5)
     contexts = list[Context]()
 
     async def note(_: CommentReceived, context: Context) -> None:

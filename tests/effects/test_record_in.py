@@ -288,8 +288,11 @@ async def test_what_is_no_connection_or_of_the_other_kind_is_refused(shop: Shop)
     context = context_of("evt_1")
     with pytest.raises(TypeError, match="takes a session or connection of SQLAlchemy"):
         await context.record_in(object())
-    with pytest.raises(TypeError, match="call record_in_sync"):
-        await context.record_in(sqlite3.connect(":memory:"))
+    with (
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(TypeError, match="call record_in_sync"),
+    ):
+        await context.record_in(connection)
     engine = create_engine("sqlite://")
     with Session(engine) as session, pytest.raises(TypeError, match="call record_in_sync"):
         await context.record_in(session)

@@ -316,6 +316,8 @@ async def test_processes_forked_after_the_import_have_loops_of_their_own(tmp_pat
 async def test_a_process_forked_from_an_open_receiver_says_what_is_wrong(tmp_path: Path) -> None:
     script = SCRIPT + (
         "note(deliver('evt_1'))\n"
+        "import warnings\n"
+        "warnings.simplefilter('ignore')  # Python 3.12 warns of a fork beside threads\n"
         "if os.fork() == 0:\n"
         "    try:\n"
         "        deliver('evt_2')\n"
