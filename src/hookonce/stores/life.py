@@ -55,6 +55,7 @@ from .values import (
 
 __all__ = [
     "LIFE",
+    "MAX_HISTORY",
     "MAX_HISTORY_ERROR_CHARACTERS",
     "NEW",
     "Answer",
@@ -246,7 +247,7 @@ LIFE: dict[State, dict[Step, Then]] = {
 }
 
 # A history is for a person to read; it is written anew with each failure.
-_MAX_HISTORY = 20
+MAX_HISTORY = 20
 MAX_HISTORY_ERROR_CHARACTERS = 1_000
 _MAX_ERROR_CHARACTERS = 4_000
 
@@ -648,7 +649,7 @@ def _failed(record: Record, ended_at: float, error: str) -> tuple[FailedAttempt,
     if not error:
         return record.history
     failure = FailedAttempt(record.attempt, ended_at, error[:MAX_HISTORY_ERROR_CHARACTERS])
-    return (*record.history, failure)[-_MAX_HISTORY:]
+    return (*record.history, failure)[-MAX_HISTORY:]
 
 
 def _interrupted(record: Record, moment: Moment) -> Record:

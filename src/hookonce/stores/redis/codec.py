@@ -12,8 +12,10 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from ...errors import StoreError
-from ..life import MAX_HISTORY_ERROR_CHARACTERS, error_text
+from ..contract import WORKER_SECONDS
+from ..life import MAX_HISTORY, MAX_HISTORY_ERROR_CHARACTERS, error_text
 from ..values import (
+    INTERRUPTED,
     Busy,
     Claimed,
     ClaimResult,
@@ -75,10 +77,16 @@ def _joined(*parts: str) -> bytes:
     return b"\n".join((_FOLDER / f"{part}.lua").read_bytes() for part in parts)
 
 
+# Texts in a history are JSON.
+_CONSTANTS = f"""
+local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
+local INTERRUPTED = [[{json.dumps(INTERRUPTED)}]]
+"""
 # Every call makes all functions anew, and for each variable that one uses Lua goes through the open
 # variables of the function around it: there are fewer of them with a function around the steps.
 SCRIPT = b"\n".join(
     [
+        _CONSTANTS.encode(),
         _joined("prelude", "indexes", "records"),
         b"local function define_steps()",
         _joined("letters", "inbox", "claims", "gates", "reports"),

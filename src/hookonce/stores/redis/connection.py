@@ -32,7 +32,7 @@ __all__ = [
     "without_frames",
 ]
 
-Settings: TypeAlias = Mapping[str, Any]
+ConnectionSettings: TypeAlias = Mapping[str, Any]
 """What redis-py's connections are made with."""
 Address: TypeAlias = tuple[str, int]
 Command: TypeAlias = Sequence[bytes] | bytes
@@ -62,7 +62,7 @@ class Servers(Protocol):
         ...
 
 
-def bounded(given: Settings) -> dict[str, Any]:
+def bounded(given: ConnectionSettings) -> dict[str, Any]:
     """Return settings with which every wait is bounded by the caller, and nothing is repeated."""
     settings = dict(given)
     # Of a pool of redis-py, and not for ours.
@@ -110,7 +110,9 @@ class OneServer:
         await self._pool.disconnect()
 
 
-def one_server(connection_class: type[AbstractConnection], settings: Settings) -> OneServer:
+def one_server(
+    connection_class: type[AbstractConnection], settings: ConnectionSettings
+) -> OneServer:
     """Return one server, to which such connections lead."""
     return OneServer(ConnectionPool(connection_class=connection_class, **bounded(settings)))
 
@@ -125,8 +127,8 @@ class SentinelServer(OneServer):
         self,
         sentinels: Sequence[Address],
         service: str,
-        settings: Settings,
-        sentinel_settings: Settings,
+        settings: ConnectionSettings,
+        sentinel_settings: ConnectionSettings,
     ) -> None:
         own = bounded(settings)
         # One dead sentinel must not use up the time there is to ask another.
@@ -155,7 +157,7 @@ class ClusterServers:
         self,
         addresses: Sequence[Address],
         connection_class: type[AbstractConnection],
-        settings: Settings,
+        settings: ConnectionSettings,
     ) -> None:
         self._addresses = list(addresses)
         self._connection_class = connection_class

@@ -5,7 +5,6 @@
 local MOST_TAKEN_BYTES = 1024 * 1024
 -- The worker's last take is remembered for longer than a client repeats it, or a network delays it.
 local TAKE_SECONDS = 60
-local WORKER_SECONDS = 30
 
 local function body_name(key)
   return base .. ':i:' .. key

@@ -35,9 +35,7 @@ if not now then
   now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
-local MOST_FAILURES = 20
--- Texts in a history are JSON; this one is written here, the others come from the client.
-local INTERRUPTED = '"the process ended, or its lease ran out"'
+-- MOST_FAILURES, INTERRUPTED and WORKER_SECONDS stand before this file, as they are in Python.
 
 local ops = {}
 local HELD, LOST = 'H', 'L'
