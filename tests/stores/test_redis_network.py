@@ -288,6 +288,20 @@ class TestUnreachableShards:
 
         await until_async(has_all)
 
+    async def test_one_that_is_far_away_is_taken_from_again(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
+        proxy.hide(b"{hookonce:3}")
+        claims = await take(store)
+        proxy.recover()
+        proxy.lag(b"{hookonce:3}", 0.2)
+
+        async def has_all() -> bool:
+            claims.extend(await take(store))
+            return len(claims) == 40
+
+        await until_async(has_all)
+
     async def test_what_was_taken_before_one_fails_is_handled(
         self, store: RedisStore, proxy: Proxy
     ) -> None:

@@ -31,6 +31,7 @@ class Proxy:
         self._unhidden = 0
         self._muted: bytes | None = None
         self._unmuted = 0
+        self._lagging: tuple[bytes, float] = (b"", 0.0)
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -72,6 +73,10 @@ class Proxy:
     def mute(self, command: bytes, *, after: int = 0) -> None:
         """Swallow all replies to requests with such bytes from now on, but for the next few."""
         self._muted, self._unmuted = command, after
+
+    def lag(self, command: bytes, seconds: float) -> None:
+        """Hold back all replies to requests with such bytes for so long from now on."""
+        self._lagging = command, seconds
 
     def recover(self) -> None:
         """Break what is open, and pass everything on again."""
@@ -126,6 +131,9 @@ class Proxy:
             if self._swallow is not None and self._swallow in asked:
                 self._swallow = None
                 break
+            lagging, seconds = self._lagging
+            if seconds and lagging in asked:
+                await asyncio.sleep(seconds)
             is_muted = self._muted is not None and self._muted in asked
             asked.clear()
             if is_muted:

@@ -17,6 +17,7 @@ from .connection import connected, exchange, without_frames
 from .faults import explained, is_passing
 from .settings import Settings
 from .shard import CALL_SECONDS, Shard
+from .takes import Takes
 from .wake import Listener
 
 __all__ = ["Session"]
@@ -49,6 +50,7 @@ class Session:
         self._safety = settings.safety
         self.servers = settings.place.connect()
         self.shards = [Shard(base, self.servers, flushed, settings) for base in settings.bases]
+        self.takes = Takes(self.shards)
         self.listener = Listener(self.servers, settings.channel, self.is_due)
 
     @property

@@ -11,7 +11,6 @@ from datetime import timedelta
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ...errors import StoreError
 from ...verification.clock import Clock, system_clock
 from ...verification.loggers import get_logger
 from ..contract import DEFAULT_RETENTION, Flushes
@@ -29,7 +28,6 @@ from ..values import (
     Ownership,
     PutResult,
     Stored,
-    Taken,
     Token,
 )
 from . import codec
@@ -38,7 +36,6 @@ from .reports import RedisReports
 from .safety import Durability
 from .session import Session
 from .settings import settings_of
-from .takes import Look, Looks, Takes
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -109,8 +106,6 @@ class RedisStore(RedisReports):
         self.retention_seconds = self._settings.retention
         self.flushes = Flushes()
         self._running: Session | None = None
-        self._takes = Takes()
-        self._looks = Looks()
         self._logged: set[str] = set()
 
     async def open(self) -> None:
@@ -288,47 +283,11 @@ class RedisStore(RedisReports):
 
         Shards that do not answer are left out, unless none does.
         """
-        limit = min(limit, _MOST_TAKEN)
-        session, number = self._session, self._takes.next_number()
-        unanswered = self._takes.unanswered(worker)
+        session = self._session
         session.listener.looks(endpoint)
-        if len(session.shards) == 1:
-            looks = [Look(0, unanswered.get(0, token), None, is_repeat=True)]
-        else:
-            looks = await self._looks.look(
-                session.shards, endpoint, worker, token, number, unanswered
-            )
-        # A take that is repeated asks where it has taken something, and nowhere else.
-        is_repeated = any(look.is_repeat for look in looks)
-        taken: list[Taken] = []
-        due: list[float | None] = []
-        failures: dict[int, StoreError] = {}
-        for look in looks:
-            # What was taken must not wait for one shard after another to fail.
-            room = 0 if failures and taken else limit - len(taken)
-            is_asked = look.is_repeat if is_repeated else look.next_due == 0 and room > 0
-            if not is_asked:
-                due.append(look.next_due)
-                continue
-            asked = step("take", endpoint, worker, look.token, number, room, lease)
-            try:
-                reply = await session.shards[look.number].run(asked, may_be_dropped=True)
-            except BaseException as error:
-                unanswered[look.number] = look.token
-                if not isinstance(error, StoreError):
-                    raise
-                failures[look.number] = error
-                continue
-            unanswered.pop(look.number, None)
-            next_due, rows = reply
-            taken += [codec.read_taken(row, look.token, lease) for row in rows]
-            due.append(float(next_due) if next_due else None)
-        if failures and not taken:
-            # Repeated with its token, it finds what a shard has taken and could not say.
-            raise next(iter(failures.values()))
-        if failures:
-            self._looks.take_note(failures)
-        return Batch(tuple(taken), min((one for one in due if one is not None), default=None))
+        return await session.takes.take(
+            min(limit, _MOST_TAKEN), lease, endpoint=endpoint, worker=worker, token=token
+        )
 
     async def wait(self, endpoint: str, seconds: float) -> None:
         """Return when there may be something new to take; see ``InboxStore.wait``."""
@@ -336,7 +295,8 @@ class RedisStore(RedisReports):
 
     async def retire(self, worker: str) -> None:
         """Forget a worker that ends."""
-        await self._session.ask_all(step("retire", worker, self._takes.end(worker)))
+        session = self._session
+        await session.ask_all(step("retire", worker, session.takes.end(worker)))
 
     async def hasten(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.hasten``."""

@@ -5,131 +5,176 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from ...errors import StoreError
 from ...verification.loggers import get_logger
-from ..values import Token
-from .codec import step
+from ..values import Batch, Taken, Token
+from .codec import read_taken, step
 from .shard import Shard
 
-__all__ = ["Look", "Looks", "Takes"]
+__all__ = ["Takes"]
 
 _log = get_logger("hookonce.store")
 
 # A shard that has not answered by then is left out of this take.
-_PEEK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 # And if it did not answer the last time either, nobody waits for it as long as that.
-_SILENT_PEEK_SECONDS = 0.05
-
-
-class Takes:
-    """What tells the takes of workers apart.
-
-    A shard that is asked in vain may have taken all the same. It is asked for that take again, by
-    its token, before any other: else its events would wait for their leases to end, and lose an
-    attempt. It may also be reached late; so every call has a number, and a shard does nothing for
-    one that is lower than another it has seen.
-    """
-
-    def __init__(self) -> None:
-        # They grow from one process to the next, for a worker that has the name of an earlier one.
-        self._numbers = count(time.time_ns() // 1000)
-        self._unanswered: dict[str, dict[int, Token]] = {}
-
-    def next_number(self) -> int:
-        """Return the number of a call."""
-        return next(self._numbers)
-
-    def unanswered(self, worker: str) -> dict[int, Token]:
-        """Return which take each shard still has to answer, for whoever asks to change."""
-        return self._unanswered.setdefault(worker, {})
-
-    def end(self, worker: str) -> int:
-        """Return a number that is higher than those of all calls of a worker."""
-        self._unanswered.pop(worker, None)
-        return next(self._numbers)
+_SILENT_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class _Look:
     """What a shard answered to a worker who wants to take.
 
     Attributes:
-        number: of the shard.
+        shard: its number.
         token: of the take it can be asked for.
         next_due: seconds until something is due there, 0 if it is; None if nothing waits.
         is_repeat: whether that take has been there before.
 
     """
 
-    number: int
+    shard: int
     token: Token
     next_due: float | None
     is_repeat: bool
 
 
-class Looks:
-    """Looks into shards before something is taken, and leaves out those that do not answer."""
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """What shards still have to answer to a worker, by their numbers.
 
-    def __init__(self) -> None:
+    Attributes:
+        takes: the tokens of takes that were asked for in vain.
+        looks: what was looked for, by its token, and the answer once it comes. It may come after
+            the worker has gone on with the others, and counts when it looks again.
+
+    """
+
+    takes: dict[int, Token] = field(default_factory=dict)
+    looks: dict[int, tuple[Token, asyncio.Future[Any]]] = field(default_factory=dict)
+
+
+class Takes:
+    """Takes from shards, and leaves out those that do not answer.
+
+    A shard that was asked in vain may have taken all the same. It is asked for that take again, by
+    its token, before any other: else its events would wait for their leases to end, and lose an
+    attempt. It may also be reached late; so every call has a number, and a shard does nothing for
+    one that is lower than another it has seen.
+
+    Args:
+        shards: all there are.
+
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+        # They grow from one process to the next, for a worker that has the name of an earlier one.
+        self._numbers = count(time.time_ns() // 1000)
+        self._workers: dict[str, _Worker] = {}
         self._silent: frozenset[int] = frozenset()
 
-    async def look(
-        self,
-        shards: Sequence[Shard],
-        endpoint: str,
-        worker: str,
-        token: Token,
-        number: int,
-        unanswered: dict[int, Token],
-    ) -> list[Look]:
-        """Return what the shards that answer have; the longest due first.
+    def end(self, worker: str) -> int:
+        """Return a number that is higher than those of all calls of a worker."""
+        self._workers.pop(worker, None)
+        return next(self._numbers)
 
-        Args:
-            shards: all there are.
-            endpoint: whose events.
-            worker: who wants to take.
-            token: what it takes with.
-            number: of this call.
-            unanswered: the takes that shards still have to answer; those that turn out not to have
-                reached their shard are taken out.
+    async def take(
+        self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
+    ) -> Batch:
+        """Claim events that are due; see ``InboxStore.take``.
+
+        Raises:
+            StoreError: no shard answers that has something to take.
+
+        """
+        number = next(self._numbers)
+        unanswered = self._workers.setdefault(worker, _Worker()).takes
+        if len(self._shards) == 1:
+            looks = [_Look(0, unanswered.get(0, token), None, is_repeat=True)]
+        else:
+            looks = await self._look(endpoint, worker, token, number)
+        # A take that is repeated asks where it has taken something, and nowhere else.
+        is_repeated = any(look.is_repeat for look in looks)
+        taken: list[Taken] = []
+        due: list[float | None] = []
+        failures: dict[int, StoreError] = {}
+        for look in looks:
+            # What was taken must not wait for one shard after another to fail.
+            room = 0 if failures and taken else limit - len(taken)
+            is_asked = look.is_repeat if is_repeated else look.next_due == 0 and room > 0
+            if not is_asked:
+                due.append(look.next_due)
+                continue
+            asked = step("take", endpoint, worker, look.token, number, room, lease)
+            try:
+                reply = await self._shards[look.shard].run(asked, may_be_dropped=True)
+            except BaseException as error:
+                unanswered[look.shard] = look.token
+                if not isinstance(error, StoreError):
+                    raise
+                failures[look.shard] = error
+                continue
+            unanswered.pop(look.shard, None)
+            next_due, rows = reply
+            taken += [read_taken(row, look.token, lease) for row in rows]
+            due.append(float(next_due) if next_due else None)
+        if failures and not taken:
+            # Repeated with its token, it finds what a shard has taken and could not say.
+            raise next(iter(failures.values()))
+        if failures:
+            self._note(failures)
+        return Batch(tuple(taken), min((one for one in due if one is not None), default=None))
+
+    async def _look(self, endpoint: str, worker: str, token: Token, number: int) -> list[_Look]:
+        """Return what the shards that answer have; the longest due first.
 
         Raises:
             StoreError: none of them answers.
 
         """
-        tokens = [unanswered.get(n, token) for n in range(len(shards))]
-        tasks = [
-            shard.run(step("peek", endpoint, worker, asked, number), may_be_dropped=True)
-            for shard, asked in zip(shards, tokens, strict=True)
-        ]
-        try:
-            await asyncio.wait(tasks, timeout=_SILENT_PEEK_SECONDS)
-            expected = [task for n, task in enumerate(tasks) if n not in self._silent]
-            await asyncio.wait(expected or tasks, timeout=_PEEK_SECONDS)
-            pending = set(tasks)
-            while pending and not any(map(_has_answered, tasks)):
-                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-        failures = {n: _failure_of(task) for n, task in enumerate(tasks) if not _has_answered(task)}
-        self.take_note(failures)
-        if len(failures) == len(tasks):
-            raise failures[0]
-        answers = {n: task.result() for n, task in enumerate(tasks) if n not in failures}
-        looks = []
-        for n, (due, answer) in answers.items():
+        state = self._workers[worker]
+        for n, shard in enumerate(self._shards):
+            if n not in state.looks:
+                wanted = state.takes.get(n, token)
+                future = shard.run(step("peek", endpoint, worker, wanted, number))
+                future.add_done_callback(_is_seen)
+                state.looks[n] = wanted, future
+        asked = dict(state.looks)
+        await self._wait([future for _, (_, future) in sorted(asked.items())])
+        looks, failures = [], dict[int, BaseException]()
+        for n, (wanted, future) in asked.items():
+            if not future.done():
+                failures[n] = StoreError("no answer in time")
+                continue
+            state.looks.pop(n, None)
+            if (error := future.exception()) is not None:
+                failures[n] = error
+                continue
+            due, answer = future.result()
             if not (is_repeat := answer == b"1"):
-                unanswered.pop(n, None)
-            own = tokens[n] if is_repeat else token
-            looks.append(Look(n, own, float(due) if due else None, is_repeat))
+                state.takes.pop(n, None)
+            own = wanted if is_repeat else token
+            looks.append(_Look(n, own, float(due) if due else None, is_repeat))
+        self._note(failures)
+        if not looks:
+            raise next(iter(failures.values()))
         return sorted(looks, key=lambda look: look.next_due or 0.0)
 
-    def take_note(self, failures: Mapping[int, BaseException]) -> None:
+    async def _wait(self, answers: Sequence[asyncio.Future[Any]]) -> None:
+        """Wait for the answers of all shards, or of some if others are silent."""
+        await asyncio.wait(answers, timeout=_SILENT_LOOK_SECONDS)
+        expected = [answer for n, answer in enumerate(answers) if n not in self._silent]
+        await asyncio.wait(expected or answers, timeout=_LOOK_SECONDS)
+        pending = set(answers)
+        while pending and not any(a.done() and a.exception() is None for a in answers):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+
+    def _note(self, failures: Mapping[int, BaseException]) -> None:
         """Log it when other shards fail than before."""
         silent = frozenset(failures)
         if silent == self._silent:
@@ -145,10 +190,7 @@ class Looks:
             _log.info("workers take from all shards again")
 
 
-def _has_answered(task: asyncio.Future[Any]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _failure_of(task: asyncio.Future[Any]) -> BaseException:
-    error = task.exception() if task.done() and not task.cancelled() else None
-    return error or StoreError("no answer in time")
+def _is_seen(answer: asyncio.Future[Any]) -> None:
+    """Look at an answer that nobody may wait for any more: asyncio would log its failure."""
+    if not answer.cancelled():
+        answer.exception()
