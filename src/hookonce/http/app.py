@@ -133,7 +133,7 @@ class DeliveryApp:
             body = piece_of(message, 0, most)
             if message.get("more_body", False):
                 partial = PartialBody([body], len(body))
-                del message, body  # what gives way is nobody's then
+                del message, body  # or a body that gives way would still be held here
                 left = started + limits.body_seconds - loop.time()
                 body = await limited(left, read_rest(receive, most, partial, self._budget))
             if len(body) < (announced or 1):
