@@ -141,6 +141,25 @@ async def test_a_body_that_lies_about_its_length_is_held_to_the_limit_all_the_sa
     assert not spy.bodies
 
 
+@pytest.mark.parametrize("error", [RuntimeError, TimeoutError])
+async def test_where_the_server_fails_to_give_the_body_the_answer_is_500(
+    error: type[Exception],
+) -> None:
+    spy, sent = Spy(), list[Message]()
+
+    async def receive() -> Message:
+        raise error
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    app = DeliveryApp(spy.handle, LENGTH_LIMIT, unread=spy.note_unread)
+    await app(delivery_scope([]), receive, send)
+    assert sent[0]["status"] == 500
+    assert b"internal_error" in sent[1]["body"]
+    assert not spy.bodies
+
+
 @pytest.mark.parametrize("http", ["httptools", "h11"])
 @pytest.mark.parametrize("some", [True, False], ids=["some of it", "nothing of it"])
 async def test_a_body_that_does_not_arrive_in_time_is_answered_408(
