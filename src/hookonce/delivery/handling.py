@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -31,6 +32,7 @@ LONGEST_LOOK_SECONDS = 0.5
 quick."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Handling(Presence):
     """An event under way, as far as its handlers go.
 
@@ -38,17 +40,19 @@ class Handling(Presence):
         event: what was read from the delivery; None if it cannot be read.
         answer_by: when the request that brings it must have its answer, in the loop's time.
         delivery_attempt: the sender's own count, unsigned.
+        is_replay: whether an operator replays a dead letter.
+        last_chance: whether nobody may have the event any more if this attempt fails.
+        backoff_seconds: for an event of the inbox, how long it waits if this attempt fails.
 
     """
 
-    event: Any
-    answer_by: float
-    delivery_attempt: int | None
-    _is_replay: bool
-    _last_chance: bool
-    _backoff_seconds: float | None
-    _most_finished: int
-    __slots__ = tuple(__annotations__)
+    event: Any = None
+    answer_by: float = inf
+    delivery_attempt: int | None = None
+    is_replay: bool = False
+    last_chance: bool = False
+    backoff_seconds: float | None = None
+    _most_finished: int = 0
 
     async def _run_all(self, handlers: Sequence[Handler]) -> list[Failure]:
         """Run handlers side by side, and return the failures in the order of registration."""
@@ -73,13 +77,13 @@ class Handling(Presence):
         self, handler: Handler, task: asyncio.Task[Any] | None = None, turn: Turn | None = None
     ) -> Failure | None:
         """Run one handler in this task, unless another process may have the event by now."""
-        name, delivery, observers = handler.name, self.delivery, self._parts.observers
+        name, delivery, observers = handler.name, self.delivery, self.parts.observers
         if time.monotonic() >= self._held_until and not await self._extend():
             return Failure(name, LeaseLost())
         self._has_begun = True
         arguments = (self.event, self._context(name)) if handler.takes_context else (self.event,)
         if observers.look_closely and observers.wants(HandlerStarted, delivery.event_id):
-            observers.tell(HandlerStarted(delivery, name, self.number, self._is_replay))
+            observers.tell(HandlerStarted(delivery, name, self.number, self.is_replay))
         started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
         try:
             error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
@@ -108,7 +112,7 @@ class Handling(Presence):
     ) -> Failure:
         if note is not None:
             add_note(error, note)
-        self._parts.observers.tell(
+        self.parts.observers.tell(
             HandlerFailed(self.delivery, handler, self.number, seconds, error)
         )
         add_note(error, f"raised by the handler {handler!r}")
@@ -116,7 +120,7 @@ class Handling(Presence):
 
     def _skip(self, handler: str, reason: str) -> None:
         """Count a handler as finished that is not run."""
-        observers, delivery = self._parts.observers, self.delivery
+        observers, delivery = self.parts.observers, self.delivery
         self._all_turns().stale += reason == "stale"
         why = "a newer event" if reason == "stale" else "it"
         _log.info("%s is not run for %s: %s has succeeded there", handler, self.key, why)
@@ -145,16 +149,16 @@ class Handling(Presence):
         if gate is None:
             return await self._run(handler, task)
         turn = Turn(
-            parts=self._parts,
+            parts=self.parts,
             gate=gate,
             mark=mark_of(self.event) if keyed.is_latest else None,
             drop_ties=keyed.drop_ties,
-            event=None if self._backoff_seconds is None else self.key,
-            work=self._work,
+            event=None if self.backoff_seconds is None else self.key,
+            work=self.work,
         )
         why_not = await self._enter(turn)
         if isinstance(why_not, Stale):
-            if self._backoff_seconds is not None:
+            if self.backoff_seconds is not None:
                 await turn.end(succeeded=False)  # it may have been called: then the next one is
             self._skip(name, "done" if why_not.mark.event_id == self.event.id else "stale")
             return None
@@ -170,13 +174,13 @@ class Handling(Presence):
 
     async def _enter(self, turn: Turn) -> Stale | NoTurn | TimeoutError | None:
         """Wait for the turn; return None when it has come, or why it does not."""
-        limits, now = self._parts.limits, self._loop.time
+        limits, now = self.parts.limits, self._loop.time
         waits_on, look = self._waits_on(), FIRST_LOOK_SECONDS
         if waits_on:
             seconds = limits.handler_timeout_seconds
-        elif self._is_replay:
+        elif self.is_replay:
             seconds = limits.answer_seconds
-        elif self._backoff_seconds is not None or self.answer_by == inf:
+        elif self.backoff_seconds is not None or self.answer_by == inf:
             seconds = 0.0  # it is called when its turn has come, or was answered already
         else:
             # The event is given back before the answer is due, so that the answer says why.
@@ -214,9 +218,9 @@ class Handling(Presence):
         On the last chance it does, where nobody would bring the event again, or where another of
         its handlers could use up the attempt.
         """
-        if not self._last_chance or self._is_replay:
+        if not self.last_chance or self.is_replay:
             return False
-        return self._backoff_seconds is None or self._most_finished > len(self.finished) + 1
+        return self.backoff_seconds is None or self._most_finished > len(self.finished) + 1
 
     async def _end_well(self, turn: Turn) -> None:
         """End the turn of a run that has succeeded: asked for as long as the lease lives."""
@@ -263,8 +267,8 @@ class Handling(Presence):
             handler=handler,
             attempt=self.number,
             delivery_attempt=self.delivery_attempt,
-            last_chance=self._last_chance,
-            is_replay=self._is_replay,
+            last_chance=self.last_chance,
+            is_replay=self.is_replay,
             received_at=self.delivery.received_at,
             body=self.delivery.body,
         )

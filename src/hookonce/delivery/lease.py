@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
 
@@ -27,43 +28,44 @@ _CHECKPOINT_SECONDS = 0.1
 _EXTEND_AGAIN_SECONDS = 1.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Lease:
     """What a run holds: its claim, extended for as long as it needs it.
 
     Attributes:
-        key: what is handled once.
+        parts: what it works with.
         delivery: what was delivered.
-        handlers: every handler the event is for.
-        task: where the run goes on; the watchman cancels it when the store takes too long.
+        handlers: every handler the event is for; those that have finished are left out.
         claim: what it runs under, once it has it.
+        key: what is handled once.
+        task: where the run goes on; the watchman cancels it when the store takes too long.
         finished: the handlers known to have succeeded.
 
     """
 
-    key: DeliveryKey
+    parts: Parts
     delivery: Delivery
     handlers: Sequence[Handler]
-    task: asyncio.Task[None]
-    claim: Claimed | None
-    finished: set[str]
-    _parts: Parts
-    _loop: asyncio.AbstractEventLoop
+    claim: Claimed | None = None
+    key: DeliveryKey = field(init=False)
+    task: asyncio.Task[None] = field(init=False)
+    finished: set[str] = field(init=False)
+    _loop: asyncio.AbstractEventLoop = field(init=False)
     # When the claim ends unless it is extended, by two clocks: uvloop's stands still in a turn of
     # the loop, and would not tell that this process, or a handler, has just blocked it.
-    _ends: float
-    _held_until: float  # time.monotonic
-    _extend_at: float
-    _extension: asyncio.Task[bool] | None
-    _answer_store_by: float
-    _store_is_late: bool
-    _cancelled: int
-    _turns: Turns | None  # where handlers take any
-    __slots__ = tuple(__annotations__)
+    _ends: float = inf
+    _held_until: float = 0.0  # time.monotonic
+    _extend_at: float = inf
+    _extension: asyncio.Task[bool] | None = None
+    _answer_store_by: float = inf
+    _store_is_late: bool = False
+    _cancelled: int = 0
+    _turns: Turns | None = None  # where handlers take any
 
     @property
     def left(self) -> float:
         """How many seconds the claim lasts unless it is extended."""
-        return min(self._ends - self._loop.time(), self._parts.limits.lease_seconds)
+        return min(self._ends - self._loop.time(), self.parts.limits.lease_seconds)
 
     def look(self, now: float) -> None:
         """Do what is due: called by the watchman, every now and then."""
@@ -71,7 +73,7 @@ class Lease:
             self._answer_store_by, self._store_is_late = inf, True
             self.task.cancel()
         if now >= self._extend_at:
-            self._extend_at = now + self._parts.limits.lease_seconds / 3
+            self._extend_at = now + self.parts.limits.lease_seconds / 3
             if self._extension is None or self._extension.done():
                 self._extension = self._loop.create_task(self._extend())
 
@@ -83,8 +85,8 @@ class Lease:
         self._ends, self._extend_at = since + lease, since + lease / 3
         if finished:
             self.finished |= finished
-        if self._parts.unrecorded:
-            self.finished |= self._parts.unrecorded.pop(self.key, set())
+        if self.parts.unrecorded:
+            self.finished |= self.parts.unrecorded.pop(self.key, set())
 
     def _held(self) -> Claimed:
         if self.claim is None:
@@ -109,10 +111,8 @@ class Lease:
         asked_at, monotonic = self._loop.time(), time.monotonic()
         try:
             ownership = await within(
-                self._parts.limits.store_seconds,
-                self._parts.store.extend(
-                    claim, finished, self._owed() if finished else frozenset()
-                ),
+                self.parts.limits.store_seconds,
+                self.parts.store.extend(claim, finished, self._owed() if finished else frozenset()),
             )
         except StoreError as error:
             _log.warning("could not extend the lease of %s: %s", self.key, error)
@@ -136,7 +136,7 @@ class Lease:
     async def _ask(self, call: Awaitable[T], seconds: float | None = None) -> T:
         """Return what the store answers; raise StoreError if it fails, or not in its time."""
         if seconds is None:
-            seconds = self._parts.limits.store_seconds
+            seconds = self.parts.limits.store_seconds
         self._answer_store_by = self._loop.time() + seconds
         try:
             return await call

@@ -168,10 +168,10 @@ class Pipeline:
         elif self._intake is not None:
             return event_type, await self._put(self._intake, arrived, deadline)
         run = Run(
-            parts,
-            arrived,
-            event,
-            handlers,
+            parts=parts,
+            delivery=arrived,
+            event=event,
+            handlers=handlers,
             answer_by=deadline,
             delivery_attempt=attempt,
             fault=fault,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar
 
@@ -60,6 +61,7 @@ class Phase(IntEnum):
 CLAIMING, HANDLING, SUCCEEDED, FAILED, LATE, RETURNING, ENDED = Phase
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Presence(Lease):
     """What others of this process see of an event under way, join, adopt and stop.
 
@@ -68,20 +70,21 @@ class Presence(Lease):
         outcome: the answer that stands at the moment.
         answer: what the request that brings it awaits.
         calls: the handlers under way.
+        room: set when a worker may begin one event more.
+        work: set when the event is due again some time.
 
     """
 
-    phase: Phase
-    outcome: Outcome | None
-    answer: asyncio.Future[Outcome]
-    calls: Calls
-    _room: asyncio.Event | None
-    _work: asyncio.Event | None
-    _token: Token | None
-    _is_refused: bool
-    _has_begun: bool
-    _joined: asyncio.Event | None
-    __slots__ = tuple(__annotations__)
+    room: asyncio.Event | None = None
+    work: asyncio.Event | None = None
+    phase: Phase = CLAIMING
+    outcome: Outcome | None = None
+    answer: asyncio.Future[Outcome] = field(init=False)
+    calls: Calls = field(init=False)
+    _token: Token | None = None
+    _is_refused: bool = False
+    _has_begun: bool = False
+    _joined: asyncio.Event | None = None
 
     @property
     def number(self) -> int:
@@ -144,7 +147,7 @@ class Presence(Lease):
 
     async def _record(self, step: Callable[[], Awaitable[T]]) -> T | None:
         """Ask the store until it answers; return None where that is of no use any more."""
-        pause, unrecorded = _FIRST_PAUSE_SECONDS, self._parts.unrecorded
+        pause, unrecorded = _FIRST_PAUSE_SECONDS, self.parts.unrecorded
         while self.phase is not LATE or unrecorded.get(self.key) is self.finished:
             claim = self.claim
             try:
@@ -181,7 +184,7 @@ class Presence(Lease):
             else:
                 _log.error("could not settle %s; its lease runs out: %s", self.key, error)
                 self._tell_settled(later(Reason.STORE_UNAVAILABLE))
-            self._parts.unrecorded[self.key] = self.finished
+            self.parts.unrecorded[self.key] = self.finished
             self._leave(LATE)
         return True
 
@@ -195,7 +198,7 @@ class Presence(Lease):
         """Release the claim of an attempt that does not end, or has not begun."""
         if self.claim is None and self._token is not None:
             # The call may have been made all the same.
-            lease = self._parts.limits.lease_seconds
+            lease = self.parts.limits.lease_seconds
             claim = Claimed(self.key, self._token, 1, frozenset(), lease)
             self._hold(claim, time.monotonic(), self._loop.time())
         self._let_go()
@@ -206,7 +209,7 @@ class Presence(Lease):
 
         No other attempt shall run beside it, so the claim is left to its lease.
         """
-        claim, store, calls = self._held(), self._parts.store, self.calls.under_way
+        claim, store, calls = self._held(), self.parts.store, self.calls.under_way
         # In this order: a thread may end at any moment, and its success is not to be missed.
         thread_goes_on = any(call.thread_goes_on for call in calls)
         self.finished.update(call.name for call in calls if call.has_succeeded)
@@ -229,12 +232,12 @@ class Presence(Lease):
 
     def _leave(self, phase: Phase = ENDED) -> None:
         """Let others have the event."""
-        if self._work is not None and self.phase is not SUCCEEDED:
-            self._work.set()  # nobody else tells an idle worker when it is due again
+        if self.work is not None and self.phase is not SUCCEEDED:
+            self.work.set()  # nobody else tells an idle worker when it is due again
         self.phase = phase
         self._let_go()
-        if self._room is not None:
-            self._room.set()
+        if self.room is not None:
+            self.room.set()
         self._wake_joined()
 
     def _wake_joined(self) -> None:
@@ -250,6 +253,6 @@ class Presence(Lease):
             self._answer(later(Reason.SHUTTING_DOWN))
 
     def _tell_settled(self, outcome: Outcome) -> None:
-        observers = self._parts.observers
+        observers = self.parts.observers
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
             observers.tell(EventSettled(self.delivery, self.number, outcome))

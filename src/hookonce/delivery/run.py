@@ -10,30 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
+from dataclasses import InitVar, dataclass
 from functools import partial
 from http import HTTPStatus
 from math import inf
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..errors import Reject, Retry, StoreError
-from ..events import Event
 from ..stores.tokens import new_token
 from ..stores.values import (
     Claimed,
     DeadReason,
-    Delivery,
     Done,
     InFlight,
     Ownership,
 )
 from ..verification.loggers import get_logger
 from .calls import Calls
-from .handler import Handler
 from .handling import FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS, Handling
 from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
-from .parts import Parts
-from .presence import CLAIMING, FAILED, HANDLING, LATE, SUCCEEDED
+from .presence import FAILED, HANDLING, LATE, SUCCEEDED
 from .records import (
     EventBuried,
     EventClaimed,
@@ -59,88 +56,36 @@ _NONE: frozenset[str] = frozenset()
 _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Run(Handling):
     """An event under way, from its arrival to its end.
 
     Args:
-        parts: what it works with.
-        delivery: what was delivered.
-        event: what was read from it; None if it cannot be read.
-        handlers: every handler the event is for; those that have finished are left out.
-        answer_by: when the request that brings it must have its answer, in the loop's time.
-        delivery_attempt: the sender's own count, unsigned.
+        claimed_at: when the claim was asked for that it begins with, by ``time.monotonic``.
+
+    Attributes:
         fault: why the delivery cannot be read, if it cannot.
         ignored: the answer where nobody here is registered for it, and it owes nobody anything.
-        claim: what it runs under, if it was taken from the inbox or is a dead letter.
-        claimed_at: when that was asked for, by ``time.monotonic``.
-        is_replay: whether an operator replays a dead letter.
-        last_chance: whether nobody may have the event any more if this attempt fails.
-        backoff_seconds: for an event of the inbox, how long it waits if this attempt fails.
-        room: set when a worker may begin one event more.
-        work: set when the event is due again some time.
 
     """
 
-    __slots__ = ("_fault", "_ignored")
+    fault: str = ""
+    ignored: Outcome | None = None
+    claimed_at: InitVar[float] = 0.0
 
-    def __init__(
-        self,
-        parts: Parts,
-        delivery: Delivery,
-        event: Event[Any] | None,
-        handlers: Sequence[Handler],
-        *,
-        answer_by: float = inf,
-        delivery_attempt: int | None = None,
-        fault: str = "",
-        ignored: Outcome | None = None,
-        claim: Claimed | None = None,
-        claimed_at: float = 0.0,
-        is_replay: bool = False,
-        last_chance: bool = False,
-        backoff_seconds: float | None = None,
-        room: asyncio.Event | None = None,
-        work: asyncio.Event | None = None,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self._parts = parts
-        self._loop = loop
-        self.key = delivery.key
-        self.delivery = delivery
-        self.event = event
-        self.handlers = handlers
+    def __post_init__(self, claimed_at: float) -> None:
+        parts, self.key = self.parts, self.delivery.key
+        self._loop = loop = asyncio.get_running_loop()
         self.answer = loop.create_future()
-        self.outcome = None
-        self.phase = CLAIMING
-        self.claim = None
         self.finished = set()
         self.calls = Calls(parts.threads, parts.limits.handler_timeout_seconds)
-        self.answer_by = answer_by
-        self.delivery_attempt = delivery_attempt
-        self._is_replay = is_replay
-        self._last_chance = last_chance
-        self._backoff_seconds = backoff_seconds
-        self._most_finished = 0
-        self._fault = fault
-        self._ignored = ignored
-        self._room = room
-        self._work = work
-        self._token = None
-        self._is_refused = self._has_begun = False
-        self._joined = None
-        self._ends = self._extend_at = self._answer_store_by = inf
-        self._held_until = 0.0
-        self._extension = None
-        self._store_is_late = False
-        self._cancelled = 0
-        self._turns = None
-        if claim is not None:
-            self._hold(claim, claimed_at, loop.time() - (time.monotonic() - claimed_at))
+        if self.claim is not None:
+            self._hold(self.claim, claimed_at, loop.time() - (time.monotonic() - claimed_at))
             self.phase = HANDLING
 
     def look(self, now: float) -> None:
         """Do what is due: called by the watchman, every now and then."""
-        super().look(now)
+        Handling.look(self, now)  # data classes with slots are made anew: super() knows them not
         if now >= self.answer_by and self.claim is not None:
             self.answer_by = inf
             self._answer(self._success if self.has_succeeded else later(Reason.STILL_RUNNING))
@@ -151,18 +96,18 @@ class Run(Handling):
         claim = self.claim or await self._obtain()
         if claim is None:
             return
-        if self._fault:
+        if self.fault:
             await self._quarantine(claim)
             return
-        parts, handlers = self._parts, self.handlers
+        parts, handlers = self.parts, self.handlers
         absent = claim.owed - {h.name for h in handlers} - self.finished if claim.owed else _NONE
-        if not handlers and not absent and self._ignored is not None:
-            self._answer(self._ignored)
+        if not handlers and not absent and self.ignored is not None:
+            self._answer(self.ignored)
             await self._give_back()
             return
-        if self._backoff_seconds is None and not self._is_replay:
-            self._last_chance = is_last_chance(claim, self.delivery_attempt)
-            if self._last_chance and parts.store.keeps_bodies and not await self._is_kept(claim):
+        if self.backoff_seconds is None and not self.is_replay:
+            self.last_chance = is_last_chance(claim, self.delivery_attempt)
+            if self.last_chance and parts.store.keeps_bodies and not await self._is_kept(claim):
                 self._answer(later(Reason.IN_FLIGHT))
                 return
         if self.finished:
@@ -185,7 +130,7 @@ class Run(Handling):
 
     async def _obtain(self) -> Claimed | None:
         """Claim the event; answer, and return None, where it cannot be had in time."""
-        limits, store, observers = self._parts.limits, self._parts.store, self._parts.observers
+        limits, store, observers = self.parts.limits, self.parts.store, self.parts.observers
         look, token = FIRST_LOOK_SECONDS, new_token()
         self._token = token
         while not self._is_refused:
@@ -213,7 +158,7 @@ class Run(Handling):
             elif isinstance(result, InFlight):
                 left = self.answer_by - self._loop.time()
                 if left <= 0:
-                    self._answer(later(Reason.IN_FLIGHT, result.until - self._parts.clock()))
+                    self._answer(later(Reason.IN_FLIGHT, result.until - self.parts.clock()))
                     return None
                 await asyncio.sleep(min(look, left))
                 look = min(2 * look, LONGEST_LOOK_SECONDS)
@@ -229,7 +174,7 @@ class Run(Handling):
         Return False if somebody else has the event by now.
         """
         try:
-            ownership = await self._ask(self._parts.store.keep(claim, self.delivery))
+            ownership = await self._ask(self.parts.store.keep(claim, self.delivery))
         except StoreError as error:
             _log.error("could not keep %s for its last attempt: %s", self.key, error)
             return True
@@ -238,10 +183,10 @@ class Run(Handling):
     async def _succeed(self) -> None:
         """Record the success; the answer is 200 even if that fails, since a 5xx would repeat it."""
         self.phase = SUCCEEDED
-        if self._room is not None:
-            self._room.set()
+        if self.room is not None:
+            self.room.set()
         try:
-            await self._ask(self._parts.store.complete(self._held()))
+            await self._ask(self.parts.store.complete(self._held()))
         except StoreError as error:
             self._goes_on_unrecorded(error)
             await self._record(self._completing)
@@ -254,15 +199,15 @@ class Run(Handling):
         """Release or bury the event, and give the answer that is true after that."""
         self.phase = FAILED
         self._let_go()  # extended for ever, a claim that cannot be given back would never be free
-        if self._room is not None:
-            self._room.set()
+        if self.room is not None:
+            self.room.set()
         verdict = decide(
-            report, last_chance=self._last_chance, keeps_bodies=self._parts.store.keeps_bodies
+            report, last_chance=self.last_chance, keeps_bodies=self.parts.store.keeps_bodies
         )
-        after, tell = None, self._parts.observers.tell
+        after, tell = None, self.parts.observers.tell
         error = "" if report.only_waits else report.describe()
-        if self._backoff_seconds is not None:
-            after = wait_seconds(report, self._backoff_seconds)
+        if self.backoff_seconds is not None:
+            after = wait_seconds(report, self.backoff_seconds)
             if not report.only_waits:
                 await self._wait_for_no_turn()
         ownership = await self._record(partial(self._giving_up, verdict, report, error, after))
@@ -289,7 +234,7 @@ class Run(Handling):
 
     async def _quarantine(self, claim: Claimed) -> None:
         """Bury a genuine delivery that cannot be read, with its bytes, for a person to look at."""
-        store, fault = self._parts.store, self._fault
+        store, fault = self.parts.store, self.fault
         self._let_go()
         try:
             ownership = await self._ask(
@@ -305,7 +250,7 @@ class Run(Handling):
             return
         _log.error("%s cannot be read, and is a dead letter now: %s", self.key, fault)
         self._answer(_QUARANTINED)
-        self._parts.observers.tell(
+        self.parts.observers.tell(
             EventBuried(self.delivery, self.number, DeadReason.UNREADABLE, fault)
         )
 
@@ -348,7 +293,7 @@ class Run(Handling):
         else:
             _log.error("attempt %d at %s failed", self.number, self.key, exc_info=group)
         context = self._context(", ".join(failure.handler for failure in failures))
-        for hook in self._parts.router.error_hooks:
+        for hook in self.parts.router.error_hooks:
             arguments = (group, self.event, context)[: hook.arguments]
             raised = await self.calls.call("on_error", hook.function, hook.is_async, arguments)
             if raised is not None:
@@ -356,13 +301,13 @@ class Run(Handling):
             del raised  # its traceback may lead here: a circle
 
     def _completing(self) -> Awaitable[None]:
-        return self._parts.store.complete(self._held())
+        return self.parts.store.complete(self._held())
 
     def _giving_up(
         self, verdict: Verdict, report: Report, error: str, after: float | None
     ) -> Awaitable[Ownership]:
         claim, finished = self._held(), frozenset(self.finished)
-        store, inbox = self._parts.store, self._parts.inbox
+        store, inbox = self.parts.store, self.parts.inbox
         if verdict.dead is not None:
             return store.bury(
                 claim,

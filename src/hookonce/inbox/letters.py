@@ -91,10 +91,10 @@ class DeadLetters:
         if self._runs.adopt(claim):
             return later(Reason.IN_FLIGHT)
         run = Run(
-            self._parts,
-            letter.delivery,
-            event,
-            handlers,
+            parts=self._parts,
+            delivery=letter.delivery,
+            event=event,
+            handlers=handlers,
             claim=claim,
             claimed_at=asked_at,
             is_replay=True,

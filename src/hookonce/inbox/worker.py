@@ -176,10 +176,10 @@ class Worker:
             # It was stored where there was one, by another version of the application.
             return self._put_off(taken, f"this worker has no handler for {event.type}")
         run = Run(
-            self._parts,
-            delivery,
-            event,
-            handlers,
+            parts=self._parts,
+            delivery=delivery,
+            event=event,
+            handlers=handlers,
             claim=claim,
             claimed_at=self._asked_at,
             last_chance=claim.attempt >= self._settings.max_attempts,
