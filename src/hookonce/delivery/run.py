@@ -19,32 +19,14 @@ from typing import TypeVar
 
 from ..errors import Reject, Retry, StoreError
 from ..stores.tokens import new_token
-from ..stores.values import (
-    Claimed,
-    DeadReason,
-    Done,
-    InFlight,
-    Ownership,
-)
+from ..stores.values import Claimed, DeadReason, Done, InFlight, Ownership
 from ..verification.loggers import get_logger
 from .calls import Calls
 from .handling import FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS, Handling
 from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from .presence import FAILED, HANDLING, LATE, SUCCEEDED
-from .records import (
-    EventBuried,
-    EventClaimed,
-    EventParked,
-    EventRetried,
-)
-from .verdict import (
-    Report,
-    Verdict,
-    decide,
-    is_last_chance,
-    unavailable,
-    wait_seconds,
-)
+from .records import EventBuried, EventClaimed, EventParked, EventRetried
+from .verdict import Report, Verdict, decide, is_last_chance, unavailable, wait_seconds
 
 __all__ = ["Run"]
 
