@@ -296,8 +296,9 @@ def read_claim(reply: Any, key: DeliveryKey, token: Token, clock_offset: float) 
 def _read_claimed(
     key: DeliveryKey, token: Token, lease: float, attempt: bytes, finished: bytes, owed: bytes
 ) -> Claimed:
-    names = _read_names(finished)
-    return Claimed(key, token, read_count(attempt), names, lease, _read_names(owed))
+    names = _read_names(finished) if finished else _NONE
+    owing = _read_names(owed) if owed else _NONE
+    return Claimed(key, token, read_count(attempt), names, lease, owing)
 
 
 def write_mark(mark: Mark | None) -> tuple[str, str]:
@@ -326,8 +327,9 @@ PUT_RESULTS: dict[bytes, PutResult] = {
 
 def read_taken(reply: Any, token: Token, lease: float) -> Taken:
     """Return one event of a take."""
-    claim = _read_claimed(DeliveryKey(decode(reply[0])), token, lease, *reply[1:4])
-    return Taken(claim, _read_delivery(*reply[4:]))
+    key, attempt, finished, owed, endpoint, event_id, event_type, received_at, body = reply
+    claim = _read_claimed(DeliveryKey(decode(key)), token, lease, attempt, finished, owed)
+    return Taken(claim, _read_delivery(endpoint, event_id, event_type, received_at, body))
 
 
 def read_letter(reply: Any) -> DeadLetter:
