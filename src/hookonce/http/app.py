@@ -30,7 +30,6 @@ from ..delivery.outcome import (
     later,
 )
 from ..delivery.time_limit import OutOfTimeError, limited
-from ..errors import Refusal
 from ..verification.headers import RawHeaders
 from ..verification.loggers import get_logger
 from .body import (
@@ -140,7 +139,7 @@ class DeliveryApp:
                 is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
                 check_whole(body, announced, is_chunked=is_chunked)
             outcome = await self._handle(body, headers, started=started)
-            if outcome.reason == Refusal.NO_MATCHING_SIGNATURE:
+            if announced != len(body):
                 note_changed_body(outcome, body, announced)
         except TooLargeError:
             await self._refuse(send, TOO_LARGE, started, closing=scope)
