@@ -25,21 +25,6 @@ from typing import TypeVar
 
 from standardwebhooks import WebhookVerificationError
 
-__all__ = [
-    "AlreadyDone",
-    "LedgerError",
-    "PayloadError",
-    "PayloadFault",
-    "Refusal",
-    "Reject",
-    "Retry",
-    "SecretError",
-    "StoreError",
-    "VerificationError",
-    "WebhookError",
-    "shows_half_built",
-]
-
 T = TypeVar("T")
 
 

@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ANSWER_SECONDS",
-    "ATTEMPTS",
-    "DISABLING_FAILURES",
-    "DISABLING_SECONDS",
-    "LOG_SECONDS",
-    "RETRY_JITTER",
-    "RETRY_SECONDS",
-    "TOLERANCE_SECONDS",
-    "TWO_SIGNATURES_SECONDS",
-]
-
 ANSWER_SECONDS = 10.0
 """Limits: Webhook answer time."""
 

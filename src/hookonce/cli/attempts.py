@@ -17,8 +17,6 @@ from hookonce.resources import WebhookEndpoint
 from .output import Output, cut, one_line
 from .records import time_text
 
-__all__ = ["HEADING", "Tally", "print_attempt", "print_report"]
-
 _ID_WIDTH = 14
 _OUTCOME_WIDTH = 24
 

@@ -22,8 +22,6 @@ from .output import Output, json_option
 from .statuses import CannotBegin, Status
 from .stores import check_store, chosen_url, store_file_option
 
-__all__ = ["chaos"]
-
 # For people: the first ones tell enough. Programs get every one, with its story.
 _TOLD_FINDINGS, _LISTED_FINDINGS = 3, 20
 

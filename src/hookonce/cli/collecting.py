@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 
-__all__ = ["collect_rarely"]
-
 # 64 deliveries at once hold some thousands. With Python's 700, every tenth delivery set off a
 # collection, which took 7 % of the processor's time, and found nothing.
 _NEW_OBJECTS = 10_000

@@ -16,8 +16,6 @@ from hookonce.verification.secrets import new_secret
 from .output import LAYOUT, system_fault
 from .statuses import CannotBegin, Status
 
-__all__ = ["cli"]
-
 # Imported when they are called: one command does not wait for the parts of all others.
 _MODULES = {
     "chaos": "chaos",

@@ -15,8 +15,6 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-__all__ = ["MOST_OFFERED", "complete_targets", "stores_here", "targets_here"]
-
 MOST_OFFERED = 50
 """More is no help to a person."""
 

@@ -19,8 +19,6 @@ from hookonce.delivery.outcome import Outcome, Reason, later
 from hookonce.http.app import ASGIApp
 from hookonce.http.guard import headers_of
 
-__all__ = ["OVERLOADED", "Connections", "allow_files"]
-
 _log = logging.getLogger("hookonce")
 
 OVERLOADED = later(Reason.OVERLOADED)
@@ -47,15 +45,15 @@ class Connections:
         self.refuse = refuse
         self._most = most
         self._idle_seconds = idle_seconds
-        self._waiting: dict[Connection, float] = {}
-        self._asking: dict[Connection, None] = {}
+        self._waiting: dict[_Connection, float] = {}
+        self._asking: dict[_Connection, None] = {}
         self._next_warning = 0.0
 
     def protocol(self) -> type[asyncio.Protocol]:
         """Return the class of these connections, for ``uvicorn.Config(http=…)``."""
-        return type("Connection", (Connection,), {"others": self})
+        return type("_Connection", (_Connection,), {"others": self})
 
-    def enter(self, connection: Connection, now: float) -> bool:
+    def enter(self, connection: _Connection, now: float) -> bool:
         """Note a new connection; return whether there was room, or another could make some."""
         has_room = len(self._waiting) + len(self._asking) < self._most
         if not has_room:
@@ -64,19 +62,19 @@ class Connections:
         self._waiting[connection] = now
         return has_room
 
-    def wait(self, connection: Connection, now: float) -> None:
+    def wait(self, connection: _Connection, now: float) -> None:
         """Note that a connection waits for a request from now on."""
         if connection in self._asking:
             del self._asking[connection]
             self._waiting[connection] = now
 
-    def ask(self, connection: Connection) -> None:
+    def ask(self, connection: _Connection) -> None:
         """Note that the head of a request has come."""
         if connection in self._waiting:
             del self._waiting[connection]
             self._asking[connection] = None
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: _Connection) -> None:
         """Note that a connection is closed."""
         self._waiting.pop(connection, None)
         self._asking.pop(connection, None)
@@ -110,7 +108,7 @@ class Connections:
         return True
 
 
-class Connection(HttpToolsProtocol):
+class _Connection(HttpToolsProtocol):
     """An HTTP connection that is one of many."""
 
     others: ClassVar[Connections]

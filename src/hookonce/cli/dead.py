@@ -48,8 +48,6 @@ from .stores import (
     with_store,
 )
 
-__all__ = ["dead"]
-
 _COLUMNS = {
     "buried_at": "buried",
     "endpoint": "endpoint",

@@ -36,8 +36,6 @@ from .loading import factory_option, import_named, receivers_of
 from .output import Output, json_option
 from .statuses import Status
 
-__all__ = ["doctor"]
-
 _Found: TypeAlias = tuple[str, list[Finding]]
 """The name of an endpoint, and what was found about its receiver."""
 

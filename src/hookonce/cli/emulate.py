@@ -20,8 +20,6 @@ from .loading import load_secrets, secrets_option
 from .output import Output, json_option, system_fault
 from .statuses import CannotBegin, Status
 
-__all__ = ["emulate"]
-
 # Beyond that, a few days of a run would lie behind the last year a date can have.
 _HIGHEST_SPEED = 100_000
 

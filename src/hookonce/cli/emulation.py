@@ -26,8 +26,6 @@ from .output import Output
 from .serve import serving
 from .statuses import CannotBegin
 
-__all__ = ["Emitter", "Run", "emit_all"]
-
 # How often it looks whether an endpoint has been registered, or turned on again.
 _LOOK_SECONDS = 0.05
 

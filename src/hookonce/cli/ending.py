@@ -18,14 +18,6 @@ from hookonce.delivery.calls import THREAD_NAME_PREFIX
 
 from .statuses import Status
 
-__all__ = [
-    "end_seconds_of",
-    "end_with_its_threads",
-    "ended_after_this",
-    "ended_by_signals",
-    "terminated_as_interrupted",
-]
-
 _IDLE_THREAD_SECONDS = 0.2
 
 # What a shell reports for a process that a signal has ended.

@@ -18,8 +18,6 @@ from .secrets_file import SecretsFile, label
 from .service import read_id, service_options, with_client
 from .statuses import Nothing
 
-__all__ = ["endpoints"]
-
 _COLUMNS = {
     "created_at": "created",
     "event_id": "event",

@@ -14,8 +14,6 @@ from hookonce.guide import INDEX, Hit, Page, page, pages, search
 
 from .statuses import Nothing
 
-__all__ = ["guide"]
-
 _WIDEST = 100
 """Longer lines are hard to read."""
 

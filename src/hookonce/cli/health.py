@@ -12,8 +12,6 @@ from .listeners import DEFAULT_PORT
 from .output import Output
 from .statuses import Nothing, Status
 
-__all__ = ["health"]
-
 
 @click.command()
 @click.argument("url", required=False)

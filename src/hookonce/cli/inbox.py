@@ -34,8 +34,6 @@ from .stores import (
     with_store,
 )
 
-__all__ = ["inbox"]
-
 _COLUMNS = {
     "received_at": "received",
     "endpoint": "endpoint",

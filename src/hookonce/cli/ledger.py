@@ -6,8 +6,6 @@ import click
 
 from hookonce.effects import DIALECTS, TABLE, create_sql
 
-__all__ = ["ledger"]
-
 
 @click.group()
 def ledger() -> None:

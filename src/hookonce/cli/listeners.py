@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from .statuses import CannotBegin
 
-__all__ = ["DEFAULT_PORT", "bound", "url_of"]
-
 DEFAULT_PORT = 8000
 
 

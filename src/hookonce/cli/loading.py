@@ -29,21 +29,6 @@ from hookonce.verification.secrets import new_secret, secret_lines
 from .output import system_fault
 from .statuses import CannotBegin
 
-__all__ = [
-    "Loaded",
-    "factory_option",
-    "import_named",
-    "load",
-    "load_receiver",
-    "load_receivers",
-    "load_secrets",
-    "receivers_of",
-    "secrets_option",
-    "stand_in_secrets",
-    "unchecked_secrets",
-    "user_frames",
-]
-
 secrets_option = click.option(
     "--secrets-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

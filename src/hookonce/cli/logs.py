@@ -15,8 +15,6 @@ from hookonce.verification.loggers import printable
 
 from .output import together
 
-__all__ = ["JsonLines", "log_options", "log_settings", "start_logging"]
-
 _LEVELS = ("debug", "info", "warning", "error")
 
 # What every record has; what a line adds to that is its `extra`.

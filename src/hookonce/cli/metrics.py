@@ -11,8 +11,6 @@ from hookonce.http.app import Route
 
 from .statuses import CannotBegin
 
-__all__ = ["metrics_of", "metrics_option"]
-
 metrics_option = click.option(
     "--metrics",
     is_flag=True,

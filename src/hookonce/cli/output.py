@@ -24,8 +24,6 @@ from rich.text import Text
 
 from hookonce.verification.loggers import printable
 
-__all__ = ["LAYOUT", "Output", "cut", "json_option", "one_line", "system_fault", "together"]
-
 # So much room a table needs for its last column: the error, as a rule.
 _LEAST_LAST = 16
 

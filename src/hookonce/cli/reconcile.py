@@ -24,8 +24,6 @@ from .records import read_since, time_text
 from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
-__all__ = ["reconcile"]
-
 _COLUMNS = {
     "created_at": "created",
     "id": "id",

@@ -18,15 +18,6 @@ from .output import Output, json_option, one_line, together
 from .selecting import PAGE, Pages
 from .stores import endpoint_option, store_argument
 
-__all__ = [
-    "EventList",
-    "list_options",
-    "print_event",
-    "read_since",
-    "show_options",
-    "time_text",
-]
-
 E = TypeVar("E", DeadLetter, Entry)
 
 

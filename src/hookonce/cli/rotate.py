@@ -34,8 +34,6 @@ from .secrets_file import Mark, SecretsFile
 from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
-__all__ = ["rotate", "writing"]
-
 _LOOK_SECONDS = 0.5
 # Behind one address there may be several processes, each of which has to know it.
 _ANSWERS_IN_A_ROW = 3

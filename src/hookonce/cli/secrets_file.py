@@ -22,8 +22,6 @@ from typing import NamedTuple
 from hookonce.errors import SecretError
 from hookonce.verification.secrets import fault_among, secret_lines
 
-__all__ = ["Mark", "SecretsFile", "label"]
-
 _ROOM = "#"
 _MARK = re.compile(
     r"^# rotating (?P<webhook>\S+) since (?P<at>[0-9T:-]{19})Z,"

@@ -13,22 +13,6 @@ from hookonce.stores.values import DeadLetter, DeliveryKey, Entry, delivery_key
 from .output import Output
 from .statuses import Nothing, Status
 
-__all__ = [
-    "NOT_FOUND",
-    "PAGE",
-    "ByEvent",
-    "Page",
-    "Pages",
-    "check_selection",
-    "conclude",
-    "for_each",
-    "keys_of",
-    "one_of",
-    "only",
-    "pages_of",
-    "print_result",
-]
-
 E = TypeVar("E", DeadLetter, Entry)
 
 PAGE = 500

@@ -25,8 +25,6 @@ from .loading import load_secrets, secrets_option
 from .output import Output, json_option
 from .statuses import Nothing, Status
 
-__all__ = ["send"]
-
 _LOOK_SECONDS = 0.1
 
 # A proxy in the environment is for the way out of the machine.

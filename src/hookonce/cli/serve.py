@@ -40,7 +40,6 @@ from .supervisor import supervised
 if TYPE_CHECKING:
     from hookonce.operations.inspector import Inspector
 
-__all__ = ["INSPECTOR_PATH", "TOKEN_VARIABLE", "serve", "service_app", "serving"]
 
 INSPECTOR_PATH = "/inspector"
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - where it is, not what it is

@@ -17,8 +17,6 @@ from hookonce.client.keys import KEY_VARIABLE
 from .output import cut, json_option, together
 from .statuses import Nothing
 
-__all__ = ["URL_VARIABLE", "opened_client", "read_id", "service_options", "with_client"]
-
 T = TypeVar("T")
 
 URL_VARIABLE = "HOOKONCE_API_URL"

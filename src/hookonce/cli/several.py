@@ -12,8 +12,6 @@ from hookonce.http.health import Readiness, health_routes
 
 from .loading import Loaded
 
-__all__ = ["application_of"]
-
 
 def application_of(
     loaded: Loaded, more: Iterable[Route] = (), *, health_token: str | None = None

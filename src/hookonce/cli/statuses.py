@@ -22,8 +22,6 @@ from enum import IntEnum
 
 import click
 
-__all__ = ["CannotBegin", "Nothing", "Status"]
-
 
 class Status(IntEnum):
     """What a command exits with."""

@@ -28,20 +28,6 @@ from .loading import load_receivers, stand_in_secrets
 from .selecting import Pages, pages_of
 from .statuses import CannotBegin
 
-__all__ = [
-    "STORE_HELP",
-    "STORE_VARIABLE",
-    "check_store",
-    "chosen_url",
-    "endpoint_option",
-    "ids_here",
-    "named_store",
-    "run",
-    "store_argument",
-    "store_file_option",
-    "with_store",
-]
-
 T = TypeVar("T")
 E = TypeVar("E", DeadLetter, Entry)
 

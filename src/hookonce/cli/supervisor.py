@@ -24,8 +24,6 @@ from types import FrameType
 
 from .statuses import CannotBegin, Status
 
-__all__ = ["Member", "supervised"]
-
 _log = logging.getLogger("hookonce")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

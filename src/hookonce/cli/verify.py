@@ -19,8 +19,6 @@ from .loading import load_secrets, secrets_option, unchecked_secrets
 from .output import Output, json_option, together
 from .statuses import Status
 
-__all__ = ["explain", "verify"]
-
 
 def _finite(_: click.Context, option: click.Parameter, seconds: float | None) -> float | None:
     if seconds is not None and not math.isfinite(seconds):

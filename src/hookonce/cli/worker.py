@@ -20,8 +20,6 @@ from .statuses import CannotBegin
 from .stores import run
 from .supervisor import Member, supervised
 
-__all__ = ["worker"]
-
 _log = get_logger("hookonce")
 
 

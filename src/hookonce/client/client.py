@@ -18,8 +18,6 @@ from .posts import Posts
 from .quota import Quota, QuotaListener, QuotaWatch
 from .webhooks import Webhooks
 
-__all__ = ["Channels", "Client"]
-
 
 class _Me(Resource):
     data: Me

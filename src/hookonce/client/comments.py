@@ -9,8 +9,6 @@ from ..resources import Comment, Page, RepliedComment, ReplyInput, Resource
 from .connection import Connection, Operation, segment
 from .listing import LARGEST_PAGE, Listing
 
-__all__ = ["Comments"]
-
 
 class _Replied(Resource):
     data: RepliedComment

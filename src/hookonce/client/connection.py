@@ -28,8 +28,6 @@ from .errors import ClientError, NoAnswerError, UnreadableAnswerError, UploadErr
 from .keys import Key
 from .quota import QuotaWatch
 
-__all__ = ["Connection", "Operation", "segment"]
-
 M = TypeVar("M", bound=BaseModel)
 
 _RETRY_AFTER = re.compile(r"[0-9]{1,9}")

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from ..resources import PostInput, PostTargetInput
 
-__all__ = ["PostLike", "current_names"]
-
 PostLike: TypeAlias = PostInput | Mapping[str, Any]
 """A post to send: an input, or a mapping of its fields by either of their names."""
 

@@ -24,23 +24,6 @@ from pydantic import JsonValue
 from ..errors import WebhookError, shows_half_built
 from ..resources import ErrorBody
 
-__all__ = [
-    "ApiError",
-    "ApiKeyError",
-    "ClientError",
-    "ConflictError",
-    "InternalError",
-    "LimitError",
-    "NoAnswerError",
-    "NotFoundError",
-    "PermissionDeniedError",
-    "PlatformError",
-    "UnreadableAnswerError",
-    "UploadError",
-    "ValidationFailedError",
-    "refusal",
-]
-
 
 class ClientError(WebhookError):
     """The base of every error of the client."""

@@ -14,8 +14,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from ..verification.loggers import get_logger
 from .errors import ApiKeyError
 
-__all__ = ["KEY_VARIABLE", "EnvironmentKey", "FileKey", "Key", "KeyProvider", "KeySource"]
-
 _log = get_logger("hookonce.client")
 
 KEY_VARIABLE = "HOOKONCE_API_KEY"

@@ -10,8 +10,6 @@ from ..resources import Page, Resource
 from .connection import Connection, Operation
 from .errors import UnreadableAnswerError
 
-__all__ = ["LARGEST_PAGE", "Listing"]
-
 R = TypeVar("R", bound=Resource)
 
 LARGEST_PAGE = 100

@@ -12,8 +12,6 @@ from ..resources import Media, Page, Resource, Upload, UploadCompletion, UploadI
 from .connection import Connection, Operation, segment
 from .listing import LARGEST_PAGE, Listing
 
-__all__ = ["MediaLibrary", "Progress", "Source"]
-
 Source: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | AsyncIterable[bytes]
 """A path, or the bytes themselves: at once, in a file open for reading, or piece by piece."""
 

@@ -19,8 +19,6 @@ from .connection import Connection, Operation, segment
 from .deprecated import PostLike, current_names
 from .listing import LARGEST_PAGE, Listing
 
-__all__ = ["Posts"]
-
 
 class _Post(Resource):
     data: Post

@@ -7,8 +7,6 @@ from typing import NamedTuple, TypeAlias
 
 from ..verification.loggers import get_logger
 
-__all__ = ["Quota", "QuotaListener", "QuotaWatch"]
-
 _log = get_logger("hookonce.client")
 
 

@@ -19,8 +19,6 @@ from .connection import Connection, Operation, segment
 from .errors import ValidationFailedError
 from .listing import LARGEST_PAGE, Listing
 
-__all__ = ["Webhooks"]
-
 
 class _Endpoint(Resource):
     data: WebhookEndpoint

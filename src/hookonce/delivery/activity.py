@@ -29,8 +29,6 @@ from .records import DeliveryAnswered
 from .steps import State, Step, StepObserver, StepRecord, What, step_of
 from .time_limit import set_within, within
 
-__all__ = ["Answers", "Reporter", "Told", "ToldDelivery", "ToldStep", "own_process", "read_line"]
-
 _log = get_logger("hookonce.activity")
 
 _ASK_SECONDS = 2.0

@@ -14,8 +14,6 @@ from collections.abc import Callable
 
 from .records import LoopBlocked
 
-__all__ = ["BLOCKED_SECONDS", "Pulse"]
-
 BLOCKED_SECONDS = 1.0
 """From here on it is told of: as long as a sender's tenth of patience, and more than a hiccup."""
 

@@ -19,8 +19,6 @@ from typing import Any, TypeAlias
 
 from ..verification.loggers import get_logger
 
-__all__ = ["THREAD_NAME_PREFIX", "Call", "Calls", "Threads", "add_note", "as_exception"]
-
 _log = get_logger("hookonce.dispatch")
 
 THREAD_NAME_PREFIX = "hookonce-handler"

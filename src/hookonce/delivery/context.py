@@ -10,8 +10,6 @@ from ..effects.table import TABLE
 from ..errors import LedgerError
 from ..stores.values import DeliveryKey
 
-__all__ = ["Context"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:

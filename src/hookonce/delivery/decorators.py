@@ -8,8 +8,6 @@ from typing import Any, Protocol, TypeVar, overload
 from ..effects.ledger import AnyLedger
 from .context import Context
 
-__all__ = ["HandlerDecorator"]
-
 E = TypeVar("E")
 L_co = TypeVar("L_co", bound=AnyLedger[Any] | None, covariant=True)
 T = TypeVar("T")

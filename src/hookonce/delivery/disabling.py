@@ -15,8 +15,6 @@ from .handler import TEST_TYPE
 from .outcome import Reason
 from .records import DeliveryAnswered, Observer
 
-__all__ = ["DisableWatch", "FailureStreak"]
-
 _log = get_logger("hookonce.disabling")
 
 # Two days before the first of the two, and half of the second: a weekend is left to act.

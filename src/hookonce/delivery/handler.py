@@ -18,20 +18,6 @@ from ..events import Event, EventClass
 from .context import Context
 from .keyed import Keyed
 
-__all__ = [
-    "TEST_TYPE",
-    "ErrorHook",
-    "Handler",
-    "accepts",
-    "annotated_classes",
-    "check_annotation",
-    "described",
-    "is_async",
-    "is_context",
-    "stable_name",
-    "takes_context",
-]
-
 TEST_TYPE = "webhook.test"
 
 

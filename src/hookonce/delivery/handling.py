@@ -22,8 +22,6 @@ from .records import HandlerFailed, HandlerFinished, HandlerSkipped, HandlerStar
 from .turns import Turn, Turns
 from .verdict import Failure, LeaseLost, NoTurn
 
-__all__ = ["FIRST_LOOK_SECONDS", "LONGEST_LOOK_SECONDS", "Handling"]
-
 _log = get_logger("hookonce")
 
 FIRST_LOOK_SECONDS = 0.05

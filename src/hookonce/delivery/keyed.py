@@ -13,8 +13,6 @@ from ..effects.ledger import AnyLedger
 from ..events import Event
 from ..stores.values import Gate, Mark
 
-__all__ = ["HandlerOptions", "Key", "Keyed", "Ties", "TooLateError", "keyed_by", "mark_of"]
-
 E = TypeVar("E")
 L = TypeVar("L", bound=AnyLedger[Any] | None)
 

@@ -17,8 +17,6 @@ from .parts import Parts
 from .time_limit import store_error, within
 from .turns import Turns
 
-__all__ = ["Lease"]
-
 _log = get_logger("hookonce.lease")
 
 T = TypeVar("T")

@@ -12,8 +12,6 @@ from ..errors import LedgerError
 from .handler import Handler
 from .time_limit import OutOfTimeError, limited
 
-__all__ = ["check_ledger", "check_ledgers", "ledgers_of"]
-
 # Pools of drivers wait for a connection for half a minute and longer.
 _CHECK_SECONDS = 10.0
 

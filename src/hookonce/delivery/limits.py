@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from ..errors import shows_half_built
 from ..sender import ANSWER_SECONDS
 
-__all__ = ["Limits"]
-
 # What may come after the budget is two last calls to the store, and the sender waits ten seconds.
 _MOST_ANSWER_SECONDS = 8.5
 _ON_THE_WAY_SECONDS = 0.1

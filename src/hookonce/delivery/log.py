@@ -18,8 +18,6 @@ from .records import (
     Observer,
 )
 
-__all__ = ["AttemptLog", "DeliveryLog"]
-
 _log = get_logger("hookonce")
 
 

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias, get_type_hints
 from ..verification.loggers import get_logger
 from .records import Observer, is_step
 
-__all__ = ["Observers"]
-
 _log = get_logger("hookonce.observation")
 
 _Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]

@@ -13,24 +13,6 @@ from math import ceil
 from ..errors import shows_half_built
 from ..sender import RETRY_SECONDS
 
-__all__ = [
-    "ALREADY_DEAD",
-    "BROKEN",
-    "DUPLICATE",
-    "HANDLED",
-    "INCOMPLETE",
-    "NOT_FOUND",
-    "NOT_POST",
-    "STALE",
-    "SUCCEEDED",
-    "TOO_LARGE",
-    "TOO_SLOW",
-    "Outcome",
-    "Reason",
-    "is_punished",
-    "later",
-]
-
 # That the sender reads Retry-After is not documented; it does no harm.
 _RETRY_AFTER_SECONDS = RETRY_SECONDS[0]
 

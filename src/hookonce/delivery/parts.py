@@ -13,8 +13,6 @@ from .limits import Limits
 from .observers import Observers
 from .router import Router
 
-__all__ = ["Parts", "RunStore"]
-
 
 class RunStore(Claims, Gates, Protocol):
     """What runs ask of a store."""

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from ..events import EVENT_CLASSES
 from .handler import TEST_TYPE
 
-__all__ = ["meets_any", "pattern_of", "type_string"]
-
 _SEGMENT = r"[^\s.*]+"
 _TYPE = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
 

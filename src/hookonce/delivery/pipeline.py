@@ -28,8 +28,6 @@ from .runs import Runs
 from .time_limit import within
 from .verdict import is_last_delivery, unavailable
 
-__all__ = ["Intake", "Pipeline"]
-
 _log = get_logger("hookonce")
 
 _STORED = Outcome(HTTPStatus.ACCEPTED, Reason.STORED)

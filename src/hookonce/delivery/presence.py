@@ -18,18 +18,6 @@ from .outcome import HANDLED, STALE, Outcome, Reason, later
 from .records import EventSettled
 from .time_limit import set_within
 
-__all__ = [
-    "CLAIMING",
-    "ENDED",
-    "FAILED",
-    "HANDLING",
-    "LATE",
-    "RETURNING",
-    "SUCCEEDED",
-    "Phase",
-    "Presence",
-]
-
 _log = get_logger("hookonce")
 
 T = TypeVar("T")

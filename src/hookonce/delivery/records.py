@@ -11,28 +11,6 @@ from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders
 from ..verification.signature import VerifiedDelivery
 from .outcome import Outcome
 
-__all__ = [
-    "BatchFlushed",
-    "DeliveryAnswered",
-    "DeliveryAuthenticated",
-    "DeliveryReceived",
-    "DeliveryRefused",
-    "EventBuried",
-    "EventClaimed",
-    "EventParked",
-    "EventPut",
-    "EventRetried",
-    "EventSettled",
-    "EventTaken",
-    "HandlerFailed",
-    "HandlerFinished",
-    "HandlerSkipped",
-    "HandlerStarted",
-    "LoopBlocked",
-    "Observer",
-    "is_step",
-]
-
 
 class DeliveryReceived(NamedTuple):
     """A request has arrived whole; nothing about it is known to be true yet.

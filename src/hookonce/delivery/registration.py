@@ -14,8 +14,6 @@ from ..verification.loggers import get_logger
 from ..verification.secrets import fingerprint
 from .handler import Handler
 
-__all__ = ["Registration", "application_of", "warning_of"]
-
 _log = get_logger("hookonce")
 
 # A probe may ask every second, and each time of telling the store is a write.

@@ -17,8 +17,6 @@ from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, sign
 from .records import DeliveryAnswered, Observer
 
-__all__ = ["Rotation", "RotationWatch"]
-
 _log = get_logger("hookonce.rotation")
 
 # Time for clocks that differ, and for a delivery that is just on its way.

@@ -42,8 +42,6 @@ from .keyed import HandlerOptions, Keyed, keyed_by
 from .patterns import meets_any, pattern_of, type_string
 from .within import within_ledger
 
-__all__ = ["Router"]
-
 _log = get_logger("hookonce")
 
 if TYPE_CHECKING:  # one with a default, which Python has from 3.13 on

@@ -28,8 +28,6 @@ from .presence import FAILED, HANDLING, LATE, SUCCEEDED
 from .records import EventBuried, EventClaimed, EventParked, EventRetried
 from .verdict import Report, Verdict, decide, is_last_chance, unavailable, wait_seconds
 
-__all__ = ["Run"]
-
 _log = get_logger("hookonce")
 
 T = TypeVar("T")

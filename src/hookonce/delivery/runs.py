@@ -14,8 +14,6 @@ from .presence import RETURNING
 from .records import LoopBlocked
 from .run import Run
 
-__all__ = ["Runs"]
-
 _log = get_logger("hookonce")
 
 # How often the watchman looks, and how finely that divides the shortest limit.

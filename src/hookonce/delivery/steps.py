@@ -31,8 +31,6 @@ from .records import (
     Observer,
 )
 
-__all__ = ["State", "Step", "StepObserver", "StepRecord", "What", "step_of"]
-
 StepRecord: TypeAlias = (
     EventBuried
     | EventClaimed

@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 from ..errors import StoreError
 from ..verification.loggers import get_logger
 
-__all__ = ["BrokenStoreError", "OutOfTimeError", "limited", "set_within", "store_error", "within"]
-
 _log = get_logger("hookonce")
 
 T = TypeVar("T")

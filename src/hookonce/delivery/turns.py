@@ -19,8 +19,6 @@ from ..verification.loggers import get_logger
 from .parts import Parts
 from .time_limit import within
 
-__all__ = ["Turn", "Turns"]
-
 _log = get_logger("hookonce.lease")
 
 _FIRST_PAUSE_SECONDS = 0.1

@@ -15,19 +15,6 @@ from ..stores.values import Claimed, DeadReason
 from .outcome import BROKEN, Outcome, Reason, later
 from .time_limit import BrokenStoreError
 
-__all__ = [
-    "Failure",
-    "LeaseLost",
-    "NoTurn",
-    "Report",
-    "Verdict",
-    "decide",
-    "is_last_chance",
-    "is_last_delivery",
-    "unavailable",
-    "wait_seconds",
-]
-
 # Own attempts can be fewer than the sender's, because a copy that finds the event in flight counts
 # as one of the sender's only; giving up one earlier leaves room for that.
 _LAST_OWN_ATTEMPT = ATTEMPTS - 1

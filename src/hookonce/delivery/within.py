@@ -16,8 +16,6 @@ from .context import Context
 from .handler import described, is_async, is_context, takes_context
 from .keyed import Keyed, TooLateError, mark_of
 
-__all__ = ["within_ledger"]
-
 T = TypeVar("T")
 
 

@@ -19,8 +19,6 @@ from .sql import LedgerOptions, SQLLedger
 from .sqlite import SQLITE_PLACEHOLDERS, LedgerConnection
 from .statements import Parameters, Statements, row_of
 
-__all__ = ["AioSQLiteLedger", "record_in"]
-
 _BUSY_SECONDS = 10.0
 
 

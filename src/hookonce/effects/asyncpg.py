@@ -14,8 +14,6 @@ from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger
 from .statements import Parameters, Statements, row_of
 
-__all__ = ["AsyncpgLedger", "record_in"]
-
 _PLACEHOLDERS = ("$1", "$2", "$3", "$4", "$5", "$6")
 
 

@@ -23,8 +23,6 @@ from .sql import LedgerOptions, SyncSQLLedger
 from .statements import Parameters, Statements, row_of
 from .table import TABLE, create_statements, marks_table
 
-__all__ = ["DjangoLedger", "create_table", "drop_table", "record_in_sync"]
-
 _PLACEHOLDERS = ("%s",) * 6
 
 

@@ -11,16 +11,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from ..stores.values import Gate, Mark
 
-__all__ = [
-    "AnyLedger",
-    "Effect",
-    "Latest",
-    "Ledger",
-    "MarkingLedger",
-    "SyncLedger",
-    "SyncMarkingLedger",
-]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

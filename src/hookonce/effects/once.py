@@ -31,19 +31,6 @@ from .ledger import (
     SyncMarkingLedger,
 )
 
-__all__ = [
-    "InThread",
-    "Once",
-    "Performed",
-    "check",
-    "finish",
-    "is_async_ledger",
-    "is_conflict",
-    "keeps_marks",
-    "prune",
-    "sqlstate",
-]
-
 _log = get_logger("hookonce.effects")
 
 T = TypeVar("T")

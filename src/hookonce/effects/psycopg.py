@@ -15,8 +15,6 @@ from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
 from .statements import Parameters, Statements, row_of
 
-__all__ = ["PsycopgLedger", "SyncPsycopgLedger", "record_in", "record_in_sync"]
-
 _PLACEHOLDERS = ("%s",) * 6
 _IN_TRANSACTION = TransactionStatus.INTRANS  # and not INERROR, whose COMMIT is a ROLLBACK
 

@@ -9,8 +9,6 @@ from ..errors import AlreadyDone
 from ..verification.clock import system_clock
 from .ledger import Effect
 
-__all__ = ["record_in", "record_in_sync"]
-
 _MODULES = {
     "aiosqlite": "aiosqlite",
     "asyncpg": "asyncpg",

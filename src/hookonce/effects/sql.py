@@ -19,8 +19,6 @@ from .ledger import Effect, Latest
 from .statements import Parameters, Rows, Statements
 from .table import DIALECTS, TABLE, create_statements
 
-__all__ = ["LedgerOptions", "SQLLedger", "SyncSQLLedger"]
-
 T = TypeVar("T")
 
 

@@ -37,14 +37,6 @@ from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
 from .statements import Parameters, Statements, row_of
 from .table import EFFECTS, LENGTHS, MARKS, TABLE, marks_table
 
-__all__ = [
-    "SQLAlchemyLedger",
-    "SyncSQLAlchemyLedger",
-    "ledger_tables",
-    "record_in",
-    "record_in_sync",
-]
-
 AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
 SessionT = TypeVar("SessionT", bound=Session)
 

@@ -17,8 +17,6 @@ from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
 from .statements import Parameters, Statements, row_of
 
-__all__ = ["SQLITE_PLACEHOLDERS", "LedgerConnection", "SQLiteLedger", "record_in_sync"]
-
 SQLITE_PLACEHOLDERS = ("?",) * 6
 _BUSY_SECONDS = 10.0
 

@@ -13,8 +13,6 @@ from ..verification.clock import Clock
 from .ledger import Effect
 from .table import EFFECTS, LENGTHS, MARKS, check_table, keys_of, marks_table
 
-__all__ = ["Parameters", "Rows", "Statements", "row_of"]
-
 Parameters: TypeAlias = tuple[str | int, ...]
 """What stands for the placeholders of a statement."""
 

@@ -5,20 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = [
-    "DIALECTS",
-    "EFFECTS",
-    "HANDLER_CHARACTERS",
-    "LENGTHS",
-    "MARKS",
-    "TABLE",
-    "check_table",
-    "create_sql",
-    "create_statements",
-    "keys_of",
-    "marks_table",
-]
-
 TABLE = "hookonce_effects"
 """The name of the table of effects, where it is given no other."""
 

@@ -15,8 +15,6 @@ from ..errors import shows_half_built
 from ..http.peers import bearer_of
 from ..resources import ApiKey
 
-__all__ = ["ADMIN", "ROLES", "Allowance", "DailyQuota", "KeyRow", "Keys", "presented_key"]
-
 ADMIN = "admin"
 ROLES = ("viewer", "contributor", "editor", ADMIN)
 """Authentication 5."""

@@ -14,8 +14,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from .refusals import Issue, RefusedError, invalid, private_url
 
-__all__ = ["check_url", "is_public"]
-
 # The characters of RFC 3986. Others are read in different ways by different parsers, so that
 # another host could be checked than is delivered to.
 _URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")

@@ -31,8 +31,6 @@ from .refusals import (
     wrong_role,
 )
 
-__all__ = ["Api"]
-
 _log = get_logger("hookonce.emulator.api")
 
 _TAKING, _SERVING = "storage", "files"

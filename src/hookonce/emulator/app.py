@@ -19,8 +19,6 @@ from .states import CHANNELS, ChannelStep, PostStep, after
 from .timeline import ServiceTime
 from .workspace import Workspace
 
-__all__ = ["App"]
-
 Emit = Callable[[str, Mapping[str, JsonValue]], Awaitable[object]]
 
 

@@ -13,8 +13,6 @@ from random import Random
 
 from .transport import CALM, Break, Network
 
-__all__ = ["UNDISTURBED", "Chaos", "Disturbance", "Plan"]
-
 
 class Disturbance(StrEnum):
     """What happens to one attempt, or beside it."""

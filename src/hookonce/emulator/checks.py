@@ -26,8 +26,6 @@ from .platforms import NEEDS_MEDIA, unknown_settings
 from .refusals import RefusedError, blocked, refused_for
 from .workspace import Workspace
 
-__all__ = ["Findings", "check"]
-
 _X = "x"
 _CREDITS_EACH = 1
 _QUEUE_WEEKS = 8

@@ -24,8 +24,6 @@ from ..resources import (
 from .moments import instant, moment
 from .states import status_of
 
-__all__ = ["ChannelRow", "CommentRow", "MediaRow", "PostRow", "Slot", "TargetRow"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:

@@ -26,8 +26,6 @@ from .records import (
 from .timeline import ServiceTime, Timeline
 from .wire import Wire
 
-__all__ = ["Deliveries"]
-
 _GONE = 410
 
 # So many deliveries are in the log, beside those that are under way; of the oldest the service

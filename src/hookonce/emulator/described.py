@@ -28,21 +28,6 @@ from .rules import SUBSCRIBABLE, Allowances
 from .states import status_of
 from .storage import ACCEPTED
 
-__all__ = [
-    "Described",
-    "DescribedChannel",
-    "DescribedComment",
-    "DescribedDelay",
-    "DescribedFault",
-    "DescribedKey",
-    "DescribedLimits",
-    "DescribedMedia",
-    "DescribedPost",
-    "DescribedWebhook",
-    "age",
-    "slots_of",
-]
-
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_MINUTES = 24 * 60
 

@@ -9,8 +9,6 @@ from random import Random
 from ..resources import TargetError
 from .rules import SUBSCRIBABLE
 
-__all__ = ["Faults", "FaultsOnPurpose", "PlatformFault"]
-
 
 @dataclass(slots=True)
 class PlatformFault:

@@ -18,17 +18,6 @@ from ..resources import Channel
 from .generated import STORY_REPLY, EventGenerator
 from .platforms import content_types
 
-__all__ = [
-    "FLOWS",
-    "Emitted",
-    "Emitter",
-    "Flow",
-    "lose_channel",
-    "publish_post",
-    "receive_comment",
-    "receive_story_reply",
-]
-
 Emitted: TypeAlias = tuple[Event[Any], ...]
 """The events of a flow in the order they were emitted."""
 

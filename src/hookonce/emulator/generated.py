@@ -19,8 +19,6 @@ from ..resources import Channel, PostTarget, ReceivedComment, TargetError
 from ..verification.clock import Clock, system_clock
 from .platforms import FIRST_COMMENTS, content_types
 
-__all__ = ["DIRECT_MESSAGE", "STORY_REPLY", "EventGenerator"]
-
 DIRECT_MESSAGE = "direct_message"
 STORY_REPLY = "story_reply"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["instant", "moment"]
-
 
 def moment(unix: float) -> datetime:
     """Return the moment."""

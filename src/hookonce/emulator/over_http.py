@@ -11,8 +11,6 @@ import httpx2
 from ..testing.inprocess import HttpAnswer
 from .transport import CALM, Break, Network, Request, pieces
 
-__all__ = ["OverHttp"]
-
 
 class OverHttp:
     """Posts over HTTP; an async context manager."""

@@ -12,8 +12,6 @@ from ..resources import Page, Resource
 from .moments import moment as shown_moment
 from .refusals import Issue, invalid
 
-__all__ = ["page_of"]
-
 _DEFAULT_SIZE = 25
 _MOST_SIZE = 100
 _WHOLE_NUMBER = re.compile("[0-9]{1,18}")  # int() takes more than that, and refuses thousands

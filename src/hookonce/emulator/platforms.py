@@ -15,17 +15,6 @@ from pydantic_core import PydanticCustomError
 
 from ..resources import ContentType
 
-__all__ = [
-    "CONTENT_TYPES",
-    "FIRST_COMMENTS",
-    "NEEDS_MEDIA",
-    "PLATFORMS",
-    "content_types",
-    "one_of",
-    "settings_issues",
-    "unknown_settings",
-]
-
 PLATFORMS = (
     "instagram",
     "facebook",

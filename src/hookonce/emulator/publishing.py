@@ -20,8 +20,6 @@ from .faults import Faults
 from .states import GONE_OUT, TARGETS, TargetStep, after
 from .timeline import ServiceTime, Timeline
 
-__all__ = ["Publishing"]
-
 _TURN_SECONDS = (0.2, 2.0)
 _PLATFORM_SECONDS = (1.0, 20.0)
 # So often a platform is asked that fails, but not for good.

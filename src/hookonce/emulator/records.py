@@ -10,17 +10,6 @@ from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TWO_SIGNATURES_SECON
 from .chaos import Disturbance
 from .moments import instant, moment
 
-__all__ = [
-    "Attempt",
-    "DeliveryRow",
-    "DeliveryStatus",
-    "DisabledReason",
-    "EndpointRow",
-    "EndpointStatus",
-    "Notice",
-    "OutgoingEvent",
-]
-
 _SHOWN_OF_A_SECRET = len("whsec_") + 4
 
 

@@ -11,30 +11,6 @@ from pydantic import JsonValue
 
 from ..resources import Blocker, ErrorBody, ErrorKind
 
-__all__ = [
-    "Issue",
-    "RefusedError",
-    "at_endpoint_limit",
-    "at_storage",
-    "blocked",
-    "conflict",
-    "internal",
-    "invalid",
-    "no_first_comments",
-    "no_such",
-    "no_such_media",
-    "no_such_path",
-    "not_on_plan",
-    "platform_rejected",
-    "private_url",
-    "quota_used_up",
-    "refused_for",
-    "storage_full",
-    "unauthorized",
-    "wrong_method",
-    "wrong_role",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Issue:

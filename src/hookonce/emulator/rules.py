@@ -9,13 +9,6 @@ from types import MappingProxyType
 from ..delivery.handler import TEST_TYPE
 from ..events import EVENT_CLASSES
 
-__all__ = [
-    "PLANS",
-    "SUBSCRIBABLE",
-    "Allowances",
-    "PlanLimits",
-]
-
 SUBSCRIBABLE = tuple(name for name in EVENT_CLASSES if name != TEST_TYPE)
 """Events: Event types; the test event "cannot be subscribed to"."""
 

@@ -48,8 +48,6 @@ from .transport import InProcess, Transport
 from .wire import Wire
 from .workspace_data import WorkspaceData
 
-__all__ = ["EmulatedService", "Target"]
-
 Target: TypeAlias = ASGIApp | str
 """What is delivered to: an application in this process, or a URL."""
 

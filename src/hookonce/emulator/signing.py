@@ -10,8 +10,6 @@ from standardwebhooks import Webhook
 from ..verification.secrets import decode_secret
 from .records import OutgoingEvent
 
-__all__ = ["delivery_headers"]
-
 
 def delivery_headers(
     event: OutgoingEvent,

@@ -12,24 +12,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = [
-    "CHANNELS",
-    "COMMENTS",
-    "GONE_OUT",
-    "MEDIA",
-    "POST_CONFLICTS",
-    "TARGETS",
-    "ChannelStep",
-    "CommentStep",
-    "Conflict",
-    "MediaStep",
-    "PostStep",
-    "Table",
-    "TargetStep",
-    "after",
-    "status_of",
-]
-
 
 class PostStep(Enum):
     """What somebody wants to do with a post."""

@@ -16,8 +16,6 @@ from .content import MediaRow
 from .refusals import at_storage
 from .workspace import Workspace
 
-__all__ = ["ACCEPTED", "Storage", "is_of", "method_of"]
-
 Method: TypeAlias = Literal["PUT", "POST"]
 
 ACCEPTED = (

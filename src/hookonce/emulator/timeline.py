@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from ..errors import shows_half_built
 from ..verification.clock import Clock, system_clock
 
-__all__ = ["FrozenTime", "ServiceTime", "TimeSource", "Timeline", "VirtualClock"]
-
 # So many deliveries are under way at once; the service's own number is not documented.
 _MOST_AT_ONCE = 100
 

@@ -17,8 +17,6 @@ from ..http.app import ASGIApp
 from ..testing.inprocess import HttpAnswer, Lifespan, exchange
 from ..verification.loggers import get_logger
 
-__all__ = ["CALM", "Break", "InProcess", "Network", "Request", "Transport"]
-
 _log = get_logger("hookonce.emulator")
 
 _PIECES = 4

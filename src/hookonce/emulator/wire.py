@@ -15,8 +15,6 @@ from .signing import delivery_headers
 from .timeline import ServiceTime
 from .transport import CALM, Network, Request, Transport
 
-__all__ = ["Wire"]
-
 # What an eavesdropper remembers.
 _RECORDED = 200
 

@@ -13,8 +13,6 @@ from .content import ChannelRow, CommentRow, MediaRow, PostRow
 from .records import EndpointRow
 from .rules import PLANS, SUBSCRIBABLE, Allowances, PlanLimits
 
-__all__ = ["Usage", "Workspace", "zone_of"]
-
 # A service that runs for weeks and makes up comments does not fill the memory with them.
 _COMMENTS_KEPT = 10_000
 

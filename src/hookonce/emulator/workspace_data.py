@@ -33,8 +33,6 @@ from .platforms import one_of
 from .rules import PLANS, Allowances
 from .workspace import Workspace, zone_of
 
-__all__ = ["WorkspaceData"]
-
 
 def _zone(name: str) -> str:
     zone_of(name)

@@ -9,8 +9,6 @@ from importlib.resources import files
 
 from .reference import reference
 
-__all__ = ["INDEX", "Hit", "Page", "page", "pages", "search", "topics"]
-
 INDEX = "README"
 """The page that lists the others."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["MODULES", "Name", "public_names", "reference"]
-
 MODULES: dict[str, tuple[str, ...]] = {
     "hookonce": (),
     "hookonce.events": (),

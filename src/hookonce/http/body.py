@@ -11,23 +11,6 @@ from ..delivery.outcome import Outcome
 from ..errors import Refusal
 from ..verification.loggers import get_logger
 
-__all__ = [
-    "CONSUMED",
-    "BodyBudget",
-    "GoneError",
-    "IncompleteError",
-    "PartialBody",
-    "TooLargeError",
-    "TooManyError",
-    "announced_length",
-    "check_size",
-    "check_whole",
-    "length_header",
-    "note_changed_body",
-    "piece_of",
-    "read_rest",
-]
-
 _log = get_logger("hookonce.http")
 
 

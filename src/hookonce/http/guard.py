@@ -12,14 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..delivery.outcome import BROKEN, Outcome, is_punished
 from ..verification.loggers import get_logger
 
-__all__ = [
-    "StatusGuard",
-    "app_path",
-    "headers_of",
-    "plain_path",
-    "respond",
-]
-
 _log = get_logger("hookonce.http")
 
 _JSON = "application/json"

@@ -21,14 +21,6 @@ from ..stores.contract import Reports
 from ..verification.secrets import fingerprint
 from .peers import check_token, has_bearer, is_local
 
-__all__ = [
-    "HEALTH_PATHS",
-    "Readiness",
-    "ReadinessLook",
-    "health_routes",
-    "stranded",
-]
-
 _log = logging.getLogger("hookonce")
 
 _FRESH_SECONDS = 2.0

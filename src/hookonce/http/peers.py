@@ -8,16 +8,6 @@ from ipaddress import IPv6Address, ip_address
 
 from starlette.types import Scope
 
-__all__ = [
-    "bearer_of",
-    "check_token",
-    "has_bearer",
-    "is_forwarded",
-    "is_local",
-    "is_loopback",
-    "is_same_token",
-]
-
 _LEAST_TOKEN = 16
 
 # How the names of what proxies add begin. Behind one on this machine every client has an address

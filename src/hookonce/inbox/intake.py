@@ -17,8 +17,6 @@ from .settings import Inbox
 from .waiting import WaitingEvents
 from .worker import Worker
 
-__all__ = ["Intake"]
-
 _log = get_logger("hookonce")
 
 # A worker that was started together with the first delivery has been seen by the second look.

@@ -17,8 +17,6 @@ from ..stores.tokens import new_token
 from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key
 from .waiting import ListOptions, check_options
 
-__all__ = ["DeadLetters"]
-
 
 class DeadLetters:
     """The dead letters of one endpoint.

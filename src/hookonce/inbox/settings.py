@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-__all__ = ["Backoff", "Inbox"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:

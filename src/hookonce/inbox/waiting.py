@@ -8,8 +8,6 @@ from typing import TypedDict, Unpack
 from ..stores.contract import Listing
 from ..stores.values import Entry, StoreStats, delivery_key
 
-__all__ = ["ListOptions", "WaitingEvents", "check_options"]
-
 
 class ListOptions(TypedDict, total=False):
     """Which events are listed.

@@ -25,8 +25,6 @@ from ..stores.values import INTERRUPTED, Batch, DeadReason, Ownership, Taken, To
 from ..verification.loggers import get_logger
 from .settings import Inbox
 
-__all__ = ["Worker"]
-
 _log = get_logger("hookonce.worker")
 
 # A worker says this often that it is there, also while all it can handle is under way.

@@ -9,8 +9,6 @@ from ..delivery.outcome import BROKEN, INCOMPLETE, TOO_LARGE, TOO_SLOW, Outcome
 from ..http.body import IncompleteError, TooLargeError, check_size
 from ..verification.loggers import get_logger
 
-__all__ = ["read_body", "refusal_of"]
-
 _log = get_logger("hookonce.http")
 
 _PIECE_BYTES = 64 * 1024

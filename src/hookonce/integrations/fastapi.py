@@ -17,8 +17,6 @@ from ..http.body import CONSUMED, IncompleteError
 from ..http.guard import StatusGuard, respond
 from ..receiver import Receiver
 
-__all__ = ["DeliveryAnswer", "router_for"]
-
 _log = logging.getLogger("hookonce.http")
 
 

@@ -21,8 +21,6 @@ from ..receiver import Receiver
 from ..verification.headers import RawHeaders
 from ..verification.loggers import get_logger
 
-__all__ = ["LoopThread"]
-
 _log = get_logger("hookonce")
 
 T = TypeVar("T")

@@ -22,8 +22,6 @@ from ..verification.headers import DeliveryHeaders, RawHeaders, header_pairs
 from ..verification.secrets import decode_secret, new_secret
 from ..verification.signature import DEFAULT_TOLERANCE, signer, verify
 
-__all__ = ["Diagnosis", "Finding", "diagnose"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

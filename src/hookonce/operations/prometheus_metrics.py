@@ -9,8 +9,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..stores.values import StoreStats
 
-__all__ = ["Children", "Metrics"]
-
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 

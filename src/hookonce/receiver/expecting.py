@@ -16,8 +16,6 @@ from ..events import Event, EventParser
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery
 
-__all__ = ["Expectation", "Poll", "RecentEvents"]
-
 _log = get_logger("hookonce.dispatch")
 
 E = TypeVar("E", bound=Event[Any])

@@ -22,8 +22,6 @@ from ..delivery.runs import Runs
 from ..inbox.intake import Intake
 from ..stores.contract import Openable
 
-__all__ = ["Lifetime"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Lifetime:

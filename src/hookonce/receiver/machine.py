@@ -28,8 +28,6 @@ from .expecting import RecentEvents
 from .lifetime import Lifetime
 from .settings import Settings
 
-__all__ = ["Machine"]
-
 
 class Machine:
     """The parts of one receiver, wired: what a copy makes anew, and the doctor exchanges.

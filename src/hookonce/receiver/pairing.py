@@ -12,8 +12,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from .reconcile import Gap
 
-__all__ = ["Found", "pair_by_time"]
-
 T = TypeVar("T")
 
 _NEVER = datetime.max.replace(tzinfo=UTC)

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     P = TypeVarWithDefault("P", default=Never)  # which Python has from 3.13 on
 
-__all__ = ["Receiver"]
 
 G = TypeVar("G", bound="GapHook")
 E1 = TypeVar("E1", bound=Event[Any])

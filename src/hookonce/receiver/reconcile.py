@@ -35,16 +35,6 @@ from ..verification.loggers import get_logger
 if TYPE_CHECKING:  # it needs httpx2
     from ..client import Client
 
-__all__ = [
-    "Gap",
-    "GapHook",
-    "Reconciliation",
-    "Verdict",
-    "Why",
-    "beginning",
-    "compare",
-    "without_made_up",
-]
 
 _log = get_logger("hookonce")
 

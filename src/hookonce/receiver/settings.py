@@ -16,8 +16,6 @@ from ..stores.contract import DEFAULT_RETENTION, InboxStore, Store
 from ..verification.clock import Clock
 from ..verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
 
-__all__ = ["Changes", "HiddenSecrets", "Settings", "opened_store"]
-
 # Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

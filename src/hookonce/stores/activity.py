@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["MOST_LINES", "WATCHED_SECONDS", "Activity", "ActivityStore"]
-
 WATCHED_SECONDS = 10.0
 """How long after somebody has looked processes go on telling."""
 

@@ -12,8 +12,6 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
-__all__ = ["MOST_REMEMBERED", "REMEMBERED_SECONDS", "Application", "RegisteringStore", "strangers"]
-
 REMEMBERED_SECONDS = 7 * 86_400.0
 """How long one that is not heard of counts: some tell of themselves only when they start."""
 

@@ -53,25 +53,6 @@ from .values import (
     WantedLetters,
 )
 
-__all__ = [
-    "DEFAULT_RETENTION",
-    "WORKER_SECONDS",
-    "BatchingStore",
-    "Claims",
-    "Flushes",
-    "Gates",
-    "InboxStore",
-    "Letters",
-    "Listing",
-    "Openable",
-    "Queue",
-    "Reports",
-    "Store",
-    "Wrapped",
-    "WrappedInbox",
-    "check_retention",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -17,8 +17,6 @@ from typing import NamedTuple
 from .life import Moment
 from .values import Busy, DeliveryKey, Entered, EnterResult, Mark, Stale, Token
 
-__all__ = ["FREE", "Passage", "enter", "has_ended", "is_forgotten", "is_stale", "leave"]
-
 
 class Passage(NamedTuple):
     """What is known of a gate.

@@ -53,37 +53,6 @@ from .values import (
     Waiting,
 )
 
-__all__ = [
-    "LIFE",
-    "MAX_HISTORY",
-    "MAX_HISTORY_ERROR_CHARACTERS",
-    "NEW",
-    "Answer",
-    "Letter",
-    "Moment",
-    "Queued",
-    "Record",
-    "State",
-    "Step",
-    "bury",
-    "claim",
-    "complete",
-    "dead_letter",
-    "discard",
-    "error_text",
-    "extend",
-    "hasten",
-    "keep",
-    "keep_in_flight",
-    "known_as",
-    "put",
-    "release",
-    "replay",
-    "state_of",
-    "take",
-    "take_again",
-]
-
 
 class State(Enum):
     """What an event is to somebody who asks for it now."""

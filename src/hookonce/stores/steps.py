@@ -25,8 +25,6 @@ from .values import (
     Token,
 )
 
-__all__ = ["GateStep", "LifeStep", "StepStore"]
-
 T = TypeVar("T")
 LifeStep: TypeAlias = Callable[[Record, Moment], tuple[T, Record]]
 """A step of ``life``: from what is known of an event, and the moment, to an answer and a record."""

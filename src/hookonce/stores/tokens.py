@@ -8,8 +8,6 @@ from random import Random
 
 from .values import Token
 
-__all__ = ["new_token"]
-
 # A system call for each token would let go of the interpreter's lock in the middle of a request,
 # and the thread of a SQLite store would take it and keep the event loop waiting.
 _random = Random()  # noqa: S311 - a token is no secret; it only has to be another one

@@ -7,42 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple, NewType, TypeAlias, TypedDict
 
-__all__ = [
-    "INTERRUPTED",
-    "Batch",
-    "Busy",
-    "ClaimResult",
-    "Claimed",
-    "Dead",
-    "DeadLetter",
-    "DeadReason",
-    "Delivery",
-    "DeliveryKey",
-    "Done",
-    "EnterResult",
-    "Entered",
-    "Entry",
-    "FailedAttempt",
-    "Full",
-    "Gate",
-    "InFlight",
-    "Known",
-    "Mark",
-    "Ownership",
-    "PutResult",
-    "Stale",
-    "StoreStats",
-    "Stored",
-    "Taken",
-    "Token",
-    "Waiting",
-    "Wanted",
-    "WantedLetters",
-    "delivery_key",
-    "no_place",
-    "number_behind",
-]
-
 DeliveryKey = NewType("DeliveryKey", str)
 """What is handled once: the endpoint's name and the webhook-id, as ``endpoint:id``."""
 

@@ -14,8 +14,6 @@ from pydantic import BaseModel, JsonValue
 from ..events import EventClass
 from ..resources import Message, ReceivedMessage
 
-__all__ = ["Fields", "fields_of", "wire_names"]
-
 # Their other fields are not shown (interface, Events: Event types), so any may be one.
 _OPEN = (Message, ReceivedMessage)
 

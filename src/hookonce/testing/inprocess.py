@@ -10,8 +10,6 @@ from typing import Self
 
 from ..http.app import ASGIApp, Message, Scope
 
-__all__ = ["HttpAnswer", "Lifespan", "exchange", "whole"]
-
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:

@@ -15,8 +15,6 @@ from ..events import EVENT_CLASSES, Event, EventClass, EventParser, event_types_
 from ..verification.clock import system_clock
 from .fields import fields_of, wire_names
 
-__all__ = ["event_body", "make_event", "new_event_id"]
-
 E = TypeVar("E", bound=Event[Any])
 
 _CHANNEL: dict[str, JsonValue] = {

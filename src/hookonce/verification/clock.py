@@ -7,8 +7,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-__all__ = ["Clock", "duration_text", "moment", "system_clock", "uptime", "utc_text"]
-
 Clock: TypeAlias = Callable[[], float]
 """Unix time in seconds."""
 

@@ -14,17 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import Refusal, VerificationError
 
-__all__ = [
-    "DeliveryHeaders",
-    "DeliveryHints",
-    "RawHeaders",
-    "SignedParts",
-    "header_pairs",
-    "is_message_id",
-    "read_headers",
-    "signed_parts",
-]
-
 RawHeaders: TypeAlias = (
     Mapping[str, str]
     | Mapping[bytes, bytes]

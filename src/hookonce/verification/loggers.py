@@ -11,8 +11,6 @@ import logging
 import traceback
 from collections.abc import Iterable
 
-__all__ = ["LOGGERS", "get_logger", "printable"]
-
 LOGGERS = (
     "hookonce",
     "hookonce.activity",

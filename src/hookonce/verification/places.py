@@ -6,8 +6,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["own_frames", "raised"]
-
 _PACKAGE = Path(__file__).parents[1]
 _FOREIGN = tuple(
     {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")} | {_PACKAGE}

@@ -15,8 +15,6 @@ from ..errors import SecretError
 from .loggers import get_logger
 from .secrets import fault_among, secret_lines, split_secrets
 
-__all__ = ["SECRETS_VARIABLE", "EnvironmentSecrets", "FileSecrets", "read_environment"]
-
 _log = get_logger("hookonce.secrets")
 
 SECRETS_VARIABLE = "HOOKONCE_SECRETS"

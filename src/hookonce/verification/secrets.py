@@ -18,20 +18,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from ..errors import SecretError
 
-__all__ = [
-    "USUAL_KEY_BYTES",
-    "SecretSource",
-    "SecretsProvider",
-    "decode_secret",
-    "fault_among",
-    "fingerprint",
-    "new_secret",
-    "provided",
-    "secret_lines",
-    "secrets_of",
-    "split_secrets",
-]
-
 _PREFIX = "whsec_"
 
 # Standard Webhooks, Signature scheme: "between 24 and 64 bytes". Under 16 a key can be guessed, or

@@ -20,16 +20,6 @@ from .clock import Clock, system_clock
 from .headers import RawHeaders, SignedParts, is_message_id, signed_parts
 from .secrets import SecretSource, SecretsProvider, decode_secret, provided, secrets_of
 
-__all__ = [
-    "DEFAULT_TOLERANCE",
-    "Signer",
-    "VerifiedDelivery",
-    "Verifier",
-    "sign",
-    "signer",
-    "verify",
-]
-
 DEFAULT_TOLERANCE = TOLERANCE_SECONDS
 """Seconds: "a webhook-timestamp more than five minutes away" is rejected (interface, Limits)."""
 

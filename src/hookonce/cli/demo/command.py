@@ -26,8 +26,6 @@ from .inline import InlineDemo
 from .log import HEADING, Log
 from .sender import PATH, Sender
 
-__all__ = ["demo"]
-
 
 @click.command()
 @click.option("--inbox", "with_inbox", is_flag=True, help="Store deliveries for a worker.")

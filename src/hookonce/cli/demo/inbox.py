@@ -19,8 +19,6 @@ from ..output import Output
 from .log import Log
 from .sender import Sender
 
-__all__ = ["InboxDemo"]
-
 _STORED = (HTTPStatus.ACCEPTED, Reason.STORED)
 _DUPLICATE = (HTTPStatus.OK, Reason.DUPLICATE)
 

@@ -17,8 +17,6 @@ from hookonce.testing.samples import make_event
 from ..output import Output
 from .sender import Sender
 
-__all__ = ["InlineDemo"]
-
 _HANDLED = (HTTPStatus.OK, Reason.HANDLED)
 _DUPLICATE = (HTTPStatus.OK, Reason.DUPLICATE)
 _FLAKY, _SLOW, _CUT = "evt_demo_flaky", "evt_demo_slow", "evt_demo_cut"

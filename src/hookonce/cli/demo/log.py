@@ -11,8 +11,6 @@ from hookonce.emulator import Attempt
 
 from ..output import Output, cut
 
-__all__ = ["HEADING", "Answer", "Log"]
-
 Answer: TypeAlias = tuple[int, str]
 """Status and reason."""
 

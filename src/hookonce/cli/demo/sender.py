@@ -21,8 +21,6 @@ from hookonce.verification.clock import system_clock
 
 from .log import Answer, Log
 
-__all__ = ["PATH", "Sender"]
-
 PATH = "/webhooks"
 
 # Ten percent more than the first wait (interface, Events: Delivery behaviour).

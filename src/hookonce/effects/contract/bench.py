@@ -14,20 +14,6 @@ from ...verification.clock import Clock
 from ..ledger import AnyLedger, Effect, Latest, SyncLedger
 from ..once import InThread, Once, Performed, finish, is_async_ledger
 
-__all__ = [
-    "PATIENCE_SECONDS",
-    "Bench",
-    "MakeBench",
-    "Rule",
-    "WorkError",
-    "awaited",
-    "expect",
-    "expect_rows",
-    "new_effect",
-    "perform",
-    "wait_a_little",
-]
-
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 10.0

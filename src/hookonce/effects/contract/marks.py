@@ -26,8 +26,6 @@ from .bench import (
     wait_a_little,
 )
 
-__all__ = ["MARK_RULES"]
-
 
 async def a_newer_event_is_done_and_an_older_one_is_not(make: MakeBench) -> None:
     """An event that comes after a newer one is not worked on, and that is recorded."""

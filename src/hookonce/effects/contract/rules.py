@@ -22,8 +22,6 @@ from .bench import (
     wait_a_little,
 )
 
-__all__ = ["RULES"]
-
 _CONFLICTS = 2
 
 

@@ -6,8 +6,6 @@ from ...resources import Channel, Me, Page, RequestLimits
 from .bodies import ChannelQuery
 from .call import Call
 
-__all__ = ["list_channels", "me"]
-
 
 async def me(call: Call) -> Me:
     """``GET /v1/me``; the shape of ``features`` is not shown, so it is empty."""

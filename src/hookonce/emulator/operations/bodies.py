@@ -25,22 +25,6 @@ from ..platforms import CONTENT_TYPES, one_of
 from ..rules import SUBSCRIBABLE
 from ..storage import ACCEPTED
 
-__all__ = [
-    "Body",
-    "ChannelQuery",
-    "CommentQuery",
-    "Completion",
-    "EndpointBody",
-    "EndpointChange",
-    "MediaQuery",
-    "PageQuery",
-    "PostBody",
-    "PostQuery",
-    "ReplyBody",
-    "TargetBody",
-    "UploadBody",
-]
-
 
 class Body(BaseModel):
     """A body; its fields go by their wire names alone."""

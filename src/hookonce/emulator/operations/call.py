@@ -14,8 +14,6 @@ from ..records import DeliveryRow
 from ..storage import Storage
 from ..workspace import Workspace
 
-__all__ = ["Call", "Desk", "Service"]
-
 
 class Service(Protocol):
     """What the API needs of the service behind it."""

@@ -10,8 +10,6 @@ from ..states import COMMENTS, CommentStep, after
 from .bodies import CommentQuery
 from .call import Call
 
-__all__ = ["list_comments", "reply"]
-
 
 async def list_comments(call: Call) -> Page[Comment]:
     """``GET /v1/comments``: by other people, newest first."""

@@ -10,8 +10,6 @@ from ..states import MEDIA, MediaStep, after
 from .bodies import Completion, MediaQuery, UploadBody
 from .call import Call
 
-__all__ = ["complete", "list_media", "start_upload"]
-
 
 async def list_media(call: Call) -> Page[Media]:
     """``GET /v1/media``: "Lists only finished uploads"."""

@@ -25,17 +25,6 @@ from ..workspace import Workspace
 from .bodies import PostBody, PostQuery, TargetBody
 from .call import Call, Desk
 
-__all__ = [
-    "create",
-    "delete",
-    "list_posts",
-    "publish",
-    "read",
-    "refuse",
-    "replace_post",
-    "validate",
-]
-
 _CONTRIBUTOR = "contributor"
 
 

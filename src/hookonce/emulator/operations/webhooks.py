@@ -11,8 +11,6 @@ from ..refusals import at_endpoint_limit
 from .bodies import EndpointBody, EndpointChange, PageQuery
 from .call import Call
 
-__all__ = ["change", "create", "list_deliveries", "rotate_secret", "test"]
-
 
 async def create(call: Call) -> WebhookEndpoint:
     """``POST /v1/webhooks``: the endpoint including its secret."""

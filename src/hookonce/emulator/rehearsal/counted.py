@@ -23,8 +23,6 @@ from .faults import Fault, FaultPlan, InjectedError, InjectedRetry, Injection
 from .ledger import HandlerRun, Ledger, RunOutcome
 from .virtual_loop import VirtualLoop
 
-__all__ = ["counted"]
-
 
 def counted(router: Router, *, ledger: Ledger, plan: FaultPlan, loop: VirtualLoop) -> Router:
     """Return the router's handlers and error hooks for a rehearsal, under the same names.

@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from ...errors import Retry
 
-__all__ = ["Fault", "FaultPlan", "InjectedError", "InjectedRetry", "Injection"]
-
 # Across the answer budget (8 s) and the lease (30 s).
 _SHORTEST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS = 0.1, 45.0
 _SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1.0, 600.0

@@ -11,8 +11,6 @@ from itertools import count
 from ...errors import shows_half_built
 from .faults import Fault
 
-__all__ = ["HandlerRun", "Ledger", "RunOutcome"]
-
 
 class RunOutcome(StrEnum):
     """How a run of a handler ended."""

@@ -39,8 +39,6 @@ from .turns import Turn, Turns
 from .virtual_loop import VirtualLoop, run_virtually
 from .watched_store import watched
 
-__all__ = ["DEFAULT_CHAOS", "DEFAULT_EVENTS", "Mode", "rehearse"]
-
 DEFAULT_EVENTS = 500
 DEFAULT_CHAOS = 0.3
 

@@ -16,8 +16,6 @@ from ..records import Attempt
 from .ledger import HandlerRun, Ledger, RunOutcome
 from .turns import Turns
 
-__all__ = ["Breach", "Emitted", "Finding", "Report", "judged", "settled"]
-
 _ROUNDING_SECONDS = 1.0  # what a second that is cut off may add
 
 

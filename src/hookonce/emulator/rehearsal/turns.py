@@ -14,8 +14,6 @@ from ...stores.gates import is_stale
 from ...stores.values import Mark
 from .ledger import HandlerRun, RunOutcome
 
-__all__ = ["Turn", "Turns"]
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:

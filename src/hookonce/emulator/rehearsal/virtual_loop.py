@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
-__all__ = ["VirtualLoop", "run_virtually"]
 
 T = TypeVar("T")
 

@@ -16,8 +16,6 @@ from ...stores.contract import InboxStore, Store, Wrapped, WrappedInbox
 from ...stores.values import Batch, Token
 from .virtual_loop import VirtualLoop
 
-__all__ = ["WatchedInboxStore", "WatchedStore", "watched"]
-
 T = TypeVar("T")
 
 # After these something may be due earlier. The others only take events out, or make them due later.

@@ -15,8 +15,6 @@ from ...sender import ANSWER_SECONDS
 from ...testing.inprocess import HttpAnswer
 from .findings import Finding, fault, fine, warning
 
-__all__ = ["Reply", "answer_finding", "slash_findings", "time_finding"]
-
 # A test runs no business code; what takes as long leaves little for what does.
 _SLOW_SECONDS = 2.0
 

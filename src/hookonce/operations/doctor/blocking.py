@@ -12,8 +12,6 @@ from ...delivery.handler import Handler
 from .findings import Finding, warning
 from .sources import nodes_within, source_of
 
-__all__ = ["blocking_findings"]
-
 # What waits without `await`, by package; of most packages everything that can be called as such.
 _BLOCKING: dict[str, frozenset[str] | None] = {
     "time": frozenset({"sleep"}),

@@ -10,8 +10,6 @@ from ...delivery.handler import Handler
 from .findings import Finding, warning
 from .sources import nodes_within, source_of
 
-__all__ = ["cancellation_findings"]
-
 _BROAD = {"BaseException", "CancelledError"}
 _WAITING = (ast.Await, ast.AsyncFor, ast.AsyncWith)
 

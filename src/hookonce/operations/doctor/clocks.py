@@ -7,8 +7,6 @@ from email.utils import parsedate_to_datetime
 
 from .findings import Finding, fault, fine, warning
 
-__all__ = ["clock_finding", "date_seconds"]
-
 # A tenth of the tolerance is no fault yet, and no clock that somebody keeps right is as far off.
 _SMALL_PART = 0.1
 # A Date header has whole seconds, and the answer was on its way.

@@ -12,8 +12,6 @@ from ...testing import SignedRequest, signed_request
 from ...testing.samples import event_body
 from ...verification.secrets import new_secret
 
-__all__ = ["TestDelivery"]
-
 
 @dataclass(frozen=True, slots=True)
 class TestDelivery:

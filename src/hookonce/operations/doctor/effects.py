@@ -14,8 +14,6 @@ from ...errors import LedgerError
 from .findings import Finding, fault, fine, warning
 from .sources import nodes_within, source_of
 
-__all__ = ["ledger_findings", "transaction_findings"]
-
 _SLOW = {
     *("aiohttp", "boto3", "botocore", "http", "httpx", "httpx2", "openai", "requests", "slack_sdk"),
     *("smtplib", "stripe", "subprocess", "urllib", "urllib3"),

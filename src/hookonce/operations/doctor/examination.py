@@ -23,8 +23,6 @@ from .storage import store_findings
 from .subject import Subject
 from .trial import trial_findings
 
-__all__ = ["examine"]
-
 
 async def examine(
     subject: Subject, *, host: str = "testserver", served: bool = False

@@ -5,8 +5,6 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-__all__ = ["told"]
-
 _PACKAGE = Path(__file__).parents[2]
 
 

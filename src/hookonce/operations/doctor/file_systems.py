@@ -7,8 +7,6 @@ from pathlib import Path, PurePath
 
 from .findings import Finding, fault, fine, warning
 
-__all__ = ["MOUNTS", "file_system_finding", "file_system_of"]
-
 MOUNTS = Path("/proc/self/mounts")
 """Where Linux says what is mounted."""
 

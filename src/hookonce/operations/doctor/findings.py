@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Finding", "Level", "fault", "fine", "note", "warning"]
-
 
 class Level(StrEnum):
     """How much a finding matters."""

@@ -11,8 +11,6 @@ from ...stores.applications import RegisteringStore
 from .findings import Finding, fault, warning
 from .subject import Subject
 
-__all__ = ["endpoint_findings", "router_findings"]
-
 
 def router_findings(module: str) -> list[Finding]:
     """Return which routers have handlers and are included by nobody.

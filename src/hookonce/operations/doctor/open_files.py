@@ -7,8 +7,6 @@ from pathlib import Path
 
 from .findings import Finding, fault
 
-__all__ = ["PROCESSES", "deleted_file_findings"]
-
 PROCESSES = Path("/proc")
 """Where Linux says what each process has open; of others' processes only to the administrator."""
 

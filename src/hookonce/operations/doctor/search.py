@@ -12,8 +12,6 @@ from ...http.guard import StatusGuard
 from ...receiver import Receiver
 from .subject import Subject
 
-__all__ = ["subjects_in"]
-
 # By what names applications, routers, middleware and this package's adapters hold what is inside.
 _INSIDE = ("app", "_app", "router", "original_router", "endpoint", "fn", "_handle")
 

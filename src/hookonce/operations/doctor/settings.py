@@ -14,16 +14,6 @@ from ...stores.contract import DEFAULT_RETENTION, check_retention
 from ...verification.secrets import USUAL_KEY_BYTES, decode_secret
 from .findings import Finding, fault, fine, note, warning
 
-__all__ = [
-    "handler_findings",
-    "inbox_limit_findings",
-    "limit_findings",
-    "retention_finding",
-    "secret_findings",
-    "tolerance_finding",
-    "type_findings",
-]
-
 _ROTATING = 2
 
 _LEAST_TOLERANCE_SECONDS = 10.0  # the sender waits so long for an answer

@@ -19,8 +19,6 @@ from .deliveries import TestDelivery
 from .findings import Finding, fault, fine, note, warning
 from .subject import Subject
 
-__all__ = ["examine_site"]
-
 _PLACE = "url"
 _LOOK_UP_SECONDS = 5.0
 _UNLIKE_WHAT_WAS_SENT = {Refusal.NO_MATCHING_SIGNATURE, Reason.BODY_INCOMPLETE}

@@ -8,8 +8,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = ["nodes_within", "source_of"]
-
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 

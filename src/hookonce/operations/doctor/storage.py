@@ -23,8 +23,6 @@ from .findings import Finding, fault, fine, note, warning
 from .open_files import deleted_file_findings
 from .subject import Subject
 
-__all__ = ["inbox_findings", "store_findings"]
-
 
 @runtime_checkable
 class _OnServers(Protocol):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from ...http.app import ASGIApp
 from ...receiver import Receiver
 
-__all__ = ["Subject"]
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:

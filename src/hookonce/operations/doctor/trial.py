@@ -25,8 +25,6 @@ from .failures import told
 from .findings import Finding, fault, fine, note, warning
 from .subject import Subject
 
-__all__ = ["trial_findings"]
-
 _PLACE = "application"
 _LIFESPAN_SECONDS = 10.0
 _SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")

@@ -16,18 +16,7 @@ from ...http.app import Scope
 from ...http.peers import bearer_of, check_token, is_forwarded, is_loopback, is_same_token
 from ...verification.clock import Clock, system_clock, uptime
 from .guesses import Guesses
-from .sessions import SESSION_SECONDS, Sessions
-
-__all__ = [
-    "COOKIE",
-    "LOOPBACK_HOSTS",
-    "SECURITY_HEADERS",
-    "SESSION_SECONDS",
-    "WRITE_HEADER",
-    "Access",
-    "Standing",
-    "Visit",
-]
+from .sessions import Sessions
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 """The names that this machine has for itself."""

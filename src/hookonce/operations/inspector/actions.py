@@ -16,8 +16,6 @@ from ...inbox.waiting import WaitingEvents
 from ...verification.loggers import get_logger
 from .watched import Watched
 
-__all__ = ["Action", "Actions", "Result"]
-
 _log = get_logger("hookonce.inspector")
 
 _STORE_SECONDS = 5.0

@@ -21,17 +21,15 @@ from .access import (
     COOKIE,
     LOOPBACK_HOSTS,
     SECURITY_HEADERS,
-    SESSION_SECONDS,
     Access,
     Standing,
     Visit,
 )
 from .bounds import Bounds
 from .redaction import Redaction
+from .sessions import SESSION_SECONDS
 from .site import BusyError, Site, body_of, root_of
 from .watched import Watched
-
-__all__ = ["Inspector"]
 
 _PAGE = re.compile(
     r"(?:/at/[A-Za-z0-9_.-]{1,64})?/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"

@@ -22,8 +22,6 @@ from .redaction import Redaction
 from .scrubbing import HIDDEN, Scrubber
 from .texts import cut
 
-__all__ = ["LEAST_SCRUBBED", "Field", "Model", "ShownBody", "Token", "model_of", "shown_body"]
-
 # What is larger is not taken apart: it would hold up the process for what nobody reads to its end.
 _MOST_READ = 256 * 1024
 _MOST_TOKENS = 6000

@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Bounded"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from .series import LENGTH_SECONDS, Kind, Second, percentile
 from .texts import count, duration
 
-__all__ = ["HEIGHT", "WIDTH", "Chart", "Line", "charts_of"]
-
 WIDTH = LENGTH_SECONDS
 HEIGHT = 60
 

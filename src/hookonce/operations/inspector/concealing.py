@@ -14,17 +14,6 @@ from urllib.parse import unquote_plus
 
 from .scrubbing import HIDDEN, HiddenValues
 
-__all__ = [
-    "MOST_LEVELS",
-    "Concealed",
-    "Concealer",
-    "Deep",
-    "NumberText",
-    "Pairs",
-    "Rules",
-    "json_of",
-]
-
 MOST_LEVELS = 100
 _MOST_NESTED = 4
 _NAME_NAMES = {"field", "header", "key", "name"}

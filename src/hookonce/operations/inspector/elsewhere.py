@@ -16,8 +16,6 @@ from .journal import Journal, Seen
 from .reading import claimed_id
 from .watched import Watched
 
-__all__ = ["Elsewhere"]
-
 _log = get_logger("hookonce.inspector")
 
 _STORE_SECONDS = 2.0

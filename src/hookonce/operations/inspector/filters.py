@@ -13,8 +13,6 @@ from .journal import Seen
 from .reading import claimed_id, event_type_of
 from .series import Kind
 
-__all__ = ["AGES", "FAILED", "Filters", "LetterFilters"]
-
 _MOST_LENGTH = 256
 FAILED = "failed"
 """The one word that the filter of handlers knows."""

@@ -7,8 +7,6 @@ from ipaddress import IPv6Address, ip_address
 
 from ...verification.clock import Clock, uptime
 
-__all__ = ["Guesses"]
-
 # So many at once, and then one in so many seconds. Nobody has to wait longer than for that one,
 # so that an operator who comes from the address of an attacker gets in, too.
 _FREE = 10

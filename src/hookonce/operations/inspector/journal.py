@@ -30,8 +30,6 @@ from .bounded import Bounded
 from .bounds import Bounds
 from .series import Kind, Series
 
-__all__ = ["History", "Journal", "Seen", "kind_of"]
-
 # An event has twelve attempts in the inbox by default, and few have more than three handlers.
 _MOST_STEPS = 100
 # A delivery inside the request has five records, with three handlers seven.

@@ -22,8 +22,6 @@ from .bounds import Bounds
 from .filters import Filters
 from .journal import Journal, Seen
 
-__all__ = ["Live", "Watch"]
-
 _log = get_logger("hookonce.inspector")
 
 _LOOK_SECONDS = 0.5

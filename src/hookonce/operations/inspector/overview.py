@@ -12,8 +12,6 @@ from .charts import Chart, charts_of
 from .journal import Journal
 from .watched import Watched
 
-__all__ = ["Overview", "Overviews"]
-
 _log = get_logger("hookonce.inspector")
 
 # However many pages are open, the store is asked this often.

@@ -18,8 +18,6 @@ from .charts import HEIGHT, WIDTH
 from .filters import AGES
 from .series import Kind
 
-__all__ = ["Frame", "Pages"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from ...verification.headers import DeliveryHints, RawHeaders, header_pairs
 from .journal import Seen
 
-__all__ = ["claimed_id", "event_type_of", "header_texts", "hints_of"]
-
 
 def header_texts(headers: RawHeaders) -> Iterator[tuple[str, str]]:
     """Yield names and values as text, as they came."""

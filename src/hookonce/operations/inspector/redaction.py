@@ -10,8 +10,6 @@ from functools import lru_cache
 
 from .concealing import Concealer
 
-__all__ = ["DEFAULT_HEADERS", "DEFAULT_KEYS", "Redaction"]
-
 DEFAULT_HEADERS = frozenset({"x-amzn-oidc-data", "x-api-key", "x-auth-token", "x-csrf-token"})
 """The headers that are hidden beside those of the signature, of logins and cookies."""
 DEFAULT_KEYS = frozenset(

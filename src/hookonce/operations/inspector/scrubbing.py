@@ -13,8 +13,6 @@ from itertools import islice
 
 from .skeletons import Skeleton
 
-__all__ = ["HIDDEN", "WITHHELD", "HiddenValues", "Scrubber"]
-
 HIDDEN = "[redacted]"
 WITHHELD = "[not shown: it may quote hidden values that are too many or too large to be looked for]"
 

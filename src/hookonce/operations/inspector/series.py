@@ -10,8 +10,6 @@ from math import isfinite
 
 from ...verification.clock import Clock, uptime
 
-__all__ = ["LENGTH_SECONDS", "Kind", "Second", "Series", "percentile"]
-
 LENGTH_SECONDS = 300
 
 

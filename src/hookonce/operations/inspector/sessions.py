@@ -8,8 +8,6 @@ from collections import OrderedDict
 
 from ...verification.clock import Clock
 
-__all__ = ["SESSION_SECONDS", "Sessions"]
-
 SESSION_SECONDS = 12 * 3600
 
 _MOST_SESSIONS = 100

@@ -34,8 +34,6 @@ from .stored import entry_row, letter_row, letter_view
 from .views import delivery_view, row_of
 from .watched import Watched
 
-__all__ = ["BusyError", "Site", "body_of", "root_of"]
-
 _MOST_FORM_BYTES = 8192
 _FORM_SECONDS = 10.0
 _SAFE_IN_PATHS = "/!$&'()*+,:;=@~"

@@ -9,8 +9,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-__all__ = ["Skeleton"]
-
 _BACKSLASHES = r"(?:\\|%(?:25){0,9}5[Cc]){1,31}"
 # A URL that quotes HTML writes the marks of its entities as bytes.
 _AND, _NUMBER, _END = (

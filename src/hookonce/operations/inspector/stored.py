@@ -14,8 +14,6 @@ from .scrubbing import WITHHELD
 from .texts import cut
 from .views import StepView, scrub_of, scrubbed_model, steps_of
 
-__all__ = ["EntryRow", "LetterRow", "LetterView", "entry_row", "letter_row", "letter_view"]
-
 _MOST_LISTED = 500
 # What is larger is not read for the sake of a line in a list.
 _MOST_READ_FOR_A_LINE = 64 * 1024

@@ -7,17 +7,6 @@ from math import isfinite
 
 from ...verification.clock import duration_text, utc_text
 
-__all__ = [
-    "byte_count",
-    "count",
-    "cut",
-    "day",
-    "day_and_time",
-    "duration",
-    "time_of_day",
-    "visible",
-]
-
 # Control characters, line separators, marks that turn the direction of text, halves of surrogate
 # pairs (which no UTF-8 can hold), and what has no width; not the joiner that emoji are made with.
 _UNSEEN = (

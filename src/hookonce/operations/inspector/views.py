@@ -19,18 +19,6 @@ from .redaction import Redaction
 from .scrubbing import HIDDEN, Scrubber
 from .texts import cut, duration
 
-__all__ = [
-    "DeliveryView",
-    "Header",
-    "Row",
-    "StepView",
-    "delivery_view",
-    "row_of",
-    "scrub_of",
-    "scrubbed_model",
-    "steps_of",
-]
-
 _RUNNING = "running"
 
 # A server bounds the headers of a request, but not each in the same way.

@@ -13,8 +13,6 @@ from ...stores.contract import Store
 from ...stores.values import StoreStats
 from ...verification.clock import Clock
 
-__all__ = ["Watched"]
-
 
 class Watched(Protocol):
     """A receiver, as far as the inspector knows it. One with an inbox has ``inbox`` beside this."""

@@ -14,8 +14,6 @@ from .connection import connected, exchange
 from .faults import explained
 from .safety import Safety
 
-__all__ = ["inspect"]
-
 _log = get_logger("hookonce.store")
 
 _OLDEST_VERSION = (7, 0)

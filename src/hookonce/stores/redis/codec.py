@@ -43,33 +43,6 @@ from ..values import (
     no_place,
 )
 
-__all__ = [
-    "PUT_RESULTS",
-    "SCRIPT",
-    "SCRIPT_SHA",
-    "Cursor",
-    "Step",
-    "bulk",
-    "claim_step",
-    "completion_step",
-    "decode",
-    "encode",
-    "error_arguments",
-    "read_claim",
-    "read_count",
-    "read_entered",
-    "read_entry",
-    "read_letter",
-    "read_ownership",
-    "read_taken",
-    "step",
-    "write_cursor",
-    "write_delivery",
-    "write_mark",
-    "write_names",
-    "write_wanted",
-]
-
 _FOLDER = files(__package__) / "lua"
 
 

@@ -19,19 +19,6 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import RedisError, ResponseError
 
-__all__ = [
-    "Address",
-    "ClusterServers",
-    "Command",
-    "SentinelServer",
-    "Servers",
-    "bounded",
-    "connected",
-    "exchange",
-    "one_server",
-    "without_frames",
-]
-
 ConnectionSettings: TypeAlias = Mapping[str, Any]
 """What redis-py's connections are made with."""
 Address: TypeAlias = tuple[str, int]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-__all__ = ["explained", "is_passing"]
-
 # What a server says while a cluster or a replication group finds itself again.
 _PASSING = (
     "ASK",

@@ -26,8 +26,6 @@ from .codec import Cursor, step
 from .session import Session
 from .shard import Shard
 
-__all__ = ["RedisReports"]
-
 _MOST_LOOKED_UP = 500
 
 

@@ -9,8 +9,6 @@ from ...errors import StoreError
 from .connection import without_frames
 from .faults import explained
 
-__all__ = ["Durability", "Safety"]
-
 Durability: TypeAlias = Literal["memory", "fsync"]
 
 

@@ -20,8 +20,6 @@ from .shard import CALL_SECONDS, Shard
 from .takes import Takes
 from .wake import Listener
 
-__all__ = ["Session"]
-
 _PAUSE_SECONDS = 0.1
 
 # A connection cannot be used in two processes.

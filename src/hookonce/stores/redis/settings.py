@@ -17,7 +17,6 @@ from .url import Place, place_of, place_of_client
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
 
-__all__ = ["Settings", "settings_of"]
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_SHARDS = 1024

@@ -25,8 +25,6 @@ from .connection import Command, Servers, exchange, without_frames
 from .faults import explained, is_passing
 from .settings import Settings
 
-__all__ = ["CALL_SECONDS", "Shard"]
-
 CALL_SECONDS = 3.0
 """A delivery must be answered within about three seconds, also while no server can be reached."""
 

@@ -40,7 +40,6 @@ from .settings import settings_of
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
 
-__all__ = ["RedisStore"]
 
 _log = get_logger("hookonce.store")
 

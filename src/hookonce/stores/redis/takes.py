@@ -15,8 +15,6 @@ from ..values import Batch, Taken, Token
 from .codec import read_taken, step
 from .shard import Shard
 
-__all__ = ["Takes"]
-
 _log = get_logger("hookonce.store")
 
 # A shard that has not answered by then is left out of this take.

@@ -28,8 +28,6 @@ from redis.exceptions import RedisError
 from .. import REDIS_SCHEMES
 from .connection import Address, ClusterServers, SentinelServer, Servers, bounded, one_server
 
-__all__ = ["Place", "place_of", "place_of_client"]
-
 _FORMS = (
     "redis://host:6379/0, rediss://host:6379/0, unix:///path/to/socket?db=0,"
     " redis+cluster://host:6379 or redis+sentinel://host:26379,host:26379/service/0"

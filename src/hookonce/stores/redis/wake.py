@@ -19,8 +19,6 @@ from ...verification.loggers import get_logger
 from .codec import decode
 from .connection import Servers
 
-__all__ = ["Listener"]
-
 _log = get_logger("hookonce.store")
 
 # Without a subscription, those who wait look this often.

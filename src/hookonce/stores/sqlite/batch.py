@@ -20,8 +20,6 @@ from ..contract import Flushes
 from ..values import DeliveryKey
 from .file import MovedError, OpenFile
 
-__all__ = ["Job", "Step", "answer", "commit", "fail"]
-
 T = TypeVar("T")
 
 # Errors that one step can cause by itself; whatever else fails, fails for every step alike.

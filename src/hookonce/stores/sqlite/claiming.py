@@ -18,8 +18,6 @@ from .batch import Job
 from .claims import Claims
 from .records import digest_of, execute_rows
 
-__all__ = ["Claim", "Completion"]
-
 # FREE.claim of what is new.
 _CLAIM_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)

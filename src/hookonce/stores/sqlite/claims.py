@@ -23,8 +23,6 @@ from ..steps import LifeStep
 from ..values import Delivery, DeliveryKey
 from .records import COLUMNS, digest_of, dump_history, dump_names, execute_rows, load_record
 
-__all__ = ["LIVE", "Claims"]
-
 T = TypeVar("T")
 
 _READ = f"""

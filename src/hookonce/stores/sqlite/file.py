@@ -21,8 +21,6 @@ import apsw
 from ...errors import StoreError
 from .schema import create_private, transaction
 
-__all__ = ["GONE", "MovedError", "OpenFile", "log_of"]
-
 GONE = (
     "it was deleted or moved away while in use; put it back, or restart all processes that use it"
     " to begin with a new one"

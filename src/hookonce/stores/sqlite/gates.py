@@ -17,8 +17,6 @@ from ..life import Moment
 from ..steps import GateStep
 from ..values import DeliveryKey, Gate, Mark
 
-__all__ = ["take_step"]
-
 T = TypeVar("T")
 
 _READ = """

@@ -34,8 +34,6 @@ from .batch import Job
 from .claims import Claims
 from .records import digest_of, execute_rows
 
-__all__ = ["InboxTable", "Limits", "Put"]
-
 # A worker that has nothing to do is written down again this often, and no more: each time is an
 # fsync.
 _SEEN_AGAIN_SECONDS = WORKER_SECONDS / 3

@@ -14,17 +14,6 @@ import apsw
 from ..life import Letter, Queued, Record
 from ..values import DeadReason, DeliveryKey, FailedAttempt
 
-__all__ = [
-    "COLUMNS",
-    "digest_of",
-    "dump_history",
-    "dump_names",
-    "execute_rows",
-    "load_history",
-    "load_names",
-    "load_record",
-]
-
 COLUMNS = """
 a.token, a.until, a.lease, a.attempt, a.finished, a.owed, a.history, a.expires,
 l.reason, l.error, l.buried_at, l.kept, l.attempts, l.finished, l.owed, l.history

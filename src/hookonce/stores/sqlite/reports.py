@@ -30,8 +30,6 @@ from .records import COLUMNS, digest_of, load_history, load_names, load_record
 from .shared import SharedFile
 from .upkeep import START, Place
 
-__all__ = ["SQLiteReports"]
-
 T = TypeVar("T")
 
 # One look into so many records keeps claims waiting for some milliseconds.

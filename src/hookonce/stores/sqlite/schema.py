@@ -15,8 +15,6 @@ import apsw
 
 from ...errors import StoreError
 
-__all__ = ["check_owner", "create_private", "migrate", "transaction"]
-
 _APPLICATION_ID = 0x686F6F6B  # "hook": other programs' files are recognised as such
 
 # A body is written once: of what waits, in a table of its own, since an entry changes with every

@@ -16,8 +16,6 @@ from .inbox import InboxTable
 from .upkeep import Upkeep
 from .writer import Writer
 
-__all__ = ["SharedFile", "shared_file"]
-
 _Key: TypeAlias = tuple[Path, timedelta, int]
 
 

@@ -37,8 +37,6 @@ from .inbox import Limits, Put
 from .reports import SQLiteReports
 from .shared import shared_file
 
-__all__ = ["SQLiteStore"]
-
 T = TypeVar("T")
 
 # A worker with nothing to do looks this often whether the file has changed. Such a look asks the

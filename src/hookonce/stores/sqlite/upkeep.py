@@ -8,8 +8,6 @@ import apsw
 
 from .claims import Claims
 
-__all__ = ["START", "Place", "Upkeep"]
-
 # When a row of each table is to go.
 _IS_OVER = {
     "done": "expires <= :now",

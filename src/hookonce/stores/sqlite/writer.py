@@ -26,8 +26,6 @@ from .batch import Job, Step, answer, commit, fail
 from .file import GONE, MovedError, OpenFile, log_of
 from .schema import check_owner, migrate
 
-__all__ = ["Maintenance", "Writer"]
-
 _log = get_logger("hookonce.store")
 
 T = TypeVar("T")
