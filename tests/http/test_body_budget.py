@@ -90,16 +90,22 @@ async def test_a_body_that_gave_way_takes_no_room_of_another_when_more_of_it_arr
     assert not quick.gave_way
 
 
-async def test_of_a_body_that_gave_way_nothing_is_held_while_its_client_waits() -> None:
+@pytest.mark.parametrize("messages", [1, 2])
+async def test_of_a_body_that_gave_way_nothing_is_held_while_its_client_waits(
+    messages: int,
+) -> None:
     class Piece(bytes):
         """Bytes that tell whether anybody holds them."""
 
         mark: object
 
     def begin() -> tuple[asyncio.Task[None], weakref.ref[object]]:
-        piece = Piece(SIZE - 1)
-        piece.mark = mark = Reasons()
-        pieces = [{"type": "http.request", "body": piece, "more_body": True}]
+        mark, pieces = Reasons(), list[dict[str, object]]()
+        for _ in range(messages):
+            piece = Piece((SIZE - 1) // messages)
+            piece.mark = mark
+            pieces.append({"type": "http.request", "body": piece, "more_body": True})
+        del piece
 
         async def receive() -> dict[str, object]:
             if not pieces:

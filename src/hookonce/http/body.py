@@ -122,6 +122,7 @@ async def read_rest(receive: Receive, most: int, body: PartialBody, budget: Body
                 whole = b"".join(body.pieces)
                 body.pieces.clear()  # or a slow handler would hold a large body twice
                 return whole
+            del message, piece  # or a body that gives way would still be held here
             budget.hold(body)
         raise TooManyError
     finally:

@@ -46,8 +46,8 @@ class StatusGuard:
 
     A 410 disables the endpoint at once and a redirect is a failed delivery (interface, Events), so
     both become 500, and so does an exception that nothing inside has turned into an answer. The
-    routes of a receiver have one around them; put another around an application whose own
-    middleware may answer first, such as a redirect to a login page::
+    routes of a receiver have one around their middleware; put another around an application whose
+    own middleware may answer first, such as a redirect to a login page::
 
         Starlette(middleware=[Middleware(StatusGuard, paths=["/webhooks"]), ...])
 
