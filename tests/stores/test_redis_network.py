@@ -27,6 +27,7 @@ from hookonce.stores.values import (
     Ownership,
     Stale,
     Stored,
+    Token,
     Waiting,
     delivery_key,
 )
@@ -212,6 +213,44 @@ class TestLateRequests:
             [taken] = await take(store)
             assert taken.attempt == 1
 
+    async def test_a_look_makes_nobody_forget_what_was_taken_since(
+        self, proxy: Proxy, valkey: RedisServer
+    ) -> None:
+        first, second = (Delivery("default", f"evt_{n}", None, 1.0, b"") for n in (0, 1))
+        async with (
+            aclosing(RedisStore(proxy.url, shards=2)) as store,
+            aclosing(RedisStore(valkey.url, shards=2)) as direct,
+        ):
+            earlier = new_token()
+            await store.put(first, new_token())
+            await self.take_in_vain(store, proxy, direct, earlier, in_flight=1)
+            proxy.recover()
+            await store.stats()  # which goes out after the take that is repeated
+            with valkey.client() as client:  # as if that were long ago
+                client.delete("{hookonce:0}:r:w", "{hookonce:1}:r:w")
+            await store.put(second, new_token())
+            proxy.delay(earlier.encode())
+            await self.take_in_vain(store, proxy, direct, new_token(), in_flight=2)
+            await self.arrive(proxy, valkey)
+            proxy.recover()
+            [taken] = await take(store)
+            assert (taken.key, taken.attempt) == (second.key, 1)
+
+    async def take_in_vain(
+        self, store: RedisStore, proxy: Proxy, direct: RedisStore, token: Token, in_flight: int
+    ) -> None:
+        """Take without hearing of it, and be cancelled."""
+        proxy.mute(b"take")
+        taking = asyncio.create_task(
+            store.take(10, LEASE, endpoint="default", worker="w", token=token)
+        )
+
+        async def has_taken() -> bool:
+            return (await direct.stats()).in_flight == in_flight
+
+        await until_async(has_taken)
+        taking.cancel()
+
     async def arrive(self, proxy: Proxy, valkey: RedisServer) -> None:
         before = valkey.calls_of("evalsha")
         proxy.release()
@@ -332,6 +371,44 @@ class TestUnreachableShards:
         assert {claim.attempt for claim in claims} == {1}
         held = [await store.extend(claim) for claim in claims]
         assert set(held) == {Ownership.HELD}
+
+    async def test_what_was_answered_to_a_cancelled_take_costs_no_attempt(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
+        await store.take(0, LEASE, endpoint="default", worker="w", token=new_token())
+        proxy.mute(b"take", after=2)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await store.take(40, LEASE, endpoint="default", worker="w", token=new_token())
+        proxy.recover()
+        claims: list[Claimed] = []
+
+        async def has_all() -> bool:
+            claims.extend(await take(store))
+            return len(claims) >= 40
+
+        await until_async(has_all)
+        assert len({claim.key for claim in claims}) == len(claims) == 40
+        assert {claim.attempt for claim in claims} == {1}
+
+    async def test_nothing_new_is_taken_without_room_where_a_take_was_forgotten(
+        self, store: RedisStore, proxy: Proxy, valkey: RedisServer
+    ) -> None:
+        token = new_token()
+        batch = await store.take(40, LEASE, endpoint="default", worker="w", token=token)
+        assert len(batch.taken) == 40
+        for n in range(40, 80):
+            await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+        proxy.hide(b"{hookonce:0}")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):  # by then the others have said that they know it
+                await store.take(0, LEASE, endpoint="default", worker="w", token=token)
+        with valkey.client() as client:
+            client.delete("{hookonce:1}:r:w")
+        proxy.recover()
+        again = await store.take(0, LEASE, endpoint="default", worker="w", token=token)
+        assert 0 < len(again.taken) < 40
+        assert {taken.claim.key for taken in again.taken} < {t.claim.key for t in batch.taken}
 
     async def test_it_is_an_error_if_none_answers(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.swallow_everything()

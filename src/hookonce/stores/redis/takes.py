@@ -21,6 +21,9 @@ _log = get_logger("hookonce.store")
 _LOOK_SECONDS = 1.0
 # And if it did not answer the last time either, nobody waits for it as long as that.
 _SILENT_LOOK_SECONDS = 0.05
+# They grow from one process to the next, for a worker that has the name of an earlier one; and go
+# on where a store is opened again, whatever the clock says by then.
+_numbers = count(time.time_ns() // 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class _Worker:
     """What shards still have to answer to a worker, by their numbers.
 
     Attributes:
-        takes: the tokens of takes that were asked for in vain.
+        takes: the tokens of takes whose answers nobody has heard.
         looks: what was looked for, by its token, and the answer once it comes. It may come after
             the worker has gone on with the others, and counts when it looks again.
 
@@ -61,8 +64,9 @@ class Takes:
 
     A shard that was asked in vain may have taken all the same. It is asked for that take again, by
     its token, before any other: else its events would wait for their leases to end, and lose an
-    attempt. It may also be reached late; so every call has a number, and a shard does nothing for
-    one that is lower than another it has seen.
+    attempt. So it is where it did answer, but the worker's call was cancelled before all had. It
+    may also be reached late; so whatever it is asked has a number, and it does nothing for one that
+    is lower than another it has seen.
 
     Args:
         shards: all there are.
@@ -71,15 +75,13 @@ class Takes:
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
-        # They grow from one process to the next, for a worker that has the name of an earlier one.
-        self._numbers = count(time.time_ns() // 1000)
         self._workers: dict[str, _Worker] = {}
         self._silent: frozenset[int] = frozenset()
 
     def end(self, worker: str) -> int:
         """Return a number that is higher than those of all calls of a worker."""
         self._workers.pop(worker, None)
-        return next(self._numbers)
+        return next(_numbers)
 
     async def take(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
@@ -90,37 +92,36 @@ class Takes:
             StoreError: no shard answers that has something to take.
 
         """
-        number = next(self._numbers)
-        unanswered = self._workers.setdefault(worker, _Worker()).takes
+        unheard = self._workers.setdefault(worker, _Worker()).takes
         if len(self._shards) == 1:
-            looks = [_Look(0, unanswered.get(0, token), None, is_repeat=True)]
+            looks = [_Look(0, unheard.get(0, token), None, is_repeat=True)]
         else:
-            looks = await self._look(endpoint, worker, token, number)
+            looks = await self._look(endpoint, worker, token)
         # A take that is repeated asks where it has taken something, and nowhere else.
         is_repeated = any(look.is_repeat for look in looks)
         taken: list[Taken] = []
         due: list[float | None] = []
+        answered: list[int] = []
         failures: dict[int, StoreError] = {}
         for look in looks:
             # What was taken must not wait for one shard after another to fail.
-            room = 0 if failures and taken else limit - len(taken)
+            room = 0 if failures and taken else max(0, limit - len(taken))
             is_asked = look.is_repeat if is_repeated else look.next_due == 0 and room > 0
             if not is_asked:
                 due.append(look.next_due)
                 continue
-            asked = step("take", endpoint, worker, look.token, number, room, lease)
+            asked = step("take", endpoint, worker, look.token, next(_numbers), room, lease)
+            unheard[look.shard] = look.token
             try:
-                reply = await self._shards[look.shard].run(asked, may_be_dropped=True)
-            except BaseException as error:
-                unanswered[look.shard] = look.token
-                if not isinstance(error, StoreError):
-                    raise
+                next_due, rows = await self._shards[look.shard].run(asked, may_be_dropped=True)
+            except StoreError as error:
                 failures[look.shard] = error
                 continue
-            unanswered.pop(look.shard, None)
-            next_due, rows = reply
+            answered.append(look.shard)
             taken += [read_taken(row, look.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
+        for shard in answered:
+            unheard.pop(shard, None)
         if failures and not taken:
             # Repeated with its token, it finds what a shard has taken and could not say.
             raise next(iter(failures.values()))
@@ -128,7 +129,7 @@ class Takes:
             self._note(failures)
         return Batch(tuple(taken), min((one for one in due if one is not None), default=None))
 
-    async def _look(self, endpoint: str, worker: str, token: Token, number: int) -> list[_Look]:
+    async def _look(self, endpoint: str, worker: str, token: Token) -> list[_Look]:
         """Return what the shards that answer have; the longest due first.
 
         Raises:
@@ -139,7 +140,7 @@ class Takes:
         for n, shard in enumerate(self._shards):
             if n not in state.looks:
                 wanted = state.takes.get(n, token)
-                future = shard.run(step("peek", endpoint, worker, wanted, number))
+                future = shard.run(step("peek", endpoint, worker, wanted, next(_numbers)))
                 future.add_done_callback(_is_seen)
                 state.looks[n] = wanted, future
         asked = dict(state.looks)
