@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.servers import PlainAwaitable
 
 from hookonce.delivery.time_limit import OutOfTimeError, limited
 
@@ -55,6 +56,19 @@ async def test_futures_and_tasks_can_be_limited() -> None:
     done = loop.create_future()
     done.set_result(3)
     assert await limited(NEVER, done) == 3
+
+
+async def test_an_awaitable_that_can_do_no_more_than_be_awaited_is_limited_too() -> None:
+    loop = asyncio.get_running_loop()
+    good, bad, never = (loop.create_future() for _ in range(3))
+    loop.call_soon(good.set_result, "result")
+    loop.call_soon(bad.set_exception, KeyError("its own"))
+    assert await limited(NEVER, PlainAwaitable(good)) == "result"
+    with pytest.raises(KeyError, match="its own"):
+        await limited(NEVER, PlainAwaitable(bad))
+    with pytest.raises(OutOfTimeError):
+        await limited(SOON, PlainAwaitable(never))
+    assert never.cancelled()
 
 
 async def test_what_waits_too_long_is_cancelled_and_may_clean_up() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from support.deliveries import SECRET, comment
 from support.handlers import Handler
-from support.servers import RawConnection, delivering, request_bytes, serving
+from support.servers import PlainAwaitable, RawConnection, delivering, request_bytes, serving
 
 from hookonce import Limits, Receiver
 from hookonce.delivery.outcome import Outcome
@@ -158,6 +158,23 @@ async def test_where_the_server_fails_to_give_the_body_the_answer_is_500(
     assert sent[0]["status"] == 500
     assert b"internal_error" in sent[1]["body"]
     assert not spy.bodies
+
+
+async def test_a_server_may_give_the_body_by_any_awaitable() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://", limits=Limits(body_seconds=0.5))
+    handler = Handler(receiver)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receiver(scope, lambda: PlainAwaitable(asyncio.ensure_future(receive())), send)
+
+    request = signed_request(comment(), SECRET)
+    start = request_bytes(request, headers={"content-length": str(len(request.body))})
+    async with serving(app) as site, await RawConnection.to(site) as connection:
+        await connection.write(start + request.body)
+        (await connection.answer()).expect(200, "handled")
+        await connection.write(start)
+        (await connection.answer()).expect(408, "body_timeout")
+    assert handler.runs == 1
 
 
 @pytest.mark.parametrize("http", ["httptools", "h11"])

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import httpx2
 import uvicorn
@@ -22,6 +22,7 @@ from .waiting import PATIENCE_SECONDS, until
 
 __all__ = [
     "HttpSender",
+    "PlainAwaitable",
     "RawConnection",
     "Site",
     "check_answer",
@@ -226,6 +227,22 @@ def starlette_routes(receiver: Receiver) -> ASGIApp:
 
 def itself(receiver: Receiver) -> ASGIApp:
     return receiver
+
+
+class PlainAwaitable:
+    """Awaits a future with no more than the language asks for, as Granian's ``receive`` does."""
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._steps = future.__await__()
+
+    def __await__(self) -> Any:
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> object:
+        return next(self._steps)
 
 
 class RawConnection:

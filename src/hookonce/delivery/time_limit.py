@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Generator
+from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
 from ..errors import StoreError
@@ -59,7 +60,8 @@ async def limited(seconds: float, call: Awaitable[T]) -> T:
     Like ``asyncio.timeout`` around an ``await``, but the timer is set when the call first waits for
     something: most bodies have arrived, and a store in memory never waits.
     """
-    steps = call.__await__()
+    # What another kind of awaitable gives, such as Granian's, may have no `send` and no `throw`.
+    steps = (call if isinstance(call, CoroutineType) else _awaited(call)).__await__()
     try:
         awaited = next(steps)
     except StopIteration as ended:
@@ -72,6 +74,10 @@ async def limited(seconds: float, call: Awaitable[T]) -> T:
         if limit.expired():
             raise OutOfTimeError from error
         raise
+
+
+async def _awaited(call: Awaitable[T]) -> T:
+    return await call
 
 
 class _Rest(Generic[T]):
