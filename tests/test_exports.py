@@ -68,6 +68,7 @@ def test_each_name_can_be_had_and_is_listed() -> None:
 
 @pytest.mark.parametrize("module", ["errors", "events", "operations", "resources", "testing"])
 def test_a_public_module_can_be_had_by_its_name_alone(module: str) -> None:
+    assert f"hookonce.{module}" in MODULES
     code = f"import hookonce; print(hookonce.{module}.__name__)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == f"hookonce.{module}\n"

@@ -25,6 +25,20 @@ from typing import TypeVar
 
 from standardwebhooks import WebhookVerificationError
 
+__all__ = [
+    "AlreadyDone",
+    "LedgerError",
+    "PayloadError",
+    "PayloadFault",
+    "Refusal",
+    "Reject",
+    "Retry",
+    "SecretError",
+    "StoreError",
+    "VerificationError",
+    "WebhookError",
+]
+
 T = TypeVar("T")
 
 

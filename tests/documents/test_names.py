@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from documents.reading import DOCUMENTS, GUIDE, ROOT, blocks, commands, name_of, spans
+from documents.reading import DOCUMENTS, GUIDE, ROOT, Block, blocks, commands, name_of, spans
 from hookonce import Backoff, Inbox, Limits, Reason, Refusal
 from hookonce.cli.commands import cli
 from hookonce.cli.statuses import Status
@@ -143,6 +143,26 @@ def test_every_name_in_a_sentence_is_there(path: Path) -> None:
             assert metric in metrics(), where
         for module in re.findall(r"hookonce(?:\.(?!db\b)\w+)+", span.text):
             assert is_importable(module), where
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=name_of)
+def test_what_a_block_imports_from_the_package_is_public(path: Path) -> None:
+    for block in blocks(path):
+        for module, name in imported(block):
+            where = f"{name_of(path)}:{block.line}: from {module} import {name}"
+            assert f"{module}.{name}" in MODULES or is_listed(module, name), where
+
+
+def imported(block: Block) -> Iterator[tuple[str, str]]:
+    """Yield each name that a block takes from the package, behind its module."""
+    if block.language == "python":
+        for node in ast.walk(ast.parse(block.text)):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("hookonce."):
+                yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def is_listed(module: str, name: str) -> bool:
+    return module in MODULES and name in {one.path for one in public_names(module)}
 
 
 def is_known(name: str, page: str) -> bool:

@@ -14,6 +14,7 @@ from importlib.resources import files
 
 MODULES: dict[str, tuple[str, ...]] = {
     "hookonce": (),
+    "hookonce.errors": (),
     "hookonce.events": (),
     "hookonce.resources": (),
     "hookonce.testing": (),
@@ -31,7 +32,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.integrations.aws_lambda": (),
     "hookonce.integrations.pytest_plugin": (),
     "hookonce.client": (),
-    "hookonce.receiver": ("Gap", "Reconciliation", "Verdict", "Why"),
+    "hookonce.receiver": ("Found", "Gap", "Reconciliation", "Verdict", "Why", "pair_by_time"),
     "hookonce.effects": (),
     "hookonce.effects.sqlalchemy": ("SQLAlchemyLedger", "SyncSQLAlchemyLedger", "ledger_tables"),
     "hookonce.effects.psycopg": ("PsycopgLedger", "SyncPsycopgLedger"),
@@ -48,7 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.verification.secrets": ("new_secret",),
     "hookonce.guide": (),
 }
-"""The public modules, and which of their names are public where not all of ``__all__`` are."""
+"""The public modules, and which of their names are public: where none is said, ``__all__``."""
 
 _WIDTH = 96
 _INDENT = "    "
