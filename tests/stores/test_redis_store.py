@@ -195,6 +195,17 @@ class TestClocksAndLeases:
         taken, _ = await process.communicate()
         assert taken == b"1\n"
 
+    @pytest.mark.parametrize("shards", [1, 3])
+    async def test_two_takes_at_once_never_have_the_same_event(
+        self, valkey: RedisServer, shards: int
+    ) -> None:
+        async with aclosing(RedisStore(valkey.url, shards=shards)) as store:
+            for n in range(40):
+                await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+            found = await asyncio.gather(take(store), take(store))
+            keys = [claim.key for claims in found for claim in claims]
+            assert len(set(keys)) == len(keys) == 20
+
     async def test_a_worker_goes_on_where_a_store_is_opened_again_and_the_clock_was_set_back(
         self, store: RedisStore
     ) -> None:

@@ -101,7 +101,7 @@ class Takes:
         is_repeated = any(look.is_repeat for look in looks)
         taken: list[Taken] = []
         due: list[float | None] = []
-        answered: list[int] = []
+        answered: dict[int, Token] = {}
         failures: dict[int, StoreError] = {}
         for look in looks:
             # What was taken must not wait for one shard after another to fail.
@@ -111,17 +111,19 @@ class Takes:
                 due.append(look.next_due)
                 continue
             asked = step("take", endpoint, worker, look.token, next(_numbers), room, lease)
-            unheard[look.shard] = look.token
             try:
                 next_due, rows = await self._shards[look.shard].run(asked, may_be_dropped=True)
             except StoreError as error:
+                unheard[look.shard] = look.token
                 failures[look.shard] = error
                 continue
-            answered.append(look.shard)
+            except asyncio.CancelledError:
+                unheard.update({**answered, look.shard: look.token})
+                raise
+            unheard.pop(look.shard, None)
+            answered[look.shard] = look.token
             taken += [read_taken(row, look.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
-        for shard in answered:
-            unheard.pop(shard, None)
         if failures and not taken:
             # Repeated with its token, it finds what a shard has taken and could not say.
             raise next(iter(failures.values()))
