@@ -13,6 +13,7 @@ from support.servers import PlainAwaitable, RawConnection, delivering, request_b
 
 from hookonce import Limits, Receiver
 from hookonce.delivery.outcome import Outcome
+from hookonce.emulator.rehearsal.virtual_loop import VirtualLoop
 from hookonce.http.app import DeliveryApp
 from hookonce.testing import signed_request
 from hookonce.verification.headers import RawHeaders
@@ -210,6 +211,26 @@ async def test_a_body_that_drips_is_answered_408_although_bytes_keep_coming() ->
                 break
             await asyncio.wait({answer}, timeout=0.02)
         (await answer).expect(408, "body_timeout")
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=[""])
+@pytest.mark.parametrize("pauses", [[6, 3, 3], [3, 6, 3], [6, 60], [60]])
+async def test_the_limit_is_of_all_pauses_of_a_body_together(pauses: list[int]) -> None:
+    spy, sent, left = Spy(), list[Message](), iter(pauses)
+
+    async def receive() -> Message:
+        await asyncio.sleep(next(left))
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    began = asyncio.get_running_loop().time()
+    app = DeliveryApp(spy.handle, Limits(body_seconds=10), unread=spy.note_unread)
+    await app(delivery_scope([]), receive, send)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(10, abs=0.01)
+    assert sent[0]["status"] == 408
+    assert not spy.bodies
 
 
 @pytest.mark.parametrize("face", ["itself", "routes"])
