@@ -5,7 +5,14 @@ It needs the extra ``client``: pip install 'hookonce[client]'.
 
 from __future__ import annotations
 
-from .client import Channels, Client
+try:
+    from .client import Channels, Client
+except ModuleNotFoundError as error:
+    if error.name != "httpx2":
+        raise
+    raise ImportError(
+        "the client needs httpx2: pip install 'hookonce[client]'", name="httpx2"
+    ) from error
 from .comments import Comments
 from .errors import (
     ApiError,
