@@ -341,6 +341,21 @@ class TestUnreachableShards:
 
         await until_async(has_all)
 
+    async def test_all_are_asked_again_that_failed_after_the_worker_gave_up(
+        self, store: RedisStore, proxy: Proxy, valkey: RedisServer
+    ) -> None:
+        takes = [f"{{hookonce:{n}}}:r:w" for n in range(self.SHARDS)]
+        with valkey.client() as client:
+            for name in takes:
+                client.set(name, "no list")
+            proxy.lag(b"peek", 0.2)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await take(store)
+            await store.stats()  # by then all have answered
+            client.delete(*takes)
+        assert len(await take(store)) == 10
+
     async def test_what_was_taken_before_one_fails_is_handled(
         self, store: RedisStore, proxy: Proxy
     ) -> None:

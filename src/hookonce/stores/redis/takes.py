@@ -51,7 +51,8 @@ class _Worker:
     Attributes:
         takes: the tokens of takes whose answers nobody has heard.
         looks: what was looked for, by its token, and the answer once it comes. It may come after
-            the worker has gone on with the others, and counts when it looks again.
+            the worker has gone on with the others, and counts when it looks again; a failure that
+            comes then does not.
 
     """
 
@@ -140,7 +141,7 @@ class Takes:
         """
         state = self._workers[worker]
         for n, shard in enumerate(self._shards):
-            if n not in state.looks:
+            if n not in state.looks or _has_failed(state.looks[n][1]):
                 wanted = state.takes.get(n, token)
                 future = shard.run(step("peek", endpoint, worker, wanted, next(_numbers)))
                 future.add_done_callback(_is_seen)
@@ -189,6 +190,10 @@ class Takes:
             )
         else:
             _log.info("workers take from all shards again")
+
+
+def _has_failed(answer: asyncio.Future[Any]) -> bool:
+    return answer.done() and answer.exception() is not None
 
 
 def _is_seen(answer: asyncio.Future[Any]) -> None:
