@@ -417,6 +417,20 @@ class TestWorkersOfTheirOwn:
                 assert (await receiver.check()).ready
             assert not (await receiver.check()).ready
 
+    async def test_a_worker_whose_task_was_cancelled_by_others_works_no_more(
+        self, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        async with receiver:
+            assert (await receiver.check()).ready
+            [(_, name)] = re.findall(r"working on the inbox of (\S+) as (\S+)", caplog.text)
+            [task] = [t for t in asyncio.all_tasks() if "Worker._run" in repr(t.get_coro())]
+            task.cancel()
+            await asyncio.wait({task})
+            assert isinstance(receiver.store, SQLiteStore)
+            await receiver.store.retire(name)  # as it is forgotten after a while
+            assert not (await receiver.check()).ready
+
     async def test_a_mounted_receiver_without_a_lifespan_says_that_nobody_works(
         self, receiver: Receiver, caplog: pytest.LogCaptureFixture
     ) -> None:
