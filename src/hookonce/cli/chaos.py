@@ -208,7 +208,8 @@ def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> No
         f" {letters} dead letters{f' ({why})' if why else ''}"
         f"{f', {report.waiting} still waiting in the inbox' if report.waiting else ''}\n"
         f"{report.requests} requests, {report.disturbed} of them disturbed; {report.runs} runs of"
-        f" handlers, {report.injected} with a fault on purpose; {report.restarts} restarts in"
+        f" handlers, {report.injected} with a fault on purpose; {report.restarts}"
+        f" restart{'' if report.restarts == 1 else 's'} in"
         f" {report.hours:.1f} virtual hours\n"
         + ", ".join(f"{count} {_COUNTED[breach]}" for breach, count in breaches.items())
         + f"; the same faults again: --seed {report.seed}",
