@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
@@ -166,6 +167,11 @@ class EventParser:
     Args:
         classes: event classes of the user's own; one for a documented type takes its place.
 
+    Raises:
+        TypeError: one of the classes names no event type.
+        pydantic.errors.PydanticErrorMixin: pydantic cannot build one of the classes, for example
+            because an annotation names a class that is defined nowhere.
+
     """
 
     def __init__(self, classes: Iterable[EventClass] = ()) -> None:
@@ -174,10 +180,13 @@ class EventParser:
             **{name: cls for cls in classes for name in event_types_of(cls)},
         }
         # A tagged union: pydantic looks at `type` once and validates against that class alone.
-        union: Any = Union.__getitem__(tuple(dict.fromkeys(self.classes.values())))
+        # Joined with `|`: from Python 3.14 on `Union` is a class, and has no such `__getitem__`.
+        union: Any = reduce(or_, dict.fromkeys(self.classes.values()))
         self._known: TypeAdapter[Event[Any]] = TypeAdapter(
             Annotated[union, Field(discriminator="type")]
         )
+        # Pydantic puts off what it cannot build; then the first delivery would fail, not the start.
+        self._known.rebuild()
 
     def parse(self, body: bytes, message_id: str | None = None) -> Event[Any]:
         """Return the event in ``body``.

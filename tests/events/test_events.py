@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PydanticUndefinedAnnotation
 
 from hookonce import Event, PayloadError, PayloadFault, Receiver, VerificationError, sign, unwrap
 from hookonce.events import (
@@ -377,6 +377,36 @@ def test_a_class_of_the_users_own_refuses_data_of_another_shape() -> None:
         EventParser([Money]).parse(encoded(type="invoice.paid", data={"cents": MARK}))
     assert caught.value.fault is PayloadFault.WRONG_SHAPE
     assert MARK not in str(caught.value)
+
+
+class UnionOfPython314:
+    """Stands for ``typing.Union`` from Python 3.14 on: ``__getitem__`` is of its instances."""
+
+    def __class_getitem__(cls, members: Any) -> Any:
+        return Union[members]  # noqa: UP007 - the members are known only now
+
+    def __getitem__(self, members: Any) -> Any:
+        raise AssertionError(members)
+
+
+def test_the_classes_are_joined_without_what_python_3_14_has_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hookonce.events.Union", UnionOfPython314, raising=False)
+    own = EventParser([Money])
+    assert type(own.parse(encoded(type="invoice.paid", data={"cents": 5}))) is Money
+    assert type(own.parse(encoded())) is CommentReceived
+
+
+@pytest.mark.anyio
+async def test_a_class_that_pydantic_cannot_build_is_told_of_at_start() -> None:
+    class Unbuilt(Event["NowhereDefined"]):  # type: ignore[name-defined] # that is the point
+        type: Literal["invoice.paid"]
+
+    receiver = Receiver(secrets=SECRET, store="memory://")
+    receiver.on(Unbuilt, name="note")(lambda _: None)
+    with pytest.raises(PydanticUndefinedAnnotation, match="NowhereDefined"):
+        await receiver.__aenter__()
 
 
 class Card(BaseModel):

@@ -125,6 +125,7 @@ class Lifetime:
 
     async def _register(self) -> None:
         """Find out before the first event what would go wrong with it."""
+        _ = self.parts.router.parser  # pydantic may not be able to build an event class
         retention: float | None = getattr(self.store, "retention_seconds", None)
         await check_ledgers(self.parts.router.handlers, retention)
         await self.registration.enter()
