@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from support.deliveries import SECRET, comment, deliver
+from support.deliveries import SECRET, answer_of, comment, deliver
 
 from hookonce import Receiver
 from hookonce.errors import WebhookError
@@ -20,6 +20,12 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+async def some_turns(count: int) -> None:
+    """Let the event loop go round so often."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -156,7 +162,34 @@ async def test_after_the_block_nobody_listens_any_more(receiver: Receiver) -> No
     async with receiver.expecting(CommentReceived, within=5) as expected:
         pass
     await deliver(receiver, comment())
-    assert expected._came.empty()
+    assert not expected._came
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_an_event_that_arrives_while_its_wait_is_cancelled_stays_for_the_next(
+    receiver: Receiver, turns: int
+) -> None:
+    """However many turns of the loop lie between the arrival and the cancellation."""
+    async with receiver.expecting(CommentReceived, within=5) as expected:
+        waiting = asyncio.create_task(expected.first())
+        await some_turns(3)
+        assert answer_of(await deliver(receiver, comment("evt_1"))) == (200, "no_handler")
+        await some_turns(turns)
+        waiting.cancel()
+        try:
+            found = await waiting
+        except asyncio.CancelledError:
+            found = await expected.first()
+        assert found.id == "evt_1"
+
+
+async def test_each_event_wakes_one_of_several_that_wait(receiver: Receiver) -> None:
+    async with receiver.expecting(CommentReceived, within=5) as expected:
+        waits = [asyncio.create_task(expected.first()) for _ in range(3)]
+        await some_turns(3)
+        for event_id in ("evt_1", "evt_2", "evt_3"):
+            await deliver(receiver, comment(event_id))
+        assert {event.id for event in await asyncio.gather(*waits)} == {"evt_1", "evt_2", "evt_3"}
 
 
 async def test_what_cannot_be_expected_is_refused(receiver: Receiver) -> None:

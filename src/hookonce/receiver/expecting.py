@@ -100,7 +100,8 @@ class Expectation(Observer, Generic[E, P]):
         self._seconds = seconds
         self._poll = poll
         self._poll_seconds = poll_seconds
-        self._came: asyncio.Queue[E | Exception] = asyncio.Queue()
+        self._came: deque[E | Exception] = deque()
+        self._arrived = asyncio.Event()
         self._seen: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._deadline = 0.0
@@ -150,10 +151,17 @@ class Expectation(Observer, Generic[E, P]):
         except Exception as error:  # noqa: BLE001 - of `where`; it is the waiting program's own
             found = error
         # The receiver may run in the loop of another thread.
-        self._loop.call_soon_threadsafe(self._came.put_nowait, found)
+        self._loop.call_soon_threadsafe(self._keep, found)
+
+    def _keep(self, found: E | Exception) -> None:
+        """Keep what was found until somebody asks for it."""
+        self._came.append(found)
+        self._arrived.set()
 
     async def first(self) -> E | P:
         """Return the next event, or what the poll has found, whichever is earlier.
+
+        An event that arrives while this call is cancelled stays for the next call.
 
         Raises:
             TimeoutError: neither came in time.
@@ -164,25 +172,43 @@ class Expectation(Observer, Generic[E, P]):
             raise RuntimeError(
                 "wait inside the block: async with receiver.expecting(…) as expected"
             )
-        if not self._came.empty():
-            return _event(self._came.get_nowait())
-        coming = asyncio.create_task(self._came.get())
+        while not self._came:
+            polled = await self._wait()
+            if polled is not None:
+                return polled
+        found = self._came.popleft()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def _wait(self) -> P | None:
+        """Wait for an event, or return what the poll has found.
+
+        The event is left where it is. Whoever is cancelled in the turn of the loop in which it
+        arrives must not have taken it already, or it is lost.
+        """
+        coming = asyncio.create_task(self._arrival())
         waits: set[asyncio.Task[Any]] = {coming}
         if self._poll is not None:
             waits.add(asyncio.create_task(self._polled(self._poll)))
         try:
-            left = self._deadline - self._loop.time()
+            left = self._deadline - asyncio.get_running_loop().time()
             done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                raise TimeoutError(f"nothing that was expected came within {self._seconds:g} s")
-            if coming in done:
-                return _event(coming.result())
-            polled: P = done.pop().result()
-            return polled
         finally:
             for task in waits:
                 task.cancel()
             await asyncio.wait(waits)
+        if self._came or coming in done:
+            return None
+        if not done:
+            raise TimeoutError(f"nothing that was expected came within {self._seconds:g} s")
+        polled: P = done.pop().result()
+        return polled
+
+    async def _arrival(self) -> None:
+        while not self._came:
+            self._arrived.clear()
+            await self._arrived.wait()
 
     async def _polled(self, poll: Poll[P]) -> P:
         while True:
@@ -194,9 +220,3 @@ class Expectation(Observer, Generic[E, P]):
             if found is not None:
                 return found
             await asyncio.sleep(self._poll_seconds)
-
-
-def _event(found: E | Exception) -> E:
-    if isinstance(found, Exception):
-        raise found
-    return found
