@@ -172,6 +172,7 @@ class PayloadFault(StrEnum):
     NOT_ENVELOPE = "not_envelope"
     WRONG_SHAPE = "wrong_shape"
     ID_MISMATCH = "id_mismatch"
+    CLASS_FAILED = "class_failed"
 
 
 _FAULT_TEXT = {
@@ -179,6 +180,7 @@ _FAULT_TEXT = {
     PayloadFault.NOT_ENVELOPE: "the body is not an event envelope",
     PayloadFault.WRONG_SHAPE: "data does not have the shape of the event's type",
     PayloadFault.ID_MISMATCH: "the id in the body is not the webhook-id that was signed",
+    PayloadFault.CLASS_FAILED: "its event class failed",
 }
 
 

@@ -196,15 +196,27 @@ class EventParser:
             message_id: the signed webhook-id, which the body's ``id`` must equal.
 
         Raises:
-            PayloadError: it is no JSON, no envelope, not of its type's shape, or of another id.
+            PayloadError: it is no JSON, no envelope, not of its type's shape, or of another id; or
+                a validator of its class raised an error, whichever that is.
 
         """
+        event: Event[Any]
         try:
-            # The adapter's own `validate_json` is the same behind options, and slower.
-            event: Event[Any] = self._known.validator.validate_json(body)
-        except ValidationError as error:
-            event = self._reread(body, error)
-        if message_id is not None and event.id != message_id:
+            try:
+                # The adapter's own `validate_json` is the same behind options, and slower.
+                event = self._known.validator.validate_json(body)
+            except ValidationError as error:
+                event = self._reread(body, error)
+        except PayloadError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of a validator; pydantic passes on all but ValueError
+            raise PayloadError(PayloadFault.CLASS_FAILED, (_raised(error),)) from None
+        try:
+            event_id = event.id
+        except AttributeError:
+            why = "a validator returned no event; `return self` may be missing"
+            raise PayloadError(PayloadFault.CLASS_FAILED, (why,)) from None
+        if message_id is not None and event_id != message_id:
             raise PayloadError(PayloadFault.ID_MISMATCH)
         return event
 
@@ -243,6 +255,17 @@ def _without_lone_surrogates(body: bytes) -> bytes:
     if mended == text.encode("utf-8", "surrogatepass"):
         raise ValueError("nothing to mend")
     return mended
+
+
+def _raised(error: Exception) -> str:
+    """Return what a validator raised, and where; its message may hold values of the body."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = (
+        "" if frame is None else f" in {frame.tb_frame.f_code.co_qualname}, line {frame.tb_lineno}"
+    )
+    return f"{type(error).__name__}{where}"
 
 
 _MAX_PROBLEMS = 5

@@ -20,7 +20,7 @@ from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
 from .handler import Handler
-from .outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
+from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
 from .run import Run
@@ -146,11 +146,13 @@ class Pipeline:
         fault = ""
         try:
             event = router.parser.parse(body, message_id)
-        except PayloadError as error:
-            fault = str(error)
-        else:
             event_type = event.type
             handlers = router.find(event)
+        except PayloadError as error:
+            fault = str(error)
+        except Exception:  # noqa: BLE001 - pydantic cannot build an event class, for example
+            _log.exception("no delivery can be read, %s among them", message_id)
+            return None, BROKEN
         arrived = Delivery(parts.endpoint, message_id, event_type, at, body)
         if event is None:
             if not parts.store.keeps_bodies:

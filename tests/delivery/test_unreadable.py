@@ -1,0 +1,220 @@
+"""A genuine delivery that its event class fails on is a dead letter, wherever it is read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import pytest
+from pydantic import model_validator
+from support.deliveries import SECRET, answer_of, receiver_on, sqlite_url
+from support.waiting import until_async
+
+from hookonce import Inbox, PayloadError, PayloadFault, Receiver, unwrap
+from hookonce.delivery.records import DeliveryAnswered, EventBuried, Observer
+from hookonce.events import Event
+from hookonce.operations.inspector import Redaction
+from hookonce.operations.inspector.bodies import model_of
+from hookonce.stores.values import DeadReason
+from hookonce.testing import event_body, make_event, signed_request
+
+pytestmark = pytest.mark.anyio
+
+MARK = "the words somebody wrote to the bakery"
+
+
+class Unprintable(Exception):  # noqa: N818 - an error of the user's
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def recurse() -> None:
+    recurse()
+
+
+def fail(error: BaseException) -> Callable[[], Any]:
+    def raise_it() -> None:
+        raise error
+
+    return raise_it
+
+
+class Paid(Event[dict[str, Any]]):
+    type: Literal["invoice.paid"]
+
+
+class Checked(Paid):
+    """Fails as it is told to."""
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        return does["now"]() or self
+
+
+class Forgetful(Paid):
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """Return nothing, as happens where ``return self`` is forgotten."""
+        return None  # type: ignore[return-value]
+
+
+does: dict[str, Callable[[], Any]] = {"now": lambda: None}
+
+FAILURES: dict[str, Callable[[], Any]] = {
+    "KeyError": fail(KeyError(MARK)),
+    "TypeError": fail(TypeError(MARK)),
+    "RecursionError": recurse,
+    "StopIteration": fail(StopIteration(MARK)),
+    "MemoryError": fail(MemoryError()),
+    "Unprintable": fail(Unprintable()),
+}
+BODY = event_body("invoice.paid", event_id="evt_1", data={"text": MARK})
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.buried: list[DeadReason] = []
+        self.answered: list[str] = []
+
+    def event_buried(self, record: EventBuried) -> None:
+        self.buried.append(record.reason)
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        self.answered.append(record.outcome.reason)
+
+
+@pytest.fixture(params=list(FAILURES))
+def failure(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the class fail with this error."""
+    monkeypatch.setitem(does, "now", FAILURES[request.param])
+    return str(request.param)
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+def receiver_with(
+    event_class: type[Event[Any]], url: str, *, inbox: Inbox | None = None
+) -> tuple[Receiver, list[str]]:
+    receiver, ran = receiver_on(url, inbox=inbox), []
+    receiver.on(event_class, name="note")(lambda event: ran.append(event.id))
+    return receiver, ran
+
+
+@pytest.mark.parametrize("inbox", [None, Inbox()], ids=["inline", "inbox"])
+async def test_it_is_quarantined_at_intake_and_can_be_replayed_once_the_class_is_mended(
+    tmp_path: Path,
+    inbox: Inbox | None,
+    failure: str,
+    notes: Notes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    receiver, ran = receiver_with(Checked, sqlite_url(tmp_path), inbox=inbox)
+    receiver.observe(notes)
+    request = signed_request(BODY, SECRET)
+    async with receiver:
+        outcome = await receiver.handle(request.body, request.headers)
+        assert answer_of(outcome) == (202, "quarantined")
+        again = await receiver.handle(request.body, request.headers)
+        assert answer_of(again) == (202, "already_dead")
+        letter = await receiver.dead.show("evt_1")
+        assert letter is not None
+        assert (letter.reason, letter.delivery.body) == (DeadReason.UNREADABLE, BODY)
+        assert letter.error.startswith(f"its event class failed ({failure} in ")
+        with pytest.raises(PayloadError) as caught:
+            await receiver.dead.replay("evt_1")
+        assert caught.value.fault is PayloadFault.CLASS_FAILED
+        assert ran == []
+        does["now"] = lambda: None
+        assert (await receiver.dead.replay("evt_1")).reason == "handled"
+    assert ran == ["evt_1"]
+    assert notes.buried == [DeadReason.UNREADABLE]
+    assert notes.answered == ["quarantined", "already_dead"]
+    assert MARK not in caplog.text
+    assert MARK not in letter.error
+
+
+async def test_without_bodies_it_is_answered_500_and_nothing_is_raised(failure: str) -> None:
+    receiver, _ = receiver_with(Checked, "memory://")
+    request = signed_request(BODY, SECRET)
+    async with receiver:
+        outcome = await receiver.handle(request.body, request.headers)
+    assert answer_of(outcome) == (500, "unreadable"), failure
+
+
+async def test_a_worker_buries_what_another_version_of_the_class_could_read(
+    tmp_path: Path, failure: str, notes: Notes
+) -> None:
+    url = sqlite_url(tmp_path)
+    intake, _ = receiver_with(Paid, url, inbox=Inbox(embedded=False))
+    worker, ran = receiver_with(Checked, url, inbox=Inbox(embedded=False))
+    worker.observe(notes)
+    request = signed_request(BODY, SECRET)
+    async with intake, worker.working():
+        outcome = await intake.handle(request.body, request.headers)
+        assert answer_of(outcome) == (202, "stored")
+
+        async def is_dead() -> bool:
+            return await intake.dead.show("evt_1") is not None
+
+        await until_async(is_dead, what="a dead letter")
+        letter = await intake.dead.show("evt_1")
+    assert letter is not None
+    assert (letter.reason, letter.delivery.body) == (DeadReason.UNREADABLE, BODY), failure
+    assert notes.buried == [DeadReason.UNREADABLE]
+    assert ran == []
+
+
+def test_unwrap_raises_a_payload_error_that_says_where_and_never_what(failure: str) -> None:
+    request = signed_request(BODY, SECRET)
+    with pytest.raises(PayloadError) as caught:
+        unwrap(request.body, request.headers, SECRET, events=(Checked,))
+    assert caught.value.fault is PayloadFault.CLASS_FAILED
+    assert failure in str(caught.value)
+    assert MARK not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_a_validator_that_returns_no_event_is_named_as_the_fault() -> None:
+    request = signed_request(BODY, SECRET)
+    with pytest.raises(PayloadError, match="`return self` may be missing"):
+        unwrap(request.body, request.headers, SECRET, events=(Forgetful,))
+
+
+def test_the_inspector_shows_why_it_cannot_be_read(failure: str) -> None:
+    receiver, _ = receiver_with(Checked, "memory://")
+    shown = model_of(BODY, "evt_1", receiver.parser, Redaction())
+    assert shown.problem.startswith(f"its event class failed ({failure} in ")
+
+
+def test_an_event_for_a_test_cannot_be_made_of_it(failure: str) -> None:
+    with pytest.raises(ValueError, match=f"its event class failed.*{failure}"):
+        make_event(Checked)
+
+
+async def test_a_shutdown_is_no_fault_of_the_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the program passes, here as elsewhere."""
+    monkeypatch.setitem(does, "now", fail(KeyboardInterrupt()))
+    request = signed_request(BODY, SECRET)
+    with pytest.raises(KeyboardInterrupt):
+        unwrap(request.body, request.headers, SECRET, events=(Checked,))
+
+
+async def test_where_no_delivery_can_be_read_each_is_left_to_a_retry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a mistake in the program would make a dead letter of every event."""
+
+    class Unbuilt(Event["NowhereDefined"]):  # type: ignore[name-defined] # that is the point
+        type: Literal["invoice.paid"]
+
+    receiver, _ = receiver_with(Unbuilt, sqlite_url(tmp_path))
+    request = signed_request(BODY, SECRET)
+    with caplog.at_level(logging.ERROR):  # mounted in another application: it has no start
+        outcome = await receiver.handle(request.body, request.headers)
+    assert answer_of(outcome) == (500, "internal_error")
+    assert "NowhereDefined" in caplog.text
