@@ -89,6 +89,25 @@ async def test_idempotency_keys_are_the_same_at_every_attempt_and_differ_by_hand
         assert len(set(keys)) == 4
 
 
+async def test_no_two_effects_share_an_idempotency_key(
+    receiver: Receiver, webhook_sender: SenderFactory
+) -> None:
+    keys: list[str] = []
+
+    def add(name: str) -> None:
+        @receiver.on(CommentReceived, name=name)
+        async def note(_: CommentReceived, context: Context) -> None:
+            keys.append(context.idempotency_key)
+
+    for name in ("book", "1:book", "%3A1:book"):
+        add(name)
+    async with webhook_sender(receiver) as sender:
+        for event_id in ("evt", "evt:1", "evt%3A1", "evt%253A1"):
+            await sender.send(make_event(CommentReceived, event_id=event_id))
+    assert len(keys) == len(set(keys)) == 12
+    assert "default:evt:book" in keys
+
+
 @pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "12345", "٩", "9 9"])
 async def test_an_unreadable_attempt_hint_is_none(
     receiver: Receiver, webhook_secret: str, webhook_sender: SenderFactory, value: str

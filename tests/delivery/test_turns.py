@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -685,6 +686,30 @@ class TestRegistration:
         async with receiver:
             assert answer_of(await deliver(receiver, channel_event(2))) == (200, "handled")
             assert answer_of(await deliver(receiver, channel_event(1))) == (200, "stale")
+
+    @pytest.mark.parametrize("victim", ["k" * 201, "a\nb", "k "])
+    async def test_no_user_can_name_himself_with_the_digest_of_anothers_key(
+        self, url: str, victim: str
+    ) -> None:
+        digest = sha256(victim.encode()).hexdigest()
+        prefixed = f"sha256:{digest}"
+        twice = f"sha256:{sha256(prefixed.encode()).hexdigest()}"
+        keys = [victim, digest, prefixed, twice, prefixed.upper()]
+        receiver, runs, waiting = receiver_on(url, drain_seconds=0.1), Runs(), Runs()
+        waiting.gate = asyncio.Event()
+        events = [channel_event(9 - n) for n in range(len(keys))]
+        key_of = {event.id: key for event, key in zip(events, keys, strict=True)}.__getitem__
+        receiver.on("channel.*", name="latest", latest_by=lambda event: key_of(event.id))(runs)
+        receiver.on("channel.*", name="serial", serial_by=lambda event: key_of(event.id))(waiting)
+        async with receiver:
+            answers = []
+            for number, event in enumerate(events, 1):
+                answers.append(asyncio.create_task(deliver(receiver, event)))
+                await until(lambda number=number: waiting.at_once == number)  # type: ignore[misc]
+            waiting.gate.set()
+            outcomes = await asyncio.gather(*answers)
+        assert [answer_of(outcome) for outcome in outcomes] == [(200, "handled")] * len(keys)
+        assert runs.ids == [event.id for event in events]
 
     async def test_events_of_several_classes_share_a_key_in_one_handler(self) -> None:
         receiver = receiver_on()

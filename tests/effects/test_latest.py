@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 
 import aiosqlite
@@ -119,8 +120,13 @@ async def test_ties_and_events_without_a_key_are_as_in_the_store(shop: Shop) -> 
 async def test_any_key_is_one_that_a_database_holds_and_tells_from_others(
     postgres: PostgresServer,
 ) -> None:
-    """PostgreSQL takes no NUL and no half of a pair, and MySQL ignores spaces at the end."""
+    """PostgreSQL rejects NUL and lone surrogates, and MySQL ignores spaces at the end.
+
+    A user who names himself with the digest of another's key has a key of his own.
+    """
     keys = ["a", "a ", "a\0b", "half \ud83d of a pair", "a\n", "k" * 10_000, ""]
+    digests = [sha256(key.encode("utf-8", "surrogatepass")).hexdigest() for key in keys]
+    keys += [*digests, *(f"sha256:{digest}" for digest in digests)]
     receiver, seen = receiver_on(), list[str]()
     async with asyncpg.create_pool(postgres.url, min_size=1, max_size=1) as pool:
         ledger = AsyncpgLedger(pool)

@@ -51,7 +51,9 @@ class Context:
         After a crash between an effect and its record a handler runs again, and a payment provider
         or a database can tell by this key that it has seen the effect before.
         """
-        return f"{self.key}:{self.handler}"
+        # A colon in both the id and a handler's name would give two effects one key.
+        event_id = self.event_id.replace("%", "%25").replace(":", "%3A")
+        return f"{self.endpoint}:{event_id}:{self.handler}"
 
     @property
     def effect(self) -> Effect:

@@ -22,8 +22,9 @@ Key: TypeAlias = str | int | None
 Ties: TypeAlias = Literal["apply", "drop"]
 """Of two events of the same time on one key: whether both are run, or only the first."""
 
-# What the tables of ledgers have room for; any other key is told apart by its digest.
+# What the tables of ledgers have room for; a digest stands for any other key.
 _MOST_CHARACTERS = 200
+_DIGEST = "sha256:"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -125,7 +126,10 @@ def mark_of(event: Event[Any]) -> Mark:
 
 
 def _bounded(key: str) -> str:
-    # PostgreSQL takes no NUL, no database half of a pair, and MySQL ignores spaces at the end.
-    if len(key) <= _MOST_CHARACTERS and key.isprintable() and not key.endswith(" "):
+    # PostgreSQL rejects NUL, no database accepts a lone surrogate, and MySQL ignores spaces at the
+    # end. A key that looks like a digest is digested too: a user can choose their own name, and
+    # must not share the key of the user whose name has that digest.
+    is_plain = len(key) <= _MOST_CHARACTERS and key.isprintable() and not key.endswith(" ")
+    if is_plain and not key.startswith(_DIGEST):
         return key
-    return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return _DIGEST + sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
