@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -26,7 +24,7 @@ from .journal import Line, judge, now_ns, read_journal
 from .program import Settings, shifted_clock
 from .sender import Sender
 
-__all__ = ["Bench", "Figures", "bench", "folder", "persistent_server", "small_disk"]
+__all__ = ["Bench", "Figures", "bench", "folder", "persistent_server"]
 
 _DRAIN_SECONDS = 60.0
 _SAMPLE = 100
@@ -230,18 +228,3 @@ def persistent_server(binary: str = VALKEY_SERVER, *options: str) -> Iterator[Re
     """Run a server that writes each command to its append-only file before it answers, or soon."""
     with redis_server(*options, binary=binary, append_only=True) as server:
         yield server
-
-
-@contextmanager
-def small_disk(here: Path, megabytes: int) -> Iterator[Path]:
-    """Mount a disk that is soon full; raises PermissionError where that is not allowed."""
-    disk = here / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(disk)]
-    if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
-        remedy = "run as root, in Docker with --cap-add SYS_ADMIN"
-        raise PermissionError(f"a small disk cannot be mounted; to enable: {remedy}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import apsw
+from support.disks import fill, small_disk
 from support.waiting import until
 
 from hookonce.stores.sqlite import SQLiteStore
 
-from .bench import Bench, Figures, bench, small_disk
+from .bench import Bench, Figures, bench
 
 __all__ = ["full_disk", "locked_file", "read_only_file"]
 
@@ -41,19 +42,9 @@ async def full_disk(figures: Figures, here: Path, *, seed: int, count: int, inbo
             for _ in range(count):
                 await _accepting(on)
                 async with _refusing(on):
-                    _fill(disk / "filler")
+                    fill(disk / "filler")
                 (disk / "filler").unlink()
             await _accepting(on)
-
-
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as filler:
-        size = 1 << 20
-        while size:
-            try:
-                filler.write(bytes(size))
-            except OSError:
-                size //= 2
 
 
 async def locked_file(figures: Figures, here: Path, *, seed: int, count: int, inbox: bool) -> None:

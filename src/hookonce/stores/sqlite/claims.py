@@ -147,7 +147,7 @@ class Claims:
                 connection.execute(_CHANGE_LETTER, letter)
             else:
                 row: Any = delivery and (*delivery,)
-                row = row or connection.execute(_WAITING, (digest,)).fetchone()
+                row = row or connection.execute(_WAITING, (digest,)).get
                 if row is None:
                     raise StoreError("there is no delivery to bury: none was given or kept")
                 connection.execute(_ADD_LETTER, (*row, *letter))

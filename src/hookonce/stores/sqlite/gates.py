@@ -7,7 +7,7 @@ since they may be many.
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
@@ -68,7 +68,7 @@ def take_step(
 
 def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> Passage:
     """Return what is known of a gate, with the first two of those who wait."""
-    row = connection.execute(_READ, (digest,)).fetchone()
+    row: Any = connection.execute(_READ, (digest,)).get
     if row is None:
         return FREE
     token, until, lease, created_at, event_id, expires, *first_two = row

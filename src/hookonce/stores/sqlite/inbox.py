@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -127,7 +128,7 @@ class Limits(NamedTuple):
         max_depth, max_bytes = self
         if max_depth is None and max_bytes is None:
             return True
-        known: Any = connection.execute(_SIZE, (endpoint,)).fetchone()
+        known: Any = connection.execute(_SIZE, (endpoint,)).get
         depth, held = known or (0, 0)
         return (max_depth is None or depth + count <= max_depth) and (
             max_bytes is None or held + size <= max_bytes
@@ -163,7 +164,7 @@ class InboxTable:
         now = self.claims.uptime()
         if self._last_uptime is None or now < self._last_uptime:
             connection.execute(_PULL_FORWARD, (now, now))
-        known: Any = connection.execute(_WORKER, (worker,)).fetchone()
+        known: Any = connection.execute(_WORKER, (worker,)).get
         seen, last_token, last_ids = known or (float("-inf"), "", "[]")
         is_again = last_token == token
         if is_again:
@@ -204,7 +205,7 @@ class InboxTable:
         claim = (token, now, lease)
         execute_rows(connection, _TAKE_NEW, (*claim, self.claims.expires()), rows)
         if connection.changes() < len(rows):
-            rows = list(execute_rows(connection, _TAKEN_NOW, claim, rows))
+            rows = execute_rows(connection, _TAKEN_NOW, claim, rows)
         if rows:
             execute_rows(connection, _SCHEDULE_ALL, (now + lease, lease), rows)
         return {number for (number,) in rows}
@@ -281,13 +282,15 @@ def _fit(connection: apsw.Connection, jobs: Sequence[Put]) -> bool:
     )
 
 
-def _some_bytes_of(rows: Iterable[Any]) -> list[Any]:
+def _some_bytes_of(cursor: apsw.Cursor) -> list[Any]:
     """Return the first rows, the last column of which is a body, up to a number of bytes."""
     some: list[Any] = []
     size = 0
-    for row in rows:
-        size += len(row[-1])
-        if some and size > _MOST_BYTES:
-            break
-        some.append(row)
+    with closing(cursor):  # an open cursor would keep its snapshot, and the log would only grow
+        for row in cursor:
+            body: Any = row[-1]
+            size += len(body)
+            if some and size > _MOST_BYTES:
+                break
+            some.append(row)
     return some

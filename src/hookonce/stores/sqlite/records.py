@@ -86,8 +86,8 @@ def execute_rows(
     statement: str,
     constants: Sequence[apsw.SQLiteValue],
     rows: Sequence[tuple[apsw.SQLiteValue, ...]],
-) -> apsw.Cursor:
-    """Execute a statement over rows of values.
+) -> list[Any]:
+    """Execute a statement over rows of values, and return the rows it gives.
 
     Args:
         connection: where.
@@ -101,7 +101,8 @@ def execute_rows(
     count = 1 << (len(rows) - 1).bit_length()
     padding = repeat(None, (count - len(rows)) * width)
     text = _with_rows(statement, len(constants) + 1, count, width)
-    return connection.execute(text, (*constants, *chain.from_iterable(rows), *padding))
+    values = (*constants, *chain.from_iterable(rows), *padding)
+    return connection.execute(text, values).fetchall()
 
 
 @cache

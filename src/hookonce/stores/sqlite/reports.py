@@ -126,8 +126,8 @@ class SQLiteReports(ABC):
         """Return what is made of the rows of a statement, which may ask for the time as well."""
 
         def read(connection: apsw.Connection) -> list[T]:
-            rows = connection.execute(statement, {"now": self._file.claims.uptime(), **named})
-            return [load(row) for row in rows]
+            named["now"] = self._file.claims.uptime()
+            return [load(row) for row in connection.execute(statement, named).fetchall()]
 
         return self._run(read)
 
@@ -218,7 +218,7 @@ class SQLiteReports(ABC):
             if application is not None:
                 connection.execute(_NOTE_APPLICATION, (endpoint, application.dump(), now))
                 connection.execute(_FORGET_APPLICATIONS, (endpoint, since, MOST_REMEMBERED))
-            rows: Any = connection.execute(_APPLICATIONS, (endpoint, since))
+            rows: Any = connection.execute(_APPLICATIONS, (endpoint, since)).fetchall()
             return tuple(Application.load(text, seen) for text, seen in rows)
 
         return await self._run(note)
@@ -248,7 +248,7 @@ class SQLiteReports(ABC):
             if place is None:
                 return Activity(last, ())
             since = place if place <= last else 0
-            rows: Any = connection.execute(_TOLD, (endpoint, since, last))
+            rows: Any = connection.execute(_TOLD, (endpoint, since, last)).fetchall()
             return Activity(last, tuple(line for (line,) in rows))
 
         return await self._run(look)

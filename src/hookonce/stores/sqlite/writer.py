@@ -38,6 +38,7 @@ _MOST_STEPS = 1_000
 _BUSY_MILLISECONDS = 2_000
 _WAL_PAUSE_MILLISECONDS = 50
 _FIRST_MAINTENANCE_SECONDS = 60.0
+_LOG_BYTES_KEPT = 64 * 1024 * 1024
 # So long a file that nobody uses may be gone before that is noticed: its log must leave the path
 # before the next process opens what is there then.
 _LOOK_SECONDS = 1.0
@@ -223,6 +224,7 @@ class Writer:
                 answer(batch, time.monotonic() - started)
                 if time.monotonic() >= next_maintenance:
                     next_maintenance = time.monotonic() + self._maintain()
+                self._end_transaction()
         with self._connection_lock:
             self._close()
             self._creates = True
@@ -308,6 +310,17 @@ class Writer:
             _log.warning("upkeep is put off: %s", error)
             return _FIRST_MAINTENANCE_SECONDS
 
+    def _end_transaction(self) -> None:
+        """Reopen the connection if a transaction is open that has been committed.
+
+        A cursor that somebody else keeps alive keeps its snapshot, and then no checkpoint can
+        empty the write-ahead log.
+        """
+        file = self._file
+        if file is not None and file.connection.txn_state() != apsw.SQLITE_TXN_NONE:
+            _log.warning("reopening the SQLite store: a cursor was left open after its commit")
+            self._let_go()
+
     def _failed(self, reason: str, error: Exception) -> StoreError:
         failed = StoreError(f"the SQLite store {str(self._path)!r} failed: {reason}")
         failed.__cause__ = error
@@ -323,6 +336,8 @@ def _prepare(connection: apsw.Connection) -> None:
     check_owner(connection)
     _use_write_ahead_log(connection)
     connection.execute("PRAGMA synchronous = FULL")
+    # A long reader, such as a backup, lets the log grow; the next reset gives the disk its space.
+    connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
     migrate(connection)
 
 
@@ -332,7 +347,7 @@ def _use_write_ahead_log(connection: apsw.Connection) -> None:
     connection.set_busy_timeout(0)
     for remaining in range(_BUSY_MILLISECONDS // _WAL_PAUSE_MILLISECONDS, -1, -1):
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            connection.pragma("journal_mode", "wal")
             break
         except apsw.BusyError:
             if not remaining:

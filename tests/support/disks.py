@@ -1,0 +1,37 @@
+"""Disks that are soon full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["fill", "small_disk"]
+
+
+@contextmanager
+def small_disk(here: Path, megabytes: int) -> Iterator[Path]:
+    """Mount a disk that is soon full; raises PermissionError where that is not allowed."""
+    disk = here / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(disk)]
+    if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        remedy = "run as root, in Docker with --cap-add SYS_ADMIN"
+        raise PermissionError(f"a small disk cannot be mounted; to enable: {remedy}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write a file until the disk has no room left."""
+    with path.open("wb", buffering=0) as filler:
+        size = 1 << 20
+        while size:
+            try:
+                filler.write(bytes(size))
+            except OSError:
+                size //= 2
