@@ -170,3 +170,20 @@ async def test_many_events_with_copies_at_once_run_once_each(any_store: str) -> 
     assert sorted(ran) == sorted(event.id for event in events)
     reasons = [answer.expect(200).reason for answer in answers]
     assert (reasons.count("handled"), reasons.count("duplicate")) == (30, 90)
+
+
+@pytest.mark.parametrize("http", HTTP)
+async def test_trailers_are_no_headers(http: Literal["httptools", "h11"]) -> None:
+    receiver = receiver_on()
+    ran = counting(receiver)
+    request = signed_request(make_event(CommentReceived), SECRET)
+    fields = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    async with serving(receiver, http=http) as site, await RawConnection.to(site) as connection:
+        await connection.write(b"POST /webhooks HTTP/1.1\r\nhost: here\r\n")
+        await connection.write(b"transfer-encoding: chunked\r\n\r\n")
+        await until(lambda: site.server.server_state.tasks)
+        await asyncio.sleep(0)  # a task takes its first step in the turn after
+        await connection.write_chunk(request.body)
+        await connection.write(b"0\r\n" + fields.encode() + b"\r\n")
+        (await connection.answer()).expect(400, "missing_id")
+    assert ran == []

@@ -124,7 +124,8 @@ class DeliveryApp:
         if scope["method"] != "POST":
             await self._refuse(send, NOT_POST, started)
             return
-        headers, limits, partial = scope["headers"], self._limits, None
+        # A copy: uvicorn with httptools appends trailers to its list as they arrive.
+        headers, limits, partial = list(scope["headers"]), self._limits, None
         most = limits.body_bytes
         try:
             announced = announced_length(length_header(headers), most)
