@@ -160,12 +160,12 @@ def test_of_the_secrets_it_has_written_it_keeps_the_two_in_force(tmp_path: Path)
 def test_a_secret_that_cannot_be_put_leaves_no_other_file_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise PermissionError(1, "no")
 
     file = tmp_path / "secrets"
     file.write_text(f"{SECRET}\n")
-    monkeypatch.setattr("hookonce.cli.emulation.shutil.copymode", fail)
+    monkeypatch.setattr("hookonce.cli.secrets_file.os.rename", fail)
     Run(Output(as_json=True), Tally(), file).put_secret(new_secret())
     assert list(tmp_path.iterdir()) == [file]
     assert file.read_text() == f"{SECRET}\n"
@@ -456,10 +456,10 @@ def test_without_a_receiver_it_says_how_to_name_one() -> None:
 def test_a_file_that_cannot_be_written_ends_it(
     server: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("hookonce.cli.emulation._replace", fail)
+    monkeypatch.setattr("hookonce.cli.secrets_file.os.rename", fail)
     place = tmp_path / "secrets"
     place.write_text(f"{SECRET}\n")
     arguments = ["--events", "0", "--chaos", "1", "--seed", "1", "--rotate"]

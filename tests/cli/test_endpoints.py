@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +112,61 @@ def test_create_keeps_the_secret_of_an_answer_it_cannot_read(site: Site, tmp_pat
     result = site.run(*create, "--secrets-file", str(tmp_path / "others"))
     result.says("the service gave no secret", status=1)
     assert [file.name for file in tmp_path.iterdir()] == ["secrets"]
+
+
+# The command is killed between the service's answer and the moment it is read.
+_KILLED = """
+import os, signal, sys, httpx2
+from hookonce.cli import main
+
+real = httpx2.AsyncClient.send
+
+async def send(self, request, **options):
+    await real(self, request, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+httpx2.AsyncClient.send = send
+sys.argv[0] = "hookonce"
+main()
+"""
+
+
+def test_create_says_that_a_command_killed_before_it_has_lost_a_secret(
+    site: Site, tmp_path: Path
+) -> None:
+    site.answer = {"data": endpoint(secret=new_secret())}
+    file = tmp_path / "secrets"
+    arguments = (
+        *("create", "https://hooks.example.com/", "--event", "comment.received"),
+        *("--secrets-file", str(file)),
+    )
+    environment = {**os.environ, "HOOKONCE_API_URL": site.url, "HOOKONCE_API_KEY": KEY}
+    command = [sys.executable, "-c", _KILLED, "endpoints", *arguments]
+    killed = subprocess.run(command, env=environment, check=False, capture_output=True)
+    assert killed.returncode == -9, killed
+    assert len(site.asked) == 1
+    result = site.run(*arguments)
+    assert result.status == 0, result
+    assert "Warning: a command was killed: it asked for a secret at 20" in result.errors
+    assert "made an endpoint for https://hooks.example.com/, its secret is lost" in result.errors
+    assert "hookonce endpoints rotate" in result.errors
+    assert [path.name for path in tmp_path.iterdir()] == ["secrets"]
+    assert site.run(*arguments).errors == ""  # it is said once
+
+
+@pytest.mark.parametrize(
+    ("status", "is_said"), [("500 Oops", True), ("502 Bad gateway", True), ("403 Forbidden", False)]
+)
+def test_create_says_that_a_secret_may_be_lost_where_the_service_may_have_made_one(
+    site: Site, tmp_path: Path, status: str, *, is_said: bool
+) -> None:
+    site.status = status
+    site.answer = {"error": {"code": "x", "kind": "internal", "message": "No."}}
+    create = ("create", "https://hooks.example.com/", "--event", "comment.received")
+    result = site.run(*create, "--secrets-file", str(tmp_path / "secrets"))
+    assert result.status == 1
+    assert ("its secret is lost" in result.errors) == is_said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_deliveries_are_a_table(site: Site) -> None:

@@ -162,7 +162,9 @@ class Bench:
 
     def let_time_pass(self) -> None:
         """Let the rotation have begun an hour earlier."""
-        mark = SecretsFile(self.file).mark()
+        file = SecretsFile(self.file)
+        with file.held():
+            mark = file.mark()
         assert mark is not None
         earlier = str(Mark("wh_1", mark.at - timedelta(hours=1)))
         self.file.write_text(self.file.read_text().replace(str(mark), earlier))
@@ -238,26 +240,29 @@ async def test_a_rotation_that_is_run_again_asks_for_no_second_secret(tmp_path: 
         assert len(it.service.issued) == 1
 
 
-# What runs the command, and is killed by itself where a function of the system is called for the
-# so many-th time: before it does anything, or right after it.
+# What runs the command, and is killed by itself where it calls the system for the so many-th time
+# to change a file: before it does anything, or right after it.
 _KILLED = """
 import os, signal, sys
 from hookonce.cli import main
 
-place, number, when = {place!r}, {number}, {when!r}
-real, calls = getattr(os, place), 0
+number, when = {number}, {when!r}
+calls = 0
 
-def stopped(*arguments, **options):
-    global calls
-    calls += 1
-    if calls == number and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    result = real(*arguments, **options)
-    if calls == number and when == "after":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
+def counted(real):
+    def stopped(*arguments, **options):
+        global calls
+        calls += 1
+        if calls == number and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = real(*arguments, **options)
+        if calls == number and when == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return stopped
 
-setattr(os, place, stopped)
+for name in ("fsync", "rename", "unlink", "fchown"):
+    setattr(os, name, counted(getattr(os, name)))
 sys.argv[0] = "hookonce"
 main()
 """
@@ -269,56 +274,55 @@ _BUSY = """
 import errno, os, sys
 from hookonce.cli import main
 
-real, allowed = os.replace, {allowed}
+real, allowed = os.rename, {allowed}
 
-def replace(source, target):
+def rename(source, target, **folders):
     global allowed
     if not allowed:
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), source, None, target)
     allowed -= 1
-    real(source, target)
+    real(source, target, **folders)
 
-os.replace = replace
+os.rename = rename
 sys.argv[0] = "hookonce"
 main()
 """
 
-# The file is written in these steps: a copy of it is made (fsync 1) and takes its place (replace 1,
-# fsync 2), a draft is made ready (fsync 3), the new text is in it (fsync 4), it takes the file's
-# place (replace 2), and the folder is on the disk (fsync 5).
-KILLS = {
-    "before anything is written": ("fsync", 1, "before"),
-    "before the copy takes the file's place": ("replace", 1, "before"),
-    "after the copy took the file's place": ("replace", 1, "after"),
-    "with room made for a secret": ("fsync", 3, "after"),
-    "before the draft is cut to its length": ("ftruncate", 3, "before"),
-    "with the secret written, not yet on the disk": ("fsync", 4, "before"),
-    "with the secret on the disk, in the draft": ("fsync", 4, "after"),
-    "before the draft takes the file's place": ("replace", 2, "before"),
-    "after the draft took the file's place": ("replace", 2, "after"),
-    "before the folder is on the disk": ("fsync", 5, "before"),
-    "after the folder is on the disk": ("fsync", 5, "after"),
-}
+# The calls of the system, in their order. The request is sent before that of KEPT.
+STEPS = [
+    *("a copy is on the disk", "the copy takes the file's place", "its folder is on the disk"),
+    *("the journal is on the disk", "its folder is on the disk"),
+    *("the journal has the secret", "the new text is on the disk"),
+    *("the new text takes the file's place", "its folder is on the disk"),
+    "the journal is removed",
+]
+KEPT = 5
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", KILLS)
-async def test_killed_while_it_writes_it_loses_no_secret_and_can_be_run_again(
-    tmp_path: Path, name: str
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", range(len(STEPS)))
+async def test_killed_while_it_writes_it_loses_no_secret_without_a_word(
+    tmp_path: Path, step: int, when: str
 ) -> None:
-    place, number, when = KILLS[name]
     async with bench(tmp_path) as it:
-        code = _KILLED.format(place=place, number=number, when=when)
-        status, text = await it.rotate(killed_at=code)
+        status, text = await it.rotate(killed_at=_KILLED.format(number=step + 1, when=when))
         assert status == -9, text
-        asked_before = len(it.service.issued)
+        assert len(it.service.issued) == (step >= KEPT)
         assert it.old in it.secrets  # a delivery of now can be verified
         status, text = await it.rotate()
         assert status == 0, text
         # Whatever was given out was kept: nobody asked for another one.
-        assert len(it.service.issued) == max(asked_before, 1) == 1
+        assert len(it.service.issued) == 1
+        assert ("If the service has rotated wh_1" in text) == (step in {KEPT - 2, KEPT - 1})
         assert it.secrets == (it.service.issued[-1], it.old)
         assert os.listdir(tmp_path) == ["secrets"]
+
+
+async def test_the_steps_of_a_rotation_are_those_that_it_is_killed_at(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        beyond = _KILLED.format(number=len(STEPS) + 1, when="before")
+        assert (await it.rotate(killed_at=beyond))[0] == 0
 
 
 @pytest.mark.sample(1)
@@ -328,7 +332,7 @@ async def test_killed_while_it_waits_for_an_answer_it_can_be_run_again(
 ) -> None:
     async with bench(tmp_path) as it:
         # What is asked is done, and the command does not live to hear of it.
-        code = _KILLED.format(place="fsync", number=99, when="before").replace(
+        code = _KILLED.format(number=99, when="before").replace(
             "main()",
             "import httpx2\n"
             "real_send = httpx2.AsyncClient.send\n"
@@ -345,8 +349,10 @@ async def test_killed_while_it_waits_for_an_answer_it_can_be_run_again(
         assert it.old in it.secrets
         status, text = await it.rotate()
         assert status == 0, text
-        # Only the answer that nobody read is lost, and another secret was asked for.
-        assert len(it.service.issued) == (2 if target == "/rotate-secret" else 1)
+        # Only the answer that nobody read is lost; that is said, and another secret was asked for.
+        is_lost = target == "/rotate-secret"
+        assert len(it.service.issued) == 1 + is_lost
+        assert ("If the service has rotated wh_1, the new secret is lost" in text) == is_lost
         assert it.secrets == (it.service.issued[-1], it.old)
 
 
@@ -356,7 +362,7 @@ async def test_an_answer_that_breaks_off_says_to_run_it_again(tmp_path: Path) ->
         it.service.api.respond = lambda asked: (respond(asked), BREAK)[1]
         status, text = await it.rotate()
         assert status == 1
-        assert "Run this again within them" in text
+        assert "Rotate again within them" in text
         assert it.secrets == (it.old,)
         assert "may then end at once" in text
         assert os.listdir(tmp_path) == ["secrets"]
@@ -431,15 +437,6 @@ async def test_a_test_that_is_not_accepted_is_a_fault(tmp_path: Path) -> None:
         assert "the test was not accepted (401)" in text
 
 
-async def test_what_cannot_be_written_is_found_before_a_secret_is_asked_for(tmp_path: Path) -> None:
-    async with bench(tmp_path) as it:
-        (tmp_path / ".secrets.draft").mkdir()
-        status, text = await it.rotate()
-        assert status == 2
-        assert "cannot write" in text
-        assert it.service.issued == []
-
-
 @pytest.mark.parametrize("option", ["--secrets-file", "--ready-token-file"])
 async def test_what_is_not_utf_8_is_found_before_a_secret_is_asked_for(
     tmp_path: Path, option: str
@@ -489,11 +486,11 @@ async def test_a_secret_that_cannot_take_its_place_is_in_the_draft_that_the_mess
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path) as it:
-        draft = tmp_path / ".secrets.draft"
         for _ in range(2):  # nor does the next command lose it, or ask for another one
             busy = _BUSY.format(allowed=1 - len(it.service.issued))
             status, output = await it.rotate(killed_at=busy)
             assert status == 2, output
+            [draft] = (tmp_path / name for name in os.listdir(tmp_path) if name != "secrets")
             assert f"The new secret is in {str(draft)!r}" in output
             assert len(it.service.issued) == 1
             assert it.service.issued[0] in draft.read_text()
@@ -518,9 +515,11 @@ async def test_finish_removes_no_secret_of_another_endpoint(tmp_path: Path) -> N
     async with bench(tmp_path) as it:
         file = SecretsFile(it.file)
         before, meanwhile = new_secret(), new_secret()
-        file.begin(label("wh_2"), before)
+        with file.held(), file.asking("") as keep:
+            keep(label("wh_2"), before)
         await it.rotate()
-        file.begin(label("wh_3"), meanwhile)
+        with file.held(), file.asking("") as keep:
+            keep(label("wh_3"), meanwhile)
         assert (await it.rotate())[0] == 0
         it.let_time_pass()
         status, text = await it.rotate("--finish")

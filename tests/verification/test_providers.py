@@ -63,9 +63,8 @@ from hookonce.cli.secrets_file import SecretsFile
 
 path, secret = Path(sys.argv[1]), sys.argv[2]
 file = SecretsFile(path)
-with file.held():
-    file.prepare()
-    file.begin(None, secret)
+with file.held(), file.asking("") as keep:
+    keep(None, secret)
 assert FileSecrets(path).current()[0] == secret
 """
 

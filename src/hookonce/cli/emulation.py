@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 from shlex import quote
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from pydantic import JsonValue
 
 from hookonce import Event
 from hookonce.emulator import FLOWS, Attempt, EmulatedService, EndpointStatus, EventGenerator
+from hookonce.errors import SecretError
 from hookonce.resources import Channel
 from hookonce.testing.samples import new_event_id
 
 from .attempts import HEADING, Tally, print_attempt
 from .ending import ended_by_signals
-from .output import Output
+from .output import Output, system_fault
+from .secrets_file import SecretsFile
 from .serve import serving
 from .statuses import CannotBegin
 
@@ -132,12 +132,13 @@ class Run:
             return
         path, outdated = self._secrets_file, set(self._written[:-1])
         self._written = [*self._written[-1:], secret]
+        file = SecretsFile(path)
         try:
-            lines = path.read_text("utf-8").splitlines()
-            kept = [line for line in lines if line.strip() not in outdated]
-            _replace(path, "".join(f"{line}\n" for line in [secret, *kept]))
-        except OSError as error:
-            self._fail(CannotBegin(f"cannot write {path}: {error.strerror}"))
+            with file.held():
+                file.renew(secret, dropping=outdated)
+        except (OSError, SecretError) as error:
+            fault = system_fault(error) if isinstance(error, OSError) else error
+            self._fail(CannotBegin(f"cannot write {path}: {fault}"))
 
     async def go(
         self,
@@ -209,18 +210,3 @@ def _calls_to_try(service: EmulatedService, base_url: str, key: str) -> list[str
         f"{curl} {base_url}/v1/channels",
         f"{curl} -H 'content-type: application/json' -d {quote(post)} {base_url}/v1/posts",
     ]
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file anew, so that whoever reads it sees the old one or the new one, and whole."""
-    path = path.resolve()  # the file that a symbolic link leads to
-    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as new:
-        new_path = Path(new.name)
-        try:
-            new.write(text)
-            new.flush()
-            shutil.copymode(path, new_path)
-            new_path.replace(path)
-        except BaseException:
-            new_path.unlink(missing_ok=True)  # nobody knows of it, and there are secrets in it
-            raise

@@ -11,9 +11,8 @@ from hookonce.client import Client, UnreadableAnswerError
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.resources import WebhookDelivery, WebhookEndpoint
 
-from .ending import ended_after_this
 from .output import Output
-from .rotate import rotate, writing
+from .rotate import asking, rotate, writing
 from .secrets_file import SecretsFile, label
 from .service import read_id, service_options, with_client
 from .statuses import Nothing
@@ -28,6 +27,12 @@ _COLUMNS = {
     "error_message": "error",
     "next_attempt_at": "next attempt",
 }
+
+_IF_LOST = (
+    "If the service has made an endpoint for {}, its secret is lost: look for the endpoint in the"
+    " service's app, and give it another secret with hookonce endpoints rotate. What the receiver"
+    " refuses until then is delivered again"
+)
 
 _event_option = click.option(
     "--event",
@@ -78,17 +83,16 @@ def create(
 
     async def create_it(client: Client) -> WebhookEndpoint:
         with writing(file):
-            file.prepare()
             kept: list[str] = []
+            with asking(file, _IF_LOST.format(url)) as keep:
 
-            def keep(secret: str, webhook_id: str | None) -> None:
-                file.begin(label(webhook_id) if webhook_id else None, secret)
-                kept.append(webhook_id or "the endpoint")
+                def keep_it(secret: str, webhook_id: str | None) -> None:
+                    keep(label(webhook_id) if webhook_id else None, secret)
+                    kept.append(webhook_id or "the endpoint")
 
-            with ended_after_this("the service may have given a secret that has to be written"):
                 try:
                     made = await client.webhooks.create(
-                        url, events, description=description, keep=keep
+                        url, events, description=description, keep=keep_it
                     )
                 except UnreadableAnswerError as error:
                     if not kept:

@@ -15,22 +15,24 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 
 import click
 import httpx2
 
-from hookonce.client import Client, NoAnswerError, UnreadableAnswerError
+from hookonce.client import ApiError, Client, NoAnswerError, UnreadableAnswerError
 from hookonce.errors import SecretError
 from hookonce.resources import WebhookDelivery
 from hookonce.sender import TOLERANCE_SECONDS, TWO_SIGNATURES_SECONDS
 from hookonce.verification.clock import system_clock
+from hookonce.verification.loggers import printable
 from hookonce.verification.secrets import fingerprint
 
 from .ending import ended_after_this
 from .listeners import DEFAULT_PORT
 from .output import Output, system_fault
-from .secrets_file import Mark, SecretsFile
+from .secrets_file import Keep, Mark, SecretsFile
 from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
@@ -41,9 +43,9 @@ _TEST_SECONDS = 20.0
 
 # A delivery carries two signatures, one per secret (interface, Events: Delivery behaviour). What a
 # second rotation does to the first is not shown.
-_LOST = (
-    "If the service has rotated, the new secret is lost, and deliveries are signed with the old one"
-    " too for 24 hours. Run this again within them. As a delivery carries two signatures, the old"
+_IF_LOST = (
+    "If the service has rotated {}, the new secret is lost, and deliveries are signed with the old"
+    " one too for 24 hours. Rotate again within them. As a delivery carries two signatures, the old"
     " secret may then end at once: see that the receiver reads the file without a restart; what it"
     " refuses until then is delivered again"
 )
@@ -122,6 +124,8 @@ def writing(file: SecretsFile) -> Iterator[None]:
     """Hold the file while the block lasts, or end with what is wrong with it."""
     try:
         with file.held():
+            for note in file.take_up():
+                click.echo(printable(f"Warning: {note}"), err=True)
             yield
     except BlockingIOError:
         raise CannotBegin(
@@ -130,20 +134,35 @@ def writing(file: SecretsFile) -> Iterator[None]:
     except SecretError as error:
         raise CannotBegin(str(error)) from None
     except OSError as error:
-        raise CannotBegin(_not_written(file, error)) from None
+        fault = f"cannot write {str(file.path)!r}: {system_fault(error)}"
+        if error.errno == errno.EBUSY:
+            fault += "; a file that is mounted by itself cannot be replaced: mount its folder"
+        if file.journal is not None:
+            fault += (
+                f". The new secret is in {str(file.journal)!r}, and nowhere else: keep that file,"
+                " mend this, and the next command that writes the secrets takes it from there"
+            )
+        raise CannotBegin(fault) from None
 
 
-def _not_written(file: SecretsFile, error: OSError) -> str:
-    fault = f"cannot write {str(file.path)!r}: {system_fault(error)}"
-    if error.errno == errno.EBUSY:
-        fault += "; a file that is mounted by itself cannot be replaced: mount its folder instead"
-    draft = file.kept_in_draft()
-    if draft is not None:
-        fault += (
-            f". The new secret is in {str(draft)!r}, and nowhere else: keep that file, mend this,"
-            " and the next command that writes the secrets takes it from there"
-        )
-    return fault
+@contextmanager
+def asking(file: SecretsFile, if_lost: str) -> Iterator[Keep]:
+    """Ask for a secret in the block; where no secret comes, say what may have become of it."""
+    held_back = "the service may have given a secret that has to be written"
+    with ended_after_this(held_back), file.asking(if_lost) as keep:
+        try:
+            yield keep
+        except (NoAnswerError, UnreadableAnswerError, ApiError, OSError) as error:
+            if file.journal is not None or not _may_be_done(error):
+                raise
+            fault = system_fault(error) if isinstance(error, OSError) else error
+            raise Nothing(f"{fault}. {if_lost}") from None
+
+
+def _may_be_done(error: Exception) -> bool:
+    if isinstance(error, NoAnswerError):
+        return error.may_have_arrived
+    return not isinstance(error, ApiError) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class _Rotation:
@@ -232,25 +251,21 @@ class _Rotation:
 
     async def _ask(self, client: Client) -> Mark:
         """Ask for a new secret, and put it on the disk before anything else."""
-        self._file.prepare()
+        marks: list[Mark] = []
+        with asking(self._file, _IF_LOST.format(self._webhook_id)) as keep:
 
-        def keep(secret: str, _: str | None) -> None:
-            self._file.begin(Mark(self._webhook_id, _now()), secret)
+            def keep_it(secret: str, _: str | None) -> None:
+                marks.append(Mark(self._webhook_id, _now()))
+                keep(marks[0], secret)
 
-        fault = "the service answered without a secret"
-        with ended_after_this("the service may have given a secret that has to be written"):
             try:
-                await client.webhooks.rotate_secret(self._webhook_id, keep=keep)
-            except NoAnswerError as error:
-                if not error.may_have_arrived:
-                    raise Nothing(f"{error}; run this again") from None
-                fault = str(error)
-            except UnreadableAnswerError as error:
-                fault = str(error)
-            mark = self._file.mark()
-            if mark is None:
-                raise Nothing(f"{fault}. {_LOST}")
-        return mark
+                await client.webhooks.rotate_secret(self._webhook_id, keep=keep_it)
+            except UnreadableAnswerError:
+                if not marks:
+                    raise
+        if not marks:
+            raise Nothing(f"the service gave no secret. {_IF_LOST.format(self._webhook_id)}")
+        return marks[0]
 
     async def _is_known(self) -> bool:
         """Return whether every receiver knows the newest secret, after waiting for that."""

@@ -1,28 +1,43 @@
-"""A file of secrets while one of them is rotated: at no moment does it lack one that is needed.
+"""A file of secrets, which commands replace as a whole; and a journal of each secret asked for.
 
-A rotation leaves its mark in the file, a comment before the new secret, so that whoever comes after
-an interruption goes on and does not ask for another secret. Endpoints may share a file: a comment
-before a secret says whose it is, and the end of a rotation removes no secret of another one.
+Three things hold here, wherever a command is killed:
 
-The file is replaced as a whole: first a draft beside it is complete and on the disk, then it takes
-the file's place. A draft that was completed and left behind is taken up again.
+- A journal beside the file says which secret is asked for, before the request is sent; then the
+  journal holds the secret, until the file does. So the next command writes the secret, or says that
+  a secret was lost.
+- A rotation leaves a comment before the new secret, so that the next command goes on with the
+  rotation and asks for no other secret. A comment before each secret says which endpoint has it,
+  because endpoints may share a file.
+- Root may work in a folder that another user owns. All names are looked up in one opened folder, no
+  link of that user is followed, and no file of that user is overwritten or taken for a journal.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+import secrets
+import stat
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, TypeAlias
 
 from hookonce.errors import SecretError
+from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import fault_among, secret_lines
 
-_ROOM = "#"
+_ROOM = "#" * 4096
+"""Written before a secret is asked for: then a full disk cannot lose the secret."""
+
+_ASKED = "# hookonce asked for a secret at "
+_COMPLETE = "# complete\n"
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS = 40
+
 _MARK = re.compile(
     r"^# rotating (?P<webhook>\S+) since (?P<at>[0-9T:-]{19})Z,"
     r" by hookonce: new below, old after it$",
@@ -31,7 +46,7 @@ _MARK = re.compile(
 
 
 def label(webhook_id: str) -> str:
-    """Return the comment that says of which endpoint the secret in the next line is."""
+    """Return the comment that says which endpoint has the secret in the next line."""
     return f"# endpoint {webhook_id}"
 
 
@@ -39,7 +54,7 @@ class Mark(NamedTuple):
     """A rotation that was begun and not finished.
 
     Attributes:
-        webhook_id: of which endpoint.
+        webhook_id: whose secret is rotated.
         at: when the service gave the new secret.
 
     """
@@ -48,50 +63,79 @@ class Mark(NamedTuple):
     at: datetime
 
     def __str__(self) -> str:
-        at = self.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return f"# rotating {self.webhook_id} since {at}Z, by hookonce: new below, old after it"
+        since = f"{self.webhook_id} since {_utc(self.at)}"
+        return f"# rotating {since}, by hookonce: new below, old after it"
+
+
+Keep: TypeAlias = Callable[[Mark | str | None, str], None]
+"""Puts a new secret before what the file holds, and a comment before the secret."""
+
+
+class _Content(NamedTuple):
+    """What a file holds and who may read it; from one descriptor, and so of one file."""
+
+    text: str
+    owner: tuple[int, int] | None = None
+    mode: int = 0o600
 
 
 class SecretsFile:
-    """A file of secrets, one a line, newest first.
+    """A file of secrets, one a line, newest first; all but ``held`` works inside its block.
 
     Args:
-        path: the file; where it is a symbolic link, what that leads to.
+        path: the file, or a symbolic link to it.
+
+    Attributes:
+        journal: what holds a new secret that did not get into the file.
 
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._real = Path(os.path.realpath(path))
-        self._draft = self._real.with_name(f".{self._real.name}.draft")
+        self.journal: Path | None = None
+        self._folder, self._name = -1, path.name
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other rotations away while the block lasts, and take up a draft left behind.
+        """Keep other commands away while the block lasts.
 
         Raises:
-            BlockingIOError: another one is under way.
+            BlockingIOError: another command works on a file of this folder.
             OSError: the folder cannot be used.
 
         """
-        folder = os.open(self._real.parent, os.O_RDONLY)
+        self._folder, self._name = _place_of(self.path)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._take_up()
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         finally:
-            self._give_up_room()
-            os.close(folder)
+            os.close(self._folder)
+
+    def take_up(self) -> Iterator[str]:
+        """Finish what killed commands have left, and yield what the operator has to know."""
+        pattern = re.compile(rf"\.{re.escape(self._name)}(?:\.[0-9a-f]{{16}})?\.(new|draft)")
+        for name in sorted(os.listdir(self._folder)):
+            found = pattern.fullmatch(name)
+            if found is None:
+                continue
+            if found[1] == "draft":
+                text = self._own_text(name)
+                if text is None:
+                    yield self._foreign(name)
+                    continue
+                asked, _, rest = text.partition("\n")
+                addition, complete, _ = rest.partition(_COMPLETE)
+                if complete:
+                    self._add(addition, name)
+                    yield f"{str(self.path)!r} now has the secret that a killed command was given"
+                elif rest and asked.startswith(_ASKED):
+                    yield f"a command was killed: it {asked.removeprefix('# hookonce ')}"
+            with suppress(OSError):
+                os.unlink(name, dir_fd=self._folder)
 
     def read(self) -> str:
         """Return what the file holds, or nothing where there is none; SecretError if no text."""
-        try:
-            return self._real.read_text("utf-8")
-        except FileNotFoundError:
-            return ""
-        except UnicodeDecodeError:  # it would hold the text
-            pass
-        raise SecretError(f"{str(self.path)!r} is not UTF-8 text")
+        return self._content().text
 
     def secrets(self) -> tuple[str, ...]:
         """Return the secrets, newest first; SecretError if one cannot be used."""
@@ -117,32 +161,39 @@ class SecretsFile:
         after = secret_lines(text[found.end() :]) if found else ()
         return (after or secrets)[0]
 
-    def prepare(self) -> None:
-        """Make sure that a secret can be written before one is asked for; raises OSError.
+    @contextmanager
+    def asking(self, if_lost: str) -> Iterator[Keep]:
+        """Write the journal, and give what keeps the secret that is asked for in the block.
 
-        The file is replaced by a copy of itself: whether a file that is mounted by itself can be
-        replaced shows in no other way.
+        Args:
+            if_lost: what the next command tells the operator, if this one is killed in the block.
+
+        Raises:
+            OSError: the file cannot be written; nothing was asked yet. From ``Keep``: the secret is
+                lost, unless ``journal`` says where it is.
+
         """
-        if self._real.exists():
+        if (content := self._content()).owner is not None:
+            # Only a copy shows whether the file can be replaced: a mount point cannot.
+            self._replace(content)
+        name = self._new_name("draft")
+        asked = f"{_ASKED}{_utc(datetime.fromtimestamp(system_clock(), UTC))}. {if_lost}\n".encode()
+        with self._created(name) as journal:
+
+            def keep(comment: Mark | str | None, secret: str) -> None:
+                addition = f"{secret}\n" if comment is None else f"{comment}\n{secret}\n"
+                journal.seek(len(asked))
+                _write(journal, f"{addition}{_COMPLETE}".encode())
+                self._add(addition, name)
+
             try:
-                self._replace(self.read())
-            except OSError:
-                with suppress(OSError):
-                    self._draft.unlink()
+                _write(journal, asked + _ROOM.encode())
+                os.fsync(self._folder)
+                yield keep
+            except Exception:  # which the caller reports; a killed command leaves the journal
+                self._forget(name)
                 raise
-        self._write_draft(_ROOM * 4096)  # so much room there is, and it stays
-
-    def begin(self, comment: Mark | str | None, secret: str) -> None:
-        """Put a new secret before what the file holds, and a comment before that."""
-        first = "" if comment is None else f"{comment}\n"
-        self._replace(f"{first}{secret}\n{self.read()}")
-
-    def kept_in_draft(self) -> Path | None:
-        """Return the draft where it holds a secret that did not get into the file."""
-        with suppress(OSError):
-            if self._addition():
-                return self._draft
-        return None
+            self._forget(name)
 
     def finish(self) -> int:
         """Remove what the rotation has replaced, and nothing else; return how many secrets went.
@@ -155,7 +206,8 @@ class SecretsFile:
         if mark is None:
             return 0
         own = label(mark.webhook_id)
-        lines = self.read().splitlines()
+        content = self._content()
+        lines = content.text.splitlines()
         start = next(number for number, line in enumerate(lines) if _MARK.fullmatch(line))
         older = [n for n in range(start, len(lines)) if secret_lines(lines[n])][1:]
         gone = [n for n in older if lines[n - 1] == own]
@@ -169,61 +221,152 @@ class SecretsFile:
         dropped = {*gone, *(n - 1 for n in gone if lines[n - 1] == own)}
         lines[start] = own
         kept = [line for number, line in enumerate(lines) if number not in dropped]
-        self._replace("\n".join(kept) + "\n")
+        self._replace(content._replace(text="\n".join(kept) + "\n"))
         return len(gone)
 
-    def _take_up(self) -> None:
-        """Let a complete draft take the file's place, and remove any other."""
-        if new := self._addition():
-            self._replace(new + self.read())
-        else:
-            self._draft.unlink(missing_ok=True)
+    def renew(self, secret: str, *, dropping: Collection[str] = ()) -> None:
+        """Put a secret before what the file holds, and drop others; its mode stays."""
+        content = self._content()
+        kept = [line for line in content.text.splitlines() if line.strip() not in dropping]
+        text = "".join(f"{line}\n" for line in [secret, *kept])
+        self._replace(content._replace(text=text), content.mode)
 
-    def _addition(self) -> str:
-        """Return what a complete draft adds before the file's text, a secret; nothing otherwise."""
+    def _add(self, addition: str, journal: str) -> None:
+        """Put a journal's text before what the file holds, unless its secret is there."""
+        self.journal = self._shown(journal)
+        content = self._content()
+        if not set(secret_lines(addition)) <= set(secret_lines(content.text)):
+            self._replace(content._replace(text=addition + content.text))
+        self.journal = None
+
+    def _content(self) -> _Content:
         try:
-            draft = self._draft.read_text("utf-8")
-        except (FileNotFoundError, UnicodeDecodeError):
-            return ""
-        # A draft that adds a secret is complete if all of the old text is at its end. What is left
-        # of the room is behind that, until the draft is cut to its length.
-        draft, end = draft.rstrip(_ROOM), self.read().rstrip(_ROOM)
-        new = draft.removesuffix(end) if draft.endswith(end) else ""
-        added = secret_lines(new)
-        is_complete = new.endswith("\n") and added and fault_among(added, "the draft") is None
-        return new if is_complete else ""
+            with self._opened(self._name) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise OSError(errno.EINVAL, "it is not a regular file")
+                owner, mode = (status.st_uid, status.st_gid), stat.S_IMODE(status.st_mode)
+                return _Content(file.read().decode(), owner, mode)
+        except FileNotFoundError:
+            return _Content("")
+        except UnicodeDecodeError:  # it would hold the text
+            pass
+        raise SecretError(f"{str(self.path)!r} is not UTF-8 text")
 
-    def _give_up_room(self) -> None:
-        """Remove a draft that no secret was written into."""
-        with suppress(OSError, UnicodeDecodeError):
-            if not self._draft.read_text("utf-8").strip(_ROOM):
-                self._draft.unlink()
+    def _own_text(self, name: str) -> str | None:
+        """Return what a file holds that this user has written; None, unread, for any other."""
+        with suppress(OSError), self._opened(name) as file:
+            status = os.fstat(file.fileno())
+            is_own = status.st_uid == os.geteuid() and status.st_nlink == 1
+            if is_own and stat.S_ISREG(status.st_mode):
+                return file.read().decode("utf-8", "replace")
+        return None
 
-    def _replace(self, text: str) -> None:
-        self._write_draft(text)
-        self._move()
+    def _foreign(self, name: str) -> str:
+        status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+        return (
+            f"{str(self._shown(name))!r} is left alone and not read: it is no file that user"
+            f" {os.geteuid()} has written, and belongs to user {status.st_uid}. If that user has"
+            " run this command, it may hold a new secret: run the command as that user. Else"
+            " remove it"
+        )
 
-    def _move(self) -> None:
-        os.replace(self._draft, self._real)
-        folder = os.open(self._real.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    def _forget(self, name: str) -> None:
+        if self.journal is None:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=self._folder)
 
-    def _write_draft(self, text: str) -> None:
-        content = text.encode()
-        file = os.open(self._draft, os.O_CREAT | os.O_WRONLY, 0o600)
-        try:
-            os.fchmod(file, 0o600)
-            # Root rotates for a service that runs as somebody else, and has to read it.
-            with suppress(FileNotFoundError, PermissionError):
-                status = self._real.stat()
-                os.fchown(file, status.st_uid, status.st_gid)
-            written = 0
-            while written < len(content):
-                written += os.write(file, content[written:])
-            os.ftruncate(file, written)
-            os.fsync(file)
-        finally:
-            os.close(file)
+    def _replace(self, content: _Content, mode: int = 0o600) -> None:
+        """Let the content take the file's place, complete and with the same owner."""
+        name = self._new_name("new")
+        with self._created(name) as file:
+            try:
+                _write(file, content.text.encode())
+                _give(file.fileno(), content.owner)
+                os.fchmod(file.fileno(), mode)
+                os.rename(name, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            except OSError:
+                os.unlink(name, dir_fd=self._folder)
+                raise
+        os.fsync(self._folder)
+
+    def _shown(self, name: str) -> Path:
+        return Path(os.path.realpath(self.path)).with_name(name)
+
+    def _new_name(self, kind: str) -> str:
+        return f".{self._name}.{secrets.token_hex(8)}.{kind}"
+
+    def _created(self, name: str) -> IO[bytes]:
+        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR
+        return open(os.open(name, flags, 0o600, dir_fd=self._folder), "r+b")
+
+    def _opened(self, name: str) -> IO[bytes]:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would make it wait
+        return open(os.open(name, flags, dir_fd=self._folder), "rb")
+
+
+def _write(file: IO[bytes], content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _give(file: int, owner: tuple[int, int] | None) -> None:
+    """Give a new file to the owner of the file that it replaces: the service has to read it."""
+    status = os.fstat(file)
+    if owner in {None, (status.st_uid, status.st_gid)}:
+        return
+    try:
+        os.fchown(file, *owner)
+    except PermissionError:
+        if owner[0] != status.st_uid:
+            fault = f"it belongs to user {owner[0]}; run this as that user, or as root"
+            raise PermissionError(errno.EPERM, fault) from None
+
+
+def _place_of(path: Path) -> tuple[int, str]:
+    """Open the folder that a path leads to, and return it with the name of the file there.
+
+    A link is followed only in a folder where root and the caller alone may write: whoever else may
+    write there could have it lead to any file of the caller.
+    """
+    parts = [*reversed(path.absolute().parts)]
+    folder, links = os.open(parts.pop(), _way()), 0
+    try:
+        while True:
+            name = parts.pop()
+            target = _link(folder, name)
+            if target is not None:
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                parts += reversed(Path(target).parts)
+            elif parts:
+                # An absolute name, the first part of an absolute link, begins at the root again.
+                before, folder = folder, os.open(name, _way() | os.O_NOFOLLOW, dir_fd=folder)
+                os.close(before)
+            else:
+                return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder), name
+    finally:
+        os.close(folder)
+
+
+def _way() -> int:
+    # A folder on the way may be one that the caller cannot list.
+    return getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
+
+
+def _link(folder: int, name: str) -> str | None:
+    try:
+        target = os.readlink(name, dir_fd=folder)
+    except OSError:  # no link
+        return None
+    status = os.fstat(folder)
+    if status.st_uid not in {0, os.geteuid()} or status.st_mode & _OTHERS_MAY_WRITE:
+        fault = "a link in a folder where others may write is not followed; name the file itself"
+        raise PermissionError(errno.EPERM, fault, name)
+    return target
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
