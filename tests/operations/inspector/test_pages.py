@@ -381,6 +381,39 @@ async def test_while_a_page_is_made_others_are_answered() -> None:
             assert "slow.event" in await made
 
 
+async def test_a_page_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hookonce.operations.inspector.site._PAGE_SECONDS", 0.1)
+    waits = Waits()
+
+    class Slow(Event[Annotated[dict[str, object], AfterValidator(waits)]]):
+        type: Literal["slow.event"]
+
+    receiver = a_receiver()
+    receiver.on(Slow, name="slow")(lambda _: None)
+    async with inspected(receiver) as here:
+        body = event_body("comment.received").replace(b"comment.received", b"slow.event")
+        await here.sender.send(body, message_id=json.loads(body)["id"])
+        waits.is_closed = True
+        assert "takes too long" in await here.page("/deliveries/1", status=503)
+        assert (await here.sender.send(make_event(CommentReceived))).status == 200
+        waits.gate.set()
+
+
+async def test_a_list_that_takes_too_long_leaves_out_what_failed(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed(receiver)
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived)
+        await here.sender.send(event)
+        assert "closed for" in await here.page("/dead")
+        monkeypatch.setattr("hookonce.operations.inspector.site._LIST_SECONDS", 0.0)
+        page = await here.page("/dead")
+    assert "closed for" not in page
+    assert "not shown" in page
+    assert event.id in page
+
+
 LONG = "9" * 5000
 
 

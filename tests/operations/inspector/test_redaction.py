@@ -13,9 +13,33 @@ from hypothesis import strategies as st
 
 from hookonce.events import EventParser
 from hookonce.operations.inspector import Redaction
-from hookonce.operations.inspector.bodies import model_of, shown_body
-from hookonce.operations.inspector.scrubbing import Scrubber
+from hookonce.operations.inspector.bodies import Model, ShownBody, model_of, shown_body
+from hookonce.operations.inspector.redaction import Redactor
 from hookonce.testing import event_body, make_event
+
+
+def read(body: bytes, redaction: Redaction | None = None) -> ShownBody:
+    return shown_body(body, Redactor(redaction or Redaction()))
+
+
+def modelled(body: bytes, event_id: str | None, redaction: Redaction | None = None) -> Model:
+    """Return what a page shows of an event, which reads the body first."""
+    redactor = Redactor(redaction or Redaction())
+    shown_body(body, redactor)
+    return model_of(body, event_id, EventParser(), redactor)
+
+
+def scrubbed(text: str, *hidden: str) -> str:
+    """Return a text without values that were hidden elsewhere on the page."""
+    redactor = Redactor(Redaction())
+    for value in hidden:
+        redactor.hide(value)
+    return redactor.scrub(text)
+
+
+def hidden_in_text(text: str, redaction: Redaction | None = None) -> str:
+    return Redactor(redaction or Redaction()).text(text)
+
 
 HIDE_TEXT = Redaction(paths=["data.text", "data.*.name"])
 
@@ -62,26 +86,25 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_a_key_is_hidden_at_any_depth_and_in_any_spelling(name: str) -> None:
-    body = shown_body(json.dumps({"a": [{name: "hush-hush"}]}).encode(), Redaction())
+    body = read(json.dumps({"a": [{name: "hush-hush"}]}).encode())
     assert "hush-hush" not in repr(body.tokens)
     assert "[redacted]" in repr(body.tokens)
-    assert body.hidden == {"hush-hush"}
 
 
 def test_a_path_hides_its_field_and_no_other() -> None:
     body = b'{"text": "seen", "data": {"text": "unseen", "author": {"name": "unseen too"}}}'
-    shown = repr(shown_body(body, HIDE_TEXT).tokens)
+    shown = repr(read(body, HIDE_TEXT).tokens)
     assert "seen" in shown
     assert "unseen" not in shown
 
 
 def test_the_raw_text_is_withheld_where_something_in_it_is_hidden() -> None:
-    assert shown_body(b'{"password": "hush-hush"}', Redaction()).raw is None
-    assert shown_body(b'{"name": "x"}', Redaction()).raw == '{"name": "x"}'
+    assert read(b'{"password": "hush-hush"}').raw is None
+    assert read(b'{"name": "x"}').raw == '{"name": "x"}'
 
 
 def test_a_name_that_is_given_twice_is_hidden_twice() -> None:
-    body = shown_body(b'{"a": {"secret": "hush-hush"}, "a": 1}', Redaction())
+    body = read(b'{"a": {"secret": "hush-hush"}, "a": 1}')
     assert body.raw is None
     assert "hush-hush" not in repr(body.tokens)
 
@@ -122,7 +145,7 @@ def test_a_name_that_is_given_twice_is_hidden_twice() -> None:
     ],
 )
 def test_what_is_no_json_is_shown_without_what_stands_behind_hidden_names(text: bytes) -> None:
-    shown = shown_body(text, Redaction())
+    shown = read(text)
     assert shown.tokens == ()
     assert shown.raw is not None
     assert "hush" not in shown.raw.replace("\0", "")
@@ -141,37 +164,52 @@ def test_what_is_no_json_is_shown_without_what_stands_behind_hidden_names(text: 
 )
 def test_a_string_in_json_may_itself_be_json_a_form_or_xml(text: str) -> None:
     body = json.dumps({"type": "x.y", "data": {"payload": text}}).encode()
-    shown = shown_body(body, Redaction())
+    shown = read(body)
     assert "hush-hush" not in repr(shown.tokens)
     assert shown.raw is None
-    assert shown.hidden == {"hush-hush"}
     assert "[redacted]" in repr(shown.tokens)
     event = make_event("comment.received", data={"payload": text}, extra=True)
-    model = model_of(event.model_dump_json().encode(), event.id, EventParser(), Redaction())
+    model = modelled(event.model_dump_json().encode(), event.id)
     assert "hush-hush" not in repr(model)
 
 
-def test_what_stands_beside_hidden_parts_of_a_string_is_as_it_came() -> None:
-    text = '{"token": "hush-hush", "x": [1, 1.50, null, "\u00fc"]}'
-    shown = "".join(
-        token.text for token in shown_body(json.dumps(text).encode(), Redaction()).tokens
-    )
-    assert json.loads(shown) == text.replace("hush-hush", "[redacted]")
+def test_in_a_text_all_that_stands_behind_a_hidden_name_is_hidden() -> None:
+    """In a traceback the rest of the line: the next one is another statement, or the error."""
+    text = "user=x&password=hush-hush&y=1\nand so on"
+    assert hidden_in_text(text) == "user=x&password=[redacted]"
+    redactor = Redactor(Redaction())
+    assert redactor.text(text, by_line=True) == "user=x&password=[redacted]\nand so on"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("secrets: whsec_MfKQ9r8GKYqr= and on", "secrets: [redacted] and on"),
+        ("got v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9N= no", "got [redacted] no"),
+        ("sent Bearer abcdefghijklmnop to x", "sent [redacted] to x"),
+        ("no postgres://app:hush@db/hooks", "no postgres://[redacted]@db/hooks"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIB\nAB==\n-----END", "[redacted]-----END"),
+        ("a bearer of news, v1, www://x", "a bearer of news, v1, www://x"),
+    ],
+)
+def test_secrets_that_are_known_by_their_form_are_hidden_under_any_name(
+    text: str, shown: str
+) -> None:
+    assert Redactor(Redaction(keys=[])).text(text) == shown
 
 
 def test_what_is_hidden_already_stays_so() -> None:
-    text = "password=[redacted], 'token': '[redacted]'"
-    assert Redaction().hide_in_text(text).count("[redacted]") == 2
+    assert hidden_in_text("x; token=[redacted]") == "x; token=[redacted]"
 
 
 def test_a_path_that_only_json_has_withholds_what_is_none() -> None:
     redaction = Redaction(paths=["data.*"])
-    assert shown_body(b'{"data": {"a": "hush-hush"}, ', redaction).raw is None
+    assert read(b'{"data": {"a": "hush-hush"}, ', redaction).raw is None
 
 
 def test_a_value_that_is_hidden_stands_under_no_other_name() -> None:
     body = b'{"password": "hush-hush", "pin": 1, "log": "logged in by hush-hush", "token": 12345,'
-    shown = shown_body(body + b' "hush-hush": 12345, "count": 1}', Redaction())
+    shown = read(body + b' "hush-hush": 12345, "count": 1}')
     text = "".join(token.text for token in shown.tokens)
     assert "hush-hush" not in text
     assert "12345" not in text
@@ -210,7 +248,7 @@ QUOTINGS: list[Callable[[str], str]] = [
 def test_a_hidden_value_is_found_however_it_is_written(
     secret: str, quoting: Callable[[str], str]
 ) -> None:
-    shown = Scrubber([secret]).scrub(f"it failed for {quoting(secret)}: no")
+    shown = scrubbed(f"it failed for {quoting(secret)}: no", secret)
     assert shown.startswith("it failed for ")
     assert shown.endswith(": no")
     for part in re.findall(r"\w{2,}", secret):
@@ -219,10 +257,8 @@ def test_a_hidden_value_is_found_however_it_is_written(
 
 @given(
     st.text(string.ascii_letters + "'\"\\ \n\t&<>;%+=#/{}\u00fc\u6f22\U0001f92b", max_size=12),
-    st.lists(st.sampled_from(QUOTINGS), max_size=3),
+    st.lists(st.sampled_from(QUOTINGS[:-1]), max_size=3),  # HTML stands alone
 )
-@example("<", [escape, quote])
-@example("'", [escape, quote, quote])
 @example("\u00fc", [ascii, quote])
 @example("\u00fc", [lambda value: repr(value.encode()), repr, quote])
 def test_a_hidden_value_is_found_in_a_text_within_a_text(
@@ -231,7 +267,7 @@ def test_a_hidden_value_is_found_in_a_text_within_a_text(
     secret = text = f"start{middle}end"
     for quoting in quotings:
         text = quoting(f"see {text}!")
-    shown = Scrubber([secret]).scrub(text)
+    shown = scrubbed(text, secret)
     assert "start" not in shown
     assert "[redacted]" in shown
 
@@ -240,52 +276,54 @@ def test_a_hidden_value_is_found_in_a_text_within_a_text(
     ("text", "shown"),
     [
         ("input_value='a-long-sec...' here", "input_value='[redacted]...' here"),
-        ("'a-long...lue-that-is-hidden'", "'[redacted]...[redacted]'"),
-        ("before\na-long-secret-\n[…]\nis-hidden, yes", None),
+        ("'a-long...lue-that-is-hidden'", "'a-long...[redacted]'"),
+        (
+            "before\na-long-secret-\n[…]\nis-hidden, yes",
+            "before\n[redacted], yes",
+        ),
         ("the error ends with a-long-secret-va", "the error ends with [redacted]"),
+        ("before it stands xa-long-secret", "before it stands x[redacted]"),
         ("wait... a long way", "wait... a long way"),
     ],
 )
-def test_what_a_cut_has_left_of_a_hidden_value_is_found(text: str, shown: str | None) -> None:
-    scrubbed = Scrubber(["a-long-secret-value-that-is-hidden"]).scrub(text)
-    assert "secret" not in scrubbed
-    assert "hidden" not in scrubbed
-    assert shown is None or scrubbed == shown
+def test_eight_letters_of_a_hidden_value_are_hidden_where_it_was_cut(text: str, shown: str) -> None:
+    assert scrubbed(text, "a-long-secret-value-that-is-hidden") == shown
 
 
 def test_a_field_that_is_named_by_the_one_beside_it_is_hidden() -> None:
     body = (
         b'{"headers": [{"name": "X-Auth-Token", "value": "hush-hush"}, {"name": "a", "value": 1}]}'
     )
-    shown = "".join(token.text for token in shown_body(body, Redaction()).tokens)
+    shown = "".join(token.text for token in read(body).tokens)
     assert "hush-hush" not in shown
     assert '"value": 1' in shown
 
 
 def test_words_that_tell_nothing_are_not_hidden_elsewhere() -> None:
-    body = shown_body(b'{"password": null, "token": true, "secret": ""}', Redaction())
-    assert body.hidden == frozenset()
+    redactor = Redactor(Redaction())
+    shown_body(b'{"password": null, "token": true, "secret": ""}', redactor)
+    assert redactor.scrub("None, null, True") == "None, null, True"
 
 
 def test_texts_are_withheld_where_too_much_is_hidden_to_be_looked_for() -> None:
-    many = json.dumps([{"token": f"hush-{number}"} for number in range(1000)]).encode()
-    body = shown_body(many, Redaction())
-    assert not body.is_searched
+    redactor = Redactor(Redaction())
+    many = json.dumps([{"token": f"hush-{number}"} for number in range(4000)]).encode()
+    body = shown_body(many, redactor)
     assert "hush" not in repr(body.tokens)
-    shown = Scrubber(body.hidden, is_complete=body.is_searched).scrub("it was hush-999")
+    shown = redactor.scrub("it was hush-999")
     assert "hush" not in shown
     assert "not shown" in shown
 
 
 def test_other_names_in_a_text_hide_nothing() -> None:
     text = "reason: closed; tokens: 3; my_password_policy = strict"
-    assert Redaction().hide_in_text(text) == text
-    assert Redaction(keys=[]).hide_in_text("password=x") == "password=x"
+    assert hidden_in_text(text) == text
+    assert hidden_in_text("password=x", Redaction(keys=[])) == "password=x"
 
 
 def test_the_model_hides_what_the_body_hides() -> None:
     event = make_event("comment.received", data={"text": "hush-hush", "token": "quiet"}, extra=True)
-    model = model_of(event.model_dump_json().encode(), event.id, EventParser(), HIDE_TEXT)
+    model = modelled(event.model_dump_json().encode(), event.id, HIDE_TEXT)
     hidden = {field.path for field in model.fields if field.is_hidden}
     assert hidden == {"data.text", "data.token"}
     assert "hush-hush" not in repr(model)
@@ -293,22 +331,20 @@ def test_the_model_hides_what_the_body_hides() -> None:
 
 def test_the_model_marks_what_it_does_not_know() -> None:
     event = make_event("comment.received", data={"mood": {"now": "glad"}}, extra=True)
-    model = model_of(event.model_dump_json().encode(), event.id, EventParser(), Redaction())
+    model = modelled(event.model_dump_json().encode(), event.id)
     assert model.name == "CommentReceived"
     unknown = [(field.path, field.value) for field in model.fields if field.is_unknown]
     assert unknown == [("data.mood.now", "glad")]
 
 
 def test_what_cannot_be_read_is_said() -> None:
-    assert "not JSON" in model_of(b"{", "evt_1", EventParser(), Redaction()).problem
-    other = model_of(event_body("comment.received"), "evt_other", EventParser(), Redaction())
+    assert "not JSON" in modelled(b"{", "evt_1").problem
+    other = modelled(event_body("comment.received"), "evt_other")
     assert "webhook-id" in other.problem
 
 
 def test_hidden_values_are_taken_out_of_other_texts() -> None:
-    assert (
-        Scrubber(["hush-hush", "no"]).scrub("hush-hush, no, not") == "[redacted], [redacted], not"
-    )
+    assert scrubbed("hush-hush, no, not", "hush-hush", "no") == "[redacted], [redacted], not"
 
 
 @pytest.mark.parametrize("argument", ["headers", "keys", "paths"])
@@ -345,9 +381,9 @@ def test_a_lone_text_is_refused_where_several_names_belong(argument: str) -> Non
     ],
 )
 def test_no_body_breaks_the_page_or_makes_it_endless(body: bytes) -> None:
-    shown = shown_body(body, Redaction())
+    shown = read(body)
     assert len(repr(shown)) < 1_000_000
-    model = model_of(body, "evt_1", EventParser(), Redaction())
+    model = modelled(body, "evt_1")
     assert len(repr(model)) < 1_000_000
 
 
@@ -360,5 +396,5 @@ def test_no_body_breaks_the_page_or_makes_it_endless(body: bytes) -> None:
 )
 def test_what_is_shown_is_the_same_json(value: object) -> None:
     nothing_hidden = Redaction(keys=[])
-    shown = shown_body(json.dumps(value).encode("utf-8", "surrogatepass"), nothing_hidden)
+    shown = read(json.dumps(value).encode("utf-8", "surrogatepass"), nothing_hidden)
     assert json.loads("".join(token.text for token in shown.tokens)) == value

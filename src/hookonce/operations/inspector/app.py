@@ -146,7 +146,7 @@ class Inspector:
                 text = "the store cannot be read; the log says why\n"
                 await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, answer)
         except BusyError:
-            text = "too many pages are asked for at once; load this one again\n"
+            text = "too many pages are made at once, or this one takes too long; load it again\n"
             await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, answer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,8 +7,8 @@ given twice, nor numbers too long to be one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,12 +17,10 @@ from pydantic import BaseModel
 
 from ...errors import PayloadError
 from ...events import EventParser, UnknownEvent
-from .concealing import MOST_LEVELS, Concealed, Concealer, Deep, NumberText, Pairs, json_of
-from .redaction import Redaction
-from .scrubbing import HIDDEN, Scrubber
+from .redaction import HIDDEN, Redactor
 from .texts import cut
 
-# What is larger is not taken apart: it would hold up the process for what nobody reads to its end.
+# What is larger is not taken apart: nobody reads it to its end.
 _MOST_READ = 256 * 1024
 _MOST_TOKENS = 6000
 _MOST_SHOWN = 256 * 1024
@@ -30,8 +28,30 @@ _MOST_RAW = 64 * 1024
 _MOST_FIELDS = 400
 _MOST_VALUE = 2000
 _MOST_NAME = 200
+_MOST_LEVELS = 100
 # Shorter values stand in a body for something else as well.
-LEAST_SCRUBBED = 4
+_LEAST_SCRUBBED = 4
+
+# Lists of headers say in one field what the field beside it holds.
+_NAME_NAMES = {"field", "header", "key", "name"}
+_VALUE_NAMES = {"content", "value", "values"}
+
+
+class _Number(str):
+    """A number as it was written: neither rounded nor too long."""
+
+    __slots__ = ()
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object as it was written: in order, with names that are given twice."""
+
+    __slots__ = ()
+
+
+def _number(text: str) -> _Number:
+    # In Python, so that the reading of a long list lets other threads run now and then.
+    return _Number(text)
 
 
 class Token(NamedTuple):
@@ -52,8 +72,6 @@ class ShownBody:
         raw: its text as it came, or without what is hidden where it is no JSON; None where parts of
             it are hidden that cannot be cut out of it.
         raw_is_cut: whether it goes on after ``raw``.
-        hidden: the values that are hidden.
-        is_searched: whether those are all.
         is_too_large: whether it is too large to be read as JSON.
 
     """
@@ -63,42 +81,43 @@ class ShownBody:
     is_cut: bool = False
     raw: str | None = None
     raw_is_cut: bool = False
-    hidden: frozenset[str] = frozenset()
-    is_searched: bool = True
     is_too_large: bool = False
 
 
-def shown_body(body: bytes, redaction: Redaction) -> ShownBody:
-    """Return what may be shown of a body."""
+def shown_body(body: bytes, redactor: Redactor) -> ShownBody:
+    """Return what may be shown of a body; the redactor remembers what may not."""
     if len(body) > _MOST_READ:
-        clipped = _text_in(body[:_MOST_RAW], redaction, Concealer(redaction))
-        return ShownBody(
-            len(body), raw=clipped, raw_is_cut=True, is_searched=False, is_too_large=True
-        )
-    concealer = Concealer(redaction)
+        redactor.is_complete = False
+        clipped = _text_in(body[:_MOST_RAW], redactor)
+        return ShownBody(len(body), raw=clipped, raw_is_cut=True, is_too_large=True)
+    reading = _Reading(redactor)
     try:
-        tree = concealer.tree(json_of(body))
-    except (ValueError, RecursionError):
-        text = _text_in(body, redaction, concealer)
-        return ShownBody(
-            len(body),
-            raw=None if text is None else text[:_MOST_RAW],
-            raw_is_cut=text is not None and len(text) > _MOST_RAW,
-            hidden=frozenset(concealer.values),
-            is_searched=concealer.values.is_complete,
+        reading.read(
+            json.loads(
+                body,
+                object_pairs_hook=_Object,
+                parse_int=_number,
+                parse_float=_number,
+                parse_constant=_number,
+            )
         )
-    hidden = frozenset(concealer.values)
-    tokens, is_cut = _bounded(_tokens(tree))
-    raw = None if concealer.has_hidden else _decoded(body)
-    return ShownBody(
-        len(body),
-        _scrubbed(tokens, hidden),
-        is_cut=is_cut,
-        raw=None if raw is None else raw[:_MOST_RAW],
-        raw_is_cut=raw is not None and len(raw) > _MOST_RAW,
-        hidden=hidden,
-        is_searched=concealer.values.is_complete,
+    except (ValueError, RecursionError):
+        text = _text_in(body, redactor)
+        return _with_raw(ShownBody(len(body)), text)
+    tokens = tuple(
+        token._replace(text=redactor.scrub(token.text, least=_LEAST_SCRUBBED))
+        if token.kind in {"name", "text", "number"}
+        else token
+        for token in reading.tokens
     )
+    shown = ShownBody(len(body), tokens, is_cut=reading.is_cut)
+    return shown if redactor.has_hidden else _with_raw(shown, _decoded(body))
+
+
+def _with_raw(shown: ShownBody, raw: str | None) -> ShownBody:
+    if raw is None:
+        return shown
+    return replace(shown, raw=raw[:_MOST_RAW], raw_is_cut=len(raw) > _MOST_RAW)
 
 
 def _decoded(body: bytes) -> str:
@@ -106,70 +125,101 @@ def _decoded(body: bytes) -> str:
     return body.decode(json.detect_encoding(body), "backslashreplace")
 
 
-def _text_in(body: bytes, redaction: Redaction, concealer: Concealer) -> str | None:
+def _text_in(body: bytes, redactor: Redactor) -> str | None:
     """Return what may be shown of a body that is no JSON."""
-    return None if redaction.needs_paths else concealer.text(_decoded(body))
+    return None if redactor.rules.needs_paths else redactor.text(_decoded(body))
 
 
-def _bounded(tokens: Iterator[Token]) -> tuple[list[Token], bool]:
-    """Return the first tokens, and whether there are more."""
-    shown: list[Token] = []
-    room = _MOST_SHOWN
-    for token in tokens:
-        room -= len(token.text)
-        if room < 0 or len(shown) == _MOST_TOKENS:
-            return shown, True
-        shown.append(token)
-    return shown, False
+class _Reading:
+    """Takes all of a JSON value apart, and keeps its first tokens.
 
+    Args:
+        redactor: says what is hidden, and remembers it.
 
-def _scrubbed(tokens: Sequence[Token], hidden: Iterable[str]) -> tuple[Token, ...]:
-    """Return tokens without the values that are hidden under another name."""
-    scrubber = Scrubber(hidden)
-    texts = scrubber.scrub_all([token.text for token in tokens], least=LEAST_SCRUBBED)
-    return tuple(
-        Token(token.kind, text if token.kind in {"name", "text", "number"} else token.text)
-        for token, text in zip(tokens, texts, strict=True)
-    )
+    Attributes:
+        tokens: those that are shown.
+        is_cut: whether there are more.
 
+    """
 
-def _tokens(value: Any, indent: str = "") -> Iterator[Token]:
-    if isinstance(value, Deep):
-        yield Token("mark", value)
-    elif isinstance(value, Pairs):
-        yield from _members(value, indent)
-    elif isinstance(value, list):
-        yield Token("mark", "[")
-        for index, inner in enumerate(value):
-            yield Token("mark", f"{',' if index else ''}\n{indent}  ")
-            yield from _tokens(inner, f"{indent}  ")
-        yield Token("mark", f"\n{indent}]" if value else "]")
-    elif isinstance(value, NumberText):
-        yield from _value("number", value)
-    elif isinstance(value, Concealed):
-        yield Token("hidden", value)
-    elif isinstance(value, str):
-        yield from _value("text", value)
-    else:
-        yield Token("word", json.dumps(value))
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._room = _MOST_SHOWN
+        self.tokens: list[Token] = []
+        self.is_cut = False
 
+    def read(self, value: Any, path: tuple[str, ...] = (), level: int = 0) -> None:
+        """Read a value that stands at a path, so many levels deep."""
+        if isinstance(value, list) and level == _MOST_LEVELS:
+            self._redactor.has_hidden, self._redactor.is_complete = True, False
+            self._put("mark", "…")
+        elif isinstance(value, _Object):
+            self._read_object(value, path, level)
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                self._begin_line("," if index else "[", level + 1)
+                self.read(inner, path, level + 1)
+            self._end("[]", level, is_empty=not value)
+        elif isinstance(value, _Number):
+            self._put_value("number", value)
+        elif isinstance(value, str):
+            self._put_value("text", self._redactor.text(value))
+        else:
+            self._put("word", json.dumps(value))
 
-def _members(pairs: Pairs, indent: str) -> Iterator[Token]:
-    yield Token("mark", "{")
-    for index, (name, inner) in enumerate(pairs):
-        yield Token("mark", f"{',' if index else ''}\n{indent}  ")
-        yield from _value("name", name)
-        yield Token("mark", ": ")
-        yield from _tokens(inner, f"{indent}  ")
-    yield Token("mark", f"\n{indent}}}" if pairs else "}")
+    def _read_object(self, pairs: _Object, path: tuple[str, ...], level: int) -> None:
+        rules = self._redactor.rules
+        names_a_hidden_one = any(
+            name in _NAME_NAMES and isinstance(value, str) and rules.hides_name(value)
+            for name, value in pairs
+        )
+        for index, (name, inner) in enumerate(pairs):
+            self._begin_line("," if index else "{", level + 1)
+            self._put_value("name", name)
+            self._put("mark", ": ")
+            below = (*path, name)
+            if rules.hides(below) or (names_a_hidden_one and name in _VALUE_NAMES):
+                self._hide(inner)
+                self._put("hidden", HIDDEN)
+            else:
+                self.read(inner, below, level + 1)
+        self._end("{}", level, is_empty=not pairs)
 
+    def _hide(self, value: Any) -> None:
+        """Remember every text and number in a value; words such as ``null`` tell nothing."""
+        self._redactor.has_hidden = True
+        if isinstance(value, _Object):
+            for _, inner in value:
+                self._hide(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                self._hide(inner)
+        elif isinstance(value, str):
+            self._redactor.hide(value)
 
-def _value(kind: str, value: str) -> Iterator[Token]:
-    """Yield a name, text or number, cut where it is long."""
-    text = value[:_MOST_VALUE]
-    yield Token(kind, text if kind == "number" else json.dumps(text, ensure_ascii=False))
-    if len(value) > _MOST_VALUE:
-        yield Token("mark", f"… {len(value) - _MOST_VALUE:,} more characters")
+    def _begin_line(self, mark: str, level: int) -> None:
+        if not self.is_cut:
+            self._put("mark", f"{mark}\n{'  ' * level}")
+
+    def _end(self, brackets: str, level: int, *, is_empty: bool) -> None:
+        if not self.is_cut:
+            self._put("mark", brackets if is_empty else f"\n{'  ' * level}{brackets[1]}")
+
+    def _put_value(self, kind: str, value: str) -> None:
+        """Put a name, text or number, cut where it is long."""
+        if self.is_cut:
+            return
+        text = value[:_MOST_VALUE]
+        self._put(kind, text if kind == "number" else json.dumps(text, ensure_ascii=False))
+        if len(value) > _MOST_VALUE:
+            self._put("mark", f"… {len(value) - _MOST_VALUE:,} more characters")
+
+    def _put(self, kind: str, text: str) -> None:
+        self._room -= len(text)
+        if self._room < 0 or len(self.tokens) == _MOST_TOKENS:
+            self.is_cut = True
+        if not self.is_cut:
+            self.tokens.append(Token(kind, text))
 
 
 class Field(NamedTuple):
@@ -209,17 +259,17 @@ class Model:
     problem: str = ""
 
 
-def model_of(body: bytes, event_id: str | None, parser: EventParser, redaction: Redaction) -> Model:
-    """Return the event in a body, field by field."""
+def model_of(body: bytes, event_id: str | None, parser: EventParser, redactor: Redactor) -> Model:
+    """Return the event in a body, field by field, given what has read its JSON."""
     if len(body) > _MOST_READ:
         return Model(problem="it is too large to be shown field by field")
-    concealer = Concealer(redaction)
     try:
         event = parser.parse(body, event_id)
-        below = _within(event, "", (), is_unknown=False, redaction=redaction, texts=concealer)
+        below = _within(event, "", (), is_unknown=False, redactor=redactor)
         fields = list(islice(below, _MOST_FIELDS + 1))
     except PayloadError as error:
-        return Model(problem=str(error))
+        problem = redactor.text(cut(str(error), _MOST_VALUE))
+        return Model(problem=redactor.scrub(problem, least=_LEAST_SCRUBBED))
     except RecursionError:
         return Model(problem="the body is nested too deeply")
     return Model(
@@ -236,14 +286,13 @@ def _within(
     path: tuple[str, ...],
     *,
     is_unknown: bool,
-    redaction: Redaction,
-    texts: Concealer,
+    redactor: Redactor,
 ) -> Iterator[Field]:
     """Yield the fields below a value; names are those of Python, rules have those of the wire."""
-    deeper = partial(_within, redaction=redaction, texts=texts)
-    if path and redaction.hides(path):
+    deeper = partial(_within, redactor=redactor)
+    if path and redactor.rules.hides(path):
         yield Field(shown, HIDDEN, is_unknown, is_hidden=True)
-    elif isinstance(value, BaseModel | Mapping | list | tuple) and len(path) >= MOST_LEVELS:
+    elif isinstance(value, BaseModel | Mapping | list | tuple) and len(path) >= _MOST_LEVELS:
         yield Field(shown, "…", is_unknown, is_hidden=False)
     elif isinstance(value, BaseModel):
         for name, wire, inner, is_extra in _members_of(value):
@@ -259,8 +308,9 @@ def _within(
                 inner, cut(f"{shown}[{index}]", _MOST_NAME), path, is_unknown=is_unknown
             )
     else:
-        text = texts.text(value if isinstance(value, str) else str(value))
-        yield Field(shown, cut(text, _MOST_VALUE), is_unknown, is_hidden=False)
+        text = redactor.text(cut(str(value), _MOST_VALUE))
+        shown, text = (redactor.scrub(one, least=_LEAST_SCRUBBED) for one in (shown, text))
+        yield Field(shown, text, is_unknown, is_hidden=False)
 
 
 def _members_of(model: BaseModel) -> Iterator[tuple[str, str, Any, bool]]:

@@ -14,6 +14,8 @@ from .reading import claimed_id, event_type_of
 from .series import Kind
 
 _MOST_LENGTH = 256
+# A forged header may be long, and the cost of a pattern is its length times that of the text.
+_MOST_COMPARED = 512
 FAILED = "failed"
 """The one word that the filter of handlers knows."""
 
@@ -122,5 +124,5 @@ def _has_failed(seen: Seen) -> bool:
 
 
 def _fits(wanted: str, text: str | None) -> bool:
-    wanted, text = wanted.lower(), (text or "").lower()
+    wanted, text = wanted.lower(), (text or "")[:_MOST_COMPARED].lower()
     return fnmatchcase(text, wanted) if "*" in wanted else wanted in text

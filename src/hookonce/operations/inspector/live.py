@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 from ...http.app import Receive, Send
 from ...stores.tokens import new_token
@@ -125,7 +126,9 @@ class Live:
             parts = []
             await self._look()
             if self._journal.version != seen:
-                parts, seen = [self._news(watch, seen)], self._journal.version
+                place, changed = self.place, self._changed(seen)
+                seen = self._journal.version
+                parts = [_event("rows", await asyncio.to_thread(_rows, watch, changed), place)]
             if uptime() >= overview_at:
                 parts.append(_event("overview", await watch.overview()))
                 overview_at = uptime() + _OVERVIEW_SECONDS
@@ -136,22 +139,23 @@ class Live:
                 await _write(send, "".join(parts))
             await asyncio.wait({gone}, timeout=_LOOK_SECONDS)
 
-    def _news(self, watch: Watch, seen: int) -> str:
-        """Return an event with the rows that have changed since, the newest of them.
+    def _changed(self, seen: int) -> list[Seen]:
+        """Return copies of the deliveries that have changed since, newest first."""
+        newest = (one for one in self._journal.newest_first() if one.changed > seen)
+        return [one.copy() for one in islice(newest, _MOST_CHANGES)]
 
-        One that does not match, or no longer, is without its text.
-        """
-        rows: list[dict[str, object]] = []
-        shown = 0
-        for one in self._journal.newest_first():
-            if one.changed <= seen:
-                continue
-            is_wanted = watch.filters.match(one)
-            rows.append({"number": one.number, "html": watch.row(one) if is_wanted else ""})
-            shown += is_wanted
-            if shown == _MOST_ROWS or len(rows) == _MOST_CHANGES:
-                break
-        return _event("rows", rows, self.place)
+
+def _rows(watch: Watch, changed: list[Seen]) -> list[dict[str, object]]:
+    """Return rows for a page, a bounded number; one that does not match has no text."""
+    rows: list[dict[str, object]] = []
+    shown = 0
+    for one in changed:
+        is_wanted = watch.filters.match(one)
+        rows.append({"number": one.number, "html": watch.row(one) if is_wanted else ""})
+        shown += is_wanted
+        if shown == _MOST_ROWS:
+            break
+    return rows
 
 
 def _event(name: str, content: object, place: str | None = None) -> str:

@@ -6,10 +6,12 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
+from typing import TypeVar
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
@@ -20,6 +22,8 @@ from ...delivery.time_limit import within
 from ...http.app import Receive, Scope, Send
 from ...inbox.waiting import WaitingEvents
 from ...stores.values import DeadLetter, DeadReason, Entry
+from ...verification.clock import uptime
+from ...verification.loggers import get_logger
 from .access import COOKIE, Access, Visit
 from .actions import Actions
 from .bounds import Bounds
@@ -34,6 +38,8 @@ from .stored import entry_row, letter_row, letter_view
 from .views import delivery_view, row_of
 from .watched import Watched
 
+_log = get_logger("hookonce.inspector")
+
 _MOST_FORM_BYTES = 8192
 _FORM_SECONDS = 10.0
 _SAFE_IN_PATHS = "/!$&'()*+,:;=@~"
@@ -43,16 +49,20 @@ _MOST_LETTERS = 200
 _MOST_SEARCHED = 5000
 _STORE_SECONDS = 5.0
 _MOST_WAITING_PAGES = 8
+_PAGE_SECONDS = 10.0
 
 # The bodies that are read for a list, since what failed may quote them.
-_MOST_LISTED_BYTES = 4 * 1024**2
+_MOST_LISTED_BYTES = 1024**2
+_LIST_SECONDS = 3.0
 _AT_ONCE = 8
+
+T = TypeVar("T")
 
 _NUMBER = re.compile("[0-9]{1,15}")  # int() refuses thousands of digits
 
 
 class BusyError(Exception):
-    """Too many pages are being made at once."""
+    """Too many pages are being made at once, or this one takes too long."""
 
 
 class Site:
@@ -90,6 +100,8 @@ class Site:
         has_inbox = self._inbox is not None
         self._overviews = Overviews(receiver, self._journal, has_inbox=has_inbox)
         self._elsewhere = Elsewhere(receiver, self._journal)
+        # Threads of its own: pages that take long hold up other pages, and no handler.
+        self._maker = ThreadPoolExecutor(2, thread_name_prefix="hookonce-inspector")
         self._turn = asyncio.Lock()
         self._waiting_pages = 0
         self.pages = Pages()
@@ -130,16 +142,23 @@ class Site:
         status: int = HTTPStatus.OK,
         content: Callable[[], Mapping[str, object]] = dict,
     ) -> Response:
-        """Return a page with what stands above every page.
-
-        Its content is made beside the loop: what an event holds may take long to be laid out.
-        """
+        """Return a page with what stands above every page; its content is made in a thread."""
         frame, overview = self.frame(request.scope), await self._overviews.now()
 
         def make() -> str:
             return self.pages.render(template, frame, overview=overview, **content())
 
-        return HTMLResponse(await asyncio.to_thread(make), status)
+        return HTMLResponse(await self._made(make), status)
+
+    async def _made(self, make: Callable[[], T]) -> T:
+        """Make a page beside the event loop, or raise BusyError where that takes too long."""
+        making = asyncio.get_running_loop().run_in_executor(self._maker, make)
+        try:
+            async with asyncio.timeout(_PAGE_SECONDS):
+                return await making
+        except TimeoutError:
+            _log.warning("a page of the inspector took longer than %g s", _PAGE_SECONDS)
+            raise BusyError from None
 
     @asynccontextmanager
     async def _at_its_turn(self) -> AsyncIterator[None]:
@@ -157,10 +176,13 @@ class Site:
         filters = Filters.parse(request.query_params)
         await self._elsewhere.look()
         place = self.live.place  # before the rows: what comes between is sent again, not lost
-        matching = filter(filters.match, self._journal.newest_first())
-        rows = [row_of(seen) for seen in islice(matching, _MOST_ROWS)]
-        content = {"rows": rows, "filters": filters, "place": place, "most": _MOST_ROWS}
-        return await self._page("deliveries.html", request, content=lambda: content)
+        copies = [seen.copy() for seen in self._journal.newest_first()]
+
+        def content() -> Mapping[str, object]:
+            rows = [row_of(seen) for seen in islice(filter(filters.match, copies), _MOST_ROWS)]
+            return {"rows": rows, "filters": filters, "place": place, "most": _MOST_ROWS}
+
+        return await self._page("deliveries.html", request, content=content)
 
     async def _delivery(self, request: Request) -> Response:
         number = request.path_params["number"]
@@ -185,8 +207,9 @@ class Site:
             bodies = await within(_STORE_SECONDS, _bodies(failed, self._receiver.dead.show))
 
             def content() -> Mapping[str, object]:
+                body = _in_time(bodies)
                 rows = [
-                    letter_row(letter, bodies.get(letter.delivery.event_id), self._redaction)
+                    letter_row(letter, body(letter.delivery.event_id), self._redaction)
                     for letter in letters
                 ]
                 return {
@@ -240,8 +263,9 @@ class Site:
             bodies = await within(_STORE_SECONDS, _bodies(failed, inbox.show))
 
             def content() -> Mapping[str, object]:
+                body = _in_time(bodies)
                 rows = [
-                    entry_row(entry, bodies.get(entry.delivery.event_id), self._redaction, now)
+                    entry_row(entry, body(entry.delivery.event_id), self._redaction, now)
                     for entry in found
                 ]
                 return {"entries": rows, "most": _MOST_LETTERS}
@@ -328,6 +352,12 @@ async def _bodies(
                 size += len(found.delivery.body)
                 bodies[found.delivery.event_id] = found.delivery.body
     return bodies
+
+
+def _in_time(bodies: Mapping[str, bytes]) -> Callable[[str], bytes | None]:
+    """Return what finds a body for a list, and none when the list has taken too long."""
+    ends = uptime() + _LIST_SECONDS
+    return lambda event_id: bodies.get(event_id) if uptime() < ends else None
 
 
 async def body_of(request: Request) -> bytes:

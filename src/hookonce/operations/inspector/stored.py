@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from ...events import EventParser
 from ...stores.values import DeadLetter, Entry, FailedAttempt
 from .bodies import Model, ShownBody, model_of, shown_body
-from .concealing import Concealer
 from .journal import History
-from .redaction import Redaction
-from .scrubbing import WITHHELD
+from .redaction import WITHHELD, Redaction, Redactor
 from .texts import cut
-from .views import StepView, scrub_of, scrubbed_model, steps_of
+from .views import StepView, redacted, steps_of
 
 _MOST_LISTED = 500
+_MOST_SCANNED = 4000
 # What is larger is not read for the sake of a line in a list.
 _MOST_READ_FOR_A_LINE = 64 * 1024
 
@@ -72,8 +71,9 @@ def _line(error: str, body: bytes | None, redaction: Redaction) -> str:
         return ""
     if body is None or len(body) > _MOST_READ_FOR_A_LINE:
         return WITHHELD
-    scrub = scrub_of(Concealer(redaction), shown_body(body, redaction))
-    return cut(scrub([error])[0], _MOST_LISTED)
+    redactor = Redactor(redaction)
+    shown_body(body, redactor)
+    return cut(redacted([cut(error, _MOST_SCANNED)], redactor)[0], _MOST_LISTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +101,18 @@ def letter_view(
 ) -> LetterView:
     """Return what may be shown of a dead letter."""
     delivery = letter.delivery
-    body = shown_body(delivery.body, redaction)
-    scrub = scrub_of(Concealer(redaction), body)
-    error, *errors = scrub([letter.error, *(one.error for one in letter.history)])
-    model = model_of(delivery.body, delivery.event_id, parser, redaction)
+    redactor = Redactor(redaction)
+    body = shown_body(delivery.body, redactor)
+    model = model_of(delivery.body, delivery.event_id, parser, redactor)
+    error, *errors = redacted([letter.error, *(one.error for one in letter.history)], redactor)
     return LetterView(
         row=_letter_row(letter, error),
         history=tuple(
             replace(one, error=shown) for one, shown in zip(letter.history, errors, strict=True)
         ),
         body=body,
-        model=scrubbed_model(model, body),
-        steps=steps_of(history, scrub) if history else (),
+        model=model,
+        steps=steps_of(history, redactor) if history else (),
     )
 
 

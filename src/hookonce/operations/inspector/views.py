@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeAlias
 
 from ...delivery.steps import State, Step, What
 from ...events import EventParser
 from ...verification.headers import RawHeaders
-from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
-from .concealing import Concealer
+from .bodies import Model, ShownBody, model_of, shown_body
 from .journal import History, Seen
 from .reading import claimed_id, event_type_of, header_texts, hints_of
-from .redaction import Redaction
-from .scrubbing import HIDDEN, Scrubber
+from .redaction import Redaction, Redactor
 from .texts import cut, duration
 
 _RUNNING = "running"
@@ -25,9 +21,6 @@ _RUNNING = "running"
 _MOST_HEADERS = 200
 _MOST_VALUE = 2000
 _MOST_ID = 512
-# Cookies and lists of signatures hold several values; a scheme stands before one.
-_HEADER_PARTS = re.compile(r"[\s,;]+")
-_SCHEMES = {"basic", "bearer", "digest", "token", "v1", "v1a"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +68,7 @@ def row_of(seen: Seen) -> Row:
         at=seen.at,
         kind=seen.kind or _RUNNING,
         answer=f"{int(answered.outcome.status)} {answered.outcome.reason}" if answered else "",
-        type=event_type_of(seen) or "",
+        type=cut(event_type_of(seen) or "", _MOST_ID),
         id=cut(claimed_id(seen) or "", _MOST_ID),
         is_genuine=seen.history is not None,
         attempt=hints_of(seen).attempt,
@@ -161,15 +154,16 @@ class DeliveryView:
 def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> DeliveryView:
     """Return what may be shown of a delivery."""
     received, verified, history = seen.received, seen.verified, seen.history
-    concealer = Concealer(redaction)
+    redactor = Redactor(redaction)
     headers: tuple[Header, ...] = ()
     body = model = None
-    if received is not None:
-        headers = tuple(_headers(received.headers, redaction, concealer))
-        body = shown_body(received.body, redaction)
+    if received is None:
+        redactor.is_complete = False  # what the body hides is not known
+    else:
+        headers = tuple(_headers(received.headers, redactor))
+        body = shown_body(received.body, redactor)
         if history is not None:
-            model = model_of(received.body, claimed_id(seen), parser, redaction)
-    scrub = scrub_of(concealer, body)
+            model = model_of(received.body, claimed_id(seen), parser, redactor)
     refusal = seen.answered.refusal if seen.answered else None
     if verified is not None:
         skew: float | None = verified.skew
@@ -186,8 +180,8 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         dedup=tuple(_dedup(seen)),
         headers=headers,
         body=body,
-        model=scrubbed_model(model, body) if model and body else None,
-        steps=steps_of(history, scrub) if history else (),
+        model=model,
+        steps=steps_of(history, redactor) if history else (),
         is_cut=history.is_cut if history else False,
         process=seen.process,
     )
@@ -213,59 +207,24 @@ def _dedup(seen: Seen) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def _headers(headers: RawHeaders, redaction: Redaction, concealer: Concealer) -> Iterable[Header]:
+def _headers(headers: RawHeaders, redactor: Redactor) -> Iterable[Header]:
     for name, value in islice(header_texts(headers), _MOST_HEADERS):
-        if redaction.hides_header(name):
-            for part in _values_in(value):
-                concealer.values.add(part)
-            yield Header(cut(name, _MOST_VALUE), HIDDEN, is_hidden=True)
+        short = cut(name, _MOST_VALUE)
+        if redactor.rules.hides_header(name):
+            yield Header(short, redactor.hide(value), is_hidden=True)
         else:
-            shown = cut(concealer.text(value), _MOST_VALUE)
-            yield Header(cut(name, _MOST_VALUE), shown, is_hidden=False)
+            yield Header(short, redactor.text(cut(value, _MOST_VALUE)), is_hidden=False)
 
 
-def _values_in(header: str) -> Iterator[str]:
-    """Yield the value of a header that is hidden, and those within it."""
-    yield header
-    for part in _HEADER_PARTS.split(header):
-        if part.lower() not in _SCHEMES:
-            yield part
-            yield part.partition("=")[2].strip('"')
+def redacted(texts: Iterable[str], redactor: Redactor) -> list[str]:
+    """Return texts that a program wrote, such as tracebacks; what one names is hidden in all."""
+    shown = [redactor.text(text, by_line=True) for text in texts]
+    return [redactor.scrub(text) for text in shown]
 
 
-Scrub: TypeAlias = Callable[[Iterable[str]], list[str]]
-"""Takes what is hidden out of texts about a delivery."""
-
-
-def scrub_of(concealer: Concealer, body: ShownBody | None) -> Scrub:
-    """Return what scrubs the texts beside a body; it withholds them where that is not known."""
-    known = frozenset(body.hidden) if body else frozenset[str]()
-
-    def scrub(texts: Iterable[str]) -> list[str]:
-        is_complete = body is not None and body.is_searched and concealer.values.is_complete
-        whole = Scrubber({*known, *concealer.values}, is_complete=is_complete)
-        # What one of them names is hidden in all.
-        shown = [concealer.text(text) for text in whole.scrub_all(list(texts))]
-        named = Scrubber(concealer.values, is_complete=concealer.values.is_complete)
-        return named.scrub_all(shown)
-
-    return scrub
-
-
-def scrubbed_model(model: Model, body: ShownBody) -> Model:
-    """Return a model without copies of what its body hides."""
-    texts = [model.problem, *(text for field in model.fields for text in field[:2])]
-    problem, *shown = Scrubber(body.hidden).scrub_all(texts, least=LEAST_SCRUBBED)
-    fields = (
-        field._replace(path=path, value=value)
-        for field, path, value in zip(model.fields, shown[::2], shown[1::2], strict=True)
-    )
-    return replace(model, problem=problem, fields=tuple(fields))
-
-
-def steps_of(history: History, scrub: Scrub) -> tuple[StepView, ...]:
+def steps_of(history: History, redactor: Redactor) -> tuple[StepView, ...]:
     """Return what became of an event, without what is hidden."""
-    notes = scrub(step.note for step in history.steps)
+    notes = redacted((step.note for step in history.steps), redactor)
     return tuple(
         replace(_step(step, note), process=step.process)
         for step, note in zip(history.steps, notes, strict=True)
