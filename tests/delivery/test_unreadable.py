@@ -17,6 +17,7 @@ from hookonce.delivery.records import DeliveryAnswered, EventBuried, Observer
 from hookonce.events import Event
 from hookonce.operations.inspector import Redaction
 from hookonce.operations.inspector.bodies import model_of
+from hookonce.operations.inspector.redaction import Redactor
 from hookonce.stores.values import DeadReason
 from hookonce.testing import event_body, make_event, signed_request
 
@@ -187,7 +188,7 @@ def test_a_validator_that_returns_no_event_is_named_as_the_fault() -> None:
 
 def test_the_inspector_shows_why_it_cannot_be_read(failure: str) -> None:
     receiver, _ = receiver_with(Checked, "memory://")
-    shown = model_of(BODY, "evt_1", receiver.parser, Redaction())
+    shown = model_of(BODY, "evt_1", receiver.parser, Redactor(Redaction()))
     assert shown.problem.startswith(f"its event class failed ({failure} in ")
 
 
