@@ -139,6 +139,44 @@ def test_gaps_are_1_and_each_is_named(site: Site, module: str, tmp_path: Path) -
     ]
 
 
+def test_accepted_gaps_are_0_and_counted_the_next_time(
+    site: Site, module: str, tmp_path: Path
+) -> None:
+    handled(tmp_path, "evt_before")
+    missed = [site.emit() for _ in range(3)]
+    result = site.reconcile("--accept", missed[0], missed[1], module=module)
+    assert result.status == 1, result
+    assert f"{missed[0]}: accepted\n{missed[1]}: accepted\n" in result.output
+    assert "2 accepted, 1 gap since" in result.output
+    result = site.reconcile("--accept", "--all", "--json", module=module)
+    assert result.status == 0, result
+    accepted, summary = map(json.loads, result.output.splitlines())
+    assert (accepted["id"], accepted["result"]) == (missed[2], "accepted")
+    assert (summary["gap"], summary["accepted"]) == (0, 3)
+    result = site.reconcile(module=module)
+    assert (result.status, "3 accepted since" in result.output) == (0, True), result
+    result = site.reconcile("--accept", missed[0], module=module)
+    assert (result.status, "3 accepted since" in result.output) == (0, True), result
+
+
+def test_what_is_no_gap_is_not_accepted(site: Site, module: str, tmp_path: Path) -> None:
+    handled(tmp_path, done := site.emit())
+    missed = site.emit()
+    result = site.reconcile("--accept", missed, done, "evt_typo", module=module)
+    assert (result.status, result.output) == (2, "")
+    assert f"no gap here, so nothing was accepted: {done}, evt_typo" in result.errors
+    assert "1 gap since" in site.reconcile(module=module).output
+
+
+@pytest.mark.parametrize(
+    "options", [["--accept"], ["--all"], ["evt_1"], ["--accept", "--all", "evt_1"]]
+)
+def test_gaps_to_accept_are_named_in_one_way(site: Site, module: str, options: list[str]) -> None:
+    result = site.reconcile(*options, module=module)
+    assert (result.status, result.output) == (2, "")
+    assert "name gaps to accept as --accept ID..., or --accept --all" in result.errors
+
+
 def test_a_disabled_endpoint_is_turned_on_again_where_that_is_wanted(
     site: Site, module: str, tmp_path: Path
 ) -> None:

@@ -313,6 +313,76 @@ async def test_a_gap_whose_event_the_handler_rejects_is_not_made_up_for(tmp_path
         assert (await it.reconcile()).counts == {Verdict.DEAD: 1}
 
 
+async def test_accepted_gaps_are_told_apart_and_the_others_stay_open() -> None:
+    async with bench() as it:
+        events = [await it.service.emit(CommentReceived) for _ in range(3)]
+        it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
+        found = await it.reconcile()
+        some = await it.receiver.accept_gaps(found, [events[0].id, events[0].id])
+        for one in (some, await it.reconcile()):
+            assert [gap.event_id for gap in one.accepted] == [events[0].id]
+            assert {gap.event_id for gap in one.gaps} == {event.id for event in events[1:]}
+            assert one.counts == {Verdict.ACCEPTED: 1, Verdict.GAP: 2}
+            assert all(len(gap.unsettled) == 1 for gap in (await it.reconcile()).gaps)
+            assert not one.is_whole
+        every = await it.receiver.accept_gaps(some)
+        for one in (every, await it.reconcile()):
+            assert len(one.accepted) == 3
+            assert one.gaps == ()
+            assert one.is_whole
+
+
+async def test_an_accepted_gap_is_handled_if_it_is_delivered_after_all() -> None:
+    async with bench() as it:
+        event = await it.service.emit(CommentReceived)
+        it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
+        await it.receiver.accept_gaps(await it.reconcile())
+        assert (await it.receiver.make_up(event)).reason == "handled"
+        assert it.handled == [event.id, event.id]  # by the lost store's receiver, and by this one
+        assert (await it.reconcile()).counts == {Verdict.HANDLED: 1}
+
+
+async def test_what_is_no_gap_cannot_be_accepted() -> None:
+    """A loss that comes later would be hidden."""
+    async with bench() as it:
+        lost = await it.service.emit(CommentReceived)
+        it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
+        handled = await it.service.emit(CommentReceived)
+        found = await it.reconcile()
+        with pytest.raises(ValueError, match=f"no gap here, so nothing was accepted: {handled.id}"):
+            await it.receiver.accept_gaps(found, [lost.id, handled.id])
+        with pytest.raises(TypeError, match="takes a list of ids"):
+            await it.receiver.accept_gaps(found, lost.id)
+        assert (await it.reconcile()).accepted == ()
+
+
+async def test_accepted_gaps_do_not_go_to_on_gap_functions() -> None:
+    async with bench() as it:
+        await it.service.emit(CommentReceived)
+        it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
+        await it.receiver.accept_gaps(await it.reconcile())
+
+        @it.receiver.on_gap
+        async def fail(_: Sequence[Gap], __: Client) -> None:
+            raise AssertionError
+
+        assert (await it.reconcile()).is_whole
+
+
+async def test_what_was_made_up_for_may_be_named_to_be_accepted() -> None:
+    async with bench() as it:
+        event = await it.service.emit(CommentReceived)
+        it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
+
+        @it.receiver.on_gap
+        async def sweep(_: Sequence[Gap], __: Client) -> None:
+            await it.receiver.make_up(event)
+
+        found = await it.reconcile()
+        assert await it.receiver.accept_gaps(found, [event.id]) == found
+        assert (await it.reconcile()).counts == {Verdict.HANDLED: 1}
+
+
 async def test_on_gap_takes_async_functions_alone_and_a_copy_has_them_too() -> None:
     async with bench() as it:
         with pytest.raises(TypeError, match="async function"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hookonce.operations.doctor import Level, Subject, examine
 from hookonce.receiver import Gap, Reconciliation, Verdict
 from hookonce.receiver.reconcile import beginning
 from hookonce.resources import WebhookEndpoint
+from hookonce.stores.reconciling import ReconcilingStore
 from hookonce.verification.clock import system_clock
 
 from .completing import complete_targets
@@ -50,6 +52,7 @@ def _since(
 
 @click.command()
 @click.argument("target", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
+@click.argument("event_ids", metavar="[ID]...", nargs=-1)
 @click.option(
     "--webhook",
     "webhook_id",
@@ -71,15 +74,25 @@ def _since(
     is_flag=True,
     help="Turn a disabled endpoint on again, if the doctor finds no fault.",
 )
+@click.option(
+    "--accept",
+    "accepts",
+    is_flag=True,
+    help="Record the gaps named by ID as accepted: nobody will make up for them.",
+)
+@click.option("--all", "every", is_flag=True, help="With --accept: every gap that is found.")
 @service_options
 def reconcile(
     target: str,
+    event_ids: tuple[str, ...],
     webhook_id: str,
     since: datetime | timedelta | None,
     api_url: str,
     key_file: Path | None,
     *,
     enables: bool,
+    accepts: bool,
+    every: bool,
     as_json: bool,
 ) -> None:
     """Compare the service's delivery log with what MODULE:RECEIVER has handled.
@@ -87,20 +100,28 @@ def reconcile(
     It names each event that was missed: answered and unknown here, or given up by the sender. They
     go to the receiver's on_gap functions, and what these make up for is no gap any more.
 
+    With --accept, gaps that are left are recorded as accepted: those of the IDs, or --all. Later
+    runs count them as accepted and not as gaps. An event that is delivered after all is handled.
+
     It may run as often as you like, from cron for example: it costs a request of the day's quota
     for each 100 deliveries, and one for the endpoint's status.
 
-    Exits 0 if nothing is missing; 1 with gaps, if an on_gap function fails, or if the endpoint is
-    disabled and stays so; 2 if the service or the store cannot be asked.
+    Exits 0 if nothing is missing, or all of it is accepted; 1 with gaps, if an on_gap function
+    fails, or if the endpoint is disabled and stays so; 2 if the service or the store cannot be
+    asked, or an ID is no gap.
     """
+    if accepts != bool(event_ids or every) or (event_ids and every):
+        raise click.UsageError("name gaps to accept as --accept ID..., or --accept --all")
     receiver = load_receiver(target)
-    _check_store(receiver)
+    _check_store(receiver, accepts=accepts)
     output = Output(as_json=as_json)
 
     async def is_well(client: Client) -> bool:
         try:
             async with receiver.opened():
                 found = await receiver.reconcile(client, webhook_id, since=since)
+                if accepts:
+                    found = await _accepted(found, receiver, event_ids or None, output)
         except (ClientError, StoreError) as error:  # 1 is for gaps alone
             raise CannotBegin(str(error)) from None
         _show(found, client, output)
@@ -119,8 +140,11 @@ def reconcile(
         raise SystemExit(Status.FOUND)
 
 
-def _check_store(receiver: Receiver) -> None:
+def _check_store(receiver: Receiver, *, accepts: bool) -> None:
     """End unless this is the store that deliveries go to: in an empty one everything is a gap."""
+    if accepts and not isinstance(receiver.store, ReconcilingStore):
+        kind = type(receiver.store).__name__
+        raise CannotBegin(f"the receiver's store, a {kind}, cannot remember accepted gaps")
     if not receiver.store.keeps_bodies:
         raise CannotBegin(
             "only its own process can see what is in memory://; call receiver.reconcile there"
@@ -128,6 +152,21 @@ def _check_store(receiver: Receiver) -> None:
     file = getattr(receiver.store, "path", None)
     if isinstance(file, Path) and not file.exists():
         raise CannotBegin(f"there is no file {str(file)!r}; run this where the receiver runs")
+
+
+async def _accepted(
+    found: Reconciliation, receiver: Receiver, event_ids: Sequence[str] | None, output: Output
+) -> Reconciliation:
+    """Record gaps as accepted, print each, and return what is left; end where one is no gap."""
+    try:
+        left = await receiver.accept_gaps(found, event_ids)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    for gap in left.accepted:
+        if gap in found.gaps:
+            record = {**_record(gap), "result": "accepted"}
+            output.record(record, f"{gap.event_id}: accepted", "yellow")
+    return left
 
 
 def _show(found: Reconciliation, client: Client, output: Output) -> None:

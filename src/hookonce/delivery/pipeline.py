@@ -20,6 +20,7 @@ from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
 from .handler import Handler
+from .ignored import IgnoredTypes
 from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
@@ -54,6 +55,7 @@ class Pipeline:
         service: the sender's name in its own headers, if it is known.
         runs: the events under way.
         intake: where deliveries are stored instead of handled, if there is an inbox.
+        ignored: writes down which types nobody here is registered for.
 
     """
 
@@ -65,12 +67,14 @@ class Pipeline:
         service: str | None,
         runs: Runs,
         intake: Intake | None,
+        ignored: IgnoredTypes,
     ) -> None:
         self._parts = parts
         self._verifier = verifier
         self._service = service
         self._runs = runs
         self._intake = intake
+        self._ignored_types = ignored
         self._unhandled: set[str] = set()
 
     async def handle(
@@ -117,6 +121,8 @@ class Pipeline:
                 observers.tell(DeliveryAuthenticated(received, verified, hints))
             deadline = started + parts.limits.answer_seconds
             event_type, outcome = await self._receive(verified, hints, received.at, deadline)
+            if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_made_up:
+                self._ignored_types.note(event_type or "", verified.timestamp, received.at)
         seconds = now - started + time.perf_counter() - entered
         observers.tell(
             DeliveryAnswered(

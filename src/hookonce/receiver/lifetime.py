@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from ..delivery.activity import Reporter
+from ..delivery.ignored import IgnoredTypes
 from ..delivery.ledgers import check_ledgers
 from ..delivery.parts import Parts
 from ..delivery.registration import Registration
@@ -33,6 +34,7 @@ class Lifetime:
         store: what is opened and closed.
         intake: the inbox, if there is one.
         registration: tells others of this application.
+        ignored: writes down which types nobody here is registered for.
         reporter: tells others of the steps, where the store can.
 
     """
@@ -42,6 +44,7 @@ class Lifetime:
     store: Openable
     intake: Intake | None
     registration: Registration
+    ignored: IgnoredTypes
     reporter: Reporter | None
     _users: int = 0
     _applications: int = 0
@@ -117,6 +120,7 @@ class Lifetime:
                 if self.intake is not None:
                     await self.intake.stop()
                 await self.runs.drain()
+                await self.ignored.stop()
                 if self.reporter is not None:
                     await self.reporter.stop()
             finally:  # also where a server waits no longer

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ..delivery.activity import Reporter
 from ..delivery.calls import Threads
 from ..delivery.disabling import DisableWatch
+from ..delivery.ignored import IgnoredTypes
 from ..delivery.log import AttemptLog, DeliveryLog
 from ..delivery.observers import Observers
 from ..delivery.parts import Parts
@@ -23,6 +24,7 @@ from ..inbox.waiting import WaitingEvents
 from ..stores.activity import ActivityStore
 from ..stores.applications import Application, RegisteringStore
 from ..stores.contract import BatchingStore, InboxStore
+from ..stores.reconciling import ReconcilingStore
 from ..verification.signature import Verifier
 from .expecting import RecentEvents
 from .lifetime import Lifetime
@@ -81,8 +83,19 @@ class Machine:
                 settings=settings.inbox,
                 runs=self.runs,
             )
+        self.ignored = IgnoredTypes(
+            store if isinstance(store, ReconcilingStore) else None,
+            settings.endpoint,
+            clock,
+            limits.store_seconds,
+        )
         self.pipeline = Pipeline(
-            parts, verifier=verifier, service=settings.service, runs=self.runs, intake=self.intake
+            parts,
+            verifier=verifier,
+            service=settings.service,
+            runs=self.runs,
+            intake=self.intake,
+            ignored=self.ignored,
         )
         self.dead = DeadLetters(parts, store=store, runs=self.runs)
         registration = Registration(
@@ -110,6 +123,7 @@ class Machine:
             store=store,
             intake=self.intake,
             registration=registration,
+            ignored=self.ignored,
             reporter=Reporter(store, parts) if isinstance(store, ActivityStore) else None,
         )
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Container,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from datetime import datetime, timedelta
@@ -36,6 +44,7 @@ from ..inbox.letters import DeadLetters
 from ..inbox.settings import Inbox
 from ..inbox.waiting import WaitingEvents
 from ..stores.contract import Store
+from ..stores.reconciling import ReconcilingStore
 from ..stores.values import StoreStats
 from ..verification.clock import Clock, system_clock
 from ..verification.headers import RawHeaders
@@ -43,7 +52,7 @@ from ..verification.secrets import SecretSource
 from ..verification.signature import DEFAULT_TOLERANCE, sign
 from .expecting import Expectation, Poll
 from .machine import Machine
-from .reconcile import GapHook, Reconciliation, compare, without_made_up
+from .reconcile import GapHook, Reconciliation, compare, with_accepted, without_made_up
 from .settings import Changes, HiddenSecrets, Settings, opened_store
 
 if TYPE_CHECKING:
@@ -430,6 +439,7 @@ class Receiver(Router):
             ValueError: ``since`` has no offset, or does not lie in the past.
 
         """
+        await self._machine.ignored.write()
         found = await compare(
             client,
             webhook_id,
@@ -442,6 +452,47 @@ class Receiver(Router):
         return await without_made_up(
             found, client, self._gap_hooks, store=self.store, endpoint=self.endpoint
         )
+
+    async def accept_gaps(
+        self, found: Reconciliation, event_ids: Collection[str] | None = None
+    ) -> Reconciliation:
+        """Record gaps as accepted, so that later reconciliations do not report them as open.
+
+        Accept what nobody will make up for. The record is kept as long as those of handled events.
+        It changes nothing about the event: if the sender brings it after all, it is handled.
+
+        Args:
+            found: what ``reconcile`` has returned.
+            event_ids: which of its gaps; all of them by default.
+
+        Returns:
+            The same reconciliation with these gaps among ``accepted``.
+
+        Raises:
+            TypeError: ``event_ids`` is one text instead of a list of them, or the store cannot
+                remember accepted gaps.
+            ValueError: one of the ids is none of its gaps; nothing was recorded.
+            StoreError: the store did not record them, or only some of them.
+
+        """
+        if isinstance(event_ids, str):
+            raise TypeError("event_ids takes a list of ids, such as ['evt_1'], not one text")
+        store = self.store
+        if not isinstance(store, ReconcilingStore):
+            raise TypeError(
+                f"{type(store).__name__} cannot remember accepted gaps: it has not the calls of"
+                " hookonce.stores.reconciling.ReconcilingStore"
+            )
+        gaps = [gap.event_id for gap in found.gaps]
+        chosen = gaps if event_ids is None else list(dict.fromkeys(event_ids))
+        settled = {gap.event_id for gap in (*found.accepted, *found.made_up)}
+        strange = [event_id for event_id in chosen if event_id not in {*gaps, *settled}]
+        if strange:
+            raise ValueError(f"no gap here, so nothing was accepted: {', '.join(strange)}")
+        left = [event_id for event_id in chosen if event_id not in settled]
+        if left:
+            await store.accept(self.endpoint, left)
+        return with_accepted(found, left)
 
     def _has_handler(self, event_type: str) -> bool:
         known = event_type in self.parser.classes

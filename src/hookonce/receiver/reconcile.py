@@ -14,20 +14,26 @@ What it says is compared with the store, event by event:
 
 An event that no handler is for is answered 2xx and not remembered: it is ignored here as well. So
 are test events. What is older than the store remembers cannot be judged.
+
+An event whose handler came later was ignored, too. That is believed only where the store has
+written down that deliveries of its type were ignored at that moment; a store that has lost its
+records has lost this with them, and reports every event. A gap that a person has accepted is told
+apart from those that are open.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..resources import WebhookDelivery, WebhookEndpoint
-from ..sender import LOG_SECONDS
+from ..sender import ANSWER_SECONDS, LOG_SECONDS
 from ..stores.contract import Reports
+from ..stores.reconciling import ReconcilingStore, Span
 from ..stores.values import Known
 from ..verification.clock import Clock
 from ..verification.loggers import get_logger
@@ -55,6 +61,8 @@ class Verdict(StrEnum):
     IGNORED = "ignored"
     UNJUDGED = "unjudged"
     """Older than the store remembers."""
+    ACCEPTED = "accepted"
+    """A gap that a person has accepted: nobody has handled the event."""
     GAP = "gap"
 
 
@@ -79,7 +87,8 @@ class Gap:
         why: how it got lost.
         delivery: all that the log says.
         unsettled: when the other events of this type were created that are not handled and are no
-            gaps, for example because the sender still tries: what is missing may be theirs.
+            gaps, for example because the sender still tries, or because they were ignored before
+            there was a handler: what is missing may be theirs.
 
     """
 
@@ -105,6 +114,7 @@ class Reconciliation:
         counts: how many events there are of each verdict.
         gaps: the events that must be made up for, oldest first.
         made_up: the events that were gaps until an ``on_gap`` function made up for them.
+        accepted: the gaps that a person has accepted, oldest first.
         endpoint: the endpoint as the service has it; None where it does not tell.
         requests: what it cost of the day's quota, without what ``on_gap`` functions asked.
         failures: what ``on_gap`` functions have raised.
@@ -116,6 +126,7 @@ class Reconciliation:
     counts: Counter[Verdict] = field(default_factory=Counter)
     gaps: tuple[Gap, ...] = ()
     made_up: tuple[Gap, ...] = ()
+    accepted: tuple[Gap, ...] = ()
     endpoint: WebhookEndpoint | None = None
     requests: int = 0
     failures: tuple[Exception, ...] = ()
@@ -124,6 +135,7 @@ class Reconciliation:
     def is_whole(self) -> bool:
         """Whether nothing is missing of what the log has, and no ``on_gap`` function has failed.
 
+        A gap that was accepted does not count as missing.
         What happens while an endpoint is disabled is in no log: ``endpoint`` tells.
         """
         return not (self.gaps or self.failures)
@@ -167,6 +179,7 @@ async def compare(
     seen: set[str] = set()
     counts: Counter[Verdict] = Counter()
     missed: list[Gap] = []
+    accepted: list[Gap] = []
     unsettled: defaultdict[str, list[datetime]] = defaultdict(list)
     state = await client.webhooks.read(webhook_id)
     requests = 1
@@ -176,10 +189,10 @@ async def compare(
         new = [one for one in recent if not one.is_test and one.event_id not in seen]
         # After the page was read: what was delivered by then is in the store by now.
         known = await store.known(endpoint, [delivery.event_id for delivery in new])
+        judged: dict[str, tuple[WebhookDelivery, Verdict | Why]] = {}
         for delivery in new:
-            if delivery.event_id in seen:
+            if delivery.event_id in judged:
                 continue
-            seen.add(delivery.event_id)
             is_known = delivery.event_id in known
             if not is_known and delivery.created_at < remembered_since:
                 verdict: Verdict | Why = Verdict.UNJUDGED
@@ -187,20 +200,40 @@ async def compare(
                 verdict = Verdict.IGNORED
             else:
                 verdict = _judged(delivery, known.get(delivery.event_id))
-            if isinstance(verdict, Why):
-                created_at, event_type = delivery.created_at, delivery.event_type
-                missed.append(Gap(delivery.event_id, event_type, created_at, verdict, delivery))
-                verdict = Verdict.GAP
-            elif verdict not in {Verdict.HANDLED, Verdict.IGNORED}:
-                unsettled[delivery.event_type].append(delivery.created_at)
-            counts[verdict] += 1
+            judged[delivery.event_id] = delivery, verdict
+        seen.update(judged)
+        open_gaps = [one for one, verdict in judged.values() if isinstance(verdict, Why)]
+        excused = await _excused(store, endpoint, open_gaps, known)
+        for delivery, verdict in judged.values():
+            created_at, event_type = delivery.created_at, delivery.event_type
+            counted = excused.get(delivery.event_id, verdict)
+            if isinstance(verdict, Why) and counted is not Verdict.IGNORED:
+                gap = Gap(delivery.event_id, event_type, created_at, verdict, delivery)
+                (accepted if counted is Verdict.ACCEPTED else missed).append(gap)
+            if isinstance(counted, Why):
+                counts[Verdict.GAP] += 1
+                continue
+            counts[counted] += 1
+            if counted is not Verdict.HANDLED:
+                unsettled[event_type].append(created_at)
         if len(recent) < len(page.data):
             break  # newest first, so all that follows is older
-    gaps = tuple(
-        replace(gap, unsettled=tuple(unsettled[gap.event_type]))
-        for gap in sorted(missed, key=lambda gap: gap.created_at)
+    gaps, accepted_gaps = (
+        tuple(
+            replace(gap, unsettled=tuple(unsettled[gap.event_type]))
+            for gap in sorted(some, key=lambda gap: gap.created_at)
+        )
+        for some in (missed, accepted)
     )
-    return Reconciliation(webhook_id, start, counts, gaps, endpoint=state, requests=requests)
+    return Reconciliation(
+        webhook_id,
+        start,
+        counts,
+        gaps,
+        accepted=accepted_gaps,
+        endpoint=state,
+        requests=requests,
+    )
 
 
 def beginning(since: datetime | timedelta | None, *, now: datetime) -> datetime:
@@ -279,3 +312,41 @@ def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
     if delivery.next_attempt_at is not None or delivery.status == _PENDING:
         return Verdict.RETRYING
     return Why.FAILED_AT_SENDER
+
+
+async def _excused(
+    store: Reports, endpoint: str, gaps: Sequence[WebhookDelivery], known: Mapping[str, Known]
+) -> dict[str, Verdict]:
+    """Return which gaps are none by what the store has written down, and what they are instead."""
+    if not gaps or not isinstance(store, ReconcilingStore):
+        return {}
+    accepted = await store.accepted(endpoint, [gap.event_id for gap in gaps])
+    # What was tried here had a handler, whenever that was.
+    left = [gap for gap in gaps if gap.event_id not in known and gap.event_id not in accepted]
+    spans = await store.ignored(endpoint, {gap.event_type for gap in left}) if left else {}
+    return dict.fromkeys(accepted, Verdict.ACCEPTED) | {
+        gap.event_id: Verdict.IGNORED
+        for gap in left
+        if _was_ignored(gap, spans.get(gap.event_type, ()))
+    }
+
+
+def _was_ignored(delivery: WebhookDelivery, spans: Sequence[Span]) -> bool:
+    """Return whether an event was delivered while its type was ignored.
+
+    A span ends with an arrival. The sender has the answer some seconds later (interface, Limits).
+    """
+    if delivery.delivered_at is None:
+        return False
+    at = delivery.delivered_at.timestamp()
+    return any(span.first <= at <= span.last + ANSWER_SECONDS for span in spans)
+
+
+def with_accepted(found: Reconciliation, event_ids: Collection[str]) -> Reconciliation:
+    """Return the same with these gaps accepted."""
+    taken = tuple(gap for gap in found.gaps if gap.event_id in event_ids)
+    gaps = tuple(gap for gap in found.gaps if gap.event_id not in event_ids)
+    accepted = tuple(sorted((*found.accepted, *taken), key=lambda gap: gap.created_at))
+    counts = found.counts + Counter({Verdict.ACCEPTED: len(taken)})
+    counts[Verdict.GAP] = len(gaps)
+    return replace(found, counts=counts, gaps=gaps, accepted=accepted)

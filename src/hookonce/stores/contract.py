@@ -22,6 +22,9 @@ and it is due again by itself when the claim's lease runs out. ``Store.complete`
 take it out, ``Store.extend`` moves the time it is due, ``Store.release`` makes it due at once.
 ``Store.claim`` finds it in flight, since a worker will handle it, and ``Store.keep`` has nothing to
 add to it.
+
+A store may also have the calls of ``applications``, ``activity`` and ``reconciling``. Each of these
+is optional.
 """
 
 from __future__ import annotations

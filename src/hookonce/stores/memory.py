@@ -7,7 +7,7 @@ log. It keeps no bodies: an event that would need a dead letter with bytes is an
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -21,6 +21,7 @@ from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from .contract import DEFAULT_RETENTION, check_retention
 from .gates import FREE, Passage
 from .life import NEW, Moment, Record
+from .reconciling import MOST_SPANS, Span, joined
 from .steps import GateStep, LifeStep, StepStore
 from .values import (
     Claimed,
@@ -80,12 +81,15 @@ class MemoryStore(StepStore):
         self._dead: dict[DeliveryKey, tuple[int, Delivery, Record]] = {}
         self._buried = 0
         self._gates: OrderedDict[Gate, Passage] = OrderedDict()
+        self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
         # Each with the time at which one of its values is over.
         self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
             (self._done, float),
             (self._records, lambda record: max(record.expires, record.until)),
             (self._gates, lambda passage: max(passage.until, passage.marked_until)),
+            (self._accepted, float),
         )
+        self._ignored: dict[str, dict[str, list[Span]]] = {}
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
         self._prune_at = 0.0
@@ -204,6 +208,50 @@ class MemoryStore(StepStore):
                 del seen[oldest]
         since = self._clock() - REMEMBERED_SECONDS
         return tuple(replace(one, seen_at=at) for one, at in seen.items() if at > since)
+
+    async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
+        """Remember when types were ignored; see ``ReconcilingStore.note_ignored``."""
+        known = self._ignored.setdefault(endpoint, {})
+        for event_type, some in spans.items():
+            for span in some:
+                known[event_type] = joined(known.get(event_type, ()), span)
+        ends = sorted((one.last for some in known.values() for one in some), reverse=True)
+        since = self._clock() - self.retention_seconds
+        if len(ends) > MOST_SPANS:
+            since = max(since, ends[MOST_SPANS])
+        for event_type in [*known]:
+            known[event_type] = [one for one in known[event_type] if one.last > since]
+            if not known[event_type]:
+                del known[event_type]
+
+    async def ignored(
+        self, endpoint: str, event_types: Collection[str]
+    ) -> dict[str, tuple[Span, ...]]:
+        """Return when types were ignored; see ``ReconcilingStore.ignored``."""
+        since = self._clock() - self.retention_seconds
+        known = self._ignored.get(endpoint, {})
+        found = {
+            event_type: tuple(span for span in known.get(event_type, ()) if span.last > since)
+            for event_type in event_types
+        }
+        return {event_type: spans for event_type, spans in found.items() if spans}
+
+    async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
+        """Remember gaps as accepted; see ``ReconcilingStore.accept``."""
+        expires = self._clock() + self.retention_seconds
+        for event_id in event_ids:
+            key = delivery_key(endpoint, event_id)
+            self._accepted.pop(key, None)
+            self._accepted[key] = expires
+
+    async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
+        """Return which events are accepted gaps; see ``ReconcilingStore.accepted``."""
+        now = self._clock()
+        return frozenset(
+            event_id
+            for event_id in event_ids
+            if now < self._accepted.get(delivery_key(endpoint, event_id), 0.0)
+        )
 
     def _moment(self) -> Moment:
         now = self._clock()

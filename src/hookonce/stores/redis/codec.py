@@ -62,7 +62,7 @@ SCRIPT = b"\n".join(
         _CONSTANTS.encode(),
         _joined("prelude", "indexes", "records"),
         b"local function define_steps()",
-        _joined("letters", "inbox", "claims", "gates", "reports"),
+        _joined("letters", "inbox", "claims", "gates", "reconciling", "reports"),
         b"end",
         b"define_steps()",
         _joined("main"),

@@ -32,6 +32,7 @@ from ..values import (
 )
 from . import codec
 from .codec import step
+from .reconciling import RedisReconciling
 from .reports import RedisReports
 from .safety import Durability
 from .session import Session
@@ -49,7 +50,7 @@ _MOST_TAKEN = 256
 _NONE: frozenset[str] = frozenset()
 
 
-class RedisStore(RedisReports):
+class RedisStore(RedisReports, RedisReconciling):
     """Remembers events on a Redis or Valkey server, which many machines may share.
 
     While a shard cannot be reached, calls about its events fail with StoreError, and workers take

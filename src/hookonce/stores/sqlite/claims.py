@@ -96,6 +96,10 @@ class Claims:
         """Return the Unix time until which what is done now is remembered."""
         return ceil(self.clock() + self._retention)  # never forgotten early
 
+    def remembered_since(self) -> float:
+        """Return the Unix time before which what was done is forgotten by now."""
+        return self.clock() - self._retention
+
     def step(
         self,
         connection: apsw.Connection,

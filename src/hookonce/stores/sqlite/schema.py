@@ -130,8 +130,23 @@ CREATE TABLE waiting (
 CREATE INDEX waiting_by_gate ON waiting (gate, place);
 """
 
+_VERSION_2 = """
+CREATE TABLE ignored (
+    endpoint TEXT NOT NULL,
+    event_type TEXT NOT NULL,
+    first INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    PRIMARY KEY (endpoint, event_type, first)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE accepted (
+    key BLOB PRIMARY KEY,
+    expires INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
 # The text at index n leads from version n to n + 1; a new version adds one.
-_MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
+_MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
 
 
 def create_private(path: Path) -> None:

@@ -34,6 +34,7 @@ from .batch import Step
 from .claiming import Claim, Completion
 from .gates import take_step
 from .inbox import Limits, Put
+from .reconciling import SQLiteReconciling
 from .reports import SQLiteReports
 from .shared import shared_file
 
@@ -46,7 +47,7 @@ _LOOK_SECONDS = 0.025
 _NONE: frozenset[str] = frozenset()
 
 
-class SQLiteStore(StepStore, SQLiteReports):
+class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
     """Remembers events in one SQLite file.
 
     Stores of one process on one file, with one retention and clock, share a connection and a

@@ -14,6 +14,7 @@ _IS_OVER = {
     "attempts": "expires <= :now AND until <= :uptime"
     " AND NOT EXISTS (SELECT 1 FROM entries WHERE entries.key = attempts.key)",
     "gates": "expires <= :now AND until <= :uptime",
+    "accepted": "expires <= :now",
 }
 _TABLES = tuple(_IS_OVER)
 Place: TypeAlias = tuple[str, bytes]
@@ -29,6 +30,7 @@ _FORGET_NOTES = """
 DELETE FROM waiting WHERE gate > ? AND gate <= ?
     AND NOT EXISTS (SELECT 1 FROM gates WHERE key = gate)
 """
+_FORGET_IGNORED = "DELETE FROM ignored WHERE last <= ?"  # of a bounded number
 
 
 class Upkeep:
@@ -55,6 +57,9 @@ class Upkeep:
         removed = connection.changes()
         if table == "gates" and removed:
             connection.execute(_FORGET_NOTES, (after, upto))
+        if place == START:
+            connection.execute(_FORGET_IGNORED, (self._claims.remembered_since(),))
+            removed += connection.changes()
         if last is not None:
             return removed, (table, cast("bytes", last))
         following = _TABLES[_TABLES.index(table) + 1 :]

@@ -9,12 +9,14 @@
 --   BASE:a:<key>  string: its record, see below   expires, unless there is one of the next two
 --   BASE:i:<key>  string: it is in the inbox, and this is its body             until done or dead
 --   BASE:l:<key>  hash: its dead letter, or the delivery kept for one          until done
+--   BASE:c:<key>  string: until when its gap counts as accepted                expires then
 -- Of a gate: see gates.lua.
 -- Of an endpoint:
 --   BASE:q:<endpoint>  zset: its inbox by the time due       BASE:o:<endpoint>  by the time put
 --   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last looked into
 --   BASE:x:<endpoint>  zset: its letters by the time buried; BASE:x of all endpoints
 --   BASE:p:<endpoint>  zset: the applications that receive there by the time seen, in the first shard
+--   BASE:f:<endpoint>  zset: the times in which types were ignored by their end, in the first shard
 --   BASE:g:<endpoint>  string: somebody looks at its activity; BASE:h:<endpoint> list: what was told of it, and
 --                      BASE:j:<endpoint> how many lines that were in all; in the first shard
 -- Of the shard: BASE:e endpoints that have an inbox, BASE:v live claims by their end, BASE:w workers

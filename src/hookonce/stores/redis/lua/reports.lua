@@ -105,8 +105,8 @@ function ops.sweep(arg)
   redis.call('ZREMRANGEBYSCORE', LIVE, '-inf', text(now))
   if ARGV[1] == '' then return {'0', '0'} end
   local removed = 0
-  local page = redis.call('SCAN', arg[1], 'MATCH', base .. ':[ak]:*', 'COUNT', 1000)
-  local records = name_of('')
+  local page = redis.call('SCAN', arg[1], 'MATCH', base .. ':[ack]:*', 'COUNT', 1000)
+  local records, acceptances = name_of(''), accepted_name('')
   for _, name in ipairs(page[2]) do
     local is_over
     if string.sub(name, 1, #records) == records then
@@ -116,6 +116,8 @@ function ops.sweep(arg)
       elseif record then
         is_over = math.max(record.expires, record.ends) <= now and not record.endpoint and not record.letter
       end
+    elseif string.sub(name, 1, #acceptances) == acceptances then
+      is_over = not is_accepted(name)
     else
       local gate = gate_of(string.sub(name, #records + 1))
       is_over = gate.ends <= now and not gate.created

@@ -1,0 +1,73 @@
+"""What ``reconcile`` needs of the servers: which types were ignored, and which gaps accepted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Any
+
+from ..reconciling import JOIN_SECONDS, MOST_SPANS, Span
+from ..values import delivery_key
+from . import codec
+from .codec import step
+from .session import Session
+
+# One call may carry so many events or spans, lest it keeps the server from everybody else.
+_MOST_AT_ONCE = 500
+
+
+class RedisReconciling(ABC):
+    """A Redis store, as far as it helps to reconcile; see ``ReconcilingStore``."""
+
+    @property
+    @abstractmethod
+    def _session(self) -> Session:
+        """What belongs to the event loop that asks."""
+
+    async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
+        """Remember when types were ignored; see ``ReconcilingStore.note_ignored``."""
+        rows = [(event_type, span) for event_type, some in spans.items() for span in some]
+        for start in range(0, len(rows), _MOST_AT_ONCE):
+            words: list[str | float] = []
+            for event_type, span in rows[start : start + _MOST_AT_ONCE]:
+                words += event_type, *span
+            asked = step("note_ignored", endpoint, JOIN_SECONDS, MOST_SPANS, *words)
+            await self._session.shards[0].run(asked)
+
+    async def ignored(
+        self, endpoint: str, event_types: Collection[str]
+    ) -> dict[str, tuple[Span, ...]]:
+        """Return when types were ignored; see ``ReconcilingStore.ignored``."""
+        rows = await self._session.shards[0].run(step("ignored", endpoint))
+        found: dict[str, list[Span]] = {}
+        for member, last in zip(rows[::2], rows[1::2], strict=True):
+            first, _, event_type = codec.decode(member).partition(":")
+            if event_type in event_types:
+                found.setdefault(event_type, []).append(Span(int(first), int(float(last))))
+        return {event_type: tuple(spans) for event_type, spans in found.items()}
+
+    async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
+        """Remember gaps as accepted; see ``ReconcilingStore.accept``."""
+        async for _ in self._of_each("accept", endpoint, event_ids):
+            pass
+
+    async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
+        """Return which events are accepted gaps; see ``ReconcilingStore.accepted``."""
+        found: set[str] = set()
+        async for some, replies in self._of_each("accepted", endpoint, event_ids):
+            found.update(one for one, reply in zip(some, replies, strict=True) if reply)
+        return frozenset(found)
+
+    async def _of_each(
+        self, name: str, endpoint: str, event_ids: Sequence[str]
+    ) -> AsyncIterator[tuple[Sequence[str], Any]]:
+        """Yield some of the events and what a step answers for them, until all have had it."""
+        by_shard: dict[Any, list[str]] = {}
+        for event_id in dict.fromkeys(event_ids):
+            shard = self._session.shard_of(delivery_key(endpoint, event_id))
+            by_shard.setdefault(shard, []).append(event_id)
+        for shard, ids in by_shard.items():
+            for start in range(0, len(ids), _MOST_AT_ONCE):
+                some = ids[start : start + _MOST_AT_ONCE]
+                keys = (delivery_key(endpoint, event_id) for event_id in some)
+                yield some, await shard.run(step(name, *keys))

@@ -1,0 +1,119 @@
+"""What ``reconcile`` needs of the file: which types were ignored, and which gaps were accepted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import apsw
+
+from ..reconciling import JOIN_SECONDS, MOST_SPANS, Span
+from ..values import delivery_key
+from .records import digest_of
+from .shared import SharedFile
+
+T = TypeVar("T")
+
+# One transaction keeps claims waiting for some milliseconds.
+_MOST_AT_ONCE = 500
+
+_NEAR = """
+FROM ignored WHERE endpoint = :endpoint AND event_type = :event_type
+    AND first <= :last + :apart AND last >= :first - :apart
+"""
+_JOIN = f"SELECT min(:first, min(first)), max(:last, max(last)) {_NEAR}"
+_FORGET_NEAR = f"DELETE {_NEAR}"
+_ADD = "INSERT INTO ignored VALUES (:endpoint, :event_type, :first, :last)"
+_FORGET_OLD = "DELETE FROM ignored WHERE endpoint = ? AND last <= ?"
+_FORGET_MOST = """
+DELETE FROM ignored WHERE endpoint = ?1 AND last <= (
+    SELECT last FROM ignored WHERE endpoint = ?1 ORDER BY last DESC LIMIT 1 OFFSET ?2
+)
+"""
+_IGNORED = """
+SELECT first, last FROM ignored WHERE endpoint = ? AND event_type = ? AND last > ? ORDER BY first
+"""
+_ACCEPT = "INSERT OR REPLACE INTO accepted VALUES (?, ?)"
+_IS_ACCEPTED = "SELECT EXISTS (SELECT 1 FROM accepted WHERE key = ? AND expires > ?)"
+
+
+class SQLiteReconciling(ABC):
+    """A SQLite store, as far as it helps to reconcile; see ``ReconcilingStore``."""
+
+    _file: SharedFile
+
+    @abstractmethod
+    def _run(self, step: Callable[[apsw.Connection], T], **allowed: bool) -> Awaitable[T]:
+        """Take a step within a transaction; what it allows is as in ``Job``."""
+
+    async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
+        """Remember when types were ignored; see ``ReconcilingStore.note_ignored``.
+
+        A power cut may undo it: evidence that is missing makes a gap, and hides none.
+        """
+        rows = [(event_type, span) for event_type, some in spans.items() for span in some]
+
+        def note(some: Sequence[tuple[str, Span]], connection: apsw.Connection) -> None:
+            for event_type, span in some:
+                own: dict[str, Any] = {"endpoint": endpoint, "event_type": event_type}
+                given = {**own, **span._asdict()}
+                near = {**given, "apart": JOIN_SECONDS}
+                first, last = cast("tuple[Any, Any]", connection.execute(_JOIN, near).get)
+                if first is not None:
+                    connection.execute(_FORGET_NEAR, near)
+                    given = {**own, "first": first, "last": last}
+                connection.execute(_ADD, given)
+            connection.execute(_FORGET_OLD, (endpoint, self._file.claims.remembered_since()))
+            connection.execute(_FORGET_MOST, (endpoint, MOST_SPANS))
+
+        for start in range(0, len(rows), _MOST_AT_ONCE):
+            some = rows[start : start + _MOST_AT_ONCE]
+            await self._run(partial(note, some), may_be_lost=True)
+
+    async def ignored(
+        self, endpoint: str, event_types: Collection[str]
+    ) -> dict[str, tuple[Span, ...]]:
+        """Return when types were ignored; see ``ReconcilingStore.ignored``."""
+
+        def look(connection: apsw.Connection) -> dict[str, tuple[Span, ...]]:
+            since, found = self._file.claims.remembered_since(), {}
+            for event_type in event_types:
+                rows: Any = connection.execute(_IGNORED, (endpoint, event_type, since)).fetchall()
+                if rows:
+                    found[event_type] = tuple(Span(*row) for row in rows)
+            return found
+
+        return await self._run(look)
+
+    async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
+        """Remember gaps as accepted; see ``ReconcilingStore.accept``."""
+
+        def note(some: Sequence[str], connection: apsw.Connection) -> None:
+            expires = self._file.claims.expires()
+            rows = [(digest_of(delivery_key(endpoint, event_id)), expires) for event_id in some]
+            connection.executemany(_ACCEPT, rows)
+
+        for start in range(0, len(event_ids), _MOST_AT_ONCE):
+            some = event_ids[start : start + _MOST_AT_ONCE]
+            await self._run(partial(note, some))
+
+    async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
+        """Return which events are accepted gaps; see ``ReconcilingStore.accepted``."""
+
+        def look(some: Sequence[str], connection: apsw.Connection) -> set[str]:
+            now = self._file.claims.clock()
+            return {
+                event_id
+                for event_id in some
+                if connection.execute(
+                    _IS_ACCEPTED, (digest_of(delivery_key(endpoint, event_id)), now)
+                ).get
+            }
+
+        found: set[str] = set()
+        for start in range(0, len(event_ids), _MOST_AT_ONCE):
+            some = event_ids[start : start + _MOST_AT_ONCE]
+            found |= await self._run(partial(look, some))
+        return frozenset(found)

@@ -1,0 +1,390 @@
+"""An event that was ignored before there was a handler is no gap; a lost one still is.
+
+Only what the store has written down excuses an event. The tests know what happened to each event,
+and compare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from support.deliveries import SECRET
+
+from hookonce import Inbox, Limits, Receiver
+from hookonce.client import Client
+from hookonce.delivery.ignored import IgnoredTypes
+from hookonce.emulator import EmulatedService, VirtualClock
+from hookonce.events import CommentReceived, Event, MessageReceived, PostTargetFailed, UnknownEvent
+from hookonce.http.app import Receive, Scope, Send
+from hookonce.receiver import Gap, Reconciliation, Verdict, Why
+from hookonce.stores.contract import Store, Wrapped
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Claimed, delivery_key
+from hookonce.testing import make_event
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Bench:
+    """A service, and the receiver that is deployed at the moment, in virtual time.
+
+    Attributes:
+        receiver: what deliveries go to.
+        handled: the events that handlers have done.
+
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.handled: list[str] = []
+        self.receiver: Receiver
+        self.service: EmulatedService
+        self.client: Client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.receiver(scope, receive, send)
+
+    def make(self, store: Store, *types: type[Event[Any]], **settings: Any) -> Receiver:
+        """Return a receiver with a handler for these types."""
+        receiver = Receiver(secrets=SECRET, store=store, clock=self.clock, **settings)
+
+        async def note(event: Event[Any]) -> None:
+            self.handled.append(event.id)
+
+        for kind in types:
+            receiver.on(kind, name=f"note-{kind.__name__}")(note)
+        return receiver
+
+    @asynccontextmanager
+    async def deployed(self, receiver: Receiver) -> AsyncIterator[None]:
+        """Let a receiver take the deliveries, from its start to its shutdown."""
+        self.receiver = receiver
+        async with receiver:
+            yield
+
+    async def emit(self, *types: type[Event[Any]]) -> list[str]:
+        return [(await self.service.emit(kind)).id for kind in types]
+
+    async def reconcile(self, receiver: Receiver) -> Reconciliation:
+        return await receiver.reconcile(self.client, self.service.endpoint().id)
+
+    async def gaps(self, receiver: Receiver) -> dict[str, Why]:
+        return {gap.event_id: gap.why for gap in (await self.reconcile(receiver)).gaps}
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    clock = VirtualClock()
+    it = Bench(clock)
+    async with EmulatedService(it, secret=SECRET, clock=clock, seed=5) as service:
+        transport = httpx2.ASGITransport(service.api)
+        async with Client(
+            "https://service.test", service.new_key(), transport=transport, patience=0
+        ) as client:
+            it.service, it.client = service, client
+            yield it
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Callable[..., Store]:
+    """Return what gives the store that every deployment shares."""
+    in_memory = MemoryStore(clock=bench.clock)
+
+    def make() -> Store:
+        if request.param == "memory":
+            return in_memory
+        return SQLiteStore(tmp_path / "hooks.db", clock=bench.clock)
+
+    return make
+
+
+async def test_what_was_ignored_before_a_handler_was_added_is_no_gap(
+    bench: Bench, store: Callable[[], Store]
+) -> None:
+    async with bench.deployed(bench.make(store(), MessageReceived)):
+        for _ in range(3):
+            await bench.emit(CommentReceived, CommentReceived)
+            await bench.service.advance(hours=5)
+    async with bench.deployed(bench.make(store(), MessageReceived, CommentReceived)):
+        [handled] = await bench.emit(CommentReceived)
+        found = await bench.reconcile(bench.receiver)
+        assert found.counts == {Verdict.IGNORED: 6, Verdict.HANDLED: 1}
+        assert found.is_whole
+    assert bench.handled == [handled]
+
+
+async def test_so_it_is_with_an_inbox_and_with_types_unknown_to_this_version(
+    bench: Bench, tmp_path: Path
+) -> None:
+    def make(*types: type[Event[Any]]) -> Receiver:
+        store = SQLiteStore(tmp_path / "hooks.db", clock=bench.clock)
+        return bench.make(store, *types, inbox=Inbox())
+
+    async with bench.deployed(make(MessageReceived)):
+        await bench.emit(CommentReceived)
+        at = datetime.fromtimestamp(bench.clock(), UTC)
+        unknown = UnknownEvent(
+            id="evt_new", type="channel.renamed", created_at=at, workspace_id="ws_1", data={}
+        )
+        [row] = bench.service.workspace.endpoints.values()
+        row.events = (*row.events, unknown.type)
+        await bench.service.emit(unknown)
+    receiver = make(CommentReceived)
+    receiver.on_unknown(_nothing)
+    async with bench.deployed(receiver):
+        assert (await bench.reconcile(receiver)).counts == {Verdict.IGNORED: 2}
+
+
+async def _nothing(_: Event[Any]) -> None: ...
+
+
+async def test_a_retry_that_nobody_handles_is_evidence_as_well(
+    bench: Bench, store: Callable[[], Store]
+) -> None:
+    """It goes through a claim, since a handler of another process might be owed."""
+    receiver = bench.make(store(), MessageReceived)
+
+    async def fails_once(_: Scope, __: Receive, send: Send) -> None:
+        bench.receiver = receiver
+        await send({"type": "http.response.start", "status": 503, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with receiver:
+        bench.receiver = fails_once  # type: ignore[assignment] # all that is asked is a call
+        await bench.emit(CommentReceived)
+        await bench.service.advance(minutes=5)
+    async with bench.deployed(bench.make(store(), CommentReceived)):
+        assert (await bench.reconcile(bench.receiver)).counts == {Verdict.IGNORED: 1}
+
+
+async def test_an_empty_store_reports_every_event(bench: Bench) -> None:
+    """What it says of ignored events was lost together with what was handled."""
+    async with bench.deployed(bench.make(MemoryStore(clock=bench.clock), MessageReceived)):
+        events = await bench.emit(CommentReceived, MessageReceived, CommentReceived)
+    replaced = bench.make(MemoryStore(clock=bench.clock), MessageReceived, CommentReceived)
+    assert await bench.gaps(replaced) == dict.fromkeys(events, Why.UNKNOWN_HERE)
+
+
+async def test_what_was_handled_before_and_after_and_is_lost_stays_a_gap(
+    bench: Bench, store: Callable[[], Store]
+) -> None:
+    """A handler is removed and added again; what happened while it was there is not excused."""
+    elsewhere = MemoryStore(clock=bench.clock)
+    async with bench.deployed(bench.make(elsewhere, CommentReceived)):
+        lost = await bench.emit(CommentReceived)
+    await bench.service.advance(hours=1)
+    async with bench.deployed(bench.make(store(), MessageReceived)):
+        await bench.emit(CommentReceived)
+    await bench.service.advance(hours=1)
+    async with bench.deployed(bench.make(elsewhere, CommentReceived)):
+        lost += await bench.emit(CommentReceived)
+    await bench.service.advance(hours=1)
+    async with bench.deployed(bench.make(store(), MessageReceived)):
+        await bench.emit(CommentReceived)
+    await bench.service.advance(minutes=1)
+    async with bench.deployed(bench.make(elsewhere, CommentReceived)):
+        lost += await bench.emit(CommentReceived)
+    found = await bench.reconcile(bench.make(store(), CommentReceived))
+    assert [gap.event_id for gap in found.gaps] == lost
+    assert found.counts[Verdict.IGNORED] == 2
+
+
+async def test_after_a_restore_what_was_handled_since_the_backup_is_a_gap(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Also if the old version, which has no handler, runs for a while before the new one."""
+    file, backup = tmp_path / "hooks.db", tmp_path / "backup.db"
+
+    def make(*types: type[Event[Any]]) -> Receiver:
+        return bench.make(SQLiteStore(file, clock=bench.clock), *types)
+
+    async with bench.deployed(make(MessageReceived)):
+        await bench.emit(CommentReceived)
+    shutil.copy(file, backup)
+    await bench.service.advance(minutes=20)
+    async with bench.deployed(make(CommentReceived)):
+        lost = await bench.emit(CommentReceived, CommentReceived)
+    shutil.copy(backup, file)
+    await bench.service.advance(minutes=20)
+    async with bench.deployed(make(MessageReceived)):
+        await bench.emit(CommentReceived)
+    async with bench.deployed(make(CommentReceived)):
+        found = await bench.reconcile(bench.receiver)
+    assert {gap.event_id for gap in found.gaps} == set(lost)
+    assert found.counts[Verdict.IGNORED] == 2
+
+
+async def test_only_the_types_that_were_ignored_are_excused(
+    bench: Bench, store: Callable[[], Store]
+) -> None:
+    elsewhere = bench.make(MemoryStore(clock=bench.clock), MessageReceived)
+    async with bench.deployed(bench.make(store(), PostTargetFailed)):
+        await bench.emit(CommentReceived)
+        async with bench.deployed(elsewhere):
+            lost = await bench.emit(MessageReceived)
+    found = await bench.gaps(bench.make(store(), MessageReceived, CommentReceived))
+    assert found == dict.fromkeys(lost, Why.UNKNOWN_HERE)
+
+
+async def test_what_the_sender_gave_up_is_a_gap_whatever_was_ignored_meanwhile(
+    bench: Bench, store: Callable[[], Store]
+) -> None:
+    async def gone(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 410, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    receiver = bench.make(store(), MessageReceived)
+    async with bench.deployed(receiver):
+        await bench.emit(CommentReceived)
+        bench.receiver = gone  # type: ignore[assignment] # all that is asked is a call
+        [lost] = await bench.emit(CommentReceived)
+        bench.service.enable()
+        bench.receiver = receiver
+        await bench.emit(CommentReceived)
+    replaced = bench.make(store(), CommentReceived)
+    assert await bench.gaps(replaced) == {lost: Why.FAILED_AT_SENDER}
+
+
+async def test_what_was_tried_and_given_back_is_a_gap_whatever_was_ignored(bench: Bench) -> None:
+    """A handler was there: its store says so."""
+    store = MemoryStore(clock=bench.clock)
+    async with bench.deployed(bench.make(store, MessageReceived)):
+        [event_id] = await bench.emit(CommentReceived)
+    claim = await store.claim(delivery_key("default", event_id), new_token(), 30.0)
+    assert isinstance(claim, Claimed)
+    await store.release(claim, frozenset(), "it broke")
+    replaced = bench.make(store, CommentReceived)
+    assert await bench.gaps(replaced) == {event_id: Why.UNKNOWN_HERE}
+
+
+async def test_an_event_that_was_made_up_is_no_evidence(bench: Bench) -> None:
+    store = MemoryStore(clock=bench.clock)
+    async with bench.deployed(bench.make(store, MessageReceived)):
+        outcome = await bench.receiver.make_up(make_event(CommentReceived))
+        assert outcome.reason == "no_handler"
+    assert await store.ignored("default", ["comment.received"]) == {}
+
+
+async def test_a_gap_tells_of_ignored_events_of_its_type(
+    bench: Bench, store: Callable[[], Store]
+) -> None:
+    """What the service shows may be theirs, so that pairing by time must know of them."""
+    async with bench.deployed(bench.make(store(), MessageReceived)):
+        await bench.emit(CommentReceived)
+    await bench.service.advance(hours=1)
+    async with bench.deployed(bench.make(MemoryStore(clock=bench.clock), CommentReceived)):
+        await bench.emit(CommentReceived)
+    [gap] = (await bench.reconcile(bench.make(store(), CommentReceived))).gaps
+    [at] = gap.unsettled
+    assert gap.created_at - at > timedelta(minutes=59)
+
+
+async def test_ignored_events_do_not_go_to_on_gap_functions(
+    bench: Bench, store: Callable[[], Store]
+) -> None:
+    async with bench.deployed(bench.make(store(), MessageReceived)):
+        await bench.emit(CommentReceived)
+    receiver = bench.make(store(), CommentReceived)
+
+    @receiver.on_gap
+    async def fail(_: Sequence[Gap], __: Client) -> None:
+        raise AssertionError
+
+    assert (await bench.reconcile(receiver)).failures == ()
+
+
+async def test_a_store_of_ones_own_without_the_record_judges_as_before(bench: Bench) -> None:
+    store = Wrapped(MemoryStore(clock=bench.clock))
+    async with bench.deployed(bench.make(store, MessageReceived)):
+        [event_id] = await bench.emit(CommentReceived)
+    replaced = bench.make(store, CommentReceived)
+    assert await bench.gaps(replaced) == {event_id: Why.UNKNOWN_HERE}
+    with pytest.raises(TypeError, match="Wrapped cannot remember accepted gaps"):
+        await replaced.accept_gaps(await bench.reconcile(replaced))
+
+
+class Counting(MemoryStore):
+    """Counts how often ignored types are written, and fails while it is told to."""
+
+    writes = 0
+    fails = False
+
+    async def note_ignored(self, *arguments: Any) -> None:
+        self.writes += 1
+        if self.fails:
+            raise ConnectionError
+        await super().note_ignored(*arguments)
+
+
+async def test_a_flood_of_ignored_deliveries_is_one_write_and_one_more_at_the_end(
+    bench: Bench,
+) -> None:
+    store = Counting(clock=bench.clock)
+    async with bench.deployed(bench.make(store, MessageReceived)):
+        for _ in range(100):
+            await bench.emit(CommentReceived, PostTargetFailed)
+        assert store.writes == 1
+    assert store.writes == 2
+    found = await bench.reconcile(bench.make(store, CommentReceived, PostTargetFailed))
+    assert found.counts == {Verdict.IGNORED: 200}
+
+
+async def test_a_store_that_fails_delays_no_answer_and_gets_it_later(bench: Bench) -> None:
+    store = Counting(clock=bench.clock)
+    store.fails = True
+    async with bench.deployed(bench.make(store, MessageReceived)):
+        for _ in range(3):
+            await bench.emit(CommentReceived)
+            await bench.service.advance(hours=2)
+        assert store.writes >= 2
+        assert {delivery.status for delivery in bench.service.deliveries()} == {"delivered"}
+        store.fails = False
+    found = await bench.reconcile(bench.make(store, CommentReceived))
+    assert found.counts == {Verdict.IGNORED: 3}
+
+
+async def test_a_store_that_hangs_delays_the_shutdown_by_its_time_limit_alone(
+    bench: Bench,
+) -> None:
+    class Hanging(MemoryStore):
+        async def note_ignored(self, *_: Any) -> None:
+            await asyncio.Event().wait()
+
+    limits = Limits(store_seconds=0.05)
+    async with asyncio.timeout(10):
+        store = Hanging(clock=bench.clock)
+        async with bench.deployed(bench.make(store, MessageReceived, limits=limits)):
+            await bench.emit(CommentReceived)
+
+
+async def test_reconciling_in_the_process_itself_needs_no_shutdown(bench: Bench) -> None:
+    receiver = bench.make(MemoryStore(clock=bench.clock), MessageReceived)
+    async with bench.deployed(receiver):
+        for _ in range(5):
+            await bench.emit(CommentReceived)
+        receiver.on(CommentReceived)(_nothing)
+        assert (await bench.reconcile(receiver)).counts == {Verdict.IGNORED: 5}
+
+
+@pytest.mark.parametrize("event_type", ["x" * 129, "a\nb", "\ud800"])
+async def test_a_type_that_is_no_name_is_not_written(bench: Bench, event_type: str) -> None:
+    store = Counting(clock=bench.clock)
+    ignored = IgnoredTypes(store, "default", bench.clock, 1.0)
+    ignored.note(event_type, bench.clock(), bench.clock())
+    await ignored.stop()
+    assert store.writes == 0
