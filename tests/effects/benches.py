@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
 from django.db import connections  # type: ignore[import-untyped] # Django ships no types
+from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[import-untyped]
 from integrations import django_project  # noqa: F401 - it configures Django
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import create_engine, text
@@ -34,6 +35,8 @@ __all__ = [
     "ON_POSTGRES",
     "ON_SQLITE",
     "LedgerBench",
+    "driver_connection",
+    "driver_connection_in_thread",
     "mysql_bench",
     "postgres_bench",
     "sqlite_bench",
@@ -55,6 +58,23 @@ class LedgerBench:
 
     async def read(self) -> list[str]:
         return self.rows()
+
+
+async def driver_connection(transaction: Any) -> Any:
+    """Return the driver's own connection below an async session, or what is that already."""
+    if not isinstance(transaction, AsyncSession):
+        return transaction
+    raw = await (await transaction.connection()).get_raw_connection()
+    return raw.driver_connection
+
+
+def driver_connection_in_thread(transaction: Any) -> Any:
+    """Return the same below a session or a connection of Django."""
+    if isinstance(transaction, Session):
+        return transaction.connection().connection.driver_connection
+    if isinstance(transaction, BaseDatabaseWrapper):
+        return transaction.connection
+    return transaction
 
 
 def by_statement(mark: str) -> dict[str, Any]:

@@ -2,12 +2,20 @@
 
 import asyncio
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
 from support.postgres import PostgresServer
 
 from hookonce.effects.contract import MARK_RULES, RULES, Rule
+from hookonce.effects.contract.rules import (
+    a_row_of_an_earlier_transaction_is_not_held,
+    a_row_that_is_not_there_is_not_held,
+    an_effect_committed_before_its_end_is_no_success,
+)
+from hookonce.effects.ledger import Effect
+from hookonce.effects.sqlite import SQLiteLedger
 
 from .benches import (
     ON_MYSQL,
@@ -36,6 +44,45 @@ def test_a_ledger_in_sqlite(name: str, rule: Rule, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ON_POSTGRES)
 def test_a_ledger_in_postgresql(name: str, rule: Rule, postgres: PostgresServer) -> None:
     asyncio.run(rule(postgres_bench(name, postgres)))
+
+
+class TrustsItsDriver(SQLiteLedger):
+    """A ledger that believes what its driver says of the transaction."""
+
+    def holds(self, transaction: sqlite3.Connection, _: Effect) -> bool:
+        return transaction.in_transaction
+
+
+class TrustsAnyRow(SQLiteLedger):
+    """A ledger that looks for a row, and not for the row of its own transaction."""
+
+    def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
+        find = "SELECT 1 FROM hookonce_effects WHERE endpoint = ? AND event_id = ? AND handler = ?"
+        return transaction.execute(find, effect).fetchone() is not None
+
+
+class TakesBegunForDone(SQLiteLedger):
+    """A ledger whose row says from its beginning that the effect is done."""
+
+    def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
+        statement = "INSERT INTO hookonce_effects VALUES (?, ?, ?, 1) ON CONFLICT DO NOTHING"
+        return transaction.execute(statement, effect).rowcount == 1
+
+
+@pytest.mark.parametrize(
+    ("ledger", "rule"),
+    [
+        (TrustsItsDriver, a_row_that_is_not_there_is_not_held),
+        (TrustsAnyRow, a_row_of_an_earlier_transaction_is_not_held),
+        (TakesBegunForDone, an_effect_committed_before_its_end_is_no_success),
+    ],
+)
+def test_the_contract_fails_a_ledger_that_reports_success_without_proof(
+    ledger: type[SQLiteLedger], rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effects.benches.SQLiteLedger", ledger)
+    with pytest.raises(AssertionError, match=r"counts as held|has counted as"):
+        asyncio.run(rule(sqlite_bench("sqlite3", tmp_path)))
 
 
 @pytest.mark.skipif(

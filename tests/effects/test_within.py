@@ -172,23 +172,6 @@ async def test_a_handler_cannot_end_its_transaction(
     assert "LedgerError" in caplog.text
 
 
-async def test_a_handler_that_commits_by_statement_has_failed_and_is_not_run_again(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
-    receiver = receiver_on()
-
-    @receiver.on(CommentReceived, within=shop.ledger)
-    def book(event: CommentReceived, connection: sqlite3.Connection) -> None:
-        shop.book(connection, event.id)
-        connection.execute("COMMIT")
-
-    event = comment()
-    assert (await deliver(receiver, event)).status == 500
-    assert "take commit() and rollback() out" in caplog.text
-    assert (await deliver(receiver, event)).status == 200
-    assert len(shop.orders()) == 1
-
-
 async def test_what_a_wrapper_has_only_begun_is_finished_before_the_commit(
     shop: Shop, later: AioSQLiteLedger
 ) -> None:

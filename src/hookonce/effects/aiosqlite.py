@@ -17,7 +17,7 @@ from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger
 from .sqlite import SQLITE_PLACEHOLDERS, LedgerConnection
-from .statements import Parameters, Statements, row_of
+from .statements import Parameters, Statements, check_done, row_of
 
 _BUSY_SECONDS = 10.0
 
@@ -51,9 +51,8 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
             # Where something was raised, the end of the connection rolls back.
 
     async def holds(self, transaction: aiosqlite.Connection, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
-        find = self._statements(transaction).find
-        return transaction.in_transaction and await _run(transaction, find, effect) == 1
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        return transaction.in_transaction and await super().holds(transaction, effect)
 
     async def _run(
         self, transaction: aiosqlite.Connection, statement: str, parameters: Parameters = ()
@@ -72,7 +71,10 @@ async def record_in(
     await _run(connection, statements.prune[0], (0, 0))  # of no rows: most begin one by that
     if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before the record")
-    return await _run(connection, statements.insert, row_of(effect, now)) == 1
+    if await _run(connection, statements.insert, row_of(effect, now)) == 1:
+        return True
+    check_done(await _run(connection, statements.is_done, effect), effect)
+    return False
 
 
 async def _run(connection: aiosqlite.Connection, statement: str, parameters: Parameters) -> int:

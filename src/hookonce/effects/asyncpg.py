@@ -12,7 +12,7 @@ from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped] # t
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger
-from .statements import Parameters, Statements, row_of
+from .statements import Parameters, Statements, check_done, row_of
 
 _PLACEHOLDERS = ("$1", "$2", "$3", "$4", "$5", "$6")
 
@@ -51,11 +51,8 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
             yield connection
 
     async def holds(self, transaction: PoolConnectionProxy[Any], effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
-        if not transaction.is_in_transaction():
-            return False
-        await transaction.execute("SELECT 1")  # fails where an earlier statement has
-        return True
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        return transaction.is_in_transaction() and await super().holds(transaction, effect)
 
     async def _run(
         self, transaction: PoolConnectionProxy[Any], statement: str, parameters: Parameters = ()
@@ -75,8 +72,11 @@ async def record_in(
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
     if not connection.is_in_transaction():
         raise LedgerError("the connection is in no transaction; begin one before the record")
-    statement = Statements("postgresql", table, _PLACEHOLDERS).insert
-    return await _run(connection, statement, row_of(effect, now)) == 1
+    statements = Statements("postgresql", table, _PLACEHOLDERS)
+    if await _run(connection, statements.insert, row_of(effect, now)) == 1:
+        return True
+    check_done(await _run(connection, statements.is_done, effect), effect)
+    return False
 
 
 async def _run(

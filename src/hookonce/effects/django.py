@@ -20,7 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[imp
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
-from .statements import Parameters, Statements, row_of
+from .statements import Parameters, Statements, check_done, row_of
 from .table import TABLE, create_statements, marks_table
 
 _PLACEHOLDERS = ("%s",) * 6
@@ -52,6 +52,11 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
         if not connection.in_atomic_block:
             close_old_connections()
         try:
+            if not connection.in_atomic_block and not connection.get_autocommit():
+                raise LedgerError(
+                    "the database's AUTOCOMMIT is off, so Django would not commit the ledger's"
+                    f" transaction; take it out of DATABASES[{self._using!r}]"
+                )
             with transaction.atomic(using=self._using, durable=True):
                 yield connection
         finally:
@@ -59,10 +64,10 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
                 close_old_connections()
 
     def holds(self, transaction: BaseDatabaseWrapper, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
         if transaction.needs_rollback:
             raise LedgerError("the transaction is marked for a rollback")
-        return _run(transaction, self._statements(transaction).find, effect) == 1
+        return super().holds(transaction, effect)
 
     def create_table(self) -> None:
         """Make the tables of effects and of marks where there are none."""
@@ -92,8 +97,11 @@ def record_in_sync(connection: BaseDatabaseWrapper, table: str, effect: Effect, 
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
     if not connection.in_atomic_block:
         raise LedgerError("the connection is in no transaction; record within transaction.atomic()")
-    statement = Statements(connection.vendor, table, _PLACEHOLDERS).insert
-    return _run(connection, statement, row_of(effect, now)) == 1
+    statements = Statements(connection.vendor, table, _PLACEHOLDERS)
+    if _run(connection, statements.insert, row_of(effect, now)) == 1:
+        return True
+    check_done(_run(connection, statements.is_done, effect), effect)
+    return False
 
 
 def _create(connection: BaseDatabaseWrapper, table: str) -> None:

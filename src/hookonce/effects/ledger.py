@@ -74,18 +74,24 @@ class Ledger(AnyLedger[T], Protocol[T]):
         ...
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there.
+        """Insert the effect's row; return False if it was there, and says that the effect is done.
 
-        Where another transaction has inserted it and not ended, this waits for its end.
+        The row says that the handler has begun, until ``holds`` lets it say that the effect is
+        done. A committed row that says no more is an error: somebody has committed before the
+        handler's end. Where another transaction has inserted the row and not ended, this waits for
+        its end.
         """
         ...
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row; or raise why it would not.
+        """Let the row say that the effect is done, and return whether a commit would keep it.
 
-        It would not after a failed statement that the handler has swallowed (PostgreSQL turns the
-        COMMIT into a ROLLBACK and reports no error), nor where the handler has ended the
-        transaction.
+        The row itself tells, read or changed by a statement in the transaction; and it must be the
+        row that ``insert`` has put into this transaction, not one of an earlier transaction or of
+        another attempt. What the driver knows about the transaction is no proof. A statement may
+        have failed, and the handler gone on: PostgreSQL then turns the COMMIT into a ROLLBACK and
+        reports no error. Or somebody has ended the transaction and begun another, and all looks
+        well. Raises what the database says, or returns False.
         """
         ...
 
@@ -105,11 +111,11 @@ class SyncLedger(AnyLedger[T], Protocol[T]):
         ...
 
     def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
+        """Insert the effect's row; return False if it was there, and says that it is done."""
         ...
 
     def holds(self, transaction: T, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row; or raise why it would not."""
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
         ...
 
     def prune(self, transaction: T, limit: int) -> int:

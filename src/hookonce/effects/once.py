@@ -3,6 +3,10 @@
 The row comes first, so that a second run waits for the first instead of working beside it, and
 finds its row, or none where it was rolled back. An error is never recorded: it rolls back.
 
+The row says at first that the handler has begun. After the work the same transaction lets it say
+that the effect is done, and reads it by that. So neither a transaction that was rolled back below
+the handler nor a row that was committed too early is ever taken for success.
+
 It is written once, for async ledgers; ``in_thread`` makes one of a ledger for threads, and
 ``finish`` runs the step there, where nothing of it ever waits for an event loop.
 """
@@ -48,6 +52,25 @@ _PRUNE_ROWS = 1000
 
 _TABLE_HINT = (
     "are its tables there, as `hookonce ledger sql` prints them, and may this user write to them?"
+)
+
+
+_NOT_UNIQUE = (
+    "would record an effect twice: its table is old or not ours; endpoint, event_id and handler are"
+    " to be its primary key, as `hookonce ledger sql` prints it"
+)
+_NOT_NEWER = (
+    "would let events pass that come too late: its table of marks is old or not ours; make it as"
+    " `hookonce ledger sql` prints it"
+)
+_NOT_UNDONE = (
+    "commits by itself: a rollback has not removed what it had recorded, so an attempt that fails"
+    " would count as done; take isolation_level (None or AUTOCOMMIT) and autocommit out of what the"
+    " engine, its connect_args or the pool is given; in MySQL, the tables are to be InnoDB"
+)
+_NOT_HELD = (
+    "does not find, in its own transaction, the row that it has inserted there; so no handler could"
+    " succeed"
 )
 
 
@@ -121,13 +144,13 @@ class Once(Generic[T]):
                         return Performed.BEFORE
                     is_late = latest is not None and not await _advance(ledger, transaction, latest)
                 except Exception as error:
-                    if not is_conflict(error):
+                    if not is_conflict(error) and not isinstance(error, LedgerError):
                         error.add_note(f"while recording the effect: {_TABLE_HINT}")
                     raise
                 began = time.perf_counter()  # what it waited for others' rows is not its own
                 if not is_late:
                     await work(transaction)
-                    await _check_intact(ledger, transaction, effect)
+                await _check_intact(ledger, transaction, effect)
                 performed = Performed.STALE if is_late else Performed.NOW
         except Exception as error:
             # Of a COMMIT that fails nobody knows whether it was done.
@@ -195,7 +218,8 @@ async def _check_intact(ledger: Ledger[T], transaction: T, effect: Effect) -> No
     if not is_intact:
         raise LedgerError(
             "the handler's transaction has ended before the handler: the ledger commits it, and"
-            " rolls it back where the handler raises; take commit() and rollback() out of it"
+            " rolls it back where the handler raises; take commit() and rollback() out of it, and"
+            " whatever makes its connection commit by itself"
         )
 
 
@@ -239,32 +263,64 @@ async def _either(
 async def _check(ledger: Ledger[Any], name: str, *, with_marks: bool) -> None:
     probe = Effect("hookonce.check", uuid4().hex, "check")
     gate = Gate(probe.endpoint, probe.handler, probe.event_id)
-    newer, older = (Latest(gate, Mark(moment, probe.event_id)) for moment in (2, 1))
-    advanced: list[bool] = []
+    inserted: list[bool] = []
     try:
-        async with _undone(ledger) as transaction:
-            inserted = [
-                await ledger.insert(transaction, probe),
-                await ledger.holds(transaction, probe),
-                await ledger.insert(transaction, probe),
-            ]
-            if with_marks and inserted == [True, True, False]:
-                steps = (newer, older, newer)
-                advanced = [await _advance(ledger, transaction, one) for one in steps]
+        wrong = await _probe(ledger, probe, gate if with_marks else None, inserted)
     except Exception as error:
-        raise LedgerError(
-            f"{name} cannot record effects ({_first_line(error)}); {_TABLE_HINT}"
-        ) from error
-    if inserted != [True, True, False]:
-        raise LedgerError(
-            f"{name} would record an effect twice: its table is old or not ours; endpoint, event_id"
-            " and handler are to be its primary key, as `hookonce ledger sql` prints it"
-        )
-    if with_marks and advanced != [True, False, True]:
-        raise LedgerError(
-            f"{name} would let events pass that come too late: its table of marks is old or not"
-            " ours; make it as `hookonce ledger sql` prints it"
-        )
+        if inserted:
+            await _erase(ledger, probe, gate, error)
+        says_what_to_do = isinstance(error, LedgerError)
+        why = f": {error}" if says_what_to_do else f" ({_first_line(error)}); {_TABLE_HINT}"
+        raise LedgerError(f"{name} cannot record effects{why}") from error
+    if wrong is not None:
+        refusal = LedgerError(f"{name} {wrong}")
+        await _erase(ledger, probe, gate, refusal)
+        raise refusal
+
+
+async def _probe(
+    ledger: Ledger[Any], probe: Effect, gate: Gate | None, inserted: list[bool]
+) -> str | None:
+    """Record an effect, roll it back, and look whether it is gone; return what is wrong.
+
+    What each insert has returned is added to ``inserted``, so that it is known after an error too.
+    """
+    advanced: list[bool] = []
+    older, newer = (gate and Latest(gate, Mark(moment, probe.event_id)) for moment in (1, 2))
+    async with _undone(ledger) as transaction:
+        inserted.append(await ledger.insert(transaction, probe))
+        is_held = await ledger.holds(transaction, probe)
+        if is_held:
+            inserted.append(await ledger.insert(transaction, probe))
+            if inserted == [True, False]:
+                steps = (newer, older, newer)
+                advanced = [await _advance(ledger, transaction, one) for one in steps if one]
+    if is_held and inserted != [True, False]:
+        return _NOT_UNIQUE
+    if advanced not in ([], [True, False, True]):
+        return _NOT_NEWER
+    async with _undone(ledger) as transaction:
+        try:
+            is_gone = await ledger.insert(transaction, probe)
+        except LedgerError:  # the row is there, and says that its handler has only begun
+            is_gone = False
+        if is_gone and is_held and older is not None:
+            is_gone = await _advance(ledger, transaction, older)
+    if not is_gone:
+        return _NOT_UNDONE
+    return None if is_held else _NOT_HELD
+
+
+async def _erase(ledger: Ledger[Any], probe: Effect, gate: Gate, error: Exception) -> None:
+    """Delete what a ledger that rolls nothing back has kept of a probe."""
+    erase = getattr(ledger, "erase", None)
+    if erase is None:
+        return
+    try:
+        async with ledger.transaction() as transaction:
+            await erase(transaction, probe, gate)
+    except Exception as raised:  # noqa: BLE001 - the error of the check says more
+        error.add_note(f"nor can it delete what it has recorded: {_first_line(raised)}")
 
 
 async def _prune_all(ledger: Ledger[Any]) -> int:
@@ -346,7 +402,7 @@ class InThread(Generic[T]):
         return self._ledger.insert(transaction, effect)
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
         return self._ledger.holds(transaction, effect)
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
@@ -356,6 +412,12 @@ class InThread(Generic[T]):
     async def prune(self, transaction: T, limit: int) -> int:
         """Delete old rows; return how many."""
         return self._ledger.prune(transaction, limit)
+
+    async def erase(self, transaction: T, effect: Effect, gate: Gate) -> None:
+        """Delete the row of an effect, and that of a mark, where the ledger can."""
+        erase = getattr(self._ledger, "erase", None)
+        if erase is not None:
+            erase(transaction, effect, gate)
 
 
 def finish(step: Coroutine[Any, Any, R]) -> R:

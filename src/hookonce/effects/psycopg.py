@@ -13,10 +13,9 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
-from .statements import Parameters, Statements, row_of
+from .statements import Parameters, Statements, check_done, row_of
 
 _PLACEHOLDERS = ("%s",) * 6
-_IN_TRANSACTION = TransactionStatus.INTRANS  # and not INERROR, whose COMMIT is a ROLLBACK
 
 
 class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
@@ -56,10 +55,6 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
             finally:
                 if connection.isolation_level != before and not connection.closed:
                     await connection.set_isolation_level(before)
-
-    async def holds(self, transaction: AsyncConnection[Any], effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
-        return transaction.info.transaction_status == _IN_TRANSACTION
 
     async def _run(
         self, transaction: AsyncConnection[Any], statement: str, parameters: Parameters = ()
@@ -108,10 +103,6 @@ class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
                 if connection.isolation_level != before and not connection.closed:
                     connection.set_isolation_level(before)
 
-    def holds(self, transaction: Connection[Any], effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
-        return transaction.info.transaction_status == _IN_TRANSACTION
-
     def _run(
         self, transaction: Connection[Any], statement: str, parameters: Parameters = ()
     ) -> int:
@@ -127,20 +118,27 @@ async def record_in(
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
     if not isinstance(connection, AsyncConnection):
         raise TypeError("record_in takes an async connection; in a thread, call record_in_sync")
-    return (await connection.execute(*_insertion(connection, table, effect, now))).rowcount == 1
+    statements = _statements(connection, table)
+    cursor = await connection.execute(statements.insert, row_of(effect, now))
+    if cursor.rowcount == 1:
+        return True
+    check_done((await connection.execute(statements.is_done, effect)).rowcount, effect)
+    return False
 
 
 def record_in_sync(connection: Connection[Any], table: str, effect: Effect, now: float) -> bool:
     """Insert an effect's row into the transaction of a connection; return False if it was there."""
     if not isinstance(connection, Connection):
         raise TypeError("record_in_sync takes a plain connection; of an async one, await record_in")
-    return connection.execute(*_insertion(connection, table, effect, now)).rowcount == 1
+    statements = _statements(connection, table)
+    if connection.execute(statements.insert, row_of(effect, now)).rowcount == 1:
+        return True
+    check_done(connection.execute(statements.is_done, effect).rowcount, effect)
+    return False
 
 
-def _insertion(
-    connection: AsyncConnection[Any] | Connection[Any], table: str, effect: Effect, now: float
-) -> tuple[str, Parameters]:
+def _statements(connection: AsyncConnection[Any] | Connection[Any], table: str) -> Statements:
     is_idle = connection.info.transaction_status == TransactionStatus.IDLE
     if connection.autocommit and is_idle:
         raise LedgerError("the connection is in no transaction; begin one before the record")
-    return Statements("postgresql", table, _PLACEHOLDERS).insert, row_of(effect, now)
+    return Statements("postgresql", table, _PLACEHOLDERS)

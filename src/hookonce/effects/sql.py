@@ -1,7 +1,8 @@
 """Ledgers in a database of SQL: what all drivers have in common.
 
-A driver's ledger says how to begin a transaction, how to run a statement in it, and how to find out
-whether a commit would keep what was done.
+A driver's ledger says how to begin a transaction, and how to run a statement in it. What it knows
+about a transaction is not asked for more than a better message: only the row proves that a commit
+will keep what was done.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Generic, TypedDict, TypeVar
 
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
+from ..stores.values import Gate
 from ..verification.clock import Clock, system_clock
 from .ledger import Effect, Latest
-from .statements import Parameters, Rows, Statements
+from .statements import Parameters, Rows, Statements, check_done
 from .table import DIALECTS, TABLE, create_statements
 
 T = TypeVar("T")
@@ -83,17 +85,26 @@ class SQLLedger(_InTables[T]):
         """Return the context of a new transaction."""
 
     @abstractmethod
-    async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
-
-    @abstractmethod
     async def _run(self, transaction: T, statement: str, parameters: Parameters = ()) -> int:
         """Run a statement; return how many rows it has changed or given."""
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
-        insert = self._statements(transaction).insert
-        return await self._run(transaction, insert, self._rows.effect(effect)) == 1
+        """Insert the effect's row; return False if it was there, and says that it is done."""
+        statements, row = self._statements(transaction), self._rows.effect(effect)
+        if await self._run(transaction, statements.begin, row) == 1:
+            if statements.savepoint is not None:
+                await self._run(transaction, statements.savepoint)
+            return True
+        check_done(await self._run(transaction, statements.is_done, row), effect)
+        return False
+
+    async def holds(self, transaction: T, effect: Effect) -> bool:
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        statements = self._statements(transaction)
+        if statements.release is not None:
+            await self._run(transaction, statements.release)
+        finished = self._rows.finished(effect)
+        return await self._run(transaction, statements.finish, finished) == 1
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
         """Make the event's mark that of its resource; return False if the event comes too late."""
@@ -111,6 +122,11 @@ class SQLLedger(_InTables[T]):
             pruned += await self._run(transaction, statement, (self._rows.oldest, limit - pruned))
         return pruned
 
+    async def erase(self, transaction: T, effect: Effect, gate: Gate) -> None:
+        """Delete the row of an effect, and that of a mark."""
+        for statement, row in zip(self._statements(transaction).erase, (effect, gate), strict=True):
+            await self._run(transaction, statement, row)
+
     async def create_table(self) -> None:
         """Make the tables of effects and of marks where there are none."""
         async with self.transaction() as transaction:
@@ -126,17 +142,26 @@ class SyncSQLLedger(_InTables[T]):
         """Return the context of a new transaction."""
 
     @abstractmethod
-    def holds(self, transaction: T, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
-
-    @abstractmethod
     def _run(self, transaction: T, statement: str, parameters: Parameters = ()) -> int:
         """Run a statement; return how many rows it has changed or given."""
 
     def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there."""
-        insert = self._statements(transaction).insert
-        return self._run(transaction, insert, self._rows.effect(effect)) == 1
+        """Insert the effect's row; return False if it was there, and says that it is done."""
+        statements, row = self._statements(transaction), self._rows.effect(effect)
+        if self._run(transaction, statements.begin, row) == 1:
+            if statements.savepoint is not None:
+                self._run(transaction, statements.savepoint)
+            return True
+        check_done(self._run(transaction, statements.is_done, row), effect)
+        return False
+
+    def holds(self, transaction: T, effect: Effect) -> bool:
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        statements = self._statements(transaction)
+        if statements.release is not None:
+            self._run(transaction, statements.release)
+        finished = self._rows.finished(effect)
+        return self._run(transaction, statements.finish, finished) == 1
 
     def advance(self, transaction: T, latest: Latest) -> bool:
         """Make the event's mark that of its resource; return False if the event comes too late."""
@@ -153,6 +178,11 @@ class SyncSQLLedger(_InTables[T]):
         for statement in self._statements(transaction).prune:
             pruned += self._run(transaction, statement, (self._rows.oldest, limit - pruned))
         return pruned
+
+    def erase(self, transaction: T, effect: Effect, gate: Gate) -> None:
+        """Delete the row of an effect, and that of a mark."""
+        for statement, row in zip(self._statements(transaction).erase, (effect, gate), strict=True):
+            self._run(transaction, statement, row)
 
     def create_table(self) -> None:
         """Make the tables of effects and of marks where there are none."""

@@ -12,14 +12,12 @@ from sqlalchemy import (
     Column,
     Connection,
     Engine,
-    ExceptionContext,
     Index,
     MetaData,
     String,
     Table,
     TextClause,
     bindparam,
-    event,
     text,
 )
 from sqlalchemy.ext.asyncio import (
@@ -34,7 +32,7 @@ from sqlalchemy.types import TypeEngine
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
-from .statements import Parameters, Statements, row_of
+from .statements import Parameters, Statements, check_done, row_of
 from .table import EFFECTS, LENGTHS, MARKS, TABLE, marks_table
 
 AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
@@ -43,7 +41,6 @@ SessionT = TypeVar("SessionT", bound=Session)
 _Target: TypeAlias = AsyncSession | Session | AsyncConnection | Connection
 _Executable: TypeAlias = tuple[TextClause, dict[str, str | int]]
 
-_FAILED = "hookonce.failed"
 _AUTOCOMMIT = "AUTOCOMMIT"
 _NAMES = ("p1", "p2", "p3", "p4", "p5", "p6")
 _PLACEHOLDERS = tuple(f":{name}" for name in _NAMES)
@@ -74,29 +71,29 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
     ) -> None:
         super().__init__(_PLACEHOLDERS, **options)
         self._sessions = sessions
-        self._engine = _SharingEngine(isolation)
+        self._isolation = _Isolation(isolation)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSessionT]:
         """Return the context of a new transaction, in a session of its own."""
-        bound = self._engine.beside(self._sessions.kw.get("bind"))
-        async with self._sessions(**bound.arguments) as session, session.begin():
-            if bound.options:
-                await session.connection(execution_options=bound.options)
+        options = self._isolation.options(self._sessions.kw.get("bind"))
+        async with self._sessions() as session, session.begin():
+            if options:
+                await session.connection(execution_options=options)
             yield session
 
     async def holds(self, transaction: AsyncSessionT, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
         if not transaction.in_transaction():
             return False
-        if not _may_be_broken(transaction.sync_session):
-            return True
-        return await self._run(transaction, self._statements(transaction).find, effect) == 1
+        if _is_pending(transaction):
+            await transaction.run_sync(_write_pending)
+        return await super().holds(transaction, effect)
 
     async def _run(
         self, transaction: AsyncSessionT, statement: str, parameters: Parameters = ()
     ) -> int:
-        return _count(await transaction.execute(*_executable(statement, parameters)))
+        return await transaction.run_sync(_run, statement, parameters)
 
     def _dialect(self, transaction: AsyncSessionT) -> str:
         return _dialect_name(transaction)
@@ -127,57 +124,52 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
     ) -> None:
         super().__init__(_PLACEHOLDERS, **options)
         self._sessions = sessions
-        self._engine = _SharingEngine(isolation)
+        self._isolation = _Isolation(isolation)
 
     @contextmanager
     def transaction(self) -> Iterator[SessionT]:
         """Return the context of a new transaction, in a session of its own."""
-        bound = self._engine.beside(self._sessions.kw.get("bind"))
-        with self._sessions(**bound.arguments) as session, session.begin():
-            if bound.options:
-                session.connection(execution_options=bound.options)
+        options = self._isolation.options(self._sessions.kw.get("bind"))
+        with self._sessions() as session, session.begin():
+            if options:
+                session.connection(execution_options=options)
             yield session
 
     def holds(self, transaction: SessionT, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
         if not transaction.in_transaction():
             return False
-        if not _may_be_broken(transaction):
-            return True
-        return self._run(transaction, self._statements(transaction).find, effect) == 1
+        if _is_pending(transaction):
+            _write_pending(transaction)
+        return super().holds(transaction, effect)
 
     def _run(self, transaction: SessionT, statement: str, parameters: Parameters = ()) -> int:
-        return _count(transaction.execute(*_executable(statement, parameters)))
+        return _run(transaction, statement, parameters)
 
     def _dialect(self, transaction: SessionT) -> str:
         return _dialect_name(transaction)
 
 
 class _Bound(NamedTuple):
-    """What the ledger's sessions are made with where the user's are bound to something."""
+    """What the connections of a ledger's sessions are given, by what the sessions are bound to."""
 
     bind: object
-    arguments: dict[str, Any]
-    options: dict[str, str]  # of a connection, whatever its engine says
+    options: dict[str, str]
 
 
-class _SharingEngine:
-    """An engine of the ledger's own that shares the pool of the user's, and notes what fails."""
+class _Isolation:
+    """How far the transactions of a ledger are isolated, whatever its engine says."""
 
     def __init__(self, isolation: str | None) -> None:
         self._isolation = isolation
-        self._bound: _Bound | None = None
+        self._bound = _Bound(None, {})
 
-    def beside(self, bind: object) -> _Bound:
+    def options(self, bind: object) -> dict[str, str]:
         if not isinstance(bind, Engine | AsyncEngine):  # a connection, as of tests that roll back
-            return _Bound(bind, {}, {})
-        bound = self._bound
-        if bound is None or bound.bind is not bind:
-            engine = bind.execution_options()
-            _note_errors(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
-            bound = _Bound(bind, {"bind": engine}, _isolation_of(bind, self._isolation))
-            self._bound = bound
-        return bound
+            return {}
+        if self._bound.bind is not bind:
+            self._bound = _Bound(bind, _isolation_of(bind, self._isolation))
+        return self._bound.options
 
 
 def ledger_tables(metadata: MetaData, name: str = TABLE) -> tuple[Table, Table]:
@@ -232,7 +224,12 @@ async def record_in(
     under = await connection.connection() if isinstance(connection, AsyncSession) else connection
     if under.sync_connection is not None:
         _check_transaction(under.sync_connection)
-    return _count(await connection.execute(*_insertion(connection, table, effect, now))) == 1
+    statements = _statements_for(connection, table)
+    inserted = await connection.execute(*_executable(statements.insert, row_of(effect, now)))
+    if _count(inserted) == 1:
+        return True
+    check_done(_count(await connection.execute(*_executable(statements.is_done, effect))), effect)
+    return False
 
 
 def record_in_sync(
@@ -245,15 +242,35 @@ def record_in_sync(
     if not isinstance(connection, Session | Connection):
         raise TypeError("record_in_sync takes a plain session; of an async one, await record_in")
     _check_transaction(connection.connection() if isinstance(connection, Session) else connection)
-    return _count(connection.execute(*_insertion(connection, table, effect, now))) == 1
+    statements = _statements_for(connection, table)
+    if _count(connection.execute(*_executable(statements.insert, row_of(effect, now)))) == 1:
+        return True
+    check_done(_count(connection.execute(*_executable(statements.is_done, effect))), effect)
+    return False
 
 
-def _insertion(connection: _Target, table: str, effect: Effect, now: float) -> _Executable:
+def _statements_for(connection: _Target, table: str) -> Statements:
     try:
-        statement = Statements(_dialect_name(connection), table, _PLACEHOLDERS).insert
+        return Statements(_dialect_name(connection), table, _PLACEHOLDERS)
     except ValueError as error:
         raise LedgerError(str(error)) from None
-    return _executable(statement, row_of(effect, now))
+
+
+def _is_pending(session: AsyncSession | Session) -> bool:
+    """Return whether a session would still do something before its COMMIT."""
+    return bool(session.in_nested_transaction() or session.new or session.dirty or session.deleted)
+
+
+def _write_pending(session: Session) -> None:
+    """Do that now, since it may still break the transaction."""
+    while (nested := session.get_nested_transaction()) is not None:
+        nested.commit()
+    session.flush()
+
+
+def _run(session: Session, statement: str, parameters: Parameters) -> int:
+    """Run a statement below the session, which is quicker than by it."""
+    return _count(session.connection().execute(*_executable(statement, parameters)))
 
 
 def _executable(statement: str, parameters: Parameters) -> _Executable:
@@ -280,23 +297,6 @@ def _dialect_name(target: _Target) -> str:
     bind = target.get_bind() if isinstance(target, AsyncSession | Session) else target
     name = bind.dialect.name
     return "mysql" if name == "mariadb" else name
-
-
-def _note_errors(engine: Engine) -> None:
-    """Let connections of an engine note that a statement has failed."""
-
-    def note(context: ExceptionContext) -> None:
-        if context.connection is not None and not context.is_disconnect:
-            context.connection.info[_FAILED] = True
-
-    event.listen(engine, "handle_error", note)
-    event.listen(engine, "begin", lambda connection: connection.info.update({_FAILED: False}))
-
-
-def _may_be_broken(session: Session) -> bool:
-    """Return whether a statement of a session's transaction has failed, or nobody can say."""
-    connection = session.connection()  # the transaction's, which is there
-    return bool(connection.info.get(_FAILED, True))
 
 
 def _isolation_of(engine: Engine | AsyncEngine, isolation: str | None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import NoReturn, Unpack
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
-from .statements import Parameters, Statements, row_of
+from .statements import Parameters, Statements, check_done, row_of
 
 SQLITE_PLACEHOLDERS = ("?",) * 6
 _BUSY_SECONDS = 10.0
@@ -80,10 +80,9 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         self._idle.append(connection)
 
     def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
-        """Return whether a commit would still keep the row."""
-        # A full disk, for one, ends a transaction; the row is not there in the next.
-        find = self._statements(transaction).find
-        return transaction.in_transaction and _run(transaction, find, effect) == 1
+        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        # A full disk, for one, ends a transaction.
+        return transaction.in_transaction and super().holds(transaction, effect)
 
     def _run(
         self, transaction: sqlite3.Connection, statement: str, parameters: Parameters = ()
@@ -104,7 +103,10 @@ def record_in_sync(connection: sqlite3.Connection, table: str, effect: Effect, n
     _run(connection, statements.prune[0], (0, 0))  # of no rows: most connections begin one by that
     if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before the record")
-    return _run(connection, statements.insert, row_of(effect, now)) == 1
+    if _run(connection, statements.insert, row_of(effect, now)) == 1:
+        return True
+    check_done(_run(connection, statements.is_done, effect), effect)
+    return False
 
 
 def _run(connection: sqlite3.Connection, statement: str, parameters: Parameters) -> int:

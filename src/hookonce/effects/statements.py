@@ -16,6 +16,12 @@ from .table import EFFECTS, LENGTHS, MARKS, check_table, keys_of, marks_table
 Parameters: TypeAlias = tuple[str | int, ...]
 """What stands for the placeholders of a statement."""
 
+_BEGUN = 1 << 62
+"""A row says that its handler has begun, and not when it ended, by a ``recorded_at`` from here on.
+
+It is a moment that never comes, so pruning leaves such a row alone.
+"""
+
 
 class Statements:
     """What a ledger asks of its database.
@@ -26,8 +32,16 @@ class Statements:
         placeholders: how the driver writes six parameters in turn.
 
     Attributes:
-        insert: takes an effect's row; inserts none where it is there.
-        find: takes an effect; gives a row where it is there.
+        begin: takes an effect; inserts its row, which says that the handler has begun, unless a row
+            is there.
+        savepoint: set after the row, it proves at the end that the transaction is still the same;
+            None in PostgreSQL, where ``finish`` proves that too.
+        release: fails if the transaction is not the savepoint's any more; None in PostgreSQL.
+        finish: takes a moment and an effect; lets the row of this transaction say that the handler
+            has ended, and changes no other.
+        insert: takes an effect's row that says when it ended; inserts none where one is there.
+        is_done: takes an effect; gives a row where there is one that says that it has ended.
+        erase: each takes a row's key, and deletes the row; of an effect, and of a mark.
         advance: takes a mark's row; puts it in the place of an older one or of none, and locks what
             is there in any case. By whether an event as old as the mark is dropped.
         is_advanced: takes a mark's row without its last value; gives a row where the mark is that.
@@ -36,7 +50,18 @@ class Statements:
 
     """
 
-    __slots__ = ("advance", "find", "insert", "is_advanced", "prune")
+    __slots__ = (
+        "advance",
+        "begin",
+        "erase",
+        "finish",
+        "insert",
+        "is_advanced",
+        "is_done",
+        "prune",
+        "release",
+        "savepoint",
+    )
 
     def __init__(self, dialect: str, table: str, placeholders: Sequence[str]) -> None:
         check_table(dialect, table)
@@ -45,7 +70,27 @@ class Statements:
             (" IGNORE", "") if dialect == "mysql" else ("", " ON CONFLICT DO NOTHING")
         )
         self.insert = f"INSERT{ignore} INTO {table} {_values(EFFECTS, placeholders)}{otherwise}"
-        self.find = f"SELECT 1 FROM {table} WHERE {_equal(keys_of(EFFECTS), placeholders)}"
+        begun, keys, proof = str(_BEGUN), keys_of(EFFECTS), ""
+        self.savepoint: str | None = "SAVEPOINT hookonce_effect"
+        self.release: str | None = "RELEASE SAVEPOINT hookonce_effect"
+        if dialect == "postgresql":
+            self.savepoint = self.release = None
+            # The row is of this connection, and no older than its transaction: age() counts from
+            # the transaction's id to the row's, which is later in a savepoint.
+            begun, proof = f"{begun} + pg_backend_pid()", " AND age(xmin) <= 0"
+        values = _values(EFFECTS, (*placeholders[: len(keys)], begun))
+        self.begin = f"INSERT{ignore} INTO {table} {values}{otherwise}"
+        moment, *rest = placeholders
+        self.finish = (
+            f"UPDATE {table} SET recorded_at = {moment}"
+            f" WHERE {_equal(keys, rest)} AND recorded_at = {begun}{proof}"
+        )
+        is_effect = _equal(keys, placeholders)
+        self.is_done = f"SELECT 1 FROM {table} WHERE {is_effect} AND recorded_at < {_BEGUN}"
+        self.erase = (
+            f"DELETE FROM {table} WHERE {is_effect}",
+            f"DELETE FROM {marks} WHERE {_equal(keys_of(MARKS), placeholders)}",
+        )
         of_dialect = _advance_in_mysql if dialect == "mysql" else _advance
         values = _values(MARKS, placeholders)
         self.advance = {
@@ -142,8 +187,13 @@ class Rows:
         self.clock = clock
 
     def effect(self, effect: Effect) -> Parameters:
-        """Return an effect's row."""
-        return row_of(effect, self.clock())
+        """Return the key of an effect's row; LedgerError if the table would cut it off."""
+        _check_lengths(zip(EFFECTS, effect, strict=False))
+        return effect
+
+    def finished(self, effect: Effect) -> Parameters:
+        """Return the moment at which an effect has ended, and its row's key."""
+        return (int(self.clock()), *effect)
 
     def mark(self, gate: Gate, mark: Mark) -> Parameters:
         """Return a mark's row; LedgerError for one that the table cannot tell from others."""
@@ -155,6 +205,17 @@ class Rows:
     def oldest(self) -> int:
         """The moment before which rows may go."""
         return int(self.clock() - self.retention_seconds)
+
+
+def check_done(rows: int, effect: Effect) -> None:
+    """Return if rows were found that say that an effect was done; LedgerError if there was none."""
+    if rows != 1:
+        raise LedgerError(
+            f"an earlier attempt at {effect.handler} for {effect.event_id} was committed before its"
+            " end, so its effect may be there in part: the handler commits, or its connection"
+            " commits by itself; mend that, compare what is there, and delete the effect's row in"
+            " the ledger to let the handler run again"
+        )
 
 
 def row_of(effect: Effect, now: float) -> Parameters:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ..ledger import Effect, SyncLedger
 from ..once import InThread, Performed, check, finish, is_async_ledger, prune
 from .bench import (
     PATIENCE_SECONDS,
+    Bench,
     MakeBench,
     Rule,
     WorkError,
@@ -21,6 +23,8 @@ from .bench import (
     perform,
     wait_a_little,
 )
+
+T = TypeVar("T")
 
 _CONFLICTS = 2
 
@@ -122,6 +126,63 @@ async def a_swallowed_failure_is_not_taken_for_success(make: MakeBench) -> None:
         await expect_rows(bench, ["once"])
 
 
+async def a_row_that_is_not_there_is_not_held(make: MakeBench) -> None:
+    """Whatever the driver says of a transaction: without the effect's row there is no success.
+
+    It is not there if a statement below the handler has rolled back and begun another transaction.
+    """
+    async with make(time.time) as bench:
+        effect = new_effect()
+
+        async def look(ledger: Any) -> None:
+            async with ledger.transaction() as transaction:
+                await _expect_not_held(ledger, transaction, effect)
+
+        await _in_ledger(bench, look)
+        await perform(bench, effect, lambda t: bench.write(t, "once"))
+        await expect_rows(bench, ["once"])
+
+
+async def a_row_of_an_earlier_transaction_is_not_held(make: MakeBench) -> None:
+    """Only a row that this transaction has inserted goes with it.
+
+    Else what was rolled back after a COMMIT within the handler would count as done.
+    """
+    async with make(time.time) as bench:
+        effect, begun = new_effect(), new_effect()
+        await perform(bench, effect, lambda t: bench.write(t, "once"))
+
+        async def look(ledger: Any) -> None:
+            async with ledger.transaction() as transaction:
+                await ledger.insert(transaction, begun)
+            for earlier in (effect, begun):
+                async with ledger.transaction() as transaction:
+                    await _expect_not_held(ledger, transaction, earlier)
+
+        await _in_ledger(bench, look)
+
+
+async def an_effect_committed_before_its_end_is_no_success(make: MakeBench) -> None:
+    """A row that somebody has committed before ``holds`` is an error at each later attempt.
+
+    The handler has committed, or its connection commits by itself: the rest may be missing.
+    """
+    async with make(time.time) as bench:
+        effect = new_effect()
+
+        async def commit(ledger: Any) -> None:
+            async with ledger.transaction() as transaction:
+                await ledger.insert(transaction, effect)
+
+        await _in_ledger(bench, commit)
+        for _ in range(2):
+            performed = None
+            with suppress(Exception):
+                performed = await perform(bench, effect, lambda t: bench.write(t, "again"))
+            expect(performed is None, f"an effect that was only begun has counted as {performed}")
+        await expect_rows(bench, [])
+
+
 async def a_conflict_is_tried_again_at_once(make: MakeBench) -> None:
     """A serialization failure is no failure of the handler."""
     async with make(time.time) as bench:
@@ -187,20 +248,34 @@ async def pruning_goes_in_steps(make: MakeBench) -> None:
             await perform(bench, new_effect(), lambda t: bench.write(t, "old"))
         now += bench.ledger.retention_seconds + 5
 
-        async def step() -> list[int]:
-            ledger = bench.ledger
-            if is_async_ledger(ledger):
-                return [await _pruned(ledger) for _ in range(3)]
-            threaded = InThread(cast("SyncLedger[Any]", ledger))
-            return await asyncio.to_thread(lambda: [finish(_pruned(threaded)) for _ in range(3)])
+        async def step(ledger: Any) -> list[int]:
+            return [await _pruned(ledger) for _ in range(3)]
 
-        expect(await step() == [2, 1, 0], "a step has deleted another number of rows")
+        pruned = await _in_ledger(bench, step)
+        expect(pruned == [2, 1, 0], "a step has deleted another number of rows")
 
 
 async def _pruned(ledger: Any) -> int:
     async with ledger.transaction() as transaction:
         pruned: int = await ledger.prune(transaction, 2)
         return pruned
+
+
+async def _expect_not_held(ledger: Any, transaction: Any, effect: Effect) -> None:
+    try:
+        is_held = await ledger.holds(transaction, effect)
+    except Exception:  # noqa: BLE001 - any way of saying so will do
+        is_held = False
+    expect(not is_held, "a row counts as held that this transaction has not inserted")
+
+
+async def _in_ledger(bench: Bench[Any], step: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    """Do a step on the ledger of a bench, in a thread where it is one for threads."""
+    ledger = bench.ledger
+    if is_async_ledger(ledger):
+        return await step(ledger)
+    threaded = InThread(cast("SyncLedger[Any]", ledger))
+    return await asyncio.to_thread(lambda: finish(step(threaded)))
 
 
 RULES: tuple[Rule, ...] = (
@@ -210,6 +285,9 @@ RULES: tuple[Rule, ...] = (
     a_cancellation_leaves_neither_effect_nor_record,
     runs_at_the_same_time_work_once,
     a_swallowed_failure_is_not_taken_for_success,
+    a_row_that_is_not_there_is_not_held,
+    a_row_of_an_earlier_transaction_is_not_held,
+    an_effect_committed_before_its_end_is_no_success,
     a_conflict_is_tried_again_at_once,
     effects_are_told_apart_by_every_character,
     rows_go_when_their_retention_is_over,

@@ -1,0 +1,311 @@
+"""A transaction that is broken below the handler: no success is reported that is not committed."""
+
+from __future__ import annotations
+
+import inspect
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import pytest
+from support.deliveries import comment, deliver, receiver_on
+from support.postgres import PostgresServer
+
+from hookonce.effects import create_sql
+from hookonce.effects.once import is_async_ledger
+from hookonce.effects.sqlite import SQLiteLedger
+from hookonce.events import CommentReceived
+
+from .benches import (
+    ON_POSTGRES,
+    ON_SQLITE,
+    TABLE,
+    driver_connection,
+    driver_connection_in_thread,
+)
+
+pytestmark = pytest.mark.anyio
+
+Way = Callable[[Any], Awaitable[None]]
+
+
+class Driver:
+    """The driver's own connection within a handler, which a ledger does not see."""
+
+    def __init__(self, connection: Any, write: Callable[[str], Any]) -> None:
+        self.connection = connection
+        self._write = write
+
+    async def run(self, *statements: str) -> None:
+        for statement in statements:
+            await _result(self.connection.execute(statement))
+
+    async def write(self, key: str) -> None:
+        await _result(self._write(key))
+
+
+async def _result(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
+
+
+async def a_failed_statement(driver: Driver) -> None:
+    await driver.write("lost")
+    with suppress(Exception):
+        await driver.run("INSERT INTO there_is_no_such_table VALUES (1)")
+
+
+async def a_failed_copy(driver: Driver) -> None:
+    await driver.write("lost")
+    connection = driver.connection
+    with suppress(Exception):
+        if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+            await connection.copy_to_table("done", source=BytesIO(b"a\tb\tc\n"))
+        elif inspect.iscoroutinefunction(connection.execute):
+            async with connection.cursor() as cursor, cursor.copy("COPY done FROM STDIN") as copy:
+                await copy.write_row(("a",) * 3)
+        else:
+            with connection.cursor() as cursor, cursor.copy("COPY done FROM STDIN") as copy:
+                copy.write_row(("a",) * 3)
+
+
+async def a_rollback_and_another_transaction(driver: Driver) -> None:
+    await driver.write("lost")
+    await driver.run("ROLLBACK", "BEGIN")
+
+
+async def a_rollback_and_no_other(driver: Driver) -> None:
+    await driver.write("lost")
+    await driver.run("ROLLBACK")
+
+
+async def a_rollback_and_work_after_it(driver: Driver) -> None:
+    await driver.run("ROLLBACK", "BEGIN")
+    await driver.write("lost")
+
+
+async def a_commit_and_another_transaction(driver: Driver) -> None:
+    await driver.write("half")
+    await driver.run("COMMIT", "BEGIN")
+    await driver.write("lost")
+
+
+async def a_commit_and_what_is_rolled_back(driver: Driver) -> None:
+    await driver.write("half")
+    await driver.run("COMMIT", "BEGIN")
+    await driver.write("lost")
+    await driver.run("ROLLBACK", "BEGIN")
+
+
+async def a_commit_and_a_failure(driver: Driver) -> None:
+    await driver.write("half")
+    await driver.run("COMMIT", "BEGIN")
+    raise ValueError("the other half was not done")
+
+
+async def a_commit_and_no_other(driver: Driver) -> None:
+    await driver.write("half")
+    await driver.run("COMMIT")
+
+
+async def a_savepoint_that_catches_a_failure(driver: Driver) -> None:
+    await driver.run("SAVEPOINT mine")
+    with suppress(Exception):
+        await driver.run("INSERT INTO there_is_no_such_table VALUES (1)")
+    await driver.run("ROLLBACK TO SAVEPOINT mine")
+    await driver.write("whole")
+
+
+async def a_savepoint_that_is_left_open(driver: Driver) -> None:
+    await driver.run("SAVEPOINT mine")
+    await driver.write("whole")
+
+
+SAVEPOINTS = [a_savepoint_that_catches_a_failure, a_savepoint_that_is_left_open]
+ROLLED_BACK = [
+    a_rollback_and_another_transaction,
+    a_rollback_and_no_other,
+    a_rollback_and_work_after_it,
+]
+COMMITTED = [
+    a_commit_and_another_transaction,
+    a_commit_and_what_is_rolled_back,
+    a_commit_and_a_failure,
+    a_commit_and_no_other,
+]
+
+
+def handler_of(parts: dict[str, Any], ways: list[Way]) -> Callable[..., Any]:
+    """Return a handler that goes one of these ways at each attempt, and then does its work."""
+
+    async def work(_: CommentReceived, transaction: Any) -> None:
+        def write(key: str) -> Any:
+            return parts["write"](transaction, key)
+
+        if not ways:
+            await _result(write("whole"))
+        elif is_async_ledger(parts["ledger"]):
+            await ways.pop(0)(Driver(await driver_connection(transaction), write))
+        else:
+            await ways.pop(0)(Driver(driver_connection_in_thread(transaction), write))
+
+    def work_in_a_thread(event: CommentReceived, transaction: Any) -> None:
+        with suppress(StopIteration):  # nothing of it waits
+            work(event, transaction).send(None)
+
+    return work if is_async_ledger(parts["ledger"]) else work_in_a_thread
+
+
+async def statuses(parts: dict[str, Any], way: Way) -> list[int]:
+    """Return the answers to two attempts at an event, of which the first goes this way."""
+    event, handler = comment(), handler_of(parts, [way])
+    receiver = receiver_on()
+    register: Callable[..., Any] = receiver.on
+    register(CommentReceived, name="book", within=parts["ledger"])(handler)
+    return [(await deliver(receiver, event)).status for _ in range(2)]
+
+
+@pytest.fixture
+def tables(postgres: PostgresServer) -> PostgresServer:
+    for statement in (*create_sql("postgresql").split(";\n")[:-1], TABLE):
+        postgres.execute(statement)
+    return postgres
+
+
+@pytest.mark.parametrize("way", [*ROLLED_BACK, a_failed_statement, a_failed_copy])
+@pytest.mark.parametrize("name", ON_POSTGRES)
+async def test_what_postgresql_has_rolled_back_has_failed_and_is_done_by_the_next_attempt(
+    name: str, way: Way, tables: PostgresServer
+) -> None:
+    async with ON_POSTGRES[name](tables.url, time.time) as parts:
+        assert await statuses(parts, way) == [500, 200]
+    assert tables.execute("SELECT key FROM done") == [("whole",)]
+
+
+@pytest.mark.parametrize("way", COMMITTED)
+@pytest.mark.parametrize("name", ON_POSTGRES)
+async def test_what_was_committed_in_part_is_never_reported_as_success(
+    name: str, way: Way, tables: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ON_POSTGRES[name](tables.url, time.time) as parts:
+        assert await statuses(parts, way) == [500, 500]
+    assert "was committed before its end" in caplog.text
+    assert tables.execute("SELECT key FROM done") == [("half",)]
+
+
+@pytest.mark.parametrize("way", SAVEPOINTS)
+@pytest.mark.parametrize("name", ON_POSTGRES)
+async def test_a_savepoint_in_postgresql_is_no_obstacle(
+    name: str, way: Way, tables: PostgresServer
+) -> None:
+    async with ON_POSTGRES[name](tables.url, time.time) as parts:
+        assert await statuses(parts, way) == [200, 200]
+    assert tables.execute("SELECT key FROM done") == [("whole",)]
+
+
+async def test_another_attempt_that_has_committed_meanwhile_does_not_make_this_one_a_success(
+    tables: PostgresServer,
+) -> None:
+    """The first has lost its transaction, and the row that it finds is the other one's."""
+    async with ON_POSTGRES["asyncpg"](tables.url, time.time) as parts:
+        first, second, event = receiver_on(), receiver_on(), comment()
+
+        @first.on(CommentReceived, name="book", within=parts["ledger"])
+        async def loses(_: CommentReceived, connection: Any) -> None:
+            await parts["write"](connection, "lost")
+            await connection.execute("ROLLBACK; BEGIN")
+            assert (await deliver(second, event)).status == 200
+
+        @second.on(CommentReceived, name="book", within=parts["ledger"])
+        async def book(_: CommentReceived, connection: Any) -> None:
+            await parts["write"](connection, "whole")
+
+        assert [(await deliver(first, event)).status for _ in range(2)] == [500, 200]
+    assert tables.execute("SELECT key FROM done") == [("whole",)]
+
+
+@pytest.mark.parametrize("name", [name for name in ON_POSTGRES if name.startswith("sqlalchemy")])
+async def test_a_session_that_its_handler_commits_is_never_a_success(
+    name: str, tables: PostgresServer
+) -> None:
+    """SQLAlchemy refuses what comes after the commit, so half of the work would be missing."""
+    event, receiver = comment(), receiver_on()
+    async with ON_POSTGRES[name](tables.url, time.time) as parts:
+
+        def half_in_a_thread(_: CommentReceived, session: Any) -> None:
+            parts["write"](session, "half")
+            session.commit()
+            parts["write"](session, "lost")
+
+        async def half(_: CommentReceived, session: Any) -> None:
+            await parts["write"](session, "half")
+            await session.commit()
+            await parts["write"](session, "lost")
+
+        register: Callable[..., Any] = receiver.on
+        handler = half if is_async_ledger(parts["ledger"]) else half_in_a_thread
+        register(CommentReceived, name="book", within=parts["ledger"])(handler)
+        assert [(await deliver(receiver, event)).status for _ in range(2)] == [500, 500]
+    assert tables.execute("SELECT key FROM done") == [("half",)]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    ledger = SQLiteLedger(tmp_path / "app.db")
+    ledger.create_table()
+    with ledger.transaction() as connection:
+        connection.execute(TABLE)
+    ledger.close()
+    return tmp_path / "app.db"
+
+
+def rows(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as connection:
+        return [key for (key,) in connection.execute("SELECT key FROM done")]
+
+
+@pytest.mark.parametrize("way", ROLLED_BACK)
+@pytest.mark.parametrize("name", ON_SQLITE)
+async def test_what_sqlite_has_rolled_back_has_failed_and_is_done_by_the_next_attempt(
+    name: str, way: Way, file: Path
+) -> None:
+    async with ON_SQLITE[name](str(file), time.time) as parts:
+        assert await statuses(parts, way) == [500, 200]
+    assert rows(file) == ["whole"]
+
+
+@pytest.mark.parametrize("way", COMMITTED)
+@pytest.mark.parametrize("name", ON_SQLITE)
+async def test_what_sqlite_has_committed_in_part_is_never_reported_as_success(
+    name: str, way: Way, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ON_SQLITE[name](str(file), time.time) as parts:
+        assert await statuses(parts, way) == [500, 500]
+    assert "was committed before its end" in caplog.text
+    assert rows(file) == ["half"]
+
+
+@pytest.mark.parametrize("way", SAVEPOINTS)
+@pytest.mark.parametrize("name", ON_SQLITE)
+async def test_a_savepoint_in_sqlite_is_no_obstacle(name: str, way: Way, file: Path) -> None:
+    async with ON_SQLITE[name](str(file), time.time) as parts:
+        assert await statuses(parts, way) == [200, 200]
+    assert rows(file) == ["whole"]
+
+
+async def test_a_nested_transaction_that_is_left_open_is_committed(file: Path) -> None:
+    """SQLAlchemy's own savepoint, which its session releases at the commit."""
+    receiver = receiver_on()
+    async with ON_SQLITE["sqlalchemy-sqlite3"](str(file), time.time) as parts:
+
+        @receiver.on(CommentReceived, name="book", within=parts["ledger"])
+        def book(_: CommentReceived, session: Any) -> None:
+            session.begin_nested()
+            parts["write"](session, "whole")
+
+        assert (await deliver(receiver, comment())).status == 200
+    assert rows(file) == ["whole"]
