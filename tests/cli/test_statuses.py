@@ -45,6 +45,7 @@ CANNOT_BEGIN = {
     "secret": ["secret", "too many"],
     "send": ["send", "webhook.test", "--url", NOWHERE],  # without a secret
     "serve": ["serve", "nothing_here:receiver"],
+    "store": ["store", "backup", "sqlite:///missing.db", "copy.db"],
     "verify": ["verify"],
     "worker": ["worker", "nothing_here:receiver"],
 }

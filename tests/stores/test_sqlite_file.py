@@ -133,7 +133,7 @@ class TestSharedOpening:
     async def test_the_file_may_be_created_elsewhere_at_any_moment_of_opening_it(
         self, path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, moment: int
     ) -> None:
-        monkeypatch.setattr("hookonce.stores.sqlite.writer._BUSY_MILLISECONDS", 100)
+        monkeypatch.setattr("hookonce.stores.sqlite.writer.BUSY_MILLISECONDS", 100)
         statements = itertools.count()
         other = SQLiteStore(path)
 

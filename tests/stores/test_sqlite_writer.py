@@ -333,7 +333,7 @@ class TestLockedFile:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr("hookonce.stores.sqlite.writer._BUSY_MILLISECONDS", 50)
+        monkeypatch.setattr("hookonce.stores.sqlite.writer.BUSY_MILLISECONDS", 50)
         monkeypatch.setattr("hookonce.stores.sqlite.writer._FIRST_MAINTENANCE_SECONDS", 0.01)
         monkeypatch.setattr("hookonce.stores.sqlite.upkeep._INTERVAL_SECONDS", 0.01)
         await store.open()

@@ -32,6 +32,7 @@ _MODULES = {
     "reconcile": "reconcile",
     "send": "send",
     "serve": "serve",
+    "store": "store",
     "verify": "verify",
     "worker": "worker",
 }

@@ -11,7 +11,7 @@ from hookonce.stores.contract import InboxStore, Listing
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats
 from hookonce.verification.clock import duration_text, system_clock
 
-from .output import Output, json_option
+from .output import Output, json_option, size_text
 from .records import EventList, list_options, print_event, show_options, time_text
 from .selecting import (
     NOT_FOUND,
@@ -85,7 +85,7 @@ def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
     return [
         f"endpoint: {endpoint or 'all'}",
         f"depth: {found.depth}",
-        f"bytes: {_size(found.bytes)}",
+        f"bytes: {size_text(found.bytes)}",
         f"oldest: {age}",
         f"in flight: {found.in_flight}",
         f"dead: {found.dead}",
@@ -227,12 +227,3 @@ def _record(entry: Entry) -> dict[str, Any]:
         "attempts": entry.attempts,
         "error": entry.history[-1].error if entry.history else None,
     }
-
-
-def _size(count: int) -> str:
-    """Return a number of bytes in the largest unit it has one of."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
-    unit = units.pop(0)
-    while size >= 1024 and units:
-        size, unit = size / 1024, units.pop(0)
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -208,3 +208,12 @@ def system_fault(error: OSError) -> str:
     """Return what the system has refused, and of which file."""
     what = error.strerror or type(error).__name__
     return what if error.filename is None else f"{what}: {str(error.filename)!r}"
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes in the largest unit it has one of."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    unit = units.pop(0)
+    while size >= 1024 and units:
+        size, unit = size / 1024, units.pop(0)
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

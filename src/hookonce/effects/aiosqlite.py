@@ -29,6 +29,9 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
         database: the file.
         options: see ``LedgerOptions``.
 
+    Attributes:
+        databases: the file.
+
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
 
@@ -36,6 +39,7 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
 
     def __init__(self, database: str | PathLike[str], **options: Unpack[LedgerOptions]) -> None:
         super().__init__(SQLITE_PLACEHOLDERS, **options)
+        self.databases = (database,)
         self._file = fspath(database)
 
     @asynccontextmanager

@@ -45,6 +45,13 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
         super().__init__(_PLACEHOLDERS, **options)
         self._using = using
 
+    @property
+    def databases(self) -> tuple[object, ...]:
+        """What Django's settings say to connect to, where that is an SQLite file."""
+        if self._using not in connections or connections[self._using].vendor != "sqlite":
+            return ()
+        return (connections[self._using].settings_dict["NAME"],)
+
     @contextmanager
     def transaction(self) -> Iterator[BaseDatabaseWrapper]:
         """Return the context of a new transaction, the thread's outermost."""

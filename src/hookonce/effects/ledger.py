@@ -6,8 +6,9 @@ another database or driver runs ``contract.py`` on it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from ..stores.values import Gate, Mark
 
@@ -55,6 +56,16 @@ class AnyLedger(Protocol[T_co]):
 
     def transaction(self) -> AbstractAsyncContextManager[T_co] | AbstractContextManager[T_co]:
         """Return a transaction's context; see ``Ledger`` and ``SyncLedger``."""
+        ...
+
+
+@runtime_checkable
+class InFiles(Protocol):
+    """A ledger in SQLite files, which must be other files than the store's."""
+
+    @property
+    def databases(self) -> Sequence[object]:
+        """What is connected to: paths, or URIs of SQLite; as far as known without connecting."""
         ...
 
 

@@ -73,6 +73,11 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
         self._sessions = sessions
         self._isolation = _Isolation(isolation)
 
+    @property
+    def databases(self) -> tuple[object, ...]:
+        """What the engines connect to, where that is an SQLite file."""
+        return _sqlite_databases(self._sessions.kw)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSessionT]:
         """Return the context of a new transaction, in a session of its own."""
@@ -126,6 +131,11 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
         self._sessions = sessions
         self._isolation = _Isolation(isolation)
 
+    @property
+    def databases(self) -> tuple[object, ...]:
+        """What the engines connect to, where that is an SQLite file."""
+        return _sqlite_databases(self._sessions.kw)
+
     @contextmanager
     def transaction(self) -> Iterator[SessionT]:
         """Return the context of a new transaction, in a session of its own."""
@@ -148,6 +158,13 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
 
     def _dialect(self, transaction: SessionT) -> str:
         return _dialect_name(transaction)
+
+
+def _sqlite_databases(options: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return the databases of a session maker's engines that are SQLite's."""
+    bound = (options.get("bind"), *(options.get("binds") or {}).values())
+    engines = (getattr(bind, "engine", bind) for bind in bound if bind is not None)
+    return tuple(engine.url.database for engine in engines if engine.dialect.name == "sqlite")
 
 
 class _Bound(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
 from typing import NoReturn, Unpack
@@ -45,6 +45,9 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
             returns is used by several threads in turn (``check_same_thread=False``).
         options: see ``LedgerOptions``.
 
+    Attributes:
+        databases: the file, if it is known before the first connection.
+
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
 
@@ -56,6 +59,7 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         **options: Unpack[LedgerOptions],
     ) -> None:
         super().__init__(SQLITE_PLACEHOLDERS, **options)
+        self.databases: Sequence[object] = () if callable(database) else (database,)
         self._connect = database if callable(database) else _connector(fspath(database))
         self._idle: list[sqlite3.Connection] = []
         weakref.finalize(self, _close, self._idle)

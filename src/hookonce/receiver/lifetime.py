@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..delivery.activity import Reporter
 from ..delivery.ignored import IgnoredTypes
@@ -131,7 +132,8 @@ class Lifetime:
         """Find out before the first event what would go wrong with it."""
         _ = self.parts.router.parser  # pydantic may not be able to build an event class
         retention: float | None = getattr(self.store, "retention_seconds", None)
-        await check_ledgers(self.parts.router.handlers, retention)
+        file: Path | None = getattr(self.store, "path", None)
+        await check_ledgers(self.parts.router.handlers, retention, file)
         await self.registration.enter()
 
     async def _end_work(self, intake: Intake) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ...delivery.handler import Handler
-from ...delivery.ledgers import check_ledger, ledgers_of
+from ...delivery.ledgers import OWN_FILE, check_ledger, ledgers_of, shared_file_fault
 from ...errors import LedgerError
 from .findings import Finding, fault, fine, warning
 from .sources import nodes_within, source_of
@@ -22,17 +23,21 @@ _SLOW = {
 
 
 async def ledger_findings(
-    handlers: Sequence[Handler], store_retention: float | None
+    handlers: Sequence[Handler], store_retention: float | None, store_file: Path | None = None
 ) -> list[Finding]:
     """Try every ledger, in a transaction that is rolled back.
 
     Args:
         handlers: every handler of the receiver.
         store_retention: how long its store remembers a handled event, in seconds, if it says so.
+        store_file: where its store is, if that is a file.
 
     """
     findings = []
     for ledger in ledgers_of(handlers):
+        if (shared := shared_file_fault(ledger, store_file)) is not None:
+            findings.append(fault("ledger", shared, OWN_FILE))
+            continue
         name = type(ledger).__name__
         count = sum(handler.ledger is ledger for handler in handlers)
         try:

@@ -14,11 +14,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import apsw
 
 from ...errors import StoreError
+from ..paths import Identity, identity_of
+from .guard import check_alone, guard, release
 from .schema import create_private, transaction
 
 GONE = (
@@ -31,16 +33,12 @@ class MovedError(StoreError):
     """The open file is not the one at the path any more."""
 
 
-_Identity: TypeAlias = tuple[int, int]
-"""The device and inode of a file; as long as it is open, no other has them."""
-
-
 class _Identities(NamedTuple):
     """Which files there are; None for one that is not."""
 
-    file: _Identity | None
-    log: _Identity | None
-    log_index: _Identity | None
+    file: Identity | None
+    log: Identity | None
+    log_index: Identity | None
 
 
 class OpenFile:
@@ -71,13 +69,20 @@ class OpenFile:
         if creates:
             create_private(self._resolved)
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if creates else 0)
-        self.connection = apsw.Connection(str(self._resolved), flags=flags)
+        file = identity_of(self._resolved)
+        guard([file])
         try:
-            prepare(self.connection)
-            self._own = self._identified()
-        except BaseException:
-            self.connection.close()
-            raise
+            check_alone(str(self._resolved))
+            self.connection = apsw.Connection(str(self._resolved), flags=flags)
+            try:
+                prepare(self.connection)
+                self._own = self._identified()
+            except BaseException:
+                self.connection.close()
+                raise
+            guard(self._own)
+        finally:
+            release([file])
 
     @property
     def is_in_place(self) -> bool:
@@ -96,7 +101,7 @@ class OpenFile:
             self._look()
             yield
         # Where only the index is another by now, whoever opens the file has this from the log.
-        if (_identity(self._path), _identity(self.log)) != self._own[:2]:
+        if (identity_of(self._path), identity_of(self.log)) != self._own[:2]:
             self._look()
 
     def let_go(self) -> bool:
@@ -114,7 +119,7 @@ class OpenFile:
         if now != self._own:
             if now.file != self._own.file:
                 self._save()
-                if _identity(self._resolved) != self._own.file:  # not so, if a link was changed
+                if identity_of(self._resolved) != self._own.file:  # not so, if a link was changed
                     self._withdraw()
                 if now.file is None:
                     return False
@@ -122,7 +127,7 @@ class OpenFile:
                 # What a log holds that is not ours was written by who had saved this one before.
                 self._save()
             self._leave_the_log()
-        self.connection.close()
+        self._close()
         return True
 
     def close(self) -> None:
@@ -131,10 +136,14 @@ class OpenFile:
             is_closed = self.let_go()
         except apsw.Error:
             self._leave_the_log()
-            self.connection.close()
+            self._close()
             raise
         if not is_closed:
-            self.connection.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.connection.close()
+        release(self._own)
 
     def _look(self) -> None:
         now, own = self._now(), self._own
@@ -148,7 +157,7 @@ class OpenFile:
         raise MovedError(f"its {which} was deleted or replaced while in use")
 
     def _now(self) -> _Identities:
-        return _Identities(_identity(self._path), _identity(self.log), _identity(self._index))
+        return _Identities(identity_of(self._path), identity_of(self.log), identity_of(self._index))
 
     def _identified(self) -> _Identities:
         """Return which files are open: those at the path, unless one was moved a moment ago."""
@@ -169,7 +178,7 @@ class OpenFile:
         """Take its log and its index, which are empty, from the path."""
         with transaction(self.connection):  # so that no other process does the same now
             for path, own in ((self.log, self._own.log), (self._index, self._own.log_index)):
-                if _identity(path) == own:
+                if identity_of(path) == own:
                     path.unlink()
 
     def _leave_the_log(self) -> None:
@@ -180,15 +189,6 @@ class OpenFile:
 def log_of(path: Path) -> Path:
     """Return where SQLite has the write-ahead log of a file: beside that which a link leads to."""
     return Path(f"{os.path.realpath(path)}-wal")
-
-
-def _identity(path: Path) -> _Identity | None:
-    """Return which file is at the path; None where none can be seen."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _is_empty(path: Path) -> bool:

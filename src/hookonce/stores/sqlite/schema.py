@@ -154,9 +154,12 @@ def create_private(path: Path) -> None:
 
     SQLite gives the files beside it the same permissions. What cannot be made it explains itself.
     """
+    # Where a symbolic link leads to nothing yet, SQLite would make that.
+    real = os.path.realpath(path)
+    if os.path.lexists(real):
+        return
     with suppress(OSError):
-        # Where a symbolic link leads to nothing yet, SQLite would make that.
-        descriptor = os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        descriptor = os.open(real, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
             os.fchmod(descriptor, 0o600)
         finally:

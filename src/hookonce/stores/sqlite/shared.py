@@ -27,9 +27,13 @@ class SharedFile:
         retention: how long a done event is remembered.
         clock: Unix time in seconds.
 
+    Attributes:
+        path: the file.
+
     """
 
     def __init__(self, path: Path, retention: timedelta, clock: Clock) -> None:
+        self.path = path
         self.claims = Claims(retention, clock)
         self.inbox = InboxTable(self.claims)
         self.upkeep = Upkeep(self.claims)

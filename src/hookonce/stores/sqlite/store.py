@@ -30,6 +30,7 @@ from ..values import (
     PutResult,
     Token,
 )
+from .backup import write_backup
 from .batch import Step
 from .claiming import Claim, Completion
 from .gates import take_step
@@ -94,6 +95,26 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
     async def aclose(self) -> None:
         """Finish what waits and close the file."""
         await self._file.writer.leave(self.flushes)
+
+    async def backup(self, file: str | Path, *, overwrite: bool = False) -> int:
+        """Copy the store into a file, while every process goes on using the store.
+
+        The copy has everything that was answered before the call, and mode 0600. It appears at its
+        path complete and on the disk, or not at all. The store need not be open.
+
+        Args:
+            file: where the copy is to be; its folder must exist.
+            overwrite: whether a file that is there is replaced.
+
+        Returns:
+            The size of the copy in bytes.
+
+        Raises:
+            StoreError: there is no copy; the message says why.
+
+        """
+        source, target = self._file.path, Path(file)
+        return await asyncio.to_thread(write_backup, source, target, overwrite=overwrite)
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""

@@ -35,7 +35,7 @@ Maintenance: TypeAlias = Callable[[apsw.Connection], float]
 # Bounds a batch's transaction to some tens of milliseconds.
 _MOST_STEPS = 1_000
 # Another process may hold the file; a delivery must be answered within about three seconds.
-_BUSY_MILLISECONDS = 2_000
+BUSY_MILLISECONDS = 2_000
 _WAL_PAUSE_MILLISECONDS = 50
 _FIRST_MAINTENANCE_SECONDS = 60.0
 _LOG_BYTES_KEPT = 64 * 1024 * 1024
@@ -244,7 +244,7 @@ class Writer:
             self._tell_once(str(failed))
             self._let_go()
         except apsw.Error as error:
-            fail(batch, self._failed(_reason(error), error))
+            fail(batch, self._failed(reason_of(error), error))
             self._let_go()
         except BaseException as error:  # noqa: BLE001 - the callers get it; the thread lives on
             fail(batch, error)
@@ -327,25 +327,27 @@ class Writer:
         return failed
 
 
-def _reason(error: apsw.Error) -> str:
+def reason_of(error: apsw.Error) -> str:
+    """Return why SQLite failed, in words for an operator."""
     return next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
 
 
 def _prepare(connection: apsw.Connection) -> None:
-    connection.set_busy_timeout(_BUSY_MILLISECONDS)
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
     check_owner(connection)
-    _use_write_ahead_log(connection)
+    use_write_ahead_log(connection)
     connection.execute("PRAGMA synchronous = FULL")
     # A long reader, such as a backup, lets the log grow; the next reset gives the disk its space.
     connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
     migrate(connection)
 
 
-def _use_write_ahead_log(connection: apsw.Connection) -> None:
+def use_write_ahead_log(connection: apsw.Connection) -> None:
+    """Switch to the write-ahead log, unless the file has it already."""
     # Two processes that create the file at once: SQLite does not wait for the lock this needs, or
     # waits its whole time-out; so the waiting is done here.
     connection.set_busy_timeout(0)
-    for remaining in range(_BUSY_MILLISECONDS // _WAL_PAUSE_MILLISECONDS, -1, -1):
+    for remaining in range(BUSY_MILLISECONDS // _WAL_PAUSE_MILLISECONDS, -1, -1):
         try:
             connection.pragma("journal_mode", "wal")
             break
@@ -353,7 +355,7 @@ def _use_write_ahead_log(connection: apsw.Connection) -> None:
             if not remaining:
                 raise
             time.sleep(_WAL_PAUSE_MILLISECONDS / 1_000)
-    connection.set_busy_timeout(_BUSY_MILLISECONDS)
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
 
 
 _abandoned: list[OpenFile] = []

@@ -1,0 +1,44 @@
+"""Which file a path leads to, found out without opening the file.
+
+To open a file of an open SQLite store would be harmful: closing it drops the locks of this process.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+AnyPath: TypeAlias = str | bytes | os.PathLike[Any]
+
+Identity: TypeAlias = tuple[int, int]
+"""The device and inode of a file; as long as it is open, no other has them."""
+
+
+def identity_of(path: AnyPath) -> Identity | None:
+    """Return which file is at a path; None where none can be seen."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def is_same_file(one: AnyPath, other: AnyPath) -> bool:
+    """Whether two paths lead to one file, or will once it is created."""
+    identity = identity_of(one)
+    if identity is not None or identity_of(other) is not None:
+        return identity == identity_of(other)
+    return os.path.realpath(os.fsencode(one)) == os.path.realpath(os.fsencode(other))
+
+
+def file_of_database(name: object) -> AnyPath | None:
+    """Return the file that ``sqlite3.connect`` opens by a name, which may be a URI; or None."""
+    if not isinstance(name, str | bytes | os.PathLike):
+        return None
+    if isinstance(name, str) and name.startswith("file:") and not os.path.lexists(name):
+        try:
+            name = unquote(urlsplit(name).path)
+        except ValueError:
+            return None
+    return None if name in ("", b"", ":memory:", b":memory:") else name

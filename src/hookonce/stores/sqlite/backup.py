@@ -1,0 +1,126 @@
+"""A copy of a SQLite store, made while processes go on using the store.
+
+SQLite itself makes the copy, from one snapshot, by the library that the store uses: another library
+in this process would drop the store's locks. The copy has no free pages, and so no deleted bodies.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import apsw
+
+from ...errors import StoreError
+from ..paths import identity_of, is_same_file
+from .file import OpenFile
+from .schema import check_owner
+from .writer import BUSY_MILLISECONDS, reason_of, use_write_ahead_log
+
+_BESIDE = ("-wal", "-shm", "-journal")
+
+
+def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
+    """Copy a store's file while it is in use; return the size of the copy in bytes.
+
+    The copy appears at its path complete and on the disk, or not at all.
+
+    Args:
+        source: the store's file.
+        target: where the copy is to be; its folder must exist.
+        overwrite: whether a file that is there is replaced.
+
+    Raises:
+        StoreError: there is no copy; the message says why.
+
+    """
+    target = target.absolute()  # the folder may be changed meanwhile
+    try:
+        _check_target(source, target, overwrite=overwrite)
+        with _draft_beside(target) as (draft, descriptor):
+            _copy(source, draft)
+            _check_copy(draft, descriptor)
+            os.fsync(descriptor)
+            if overwrite:
+                draft.replace(target)
+            else:
+                os.link(draft, target)  # unlike a rename, this fails if a file is there by now
+            size = os.fstat(descriptor).st_size
+        _sync_folder(target.parent)
+    except (apsw.Error, OSError) as error:
+        reason = reason_of(error) if isinstance(error, apsw.Error) else error.strerror or str(error)
+        raise StoreError(f"no backup was written to {str(target)!r}: {reason}") from error
+    return size
+
+
+def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
+    own = [source, *(Path(f"{os.path.realpath(source)}{suffix}") for suffix in _BESIDE)]
+    if any(is_same_file(target, file) for file in own):
+        raise StoreError(f"{str(target)!r} is a file of the store itself; choose another")
+    if target.is_dir():
+        raise StoreError(f"{str(target)!r} is a folder; name a file in it")
+    if not overwrite and os.path.lexists(target):
+        raise StoreError(f"{str(target)!r} is there already; choose another file, or overwrite it")
+    for suffix in _BESIDE:
+        if os.path.lexists(f"{target}{suffix}"):
+            raise StoreError(
+                f"'{target}{suffix}' belongs to an earlier database, and SQLite would take it for"
+                " the backup's; choose another file"
+            )
+
+
+@contextmanager
+def _draft_beside(target: Path) -> Iterator[tuple[Path, int]]:
+    """Make an empty file for its owner alone, and remove what is left of it at the end."""
+    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.draft")
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(draft, flags, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        yield draft, descriptor
+    finally:
+        os.close(descriptor)
+        for suffix in ("", *_BESIDE):
+            with suppress(OSError):
+                os.unlink(f"{draft}{suffix}")
+
+
+def _copy(source: Path, draft: Path) -> None:
+    file = OpenFile(source, _prepare, creates=False)
+    try:
+        file.connection.execute("VACUUM INTO ?", (str(draft),))  # which must be empty
+        if not file.is_in_place:
+            raise StoreError("the store's file was replaced during the backup; try again")
+    finally:
+        file.close()
+
+
+def _prepare(connection: apsw.Connection) -> None:
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
+    if not check_owner(connection):
+        raise StoreError("there is nothing in this store yet to back up")
+    use_write_ahead_log(connection)
+
+
+def _check_copy(draft: Path, descriptor: int) -> None:
+    """Raise StoreError unless the copy is whole, and is the file that was made for it."""
+    status = os.fstat(descriptor)
+    copy = apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        is_whole = copy.pragma("integrity_check") == "ok" and check_owner(copy)
+    finally:
+        copy.close()
+    if not is_whole or identity_of(draft) != (status.st_dev, status.st_ino):
+        raise StoreError("the backup is damaged, and was removed; is the disk sound?")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the copy's name outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,109 @@
+"""Keeps other libraries of this process away from the files of an open store.
+
+SQLite locks by POSIX record locks, and the system drops all of a process's locks on a file when
+the process closes any descriptor of it (sqlite.org, How To Corrupt, 2.2.1). apsw allows for its own
+descriptors, and cannot know of those of another library: when ``sqlite3``, ``open()`` or
+``shutil.copyfile()`` close the store's file, the store writes without locks, and other processes
+overwrite what it has acknowledged. So the interpreter's audit events refuse such an opening before
+it happens. SQL's ATTACH and libraries in C other than ``sqlite3`` raise no audit event.
+
+Locks of the descriptor (F_OFD_SETLK) would outlive such a close. SQLite takes them only if its
+``fcntl`` is replaced, from Python by a callback that waits for the interpreter's lock; apsw holds
+that lock while ``sqlite3_close`` waits for the mutex that is held around ``fcntl``: a deadlock.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Container, Iterable
+from contextlib import suppress
+from typing import Any
+
+import apsw
+
+from ...errors import StoreError
+from ..paths import Identity, file_of_database, identity_of
+
+# Where systems list a process's own descriptors; Windows has no POSIX locks to lose.
+_DESCRIPTORS = "/dev/fd"
+
+_lock = threading.Lock()
+_guarded: Counter[Identity] = Counter()
+_is_hooked = False
+
+
+def guard(files: Iterable[Identity | None]) -> None:
+    """Refuse other libraries of this process these files, until they are released as often."""
+    global _is_hooked  # noqa: PLW0603 - an audit hook cannot be removed
+    with _lock:
+        _guarded.update(file for file in files if file is not None)
+        if not _is_hooked:
+            _is_hooked = True
+            sys.addaudithook(_refuse_opening)
+
+
+def release(files: Iterable[Identity | None]) -> None:
+    """Undo one ``guard`` of these files."""
+    with _lock:
+        _guarded.subtract(file for file in files if file is not None)
+        for file in [file for file, count in _guarded.items() if count <= 0]:
+            del _guarded[file]
+
+
+def check_alone(path: str) -> None:
+    """Raise StoreError if another library of this process has a guarded database open already."""
+    found = (identity_of(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
+    files = {file for file in found if file is not None}
+    # The descriptors of apsw's own connections would be among those listed.
+    if any(_guarded[file] > 1 for file in files) or _apsw_has_open(files):
+        return
+    try:
+        descriptors = os.listdir(_DESCRIPTORS)
+    except OSError:
+        return
+    for descriptor in descriptors:
+        with suppress(OSError, ValueError):
+            status = os.fstat(int(descriptor))
+            if (status.st_dev, status.st_ino) in files:
+                raise StoreError(
+                    "another library of this process, such as sqlite3, has the file open, and would"
+                    " drop the store's locks when it closes it; close that connection first, and"
+                    " keep your own tables in another file"
+                )
+
+
+def _apsw_has_open(files: Container[Identity | None]) -> bool:
+    for connection in apsw.connections():
+        try:
+            if identity_of(connection.filename) in files:
+                return True
+        except apsw.ConnectionClosedError:
+            continue
+        except apsw.ThreadingViolationError:  # it is busy, and cannot be asked
+            return True
+    return False
+
+
+def _refuse_opening(
+    event: str,
+    arguments: tuple[Any, ...],
+    # The interpreter takes globals apart at its end, and calls hooks even then.
+    _guarded: Counter[Identity] = _guarded,
+) -> None:
+    if event not in ("open", "sqlite3.connect") or not _guarded:
+        return
+    path = arguments[0]
+    if event == "sqlite3.connect":
+        path = file_of_database(path)
+    if isinstance(path, str | bytes | os.PathLike) and identity_of(path) in _guarded:
+        raise PermissionError(
+            errno.EPERM,
+            "this SQLite store is open in this process by hookonce: when another library closes it,"
+            " the store loses its locks, and events with them. Keep your own tables in another"
+            " file; copy the store by `hookonce store backup`, or SQLiteStore.backup()",
+            path,
+        )

@@ -1,0 +1,73 @@
+"""``hookonce store backup``: a copy of a store that is in use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+from support.sqlite_processes import is_sound
+
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Delivery
+
+from .running import invoke
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    async def make() -> None:
+        store = SQLiteStore(tmp_path / "hooks.db")
+        await store.put(Delivery("default", "evt_1", None, 1.0, b"body"), new_token())
+        await store.aclose()
+
+    anyio.run(make)
+    monkeypatch.chdir(tmp_path)
+    return "sqlite:///hooks.db"
+
+
+def test_it_writes_a_copy_that_commands_can_read(url: str, tmp_path: Path) -> None:
+    result = invoke("store", "backup", url, "copy.db")
+    assert (result.status, result.output.split(" (")[0]) == (0, "copied the store to copy.db")
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+    assert is_sound(tmp_path / "copy.db")
+    assert "depth: 1\n" in invoke("inbox", "stats", "sqlite:///copy.db").output
+
+
+def test_a_program_reads_what_was_written(url: str, tmp_path: Path) -> None:
+    record = json.loads(invoke("store", "backup", url, "copy.db", "--json").output)
+    assert record == {"file": "copy.db", "bytes": (tmp_path / "copy.db").stat().st_size}
+
+
+def test_the_store_may_come_from_the_environment(url: str) -> None:
+    result = invoke("store", "backup", "copy.db", environment={"HOOKONCE_STORE": url})
+    assert result.status == 0
+
+
+def test_it_overwrites_only_when_asked(url: str) -> None:
+    assert invoke("store", "backup", url, "copy.db").status == 0
+    again = invoke("store", "backup", url, "copy.db")
+    assert again.status != 0
+    assert "is there already" in again.errors
+    assert invoke("store", "backup", url, "copy.db", "--overwrite").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sqlite:///hooks.db"], "one FILE"),
+        (["sqlite:///hooks.db", "a", "b"], "one FILE"),
+        (["sqlite:///hooks.db", "hooks.db"], "a file of the store itself"),
+        (["sqlite:///nowhere.db", "copy.db"], "does its folder exist"),
+        (["memory://", "copy.db"], "only its own process can see"),
+        (["redis://localhost:1", "copy.db"], "back up Redis as its manual says"),
+    ],
+)
+def test_what_it_cannot_copy_it_refuses(url: str, arguments: list[str], says: str) -> None:
+    assert url
+    result = invoke("store", "backup", *arguments)
+    assert result.status != 0
+    assert says in result.errors
+    assert not Path("copy.db").exists()

@@ -1,0 +1,220 @@
+"""A backup of a SQLite store is whole, and made while everybody goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import aclosing, closing
+from pathlib import Path
+
+import apsw
+import pytest
+from support.disks import small_disk
+from support.sqlite_processes import child, is_sound
+
+from hookonce.errors import StoreError
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.sqlite.schema import create_private
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Delivery
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data" / "hooks.db"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    (tmp_path / "copies").mkdir()
+    return tmp_path / "copies" / "copy.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SQLiteStore]:
+    async with aclosing(SQLiteStore(path)) as store:
+        await put(store, "before")
+        yield store
+
+
+async def put(store: SQLiteStore, event_id: str, body: bytes = b"body") -> object:
+    return await store.put(Delivery("default", event_id, None, 1.0, body), new_token())
+
+
+async def events_in(path: Path) -> set[str]:
+    async with aclosing(SQLiteStore(path)) as store:
+        return {entry.delivery.event_id for entry in await store.entries(limit=100_000)}
+
+
+def status_of(path: Path) -> os.stat_result:
+    return path.stat()
+
+
+def files_beside(path: Path) -> list[str]:
+    return sorted(file.name for file in path.parent.iterdir())
+
+
+async def test_it_has_whatever_was_answered_before_while_two_processes_go_on(
+    path: Path, store: SQLiteStore, copy: Path
+) -> None:
+    answered: list[str] = []
+    ended = False
+
+    async def lane(name: int) -> None:
+        number = 0
+        while not ended:
+            number += 1
+            await put(store, f"evt_{name}_{number}")
+            answered.append(f"evt_{name}_{number}")
+
+    async with child("insist", path, "other") as other:
+        assert await other.line() == "ready"
+        lanes = [asyncio.create_task(lane(name)) for name in range(4)]
+        for turn in range(8):
+            other.tell(str(turn))
+            verdict, event_id = (await other.line()).split()
+            assert verdict == "stored"
+            answered.append(event_id)
+            before = set(answered)
+            size = await store.backup(copy, overwrite=turn > 0)
+            assert status_of(copy).st_size == size
+            assert files_beside(copy) == [copy.name]
+            assert is_sound(copy)
+            assert await events_in(copy) >= before
+        ended = True
+        await asyncio.gather(*lanes)
+    assert len(answered) > 50
+    assert await events_in(path) >= set(answered)
+    assert is_sound(path)
+
+
+async def test_it_can_be_read_by_its_owner_alone_under_any_umask(
+    store: SQLiteStore, copy: Path
+) -> None:
+    mask = os.umask(0)
+    try:
+        await store.backup(copy)
+    finally:
+        os.umask(mask)
+    assert status_of(copy).st_mode & 0o777 == 0o600
+
+
+async def test_it_holds_no_body_that_was_deleted(store: SQLiteStore, copy: Path) -> None:
+    await put(store, "evt_1", b"a body that nobody may find again " * 400)
+    batch = await store.take(10, 60.0, endpoint="default", worker="w", token=new_token())
+    for taken in batch.taken:
+        await store.complete(taken.claim)
+    await store.backup(copy)
+    assert b"nobody may find" not in await asyncio.to_thread(copy.read_bytes)
+
+
+async def test_a_store_that_nobody_uses_can_be_copied_and_is_left_alone(
+    path: Path, copy: Path
+) -> None:
+    async with aclosing(SQLiteStore(path)) as store:
+        await put(store, "evt_1")
+    await SQLiteStore(path).backup(copy)
+    assert files_beside(path) == [path.name]
+    assert await events_in(copy) == {"evt_1"}
+    again = copy.with_name("again.db")
+    await SQLiteStore(copy).backup(again)  # a backup can be backed up too
+    assert await events_in(again) == {"evt_1"}
+
+
+async def test_nothing_is_overwritten_unless_asked(store: SQLiteStore, copy: Path) -> None:
+    await asyncio.to_thread(copy.write_text, "something else")
+    with pytest.raises(StoreError, match="there already"):
+        await store.backup(copy)
+    assert await asyncio.to_thread(copy.read_text) == "something else"
+    await store.backup(copy, overwrite=True)
+    assert await events_in(copy) == {"before"}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_what_a_link_leads_to_is_not_written(
+    store: SQLiteStore, copy: Path, exists: bool
+) -> None:
+    other = copy.with_name("other")
+    if exists:
+        await asyncio.to_thread(other.write_text, "something else")
+    os.symlink(other, copy)
+    with pytest.raises(StoreError, match="there already"):
+        await store.backup(copy)
+    await store.backup(copy, overwrite=True)
+    assert stat.S_ISREG(os.lstat(copy).st_mode)
+    assert other.exists() is exists
+    assert not exists or await asyncio.to_thread(other.read_text) == "something else"
+
+
+@pytest.mark.parametrize("name", ["hooks.db", "hooks.db-wal", "hooks.db-shm", "link", "hard"])
+async def test_the_store_is_not_copied_over_itself(
+    path: Path, store: SQLiteStore, name: str
+) -> None:
+    path.with_name("link").symlink_to(path)
+    path.with_name("hard").hardlink_to(path)
+    with pytest.raises(StoreError, match="a file of the store itself"):
+        await store.backup(path.with_name(name), overwrite=True)
+    await put(store, "after")
+
+
+async def test_beside_the_log_of_another_database_no_copy_is_put(
+    store: SQLiteStore, copy: Path
+) -> None:
+    copy.with_name("copy.db-wal").touch()
+    for overwrite in (False, True):
+        with pytest.raises(StoreError, match="belongs to an earlier database"):
+            await store.backup(copy, overwrite=overwrite)
+
+
+async def test_where_it_cannot_be_written_the_error_says_why(
+    store: SQLiteStore, copy: Path
+) -> None:
+    with pytest.raises(StoreError, match="No such file or directory"):
+        await store.backup(copy.parent / "nowhere" / "copy.db")
+    with pytest.raises(StoreError, match="is a folder"):
+        await store.backup(copy.parent)
+    with pytest.raises(StoreError, match="File name too long"):
+        await store.backup(copy.with_name("n" * 300))
+    assert files_beside(copy) == []
+
+
+async def test_on_a_full_disk_nothing_is_left_of_it(store: SQLiteStore, tmp_path: Path) -> None:
+    await put(store, "large", bytes(3 * 1024 * 1024))
+    try:
+        with small_disk(tmp_path, 1) as disk:
+            with pytest.raises(StoreError, match="the disk is full"):
+                await store.backup(disk / "copy.db")
+            assert list(disk.iterdir()) == []
+    except PermissionError as error:
+        pytest.skip(str(error))
+
+
+async def test_only_a_store_of_ours_is_copied(path: Path, copy: Path) -> None:
+    with pytest.raises(StoreError, match="does its folder exist"):
+        await SQLiteStore(path).backup(copy)
+    create_private(path)
+    with pytest.raises(StoreError, match="nothing in this store"):
+        await SQLiteStore(path).backup(copy)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("CREATE TABLE others (x)")
+    with pytest.raises(StoreError, match="belongs to another program"):
+        await SQLiteStore(path).backup(copy)
+    assert files_beside(path) == [path.name]
+    assert files_beside(copy) == []
+
+
+async def test_a_damaged_store_gives_no_backup(path: Path, copy: Path) -> None:
+    async with aclosing(SQLiteStore(path)) as store:
+        for number in range(200):
+            await put(store, f"evt_{number}", bytes(1_000))
+    content = bytearray(await asyncio.to_thread(path.read_bytes))
+    content[8 * 4096 : 20 * 4096] = b"\xff" * (12 * 4096)
+    await asyncio.to_thread(path.write_bytes, content)
+    with pytest.raises(StoreError, match="damaged"):
+        await SQLiteStore(path).backup(copy)
+    assert files_beside(copy) == []

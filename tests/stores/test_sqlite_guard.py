@@ -1,0 +1,213 @@
+"""No other library of a process opens the files of a store that is open in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from support.sqlite_processes import is_sound
+
+from hookonce.errors import StoreError
+from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.tokens import new_token
+from hookonce.stores.values import Delivery, Stored, Waiting
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hooks.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SQLiteStore]:
+    async with aclosing(SQLiteStore(path)) as store:
+        await put(store, "before")
+        yield store
+
+
+async def put(store: SQLiteStore, event_id: str) -> object:
+    return await store.put(Delivery("default", event_id, None, 1.0, b"body"), new_token())
+
+
+WAYS: dict[str, Callable[[Path], Any]] = {
+    "sqlite3": lambda path: closing(sqlite3.connect(path)).__enter__(),
+    "sqlite3, text": lambda path: sqlite3.connect(str(path)),
+    "sqlite3, bytes": lambda path: sqlite3.connect(os.fsencode(path)),
+    "sqlite3, URI": lambda path: sqlite3.connect(f"file:{path}?mode=ro", uri=True),
+    "sqlite3, relative": lambda path: sqlite3.connect(os.path.relpath(path)),
+    "open": lambda path: path.open("rb"),
+    "read": lambda path: path.read_bytes(),
+    "os.open": lambda path: os.open(path, os.O_RDONLY),
+    "copyfile": lambda path: shutil.copyfile(path, path.with_name("copy")),
+}
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_while_the_store_is_open_its_files_are_not_opened(
+    path: Path, store: SQLiteStore, way: str, suffix: str
+) -> None:
+    with pytest.raises(PermissionError, match="hookonce store backup"):
+        WAYS[way](Path(f"{path}{suffix}"))
+    assert await put(store, "before") == Waiting()
+
+
+async def test_a_link_is_seen_through(path: Path, store: SQLiteStore) -> None:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    with pytest.raises(PermissionError):
+        sqlite3.connect(link)
+    await store.open()
+
+
+async def test_other_files_can_be_opened(tmp_path: Path, store: SQLiteStore) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    with closing(sqlite3.connect(":memory:")):
+        await store.open()
+
+
+async def test_after_the_last_store_on_it_is_closed_the_file_is_anybodys(path: Path) -> None:
+    async with aclosing(SQLiteStore(path)) as one:
+        await one.open()
+        other = SQLiteStore(path, retention=DEFAULT_RETENTION + timedelta(days=1))
+        await other.open()
+        await other.aclose()
+        with pytest.raises(PermissionError):
+            sqlite3.connect(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM entries").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [sqlite3.connect, lambda path: path.open("rb")],
+    ids=["sqlite3", "open"],
+)
+async def test_a_file_that_another_library_has_open_is_not_opened_until_it_is_closed(
+    path: Path, opened: Callable[[Path], Any]
+) -> None:
+    async with aclosing(SQLiteStore(path)) as store:
+        await store.open()
+    async with aclosing(SQLiteStore(path)) as store:
+        with closing(opened(path)):
+            for _ in range(2):
+                with pytest.raises(StoreError, match="another library of this process"):
+                    await put(store, "evt_1")
+        assert await put(store, "evt_1") == Stored()
+
+
+async def test_connections_of_the_same_library_are_no_danger(
+    path: Path, store: SQLiteStore
+) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        assert connection.execute("SELECT count(*) FROM entries").get == 1
+        other = SQLiteStore(path, retention=DEFAULT_RETENTION + timedelta(days=1))
+        async with aclosing(other):
+            assert await put(other, "evt_1") == Stored()
+    assert await put(store, "evt_1") == Waiting()
+
+
+async def test_a_file_put_in_the_place_of_the_old_is_guarded_and_the_old_is_not(
+    path: Path, store: SQLiteStore
+) -> None:
+    copy = path.with_name("copy.db")
+    await store.backup(copy)
+    kept = path.with_name("kept.db")
+    kept.hardlink_to(path)
+    copy.replace(path)
+    with pytest.raises(StoreError, match="replaced"):
+        await store.open()
+    await store.open()
+    with pytest.raises(PermissionError):
+        sqlite3.connect(path)
+    with closing(sqlite3.connect(kept)):
+        pass
+
+
+async def test_a_child_by_fork_is_refused_what_it_has_open_itself(path: Path) -> None:
+    program = f"""
+import asyncio, os, sqlite3, sys
+from hookonce.stores.sqlite import SQLiteStore
+
+async def use():
+    store = SQLiteStore({str(path)!r})
+    await store.open()
+    try:
+        sqlite3.connect({str(path)!r})
+    except PermissionError:
+        print("refused", flush=True)
+    await store.aclose()
+
+asyncio.run(use())
+sqlite3.connect({str(path)!r}).close()
+if os.fork():
+    _, status = os.wait()
+    sys.exit(status)
+asyncio.run(use())
+"""
+    result = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == ["refused", "refused"]
+    assert not result.stderr
+    assert is_sound(path)
+
+
+COMMANDS = [
+    ["inbox", "stats", "{url}"],
+    ["inbox", "list", "{url}"],
+    ["inbox", "prune", "{url}"],
+    ["dead", "list", "{url}"],
+    ["store", "backup", "{url}", "copy.db"],
+    ["doctor", "app:receiver"],
+]
+
+
+@pytest.mark.costs("4 s")
+async def test_no_command_of_ours_opens_the_file_by_another_library(path: Path) -> None:
+    async with aclosing(SQLiteStore(path)) as store:
+        await put(store, "before")
+    url = f"sqlite:///{path}"
+    path.with_name("app.py").write_text(
+        f"from hookonce import Receiver\n"
+        f"receiver = Receiver(secrets='whsec_{'A' * 43}=', store={url!r})\n"
+    )
+    program = """
+import os, sys
+from hookonce.cli import main
+
+def look(event, arguments):
+    if event in ("open", "sqlite3.connect") and "hooks.db" in str(arguments[0]):
+        print("OPENED", event, arguments)
+
+sys.addaudithook(look)
+main()
+"""
+    for command in COMMANDS:
+        arguments = [word.format(url=url) for word in command]
+        result = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", program, *arguments],
+            cwd=path.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in result.stderr, result.stderr
+        assert result.stdout, result.stderr
+        assert "OPENED" not in result.stdout, (command, result.stdout)
