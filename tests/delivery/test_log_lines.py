@@ -255,15 +255,20 @@ class TestTheStoreFails:
 
     async def test_to_raise_a_mark(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
-        receiver = receiver_on(store, lease_seconds=LEASE)
+        receiver = receiver_on(store, lease_seconds=LEASE, answer_seconds=0.2, drain_seconds=1.0)
         receiver.on("channel.*", name="latest", latest_by=_one_key)(lambda _: None)
         store.failures |= {"leave": -1, "extend": -1}
         async with receiver:
             outcome = await deliver(receiver, make_event(ChannelUnhealthy))
-            assert answer_of(outcome) == (200, "handled")
+            assert answer_of(outcome) == (503, "still_running")
+            await lines.has(
+                "ERROR latest has succeeded, but its watermark could not be recorded while its"
+                " lease lived; until it is, another process may run an older event after it: leave"
+                " was told to fail"
+            )
         assert lines.all[-1] == (
-            "ERROR could not end the turn of latest; its lease will run out, and an older event"
-            " would be run after it: leave was told to fail"
+            "ERROR latest has succeeded, but its watermark could not be recorded before the"
+            " shutdown; an older event may run after the one that succeeded"
         )
 
 

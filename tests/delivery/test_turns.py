@@ -507,17 +507,6 @@ class TestTrouble:
             assert answer_of(await deliver(receiver, channel_event(1))) == (200, "stale")
         assert runs.ids == [newer.id]
 
-    async def test_a_mark_that_cannot_be_recorded_is_given_up_with_the_lease_and_told(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        store = FaultyStore(MemoryStore())
-        receiver = receiver_on(store, lease_seconds=0.4)
-        latest(receiver)
-        store.failures |= {"leave": -1, "extend": -1}
-        async with receiver:
-            assert answer_of(await deliver(receiver, channel_event(2))) == (200, "handled")
-        assert "an older event would be run after it" in caplog.text
-
     async def test_a_failing_run_whose_turn_cannot_be_ended_ends_with_its_lease(self) -> None:
         store = FaultyStore(MemoryStore())
         receiver = receiver_on(store, lease_seconds=0.3)

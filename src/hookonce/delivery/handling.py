@@ -99,7 +99,8 @@ class Handling(Presence):
             finally:
                 del error  # from Python 3.12 on its traceback leads here: a circle
         if turn is not None:
-            await self._end_well(turn)
+            turn.succeed()
+            await turn.end(gives_up=lambda: self._loop.time() >= self._ends)
         if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
             observers.tell(HandlerFinished(delivery, name, self.number, seconds))
         self._finish(name)
@@ -157,7 +158,7 @@ class Handling(Presence):
         why_not = await self._enter(turn)
         if isinstance(why_not, Stale):
             if self.backoff_seconds is not None:
-                await turn.end(succeeded=False)  # it may have been called: then the next one is
+                await turn.end()  # it may have been called: then the next one is
             self._skip(name, "done" if why_not.mark.event_id == self.event.id else "stale")
             return None
         if isinstance(why_not, NoTurn):
@@ -220,38 +221,33 @@ class Handling(Presence):
             return False
         return self.backoff_seconds is None or self._most_finished > len(self.finished) + 1
 
-    async def _end_well(self, turn: Turn) -> None:
-        """End the turn of a run that has succeeded: asked for as long as the lease lives."""
-        try:
-            await turn.end(succeeded=True, gives_up=lambda: self._loop.time() >= self._ends)
-        except asyncio.CancelledError:
-            self.finished.add(turn.gate.handler)  # that it has succeeded is not lost with its mark
-            raise
-
     async def _end_unfinished(self, turn: Turn) -> None:
         """End the turn of a run that has not succeeded, unless a thread goes on.
 
-        No other run shall be beside it, so the turn is left to its lease.
+        No other run shall be beside it, so the turn is left to its lease. The turn of a thread that
+        has succeeded ends when the event is given back, which can ask the store more than once.
         """
         if turn.is_over:
             return
         calls = [call for call in self.calls.under_way if call.name == turn.gate.handler]
         if any(call.thread_goes_on for call in calls):
             await turn.extend()
+        elif any(call.has_succeeded for call in calls):
+            turn.succeed()
         else:
-            await turn.end(succeeded=any(call.has_succeeded for call in calls))
+            await turn.end()
 
     async def _wait_for_no_turn(self) -> None:
         """Forget the notes of an earlier attempt: who was called would not wait after a failure."""
         for turn in self._turns.waiting if self._turns is not None else ():
-            await turn.end(succeeded=False)
+            await turn.end()
 
     async def _wait_to_be_called(self) -> None:
         """Note the event as waiting: only now, since nobody could call it while it was held."""
         for turn in self._turns.waiting if self._turns is not None else ():
             try:
                 if not isinstance(await turn.enter(self.key), Busy):
-                    await turn.end(succeeded=False)
+                    await turn.end()
                     await turn.call(self.key)
             except StoreError as error:
                 _log.warning("%s is tried again when a lease ends: %s", self.key, error)

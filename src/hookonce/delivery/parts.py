@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..stores.contract import Claims, Gates, Queue
-from ..stores.values import DeliveryKey
+from ..stores.values import DeliveryKey, Gate, Mark
 from ..verification.clock import Clock
 from .calls import Threads
 from .limits import Limits
@@ -33,6 +33,8 @@ class Parts:
         threads: where sync handlers run.
         unrecorded: the handlers that have succeeded in an attempt which could not be recorded
             while its lease lived; the next attempt in this process leaves them out.
+        watermarks: of each gate the newest event that has succeeded in this process, while the
+            store may not know it.
 
     """
 
@@ -45,3 +47,4 @@ class Parts:
     observers: Observers
     threads: Threads
     unrecorded: dict[DeliveryKey, set[str]] = field(default_factory=dict)
+    watermarks: dict[Gate, Mark] = field(default_factory=dict)

@@ -192,21 +192,29 @@ class Presence(Lease):
         self._let_go()
         await self._record(self._giving_back)
 
-    def _giving_back(self) -> Awaitable[Ownership]:
+    async def _giving_back(self) -> Ownership:
         """Release the claim, unless a thread goes on, which no cancellation can end.
 
         No other attempt shall run beside it, so the claim is left to its lease.
         """
-        claim, store, calls = self._held(), self.parts.store, self.calls.under_way
+        store, calls = self.parts.store, self.calls.under_way
         # In this order: a thread may end at any moment, and its success is not to be missed.
         thread_goes_on = any(call.thread_goes_on for call in calls)
-        self.finished.update(call.name for call in calls if call.has_succeeded)
-        finished, owed = frozenset(self.finished), self._owed()
+        succeeded = {call.name for call in calls if call.has_succeeded}
+        for turn in self._turns.held if self._turns is not None else ():
+            if turn.gate.handler in succeeded:
+                turn.succeed()
+            if turn.owes_watermark:
+                await turn.leave()
+            if turn.has_succeeded:
+                succeeded.add(turn.gate.handler)
+        self.finished |= succeeded
+        claim, finished, owed = self._held(), frozenset(self.finished), self._owed()
         if thread_goes_on:
-            return store.extend(claim, finished, owed)
+            return await store.extend(claim, finished, owed)
         if self._has_begun:
-            return store.release(claim, finished, "cancelled at shutdown", owed=owed)
-        return store.release(claim, finished, began=False)
+            return await store.release(claim, finished, "cancelled at shutdown", owed=owed)
+        return await store.release(claim, finished, began=False)
 
     def _answer(self, outcome: Outcome) -> None:
         """Let this be the answer; a request that has one already keeps it."""

@@ -13,6 +13,7 @@ from .parts import Parts
 from .presence import RETURNING
 from .records import LoopBlocked
 from .run import Run
+from .turns import send_watermarks
 
 _log = get_logger("hookonce")
 
@@ -59,6 +60,7 @@ class Runs:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pulse = Pulse(parts.endpoint, self._current_handler)
         self._blocked: tuple[LoopBlocked, float] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self.accepting = True
 
     @property
@@ -98,7 +100,9 @@ class Runs:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._forget_lost()
-            self._loop, self._watch = loop, None
+            self._loop, self._watch, self._sending = loop, None, None
+        if self._parts.watermarks and self._given_up.issuperset(self._by_task):
+            self._send_watermarks(loop)  # no run is left that sends them itself
         # Not by the loop's factory: an eager one would begin it before it is known here.
         run.task = task = asyncio.Task(self._go(run), loop=loop, name=run.key)
         self._by_key[run.key] = self._by_task[task] = run
@@ -119,6 +123,10 @@ class Runs:
         except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
             run.broke_off(error)
         self._ended(run)
+
+    def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._sending is None or self._sending.done():
+            self._sending = loop.create_task(send_watermarks(self._parts))
 
     async def end_of(self, run: Run) -> Outcome:
         """Return what became of a run; cancelled, it gives the event back."""
@@ -170,6 +178,8 @@ class Runs:
             for waiting in (task, *(call.task for call in calls)):
                 if waiting is not None:
                     _unregister_task(waiting)  # a loop that ends would wait for it, for ever
+        if self._sending is not None and not self._sending.get_loop().is_closed():
+            self._sending.cancel()
 
     async def _until_idle(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()

@@ -2,6 +2,10 @@
 
 A turn is a run's way through a gate of the store. Between its beginning and its end nobody else has
 the gate, in any process; what has succeeded raises the gate's mark before the turn ends.
+
+While the store cannot be reached, `Parts.watermarks` keeps the watermark of a handler that has
+succeeded. Every later call about that gate sends it first, and the handler counts as finished only
+after that.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..errors import StoreError
@@ -37,16 +42,18 @@ class Turn:
         event: which event it is of; None where it does not wait in an inbox.
         work: set when an event of the inbox was made due.
         is_over: whether it is ended, or was to be.
+        has_succeeded: whether its run has.
 
     """
 
     parts: Parts
     gate: Gate
-    mark: Mark | None
-    drop_ties: bool
-    event: DeliveryKey | None
-    work: asyncio.Event | None
+    mark: Mark | None = None
+    drop_ties: bool = False
+    event: DeliveryKey | None = None
+    work: asyncio.Event | None = None
     is_over: bool = False
+    has_succeeded: bool = False
     _token: Token = field(default_factory=new_token)
     # An extension that arrives after the end would begin anew.
     _one_call: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -59,6 +66,8 @@ class Turn:
 
     async def enter(self, waiting: DeliveryKey | None = None) -> EnterResult:
         """Ask for the gate once, and note an event of the inbox as waiting where it is busy."""
+        if self.gate in self.parts.watermarks:  # else an older event could pass before it is sent
+            await self._leave(new_token())
         limits, asked_at = self.parts.limits, time.monotonic()
         call = self.parts.store.enter(
             self.gate,
@@ -86,38 +95,79 @@ class Turn:
         if not isinstance(result, Entered):
             _log.error("the turn of %s was lost; another run may have begun", self.gate.handler)
 
-    async def end(self, *, succeeded: bool, gives_up: Callable[[], bool] = lambda: True) -> None:
-        """Leave the gate, raise its mark, and call who comes next.
+    def succeed(self) -> None:
+        """Keep the watermark of a run that has succeeded, until the store has recorded it."""
+        self.is_over = self.has_succeeded = True
+        if self.mark is not None:
+            watermarks = self.parts.watermarks
+            watermarks[self.gate] = max(self.mark, watermarks.get(self.gate, self.mark))
+
+    @property
+    def owes_watermark(self) -> bool:
+        """Whether the run has succeeded, and the store may not know its watermark."""
+        return self.has_succeeded and self.gate in self.parts.watermarks
+
+    async def end(self, *, gives_up: Callable[[], bool] = lambda: True) -> None:
+        """Leave the gate, and call who comes next; ask until a watermark is recorded.
 
         Args:
-            succeeded: whether the run has.
-            gives_up: asked after each failure of the store.
+            gives_up: asked after each failure of the store, whether the lease is over.
 
         """
-        self.is_over, pause = True, _FIRST_PAUSE_SECONDS
-        mark = self.mark if succeeded else None
-        async with self._one_call:
-            while True:
-                try:
-                    called = await self._leave(mark)
-                    break
-                except StoreError as error:
-                    if gives_up():
-                        _log.error(
-                            "could not end the turn of %s; its lease will run out%s: %s",
-                            self.gate.handler,
-                            ", and an older event would be run after it" if mark else "",
-                            error,
-                        )
+        self.is_over, pause, is_told = True, _FIRST_PAUSE_SECONDS, False
+        while True:
+            try:
+                async with self._one_call:
+                    await self.leave()
+            except StoreError as error:
+                if gives_up():
+                    if not is_told:
+                        self._tell_unended(error)
+                    if not self.owes_watermark:
                         return
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                    is_told = True
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _tell_unended(self, error: StoreError) -> None:
+        if self.owes_watermark:
+            _log.error(
+                "%s has succeeded, but its watermark could not be recorded while its lease lived;"
+                " until it is, another process may run an older event after it: %s",
+                self.gate.handler,
+                error,
+            )
+        else:
+            _log.error(
+                "could not end the turn of %s; its lease will run out: %s",
+                self.gate.handler,
+                error,
+            )
+
+    async def leave(self) -> None:
+        """Leave the gate, and call who comes next; StoreError if the store does not answer."""
+        await self._leave(self._token, self.event)
+
+    async def _leave(self, token: Token, event: DeliveryKey | None = None) -> None:
+        called = await self._left(token, event)
         try:
             # One that was noted may have been tried since, and not wait any more.
             while called is not None and not await self.call(called):
-                called = await self._leave(None)
+                called = await self._left(token, event)
         except StoreError as error:
             _log.warning("could not call who waits for %s: %s", self.gate.handler, error)
+
+    async def _left(self, token: Token, event: DeliveryKey | None) -> DeliveryKey | None:
+        """Leave the gate with the watermark that is not sent yet; return who is to come next."""
+        watermarks, gate = self.parts.watermarks, self.gate
+        mark = watermarks.get(gate)
+        call = self.parts.store.leave(gate, token, mark=mark, event=event)
+        called = await within(self.parts.limits.store_seconds, call)
+        if mark is not None and watermarks.get(gate) == mark:  # a newer one may have come meanwhile
+            del watermarks[gate]
+        return called
 
     async def call(self, event: DeliveryKey) -> bool:
         """Let an event of the inbox be tried now; return False if it does not wait there."""
@@ -128,10 +178,6 @@ class Turn:
         if waited and self.work is not None:
             self.work.set()
         return waited
-
-    async def _leave(self, mark: Mark | None) -> DeliveryKey | None:
-        call = self.parts.store.leave(self.gate, self._token, mark=mark, event=self.event)
-        return await within(self.parts.limits.store_seconds, call)
 
     def busy_seconds(self, busy: Busy) -> float:
         """Return how long somebody else may have the gate, as far as that can be told."""
@@ -155,3 +201,14 @@ class Turns:
     waiting: list[Turn] = field(default_factory=list)
     stale: int = 0
     all_stale: bool = False
+
+
+async def send_watermarks(parts: Parts) -> None:
+    """Send the watermarks of runs that a shutdown, or the end of their loop, has cut off."""
+    pause = _FIRST_PAUSE_SECONDS
+    while parts.watermarks:
+        for gate in tuple(parts.watermarks):
+            with suppress(StoreError):
+                await Turn(parts=parts, gate=gate).leave()
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -23,6 +23,9 @@ from ..delivery.registration import Registration
 from ..delivery.runs import Runs
 from ..inbox.intake import Intake
 from ..stores.contract import Openable
+from ..verification.loggers import get_logger
+
+_log = get_logger("hookonce.lease")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -122,6 +125,12 @@ class Lifetime:
                     await self.intake.stop()
                 await self.runs.drain()
                 await self.ignored.stop()
+                for gate in self.parts.watermarks:
+                    _log.error(
+                        "%s has succeeded, but its watermark could not be recorded before the"
+                        " shutdown; an older event may run after the one that succeeded",
+                        gate.handler,
+                    )
                 if self.reporter is not None:
                     await self.reporter.stop()
             finally:  # also where a server waits no longer

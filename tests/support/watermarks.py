@@ -1,0 +1,84 @@
+"""A store that sees whether every watermark is recorded before what depends on it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from hookonce.delivery.keyed import mark_of
+from hookonce.errors import StoreError
+from hookonce.events import Event
+from hookonce.stores.contract import Store, WrappedInbox
+from hookonce.stores.values import Gate, Mark
+
+from .stores import FaultyStore
+
+__all__ = ["WatchingInboxStore", "WatchingStore"]
+
+T = TypeVar("T")
+
+# Where each call that records a handler's success has its names.
+_FINISHED = {"extend": 1, "release": 1, "retry": 2}
+
+
+class WatchingStore(FaultyStore):
+    """One process's store: it notes what the process says too early, and can be unreachable.
+
+    Attributes:
+        is_away: whether no call reaches the store.
+        loses_replies: whether calls reach it, and no reply comes back.
+        violations: what the process has said too early.
+
+    """
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.is_away = self.loses_replies = False
+        self.violations: list[str] = []
+        self._succeeded: dict[tuple[str, str], tuple[Gate, Mark]] = {}
+        self._recorded: defaultdict[Gate, Mark] = defaultdict(lambda: Mark(0, ""))
+
+    def success(self, event: Event[Any], handler: str, key: str) -> None:
+        """Note, where a handler with ``latest_by`` ends, that it has succeeded."""
+        self._succeeded[event.id, handler] = Gate("default", handler, key), mark_of(event)
+
+    def is_recorded(self, event: Event[Any], handler: str) -> bool:
+        """Return whether the store has the watermark of an event that has succeeded."""
+        gate, mark = self._succeeded[event.id, handler]
+        return self._recorded[gate] >= mark
+
+    async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        step = cast("partial[Any]", call)
+        self._check(name, step.args, step.keywords)
+        if self.is_away and name not in {"open", "aclose"}:
+            self.calls[name] += 1
+            raise StoreError("the store is away")
+        result = await super().call(name, call)
+        if name == "leave" and (mark := step.keywords["mark"]) is not None:
+            self._recorded[step.args[0]] = max(mark, self._recorded[step.args[0]])
+        if self.loses_replies:
+            raise StoreError("the reply was lost")
+        return result
+
+    def _check(self, name: str, args: Any, named: Any) -> None:
+        if name == "enter":
+            for gate, mark in self._succeeded.values():
+                if gate == args[0] and mark > self._recorded[gate]:
+                    self.violations.append(f"{gate.key} was acquired before its watermark was sent")
+        elif name in {"complete", *_FINISHED, "bury"}:
+            event_id = args[0].key.partition(":")[2]
+            for (succeeded, handler), (gate, mark) in self._succeeded.items():
+                if name == "complete":
+                    records = True
+                elif name == "bury":
+                    records = handler in named["finished"]
+                else:
+                    records = handler in args[_FINISHED[name]]
+                if succeeded == event_id and records and mark > self._recorded[gate]:
+                    self.violations.append(f"{name} of {event_id} came before its watermark")
+
+
+class WatchingInboxStore(WatchingStore, WrappedInbox):
+    """The same around a store with an inbox."""
