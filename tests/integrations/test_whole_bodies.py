@@ -1,13 +1,10 @@
 """A body that cannot be had whole is never taken for one with a wrong signature."""
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
-from cli.running import running
 from support.servers import RawConnection, request_bytes
 
 from hookonce import Receiver
@@ -15,6 +12,7 @@ from hookonce.events import CommentReceived
 from hookonce.integrations.aws_lambda import LambdaHandler
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
+from integrations.gunicorn_apps import GUNICORN_APPS, behind_gunicorn
 from integrations.sites import ADAPTERS, sending
 
 pytestmark = pytest.mark.anyio
@@ -23,40 +21,6 @@ SECRET = new_secret()
 LISTENING = [name for name, adapter in ADAPTERS.items() if adapter.listens]
 CHUNKED = {"transfer-encoding": "chunked"}
 END = b"0\r\n\r\n"
-
-# What is behind gunicorn, and answers at /webhooks.
-GUNICORN_APPS = {
-    "wsgi": "app = WSGIReceiver(receiver)",
-    "flask": """
-        from flask import Flask
-        from hookonce.integrations.flask import register
-        app = Flask("app")
-        register(app, receiver)
-        """,
-    "django": """
-        import django
-        from django.conf import settings
-        from django.core.wsgi import get_wsgi_application
-        settings.configure(
-            SECRET_KEY="of this test", ALLOWED_HOSTS=["*"], ROOT_URLCONF="app", LOGGING_CONFIG=None,
-            MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
-        )
-        django.setup()
-        from hookonce.integrations.django import webhook_urls
-        urlpatterns = webhook_urls("webhooks", receiver)
-        app = get_wsgi_application()
-        """,
-}
-PRELUDE = """
-from hookonce import EnvironmentSecrets, Receiver
-from hookonce.events import CommentReceived
-from hookonce.integrations.wsgi import WSGIReceiver
-
-receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
-
-@receiver.on(CommentReceived)
-def note(event): ...
-"""
 
 
 @asynccontextmanager
@@ -77,11 +41,7 @@ async def connected(name: str, tmp_path: Path) -> AsyncIterator[tuple[str, RawCo
 
 @pytest.mark.parametrize("app", GUNICORN_APPS)
 async def test_a_chunked_body_behind_gunicorn_is_handled(app: str, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(PRELUDE + dedent(GUNICORN_APPS[app]))
-    gunicorn = [str(Path(sys.executable).with_name("gunicorn"))]
-    arguments = ["--bind", "127.0.0.1:0", "--threads", "2", "app:app"]
-    with running(*arguments, here=tmp_path, secrets=[SECRET], command=gunicorn) as process:
-        port = int(process.printed(r"Listening at: http://127\.0\.0\.1:(\d+)")[1])
+    with behind_gunicorn(app, here=tmp_path, secret=SECRET) as (port, _):
         request = signed_request(make_event(CommentReceived), SECRET)
         async with await RawConnection.at(port) as connection:
             await connection.write(request_bytes(request, headers=CHUNKED))

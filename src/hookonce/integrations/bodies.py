@@ -35,7 +35,8 @@ def read_body(
 ) -> bytes:
     """Return a body, read in pieces; without an announced length up to the end of the input.
 
-    A piece that never comes is the server's affair: blocking input cannot be given up.
+    A piece that never comes ends the body only where its socket can be closed for reading
+    (``ReadDeadlines``): blocking input cannot be given up.
 
     Args:
         read: returns at most so many bytes, and none at the end.
@@ -53,9 +54,20 @@ def read_body(
     while left > 0 and (piece := read(min(left, _PIECE_BYTES))):
         pieces.append(piece)
         left -= len(piece)
-        if left > 0 and time.monotonic() > deadline:
-            _log.warning("a body had not arrived in time")
-            raise TimeoutError
+        check_time(deadline, is_whole=left <= 0)
+    check_time(deadline, is_whole=announced is None or left <= 0)
     body = b"".join(pieces)
     check_size(len(body), most)
     return body
+
+
+def check_time(deadline: float, *, is_whole: bool) -> None:
+    """Refuse a body that is not here as a whole at its deadline, and say so in the log.
+
+    Raises:
+        TimeoutError: it is not.
+
+    """
+    if not is_whole and time.monotonic() > deadline:
+        _log.warning("a body had not arrived in time")
+        raise TimeoutError

@@ -37,7 +37,8 @@ from ..http.body import (
 from ..http.guard import headers_of
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import refusal_of
+from .bodies import check_time, refusal_of
+from .deadlines import ReadDeadlines, leave_unread
 from .loop_thread import LoopThread
 from .wsgi import is_chunked, read_input, request_headers
 
@@ -86,10 +87,10 @@ def webhook_view(receiver: Receiver) -> WebhookView:
 
     """
     loop = LoopThread(receiver)
-    limits = receiver.limits
+    reads, limits = ReadDeadlines(), receiver.limits
 
     async def webhook(request: HttpRequest) -> HttpResponse:
-        outcome = await _answer(loop, request, limits)
+        outcome = await _answer(loop, request, reads, limits)
         headers = dict(headers_of(outcome))
         return HttpResponse(outcome.body, status=int(outcome.status), headers=headers)
 
@@ -104,33 +105,41 @@ def webhook_view(receiver: Receiver) -> WebhookView:
     return exempt
 
 
-async def _answer(loop: LoopThread, request: HttpRequest, limits: Limits) -> Outcome:
+async def _answer(
+    loop: LoopThread, request: HttpRequest, reads: ReadDeadlines, limits: Limits
+) -> Outcome:
     arrived = time.monotonic()
     try:
         if request.method == "POST":
-            return await _deliver(loop, request, limits, arrived)
+            body, announced = _whole_body(request, reads, limits, arrived)
+            waited = time.monotonic() - arrived
+            outcome = await loop.handle_async(
+                body, list(request_headers(request.META)), waited=waited
+            )
+            note_changed_body(outcome, body, announced)
+            return outcome
         outcome = NOT_POST
     except Exception as error:  # noqa: BLE001 - it is answered
         outcome = refusal_of(error)
+    leave_unread(request.META)
     return loop.note_unread(outcome, waited=time.monotonic() - arrived)
 
 
-async def _deliver(
-    loop: LoopThread, request: HttpRequest, limits: Limits, arrived: float
-) -> Outcome:
-    most = limits.body_bytes
+def _whole_body(
+    request: HttpRequest, reads: ReadDeadlines, limits: Limits, arrived: float
+) -> tuple[bytes, int | None]:
+    """Return the body and its announced length; raises where it cannot be had."""
+    most, deadline = limits.body_bytes, arrived + limits.body_seconds
     announced = announced_length(request.META.get("CONTENT_LENGTH"), most)
-    if isinstance(request, WSGIRequest) and is_chunked(request.environ):
-        # Django reads no further than a length that was announced, and chunks come without one.
-        body = read_input(request.environ, None, most, arrived + limits.body_seconds)
-    else:
-        body = _body_of(request, most)
+    with reads.ending(request.META, deadline):
+        if isinstance(request, WSGIRequest) and is_chunked(request.environ):
+            # Django reads no further than a length that was announced, and chunks come without one.
+            body = read_input(request.environ, None, most, deadline)
+        else:
+            body = _body_of(request, most)
+            check_time(deadline, is_whole=len(body) >= (announced or 0))
     check_whole(body, announced, is_chunked=is_chunked(request.META))
-    outcome = await loop.handle_async(
-        body, list(request_headers(request.META)), waited=time.monotonic() - arrived
-    )
-    note_changed_body(outcome, body, announced)
-    return outcome
+    return body, announced
 
 
 def _body_of(request: HttpRequest, most: int) -> bytes:

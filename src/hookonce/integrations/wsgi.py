@@ -24,7 +24,8 @@ from ..http.body import (
 from ..http.guard import headers_of, plain_path
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import read_body, refusal_of
+from .bodies import check_time, read_body, refusal_of
+from .deadlines import ReadDeadlines, leave_unread
 from .loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class WSGIReceiver:
         self._paths = frozenset({"", "/", bare, f"{bare}/"})
         self._limits = receiver.limits
         self._loop = LoopThread(receiver)
+        self._reads = ReadDeadlines()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -76,6 +78,7 @@ class WSGIReceiver:
             outcome = NOT_POST
         except Exception as error:  # noqa: BLE001 - it is answered
             outcome = refusal_of(error)
+        leave_unread(environ)
         return self._loop.note_unread(outcome, waited=time.monotonic() - arrived)
 
     def close(self) -> None:
@@ -86,7 +89,9 @@ class WSGIReceiver:
         most = self._limits.body_bytes
         announced = announced_length(environ.get("CONTENT_LENGTH"), most)
         if body is None:
-            body = read_input(environ, announced, most, arrived + self._limits.body_seconds)
+            deadline = arrived + self._limits.body_seconds
+            with self._reads.ending(environ, deadline):
+                body = read_input(environ, announced, most, deadline)
         else:
             check_size(len(body), most)
         check_whole(body, announced, is_chunked=is_chunked(environ))
@@ -131,6 +136,7 @@ def read_input(
     except (TooLargeError, TimeoutError):
         raise
     except Exception as error:
+        check_time(deadline, is_whole=False)
         # What is no OSError may show bytes of the body.
         why = error if isinstance(error, OSError) else type(error).__name__
         _log.warning("the input of a request broke off: %s", why)
