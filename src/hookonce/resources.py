@@ -197,6 +197,7 @@ class Resource(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="allow",
+        allow_inf_nan=False,  # the reader of JSON takes NaN, which passes many a comparison
         alias_generator=to_camel,
         validate_by_name=True,
         validate_by_alias=True,

@@ -492,3 +492,25 @@ async def test_the_unsigned_type_header_routes_nothing(
         headers = {**request.headers, "example-event-type": claimed}
         (await sender.post(SignedRequest(request.body, headers))).expect(200, "handled")
     assert ran == ["comment.received"]
+
+
+class _Sale(Event[dict[str, float]]):
+    type: Literal["sale.made"]
+
+
+class _Tip(Event[Any]):
+    type: Literal["tip.given"]
+    amount: float
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_of_a_declared_field_is_finite_or_the_event_is_unreadable(number: str) -> None:
+    """NaN passes every check of the form ``amount < most``."""
+    ends = '"createdAt":"2026-11-20T10:00:00Z","workspaceId":"ws_1"'
+    sale = f'{{"id":"evt_1","type":"sale.made","data":{{"price":{number}}},{ends}}}'
+    tip = f'{{"id":"evt_1","type":"tip.given","data":{{}},"amount":{number},{ends}}}'
+    for event_class, body in ((_Sale, sale), (_Tip, tip)):
+        parser = EventParser([event_class])
+        assert parser.parse(body.replace(number, "1.5").encode()).id == "evt_1"
+        with pytest.raises(PayloadError, match="finite number"):
+            parser.parse(body.encode())

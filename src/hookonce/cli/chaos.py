@@ -18,6 +18,7 @@ from hookonce.errors import StoreError
 from .completing import complete_targets
 from .ending import terminated_as_interrupted
 from .loading import factory_option, load_receivers, stand_in_secrets
+from .numbers import FiniteRange
 from .output import Output, json_option
 from .statuses import CannotBegin, Status
 from .stores import check_store, chosen_url, store_file_option
@@ -51,7 +52,7 @@ _COUNTED = {
     "rate",
     default=DEFAULT_CHAOS,
     show_default=True,
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     help="How probable a fault is, at each attempt and at each run of a handler.",
 )
 @click.option("--seed", type=int, help="Bring the faults of an earlier run again.")

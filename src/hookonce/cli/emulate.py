@@ -17,6 +17,7 @@ from hookonce.emulator.rules import SUBSCRIBABLE
 from .attempts import Tally, print_report
 from .emulation import Emitter, Run, emit_all
 from .loading import load_secrets, secrets_option
+from .numbers import FiniteRange
 from .output import Output, json_option, system_fault
 from .statuses import CannotBegin, Status
 
@@ -37,7 +38,7 @@ _HIGHEST_SPEED = 100_000
     "--rate",
     default=5.0,
     show_default=True,
-    type=click.FloatRange(0, 10_000, min_open=True),
+    type=FiniteRange(0, 10_000, min_open=True),
     help="How many events to send in a second.",
 )
 @click.option(
@@ -57,7 +58,7 @@ _HIGHEST_SPEED = 100_000
     "--speed",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(0, _HIGHEST_SPEED, min_open=True),
+    type=FiniteRange(0, _HIGHEST_SPEED, min_open=True),
     help="Let the schedule of retries run so many times as fast.",
 )
 @click.option(
@@ -65,7 +66,7 @@ _HIGHEST_SPEED = 100_000
     "chaos_rate",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     help="The probability that something goes wrong with an attempt.",
 )
 @click.option("--seed", type=int, help="What everything is drawn by; a new one by default.")

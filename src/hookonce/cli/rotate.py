@@ -31,6 +31,7 @@ from hookonce.verification.secrets import fingerprint
 
 from .ending import ended_after_this
 from .listeners import DEFAULT_PORT
+from .numbers import FiniteRange
 from .output import Output, system_fault
 from .secrets_file import Keep, Mark, SecretsFile
 from .service import read_id, service_options, with_client
@@ -76,7 +77,7 @@ _IF_LOST = (
     "wait_seconds",
     default=60.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     help="Wait so many seconds for the receiver to know it.",
 )
 @click.option("--finish", is_flag=True, help="Remove the old secret, once it is not needed.")

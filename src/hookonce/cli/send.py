@@ -22,6 +22,7 @@ from hookonce.testing.samples import event_body
 from hookonce.verification.loggers import printable
 
 from .loading import load_secrets, secrets_option
+from .numbers import FiniteRange
 from .output import Output, json_option
 from .statuses import Nothing, Status
 
@@ -70,14 +71,17 @@ def _types(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
     help="Deliver this often, one after the other: duplicates.",
 )
 @click.option(
-    "--skew", default=0.0, help="Sign as of so many seconds ago; negative for the future."
+    "--skew",
+    default=0.0,
+    type=FiniteRange(),
+    help="Sign as of so many seconds ago; negative for the future.",
 )
 @click.option(
     "--wait",
     "wait_seconds",
     default=10.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     help="Wait so many seconds for a server that still starts: one whose port is closed.",
 )
 @click.option("--tamper", is_flag=True, help="Change a byte after signing.")

@@ -32,6 +32,7 @@ from .listeners import DEFAULT_PORT, bound, url_of
 from .loading import factory_option, load
 from .logs import log_options, log_settings, start_logging
 from .metrics import metrics_of, metrics_option
+from .numbers import FiniteRange
 from .several import application_of
 from .statuses import CannotBegin, Status
 from .stores import run
@@ -124,7 +125,7 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
     "--idle-seconds",
     default=10.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="A connection that has not sent the whole head of a request is closed after these.",
 )
 @click.option(

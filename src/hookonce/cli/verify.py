@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from pathlib import Path
@@ -16,15 +15,9 @@ from hookonce.sender import TOLERANCE_SECONDS
 from hookonce.verification.signature import verify as verify_delivery
 
 from .loading import load_secrets, secrets_option, unchecked_secrets
+from .numbers import FiniteRange
 from .output import Output, json_option, together
 from .statuses import Status
-
-
-def _finite(_: click.Context, option: click.Parameter, seconds: float | None) -> float | None:
-    if seconds is not None and not math.isfinite(seconds):
-        raise click.BadParameter(f"{seconds} is no number of seconds", param=option)
-    return seconds
-
 
 _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 _saved_delivery = together(
@@ -40,16 +33,14 @@ _saved_delivery = together(
     click.option("--body", "body_file", type=_file, help="Its raw body. - for standard input."),
     click.option(
         "--now",
-        type=float,
-        callback=_finite,
+        type=FiniteRange(),
         help="Verify as of this Unix time, for a recorded delivery.",
     ),
     click.option(
         "--tolerance",
         default=TOLERANCE_SECONDS,
         show_default=True,
-        type=click.FloatRange(0),
-        callback=_finite,
+        type=FiniteRange(0),
         help="Seconds the timestamp may be off.",
     ),
     secrets_option,

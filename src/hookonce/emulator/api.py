@@ -6,16 +6,18 @@ the guide, ``hookonce/guide/interface.md``.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..http.app import Receive, Scope, Send, elsewhere, run_lifespan
 from ..http.guard import app_path
 from ..resources import ErrorResponse, Page, Resource
+from ..testing.finite import non_finite
 from ..verification.loggers import get_logger
 from .access import ROLES, Allowance, DailyQuota, KeyRow, Keys, presented_key
 from .operations import Call, Desk, Operation, operation_for, row_of
@@ -141,6 +143,10 @@ async def _body(request: Request, operation: Operation) -> BaseModel | None:
     content = await request.body()
     if not content and operation.body_is_optional:
         content = b"{}"
+    with suppress(ValueError):  # what is no JSON at all is refused below
+        # pydantic reads NaN, and numbers too large for a float; the answer could not hold either.
+        if (place := non_finite(from_json(content))) is not None:
+            raise invalid([Issue(place, "Input should be a finite number")])
     try:
         return operation.body.model_validate_json(content)
     except ValidationError as error:

@@ -37,6 +37,7 @@ class Described(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
+        allow_inf_nan=False,
         frozen=True,
         alias_generator=to_camel,
         validate_by_name=True,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ..resources import TargetError
+from ..testing.finite import check_seconds
 from .rules import SUBSCRIBABLE
 
 
@@ -120,7 +121,14 @@ class FaultsOnPurpose:
         self._faults.platforms[self._known(channel)] = PlatformFault(error, rate, times, for_good)
 
     def platform_is_slow(self, channel: str | None = None, *, seconds: float) -> None:
-        """Let the platform of a channel, or each, take so many seconds longer for everything."""
+        """Let the platform of a channel, or each, take so many seconds longer for everything.
+
+        Raises:
+            LookupError: there is no such channel.
+            ValueError: ``seconds`` is negative or not a finite number.
+
+        """
+        check_seconds("seconds", seconds)
         self._faults.slowness[self._known(channel)] = seconds
 
     def platform_works(self, channel: str | None = None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from math import isfinite
 from random import Random
 from secrets import randbits
 from typing import Any, Self, TypeAlias, TypeVar, cast, overload
@@ -132,6 +133,10 @@ class EmulatedService(FaultsOnPurpose):
     ) -> None:
         if speed is not None and not 0 < speed < float("inf"):
             raise ValueError(f"speed is a number above 0, such as 1000, not {speed!r}")
+        if not 0 < answer_seconds < float("inf"):
+            raise ValueError(
+                f"answer_seconds is a finite number of seconds above 0, not {answer_seconds!r}"
+            )
         if speed is not None and isinstance(clock, FrozenTime):
             raise ValueError("a clock that is moved does not flow; give a speed or such a clock")
         if service is None and isinstance(target, Receiver):
@@ -328,9 +333,12 @@ class EmulatedService(FaultsOnPurpose):
             expires_at: the Unix time of the service from which on it is refused; never by default.
 
         Raises:
-            ValueError: there is no such role, or the plan allows no more keys.
+            ValueError: there is no such role, the plan allows no more keys, or ``expires_at`` is
+                not a finite number.
 
         """
+        if expires_at is not None and not isfinite(expires_at):
+            raise ValueError(f"expires_at takes a finite Unix time, or None, not {expires_at!r}")
         most = self.workspace.limits.keys
         return self._keys.new(role, name=name, expires_at=expires_at, most=most)
 
@@ -358,9 +366,12 @@ class EmulatedService(FaultsOnPurpose):
 
         Raises:
             RuntimeError: time flows by itself here.
-            ValueError: time does not run backwards.
+            ValueError: time does not run backwards, or a number is not finite.
 
         """
+        for number in (days, hours, minutes, seconds):
+            if not isfinite(number):
+                raise ValueError(f"advance() takes finite numbers, not {number!r}")
         delta += timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if delta < timedelta():
             raise ValueError("time does not run backwards")

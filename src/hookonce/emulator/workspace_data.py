@@ -14,6 +14,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, ValidationError, model_validator
 
 from ..resources import Channel, ReceivedComment
+from ..testing.finite import non_finite
 from .content import ChannelRow
 from .described import (
     Described,
@@ -75,6 +76,14 @@ class WorkspaceData(Described):
     limits: DescribedLimits = DescribedLimits()
     faults: Sequence[DescribedFault] = ()
     slow: Sequence[DescribedDelay] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_finite_numbers(cls, described: object) -> object:
+        place = non_finite(described)
+        if place is not None:
+            raise ValueError(f"{place or 'it'} is not a finite number: JSON has no NaN or Infinity")
+        return described
 
     @model_validator(mode="after")
     def _names_what_is_there(self) -> Self:

@@ -26,6 +26,7 @@ from ..http.app import ASGIApp
 from ..sender import ATTEMPTS
 from ..verification.clock import system_clock
 from ..verification.signature import sign
+from .finite import non_finite
 from .inprocess import Lifespan, exchange, whole
 from .samples import event_body, make_event, new_event_id
 
@@ -82,6 +83,9 @@ def signed_request(
         skew: how many seconds ago it was signed; negative for the future.
         service: the sender's name in its own headers.
 
+    Raises:
+        ValueError: a mapping holds NaN or an infinity, or the time cannot be signed.
+
     """
     event_id, event_type = None, None
     if isinstance(payload, Event):
@@ -92,6 +96,8 @@ def signed_request(
         event_id, event_type = _names_in(body)
     else:
         event_id, event_type = str(payload.get("id", "")), str(payload.get("type", ""))
+        if (place := non_finite(payload)) is not None:
+            raise ValueError(f"{place} is no number of JSON; to send it all the same, give bytes")
         body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = system_clock() - skew
     headers = {

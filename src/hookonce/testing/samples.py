@@ -14,6 +14,7 @@ from ..errors import PayloadError
 from ..events import EVENT_CLASSES, Event, EventClass, EventParser, event_types_of
 from ..verification.clock import system_clock
 from .fields import fields_of, wire_names
+from .finite import non_finite
 
 E = TypeVar("E", bound=Event[Any])
 
@@ -104,7 +105,8 @@ def event_body(
         extra: also take fields that the type does not have, under their names as they are.
 
     Raises:
-        ValueError: the type has no such field; the message names a near one.
+        ValueError: the type has no such field, and the message names a near one; or a number is not
+            finite.
 
     """
     return _body(
@@ -128,6 +130,8 @@ def _body(
     data: Mapping[str, JsonValue] | None,
     extra: bool,
 ) -> bytes:
+    if (place := non_finite(data or {})) is not None:
+        raise ValueError(f"data: {place} is no number of JSON, which has no NaN or Infinity")
     fields = None if event_class is None else fields_of(event_class).objects.get("data")
     sample = _DATA.get(event_type, {})
     created = created_at or datetime.fromtimestamp(system_clock(), UTC)

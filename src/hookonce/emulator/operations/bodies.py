@@ -29,7 +29,7 @@ from ..storage import ACCEPTED
 class Body(BaseModel):
     """A body; its fields go by their wire names alone."""
 
-    model_config = ConfigDict(strict=True, alias_generator=to_camel)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, alias_generator=to_camel)
 
 
 _Events = Annotated[list[Annotated[str, one_of(SUBSCRIBABLE)]], Field(min_length=1)]

@@ -1,0 +1,23 @@
+"""Numbers among the options of commands."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import click
+
+
+class FiniteRange(click.FloatRange):
+    """A finite number within bounds; click's own range also takes ``nan``."""
+
+    name = "finite range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number, or end with the usage."""
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number

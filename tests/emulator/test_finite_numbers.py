@@ -1,0 +1,60 @@
+"""The emulated service reads no NaN and no infinity, wherever it reads numbers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.service_api import checked_error
+from support.workspaces import Bakery, bakery
+
+from hookonce.emulator import WorkspaceData
+
+pytestmark = pytest.mark.anyio
+
+NUMBERS = ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"]
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[Bakery]:
+    async with bakery() as place:
+        yield place
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+async def test_a_body_that_holds_one_is_refused_and_the_place_is_named(
+    here: Bakery, number: str
+) -> None:
+    """JSON has no such number, and the service's next answer could not hold it either."""
+    targets = f'[{{"channelId": "ch_insta", "settings": {{"deep": [1, {number}]}}}}]'
+    for path in ("/v1/posts", "/v1/posts/validate"):
+        body = f'{{"caption": "Hello.", "targets": {targets}}}'
+        response = await here.api.post(
+            path, content=body, headers={"content-type": "application/json"}
+        )
+        error = checked_error(response, 422, "validation.failed")
+        [issue] = error["details"]["issues"]
+        assert issue == {
+            "field": "targets.0.settings.deep.1",
+            "message": "Input should be a finite number",
+        }
+
+
+async def test_a_text_that_reads_like_one_is_taken(here: Bakery) -> None:
+    body = {"caption": "NaN, Infinity", "targets": [{"channelId": "ch_insta"}]}
+    assert (await here.api.post("/v1/posts", json=body)).status_code == 201
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, ".nan", ".inf"])
+@pytest.mark.parametrize("ending", ["json", "yaml"])
+def test_a_file_that_holds_one_is_refused_and_the_place_is_named(
+    tmp_path: Path, ending: str, number: str
+) -> None:
+    is_yaml = ending == "yaml"
+    if number.startswith(".") and not is_yaml:
+        pytest.skip("this spelling is YAML's")
+    file = tmp_path / f"workspace.{ending}"
+    file.write_text(f'{{"slow": [{{"seconds": {number}}}]}}')
+    with pytest.raises(ValueError, match=r"slow\.0\.seconds"):
+        WorkspaceData.load(file)
