@@ -45,7 +45,7 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
 @click.command()
 @click.argument("target", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
 @click.option(
-    "--url", help="Where it is served: also deliver tests there, three requests at the most."
+    "--url", help="Where it is served: also deliver tests there, four requests at the most."
 )
 @factory_option
 @json_option

@@ -3,20 +3,24 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from integrations.gunicorn_apps import behind_gunicorn
+from integrations.nginx import behind_nginx
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from support.redis_servers import free_port
 from support.secrets import ChangingSecrets
 from support.servers import serving
 
-from hookonce import Receiver
+from hookonce import Limits, Receiver
 from hookonce.emulator.over_http import OverHttp
 from hookonce.emulator.transport import CALM, Network, Request
 from hookonce.events import WebhookTest
 from hookonce.operations.doctor import Finding, Level, Subject, examine_site
 from hookonce.operations.doctor import site as site_module
+from hookonce.operations.doctor import unfinished as unfinished_module
 from hookonce.testing.inprocess import HttpAnswer
 from hookonce.verification.secrets import new_secret
 
@@ -42,7 +46,8 @@ class Counting:
 
 
 def new_receiver(secret: str = SECRET, **settings: Any) -> Receiver:
-    return Receiver(secrets=secret, store="memory://", **settings)
+    limits = Limits(body_seconds=0.2)  # so long is waited for a body that never ends
+    return Receiver(secrets=secret, store="memory://", limits=limits, **settings)
 
 
 async def looked_at(
@@ -55,7 +60,7 @@ async def looked_at(
         return await examine_site(subject, site.url + path, transport)
 
 
-async def test_a_sound_server_has_nothing_to_mend_and_gets_three_requests() -> None:
+async def test_a_sound_server_has_nothing_to_mend_and_gets_four_requests() -> None:
     served = new_receiver()
     ran: list[str] = []
 
@@ -76,10 +81,12 @@ async def test_a_sound_server_has_nothing_to_mend_and_gets_three_requests() -> N
         "url.forgery",
         "url.slash",
         "url.time",
+        "url.unfinished",
     }
     assert only(findings, "url.address").level is Level.NOTE, "the sender would refuse loopback"
     assert "401" in only(findings, "url.forgery").found
-    assert app.paths == ["/webhooks", "/webhooks", "/webhooks/"]
+    assert app.paths == ["/webhooks", "/webhooks", "/webhooks/", "/webhooks"]
+    assert "given up after 0." in only(findings, "url.unfinished").found
     [event_id] = ran
     assert event_id.startswith("evt_doctor_")
 
@@ -200,3 +207,44 @@ async def test_without_a_usable_secret_nothing_is_sent() -> None:
     findings = await looked_at(app, receiver=receiver)
     assert [finding.check for finding in findings] == ["url.address"]
     assert app.paths == []
+
+
+async def test_a_server_that_waits_for_a_body_without_an_end_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unfinished_module, "_MOST_SECONDS", 0.5)
+    app = apps.sound(new_receiver())
+
+    async def holding(scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the whole body first, without a limit, as Django does under ASGI."""
+        messages = [await receive()]
+        while messages[-1].get("more_body"):
+            messages.append(await receive())
+        body = b"".join(message.get("body", b"") for message in messages)
+        whole = iter([{**messages[-1], **({"body": body} if scope["type"] == "http" else {})}])
+
+        async def given() -> Message:
+            return next(whole, None) or await receive()
+
+        await app(scope, given, send)
+
+    [found] = above_note(await looked_at(holding))
+    assert (found.check, found.level) == ("url.unfinished", Level.WARNING)
+    assert "client_body_timeout" in found.fix
+
+
+async def test_a_thread_that_an_unfinished_body_blocks_is_a_warning_unless_nginx_buffers(
+    tmp_path: Path,
+) -> None:
+    receiver = new_receiver()
+    subject = Subject(receiver, receiver, "/webhooks")
+    with behind_gunicorn("wsgi", here=tmp_path, secret=SECRET) as (port, _):
+        async with OverHttp() as transport:
+            url = f"http://127.0.0.1:{port}/webhooks"
+            found = only(await examine_site(subject, url, transport), "url.unfinished")
+            assert found.level is Level.WARNING
+            assert "blocks a thread" in found.found
+            with behind_nginx(port, here=tmp_path / "nginx") as proxy:
+                url = f"http://127.0.0.1:{proxy}/webhooks"
+                findings = await examine_site(subject, url, transport)
+    assert only(findings, "url.unfinished").level is Level.OK

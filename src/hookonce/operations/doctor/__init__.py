@@ -1,6 +1,6 @@
 """What is wrong with a receiver as it is configured, mounted and served, and what to do about it.
 
-``examine`` looks at one in this process; ``examine_site`` sends up to three requests to where it is
+``examine`` looks at one in this process; ``examine_site`` sends up to four requests to where it is
 served::
 
     for subject in subjects_in(app):

@@ -18,6 +18,7 @@ from .clocks import clock_finding, date_seconds
 from .deliveries import TestDelivery
 from .findings import Finding, fault, fine, note, warning
 from .subject import Subject
+from .unfinished import unfinished_finding
 
 _PLACE = "url"
 _LOOK_UP_SECONDS = 5.0
@@ -25,9 +26,10 @@ _UNLIKE_WHAT_WAS_SENT = {Refusal.NO_MATCHING_SIGNATURE, Reason.BODY_INCOMPLETE}
 
 
 async def examine_site(subject: Subject, url: str, transport: Transport) -> list[Finding]:
-    """Deliver tests to where a receiver is served: three requests at the most.
+    """Deliver tests to where a receiver is served: four requests at the most.
 
-    They are signed with the receiver's own newest secret.
+    They are signed with the receiver's own newest secret. The body of the last never ends, which
+    takes the server's patience with it, or twelve seconds.
 
     Args:
         subject: the receiver.
@@ -65,7 +67,8 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
             transport, urlsplit(url)._replace(path=other).geturl(), delivery.genuine()
         ),
     )
-    return findings
+    unfinished = await unfinished_finding(url)
+    return findings if unfinished is None else [*findings, unfinished]
 
 
 async def _post(transport: Transport, url: str, request: SignedRequest) -> Reply | Finding:

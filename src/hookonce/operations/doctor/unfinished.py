@@ -1,0 +1,99 @@
+"""What a server does with a body that never ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from urllib.parse import SplitResult, urlsplit
+
+from ...delivery.outcome import Reason
+from ...sender import ANSWER_SECONDS
+from .findings import Finding, fine, warning
+
+_CHECK = "url.unfinished"
+
+# No delivery takes as long: the sender has given up by then.
+_MOST_SECONDS = ANSWER_SECONDS + 2
+_CONNECT_SECONDS = 5.0
+_REST_SECONDS = 1.0  # for what comes behind the first bytes of the answer
+_MOST_ANSWER_BYTES = 16 * 1024
+
+# Servers that read a body in a thread, by what they call themselves.
+_THREADED = ("gunicorn", "werkzeug", "wsgiserver")
+
+_FIX = (
+    "put a proxy in front that buffers requests (nginx: proxy_request_buffering on;"
+    " client_body_timeout 5s;): `hookonce guide deployment`"
+)
+
+
+async def unfinished_finding(url: str) -> Finding | None:
+    """Send a delivery of which the body never ends, and judge how long the server waits for it.
+
+    Returns:
+        None where no connection could be made, which other checks tell.
+
+    """
+    loop = asyncio.get_running_loop()
+    target = urlsplit(url)
+    is_tls = target.scheme == "https"
+    port = target.port or (443 if is_tls else 80)
+    context = ssl.create_default_context() if is_tls else None
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(target.hostname, port, ssl=context)
+    except (OSError, TimeoutError):
+        return None
+    started = loop.time()
+    try:
+        writer.write(_begun(target))
+        answer = b""
+        with suppress(ConnectionError):
+            async with asyncio.timeout(_MOST_SECONDS):
+                answer = await reader.read(_MOST_ANSWER_BYTES)
+        seconds = loop.time() - started
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):
+                while len(answer) < _MOST_ANSWER_BYTES and (more := await reader.read(4096)):
+                    answer += more
+    except TimeoutError:
+        return warning(
+            _CHECK,
+            f"a body that never ends is waited for longer than {_MOST_SECONDS:g} s: a few clients"
+            " can keep a server busy that has a thread for each",
+            _FIX,
+        )
+    finally:
+        writer.transport.abort()
+    return _judged(answer, seconds)
+
+
+def _begun(target: SplitResult) -> bytes:
+    host = target.netloc.rpartition("@")[2]
+    lines = (
+        f"POST {target.path or '/'} HTTP/1.1",
+        f"host: {host}",
+        "content-type: application/json",
+        "content-length: 100",
+        "connection: close",
+    )
+    return "\r\n".join([*lines, "", "{"]).encode()
+
+
+def _judged(answer: bytes, seconds: float) -> Finding:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    servers = [
+        line.partition(b":")[2].strip().decode("latin-1").lower()
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"server:")
+    ]
+    came_through = f'"{Reason.BODY_TIMEOUT}"'.encode() in body
+    if came_through and any(server.startswith(_THREADED) for server in servers):
+        return warning(
+            _CHECK,
+            "a body that never ends comes through to the receiver, where it blocks a thread of the"
+            f" server for {seconds:.1f} s",
+            _FIX,
+        )
+    return fine(_CHECK, f"a body that never ends is given up after {seconds:.1f} s")
