@@ -8,12 +8,18 @@ import json
 import logging
 import mmap
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import struct
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +27,7 @@ import uvicorn
 
 from hookonce import Backoff, Context, Inbox, Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.stores import open_store
+from hookonce.stores import open_store, sqlite_path
 from hookonce.stores.contract import Store
 from hookonce.stores.values import Claimed
 from hookonce.verification.clock import system_clock
@@ -29,13 +35,15 @@ from hookonce.verification.clock import system_clock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults.journal import Writer
 
-__all__ = ["BLOCKED_SECONDS", "Settings", "set_clock", "shifted_clock"]
+__all__ = ["BLOCKED_SECONDS", "OPENED", "REFUSED", "Settings", "set_clock", "shifted_clock"]
 
 FAILS_ONCE = "fail once"
 BLOCKED_SECONDS = 2.0
 """How long a process does nothing when it is sent SIGUSR1, as if a handler blocked its loop."""
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _NOBODY = 65534
+REFUSED, OPENED = b"r", b"o"
+_FOREIGN_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +65,7 @@ class Settings:
         clock: a file that says how far the wall clock is off.
         is_mounted: serve without a lifespan, so that the store opens at the first delivery.
         is_nobody: give up the rights of root before the store is opened.
+        foreign: a folder for notes, where `sqlite3` and `open` try the store's files all the time.
         is_old: be an earlier version, which does not know the handler "slow".
 
     """
@@ -75,6 +84,7 @@ class Settings:
     clock: str = ""
     is_mounted: bool = False
     is_nobody: bool = False
+    foreign: str = ""
     is_old: bool = False
 
     def to_json(self) -> str:
@@ -114,6 +124,8 @@ def set_clock(path: Path, offset: float) -> None:
 def _receiver(settings: Settings, journal: Writer) -> Receiver:
     store = open_store(settings.store, clock=system_clock)
     _note_completions(store, journal)
+    if settings.foreign:
+        _open_by_others(store, settings)
     receiver = Receiver(
         secrets=settings.secret,
         store=store,
@@ -156,6 +168,45 @@ def _note_completions(store: Store, journal: Writer) -> None:
         journal.write("done", claim.key.partition(":")[2], "-", claim.attempt)
 
     store.complete = noted  # type: ignore[method-assign]  # the store itself shall be the real one
+
+
+def _open_by_others(store: Store, settings: Settings) -> None:
+    """Let a thread read the store's files by other libraries as soon as the store is open."""
+    file = sqlite_path(settings.store)
+    ways: list[Callable[[], object]] = [
+        lambda: sqlite3.connect(file),
+        lambda: sqlite3.connect(f"file:{file}?mode=ro", uri=True),
+        *(Path(f"{file}{suffix}").read_bytes for suffix in ("", "-wal", "-shm")),
+        lambda: shutil.copyfile(file, Path(settings.foreign, f"{os.getpid()}.copy")),
+    ]
+
+    def read_for_ever() -> None:
+        with Path(settings.foreign, f"{os.getpid()}.notes").open("wb", buffering=0) as notes:
+            for way in cycle(ways):
+                try:
+                    opened = way()
+                except PermissionError:
+                    notes.write(REFUSED)
+                except (OSError, sqlite3.Error):
+                    pass  # the store is closed, and its log is gone
+                else:
+                    if isinstance(opened, sqlite3.Connection):
+                        with suppress(sqlite3.Error):
+                            opened.execute("SELECT count(*) FROM entries").fetchall()
+                        opened.close()
+                    notes.write(OPENED)
+                time.sleep(_FOREIGN_PAUSE_SECONDS)
+
+    open_store = store.open
+    threads: list[threading.Thread] = []
+
+    async def opened() -> None:
+        await open_store()
+        if not threads:
+            threads.append(threading.Thread(target=read_for_ever, daemon=True))
+            threads[0].start()
+
+    store.open = opened  # type: ignore[method-assign]  # the store itself shall be the real one
 
 
 def _say_ready() -> None:

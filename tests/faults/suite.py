@@ -12,6 +12,7 @@ from support.redis_servers import REDIS_SERVER, VALKEY_SERVER, redis_server
 
 from .bench import Figures, folder
 from .disk_faults import full_disk, locked_file, read_only_file
+from .library_faults import two_libraries
 from .process_faults import (
     clock_jumps,
     deployments,
@@ -145,6 +146,8 @@ SCENARIOS = [
     Scenario("full disk, inbox", 1, 12, _own(partial(full_disk, inbox=True))),
     Scenario("locked file, inline", 1, 5, _own(partial(locked_file, inbox=False))),
     Scenario("locked file, inbox", 1, 5, _own(partial(locked_file, inbox=True))),
+    Scenario("two SQLite libraries, inline", 3, 60, _sqlite(partial(two_libraries, inbox=False))),
+    Scenario("two SQLite libraries, inbox", 3, 60, _sqlite(two_libraries)),
     Scenario("read-only file", 1, 1, _own(read_only_file)),
     Scenario("clock jumps, SQLite", 6, 60, _sqlite(clock_jumps)),
     Scenario("clock jumps, Valkey", 6, 60, _valkey(clock_jumps)),

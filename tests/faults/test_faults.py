@@ -27,6 +27,7 @@ ONE_ROUND = [
         "server kills, Valkey, inline",
         "network faults, inline",
         "full disk, inline",
+        "two SQLite libraries, inbox",
         "clock jumps, SQLite",
     )
 ]
