@@ -318,6 +318,10 @@ async def test_a_store_of_ones_own_without_the_record_judges_as_before(bench: Be
         await replaced.accept_gaps(await bench.reconcile(replaced))
 
 
+def files_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
 class Counting(MemoryStore):
     """Counts how often ignored types are written, and fails while it is told to."""
 
@@ -331,17 +335,47 @@ class Counting(MemoryStore):
         await super().note_ignored(*arguments)
 
 
-async def test_a_flood_of_ignored_deliveries_is_one_write_and_one_more_at_the_end(
+async def test_a_flood_of_ignored_deliveries_is_one_write_a_type_and_one_more_at_the_end(
     bench: Bench,
 ) -> None:
     store = Counting(clock=bench.clock)
     async with bench.deployed(bench.make(store, MessageReceived)):
         for _ in range(100):
             await bench.emit(CommentReceived, PostTargetFailed)
-        assert store.writes == 1
-    assert store.writes == 2
+        assert store.writes == 2
+    assert store.writes == 3
     found = await bench.reconcile(bench.make(store, CommentReceived, PostTargetFailed))
     assert found.counts == {Verdict.IGNORED: 200}
+
+
+async def test_what_is_left_unwritten_by_a_kill_is_excused_as_well(bench: Bench) -> None:
+    """Nothing more is written of a type for some seconds, which is within what a span excuses."""
+    store = Counting(clock=bench.clock)
+    bench.receiver = bench.make(store, MessageReceived)  # which is never shut down
+    for _ in range(3):
+        await bench.emit(CommentReceived)
+        for _ in range(12):
+            await bench.service.advance(seconds=1)
+            await bench.emit(CommentReceived)
+        await bench.service.advance(hours=1)
+    assert store.writes == 9  # at 0, 5 and 10 s of each 12
+    await asyncio.sleep(0)
+    found = await bench.reconcile(bench.make(store, CommentReceived))
+    assert found.counts == {Verdict.IGNORED: 39}
+
+
+async def test_a_store_that_was_closed_is_not_opened_again(bench: Bench, tmp_path: Path) -> None:
+    """Its file may be copied or replaced by then."""
+    file = tmp_path / "hooks.db"
+    store = SQLiteStore(file, clock=bench.clock)
+    bench.receiver = bench.make(store, MessageReceived)
+    for _ in range(20):
+        await bench.emit(CommentReceived, PostTargetFailed)
+        await bench.service.advance(seconds=3)
+    await store.aclose()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert files_in(tmp_path) == [file.name]
 
 
 async def test_a_store_that_fails_delays_no_answer_and_gets_it_later(bench: Bench) -> None:
@@ -384,7 +418,7 @@ async def test_reconciling_in_the_process_itself_needs_no_shutdown(bench: Bench)
 @pytest.mark.parametrize("event_type", ["x" * 129, "a\nb", "\ud800"])
 async def test_a_type_that_is_no_name_is_not_written(bench: Bench, event_type: str) -> None:
     store = Counting(clock=bench.clock)
-    ignored = IgnoredTypes(store, "default", bench.clock, 1.0)
+    ignored = IgnoredTypes(store, "default", 1.0)
     ignored.note(event_type, bench.clock(), bench.clock())
     await ignored.stop()
     assert store.writes == 0

@@ -1,8 +1,7 @@
 """Writes down when deliveries were ignored for want of a handler, so that they are no gaps later.
 
-No answer waits for it: what was noted is written by a task of its own, once in a while. A crash
-loses what was not written yet; ``reconcile`` then shows gaps where there are none, never the
-other way round.
+No answer waits for it: what was noted is written by a task of its own, once in a while. What a
+crash or an outage of the store loses makes gaps where there are none, never the other way round.
 """
 
 from __future__ import annotations
@@ -20,41 +19,41 @@ from ..stores.reconciling import (
     Span,
     joined,
 )
-from ..verification.clock import Clock
 from ..verification.loggers import get_logger
-from .time_limit import set_within, within
+from .time_limit import within
 
 _log = get_logger("hookonce")
 
 _Spans: TypeAlias = dict[str, list[Span]]
 
-# A store is written to no more often than this. A crash loses so much evidence at the most.
-_PAUSE_SECONDS = 15.0
+# A type that was written is not written again for so long. It is less than the seconds that
+# ``reconcile`` grants after the end of a span, so that what is left unwritten is excused as well.
+_PAUSE_SECONDS = 5.0
+
+# So many calls of the store may be under way; more are made only when one of these has ended.
+_MOST_CALLS = 16
 
 
 class IgnoredTypes:
     """Notes which event types one receiver ignores, and when, and writes it to the store.
 
+    It has no timer: whoever closes the store does not find it open again later.
+
     Args:
         store: where it is written; None where the store cannot remember it.
         endpoint: the name that scopes what is handled once.
-        clock: Unix time in seconds.
         store_seconds: how long a call of the store may take.
 
     """
 
-    def __init__(
-        self, store: ReconcilingStore | None, endpoint: str, clock: Clock, store_seconds: float
-    ) -> None:
+    def __init__(self, store: ReconcilingStore | None, endpoint: str, store_seconds: float) -> None:
         self._store = store
         self._endpoint = endpoint
-        self._clock = clock
         self._store_seconds = store_seconds
         self._unwritten: _Spans = {}
         self._count = 0
-        self._written_at = float("-inf")
-        self._task: asyncio.Task[None] | None = None
-        self._is_due = asyncio.Event()
+        self._written_at: dict[str, float] = {}
+        self._calls: set[asyncio.Task[None]] = set()
         self._has_failed = False
 
     def note(self, event_type: str, signed_at: float, received_at: float) -> None:
@@ -77,22 +76,22 @@ class IgnoredTypes:
             return
         first, last = sorted((signed_at, received_at))
         self._add({event_type: [Span(max(0, floor(first)), max(0, ceil(last)))]})
-        # A clock that jumps, in a test or an emulator, passes the pause as well.
-        is_due = abs(received_at - self._written_at) >= _PAUSE_SECONDS
-        if self._task is None or self._task.done():
-            self._is_due = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._write_on(), name="hookonce-ignored-types")
-        if is_due:
-            self._is_due.set()
+        written_at = self._written_at.get(event_type, float("-inf"))
+        if abs(received_at - written_at) < _PAUSE_SECONDS or len(self._calls) >= _MOST_CALLS:
+            return
+        if len(self._written_at) >= MOST_SPANS:
+            self._written_at.clear()
+        self._written_at[event_type] = received_at
+        call = asyncio.get_running_loop().create_task(self.write(), name="hookonce-ignored-types")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
 
     async def write(self) -> None:
-        """Write what was noted now; what the store does not take is kept for later."""
+        """Write what was noted now; what the store does not take is kept for the next time."""
         store, spans = self._store, self._unwritten
         if store is None or not spans:
             return
         self._unwritten, self._count = {}, 0
-        self._written_at = self._clock()
         try:
             await within(self._store_seconds, store.note_ignored(self._endpoint, spans))
         except StoreError as error:
@@ -108,17 +107,11 @@ class IgnoredTypes:
 
     async def stop(self) -> None:
         """Write what is left; to be called before the store is closed."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()  # a call of the store that it breaks off is repeated below
-            await asyncio.wait({task})
+        if calls := [*self._calls]:
+            for call in calls:
+                call.cancel()  # what it breaks off is written again below
+            await asyncio.wait(calls)
         await self.write()
-
-    async def _write_on(self) -> None:
-        while self._unwritten:
-            await set_within(_PAUSE_SECONDS, self._is_due)
-            self._is_due.clear()
-            await self.write()
 
     def _add(self, spans: Mapping[str, Sequence[Span]]) -> None:
         for event_type, some in spans.items():

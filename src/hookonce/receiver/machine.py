@@ -86,7 +86,6 @@ class Machine:
         self.ignored = IgnoredTypes(
             store if isinstance(store, ReconcilingStore) else None,
             settings.endpoint,
-            clock,
             limits.store_seconds,
         )
         self.pipeline = Pipeline(
