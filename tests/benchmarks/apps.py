@@ -114,6 +114,7 @@ APPS: Mapping[str, Callable[[], ASGIApp]] = {
 
 
 SECRETS_FILE = "BENCHMARK_SECRETS_FILE"
+INSPECTOR_TOKEN = "a token for the inspector of benchmarks"
 
 
 def unwatched() -> ASGIApp:
@@ -126,7 +127,7 @@ def inspected(metrics: PrometheusObserver | None = None) -> ASGIApp:
     """Let one do it that has an inspector, and counts for Prometheus if there is an observer."""
     made = _from_file([metrics] if metrics else [])
     routes = [*made.routes(PATH), *(metrics_routes(made, metrics) if metrics else ())]
-    inspector = Inspector(made).below("/inspector", elsewhere)
+    inspector = Inspector(made, token=INSPECTOR_TOKEN).below("/inspector", elsewhere)
     return application(routes, made.lifespan, inspector)
 
 

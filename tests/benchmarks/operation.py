@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from hookonce.verification.secrets import new_secret
 
-from .apps import SECRETS_FILE, WATCHED
+from .apps import INSPECTOR_TOKEN, SECRETS_FILE, WATCHED
 from .measuring import AtLeast, Part, Result, pinned, spread
 from .serving import Load, Server, load, serving, write_requests
 
@@ -119,7 +119,9 @@ def _looked_at(server: Server, name: str) -> Iterator[None]:
     with ExitStack() as stack:
         jobs = [scrape] if name == _MEASURED else []
         if name != _PLAIN:
-            page = stack.enter_context(urllib.request.urlopen(f"{url}/inspector/stream"))
+            headers = {"authorization": f"Bearer {INSPECTOR_TOKEN}"}
+            stream = urllib.request.Request(f"{url}/inspector/stream", headers=headers)
+            page = stack.enter_context(urllib.request.urlopen(stream))
 
             def read() -> None:
                 while not stopped.is_set() and page.readline():

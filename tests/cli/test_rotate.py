@@ -37,6 +37,7 @@ from .running import invoke
 pytestmark = [pytest.mark.anyio, pytest.mark.sample(4, of="file")]
 
 KEY = "example_sk_0123456789abcdef"
+TOKEN = "a token for those who may know"
 
 
 @pytest.fixture
@@ -108,6 +109,7 @@ class Bench:
     ready_url: str
     here: Path
     old: str
+    health_token: str = ""
 
     async def rotate(
         self,
@@ -154,7 +156,8 @@ class Bench:
 
     def _environment(self) -> Mapping[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-        return {**kept, "HOOKONCE_API_KEY": KEY, "HOOKONCE_API_URL": self.service.api.url}
+        own = {"HOOKONCE_API_KEY": KEY, "HOOKONCE_API_URL": self.service.api.url}
+        return {**kept, **own, "HOOKONCE_HEALTH_TOKEN": self.health_token}
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -186,14 +189,14 @@ async def bench(here: Path) -> AsyncIterator[Bench]:
     file = here / "secrets"
     file.write_text(f"# ours\n{old}\n")
     receiver = Receiver(secrets=FileSecrets(file), store="memory://")
-    routes = receiver.health_routes()
+    routes = receiver.health_routes(token=TOKEN)
     async with (
         serving(Starlette(routes=routes, lifespan=receiver.lifespan)) as site,
         scripted_api() as api,
     ):
         service = Service(api)
         api.respond = service.respond
-        yield Bench(service, file, f"{site.url}/readyz", here, old)
+        yield Bench(service, file, f"{site.url}/readyz", here, old, TOKEN)
 
 
 async def test_a_rotation_ends_with_both_secrets_where_the_receiver_reads_them(
@@ -435,6 +438,18 @@ async def test_a_test_that_is_not_accepted_is_a_fault(tmp_path: Path) -> None:
         status, text = await it.rotate()
         assert status == 1
         assert "the test was not accepted (401)" in text
+
+
+async def test_without_the_health_token_no_secret_is_asked_for(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        it.health_token = ""
+        status, text = await it.rotate()
+        assert status == 2
+        assert "HOOKONCE_HEALTH_TOKEN" in text
+        assert it.service.issued == []
+        file = tmp_path / "health"
+        file.write_text(f"{TOKEN}\n")
+        assert (await it.rotate("--ready-token-file", str(file)))[0] == 0
 
 
 @pytest.mark.parametrize("option", ["--secrets-file", "--ready-token-file"])

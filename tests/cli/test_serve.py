@@ -49,6 +49,9 @@ async def handle(event: CommentReceived) -> None:
 '''
 
 
+HEALTH = {"HOOKONCE_HEALTH_TOKEN": "a token for those who may know"}
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
@@ -147,7 +150,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     here = tmp_path_factory.mktemp("serve")
     (here / "hooks.py").write_text(APP)
     arguments = ["hooks:receiver", "--port", "0"]
-    with running("serve", *arguments, here=here, secrets=[SECRET]) as process:
+    with running("serve", *arguments, here=here, secrets=[SECRET], environment=HEALTH) as process:
         yield Server(here, process)
         assert process.process.poll() is None, process.errors
 
@@ -192,16 +195,17 @@ def test_the_trailing_slash_is_answered_and_not_redirected(server: Server) -> No
 def test_it_says_that_it_lives_and_is_ready(server: Server) -> None:
     live, ready = server.get("/livez"), server.get("/readyz")
     assert (live.status, json.loads(live.body)) == (200, {"alive": True})
-    assert (ready.status, json.loads(ready.body)) == (
-        200,
-        {
-            "ready": True,
-            "problems": [],
-            "warnings": [],
-            "secrets": [fingerprint(SECRET)],
-        },
-    )
-    assert run("health", f"{server.url}/readyz", here=server.here).status == 0
+    assert (ready.status, json.loads(ready.body)) == (200, {"ready": True})
+    asked = ["health", f"{server.url}/readyz"]
+    assert json.loads(run(*asked, here=server.here).output) == {"ready": True}
+    told = run(*asked, here=server.here, environment=HEALTH)
+    assert told.status == 0
+    assert json.loads(told.output) == {
+        "ready": True,
+        "problems": [],
+        "warnings": [],
+        "secrets": [fingerprint(SECRET)],
+    }
 
 
 def test_a_health_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:

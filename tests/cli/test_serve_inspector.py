@@ -40,14 +40,22 @@ TOKEN = "a token for the inspector of these tests"
 def serving(
     here: Path, *options: str, token: str = "", name: str = "hooks:receiver"
 ) -> Iterator[tuple[Process, httpx2.Client]]:
-    """Run the command in a folder, and give a client of it."""
+    """Run the command in a folder, and give a client of it, which has the printed token."""
     (here / "hooks.py").write_text(APP)
     arguments = ["serve", name, "--port", "0", *options]
     environment = {"HOOKONCE_INSPECTOR_TOKEN": token} if token else {}
     with running(*arguments, here=here, secrets=[SECRET], environment=environment) as process:
         url = process.printed(r"running on (http://127\.0\.0\.1:\d+) ")[1]
         with httpx2.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as client:
+            if "--inspector" in options and not token:
+                entered = client.get(printed_url(process))
+                assert entered.status_code == 303
+                assert str(entered.headers["location"]) == "/inspector/"
             yield process, client
+
+
+def printed_url(process: Process) -> str:
+    return process.printed(r"inspector: (http://\S+/inspector/\?token=[\w-]{43})\n")[1]
 
 
 def stream_of(page: str) -> str:
@@ -98,11 +106,53 @@ for receiver in receivers.values():
             assert f"evt_of_{other}" not in page
 
 
+def test_without_a_token_one_is_made_printed_once_and_asked_for(tmp_path: Path) -> None:
+    """A stranger behind a plain proxy on this machine looks like a visitor of this machine."""
+    request = signed_request(event_body("comment.received", event_id="evt_1"), SECRET)
+    with serving(tmp_path, "--inspector", "--log-level", "debug") as (process, client):
+        url = printed_url(process)
+        made = url.partition("=")[2]
+        assert url.startswith(str(client.base_url))
+        client.post("/webhooks", content=request.body, headers=dict(request.headers))
+        assert "evt_1" in client.get("/inspector/").text
+        client.cookies.clear()
+        for path in ("/", "/dead", "/stream", "/deliveries/1"):
+            assert client.get(f"/inspector{path}").status_code == 401, path
+        assert client.post("/inspector/dead/discard", json={"id": "evt_1"}).status_code == 401
+        bearer = {"authorization": f"Bearer {made}"}
+        assert client.get("/inspector/", headers=bearer).status_code == 200
+        process.signal(signal.SIGTERM)
+        ended = process.ended()
+    assert ended.output.count(made) == 1
+    assert made not in ended.errors, "the log is on stderr"
+
+
+def test_each_start_makes_another_token(tmp_path: Path) -> None:
+    urls = set()
+    for _ in range(2):
+        with serving(tmp_path, "--inspector") as (process, _):
+            urls.add(printed_url(process).partition("=")[2])
+    assert len(urls) == 2
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::1", "localhost"])
+def test_the_printed_url_opens_the_inspector_at_any_address(tmp_path: Path, host: str) -> None:
+    (tmp_path / "hooks.py").write_text(APP)
+    arguments = ["serve", "hooks:receiver", "--port", "0", "--inspector", "--host", host]
+    with running(*arguments, here=tmp_path, secrets=[SECRET]) as process:
+        url = printed_url(process)
+        with httpx2.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
+            assert client.get(url, follow_redirects=True).status_code == 200
+
+
 def test_a_token_in_the_environment_is_asked_for(tmp_path: Path) -> None:
     with serving(tmp_path, "--inspector", token=TOKEN) as (process, client):
         assert client.get("/inspector/").status_code == 401
         headers = {"authorization": f"Bearer {TOKEN}"}
         assert client.get("/inspector/", headers=headers).status_code == 200
+        assert client.get("/inspector/", params={"token": TOKEN}).status_code == 303
+        assert client.get("/inspector/", params={"token": f"{TOKEN}!"}).status_code == 401
+        assert "token=" not in process.output + process.errors
         assert TOKEN not in process.output + process.errors
 
 
@@ -177,14 +227,15 @@ def test_a_signal_ends_it_though_a_page_is_live(tmp_path: Path) -> None:
 async def test_live_pages_are_told_of_the_end_before_the_server_waits_for_them() -> None:
     """Streams last for an hour here, so that nothing else can be the reason for the end."""
     receiver = Receiver(secrets=[SECRET], store="memory://")
-    inspector = Inspector(receiver, bounds=Bounds(stream_seconds=3600))
+    inspector = Inspector(receiver, token=TOKEN, bounds=Bounds(stream_seconds=3600))
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(service_app(receiver, "/webhooks", inspector), log_config=None)
     connections = Connections(100, idle_seconds=3600, refuse=receiver)
     server = _Server(config, connections, before_end=inspector.end)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     running_server = asyncio.create_task(server.serve(sockets=[listener]))
-    async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as client:
+    shown = {"authorization": f"Bearer {TOKEN}"}
+    async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, headers=shown) as client:
         path = stream_of((await client.get("/inspector/")).text)
         async with client.stream("GET", path) as stream:
             assert stream.status_code == 200

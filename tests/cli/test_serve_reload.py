@@ -103,6 +103,23 @@ def test_a_change_starts_it_anew_and_what_runs_is_finished_before(tmp_path: Path
     assert it.deliver("evt_gone") == "ConnectError"
 
 
+@pytest.mark.full("two starts of a server")
+def test_the_inspectors_token_stays_the_same_after_a_change(tmp_path: Path) -> None:
+    it = Reloading(tmp_path)
+    with running(*it.command, "--inspector", here=tmp_path, secrets=[SECRET]) as process:
+        eventually(lambda: process.output.count("?token=") == 1, what="it serves")
+        it.write("second")
+        eventually(lambda: process.output.count("?token=") == 2, what="it serves again")
+        first, second = [
+            line for line in process.output.splitlines() if line.startswith("inspector: ")
+        ]
+        assert first == second
+        url = first.removeprefix("inspector: ")
+        assert httpx2.get(url, trust_env=False).status_code == 303
+        process.signal(signal.SIGTERM)
+        process.ended()
+
+
 def test_with_workers_it_is_refused() -> None:
     result = invoke("serve", "hooks:receiver", "--reload", "--workers", "2")
     result.says("--reload starts one process anew; leave out --workers", status=2)

@@ -371,14 +371,18 @@ def test_an_inspector_of_one_more_process_shows_what_the_others_do(here: Path) -
     with (
         running(*SERVE, here=here, secrets=[SECRET]) as server,
         running(*page, here=here, secrets=[SECRET]) as inspector,
+        httpx2.Client(follow_redirects=True, trust_env=False) as visitor,
     ):
-        url, looked_at = url_of(server), f"{url_of(inspector)}/inspector/"
+        url = url_of(server)
+        looked_at = inspector.printed(r"inspector: (http://\S+)")[1]
+        visitor.get(looked_at)
+        looked_at = looked_at.partition("?")[0]
         numbers = iter(range(1000))
 
         def is_told() -> bool:
             """Processes tell of what they do once they have noticed that somebody looks."""
             deliver(url, f"evt_{next(numbers)}")
-            return "evt_" in httpx2.get(looked_at, trust_env=False).text
+            return "evt_" in visitor.get(looked_at).text
 
         eventually(is_told, what="the page shows what another process has received")
 

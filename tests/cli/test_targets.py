@@ -77,7 +77,9 @@ def test_what_is_named_is_served_and_worked_for(
     arguments: list[str], paths: dict[str, str], here: Path
 ) -> None:
     """The events of every endpoint are stored by one process and handled by another."""
-    with running("serve", *arguments, "--port", "0", here=here, secrets=[SECRET]) as server:
+    command = ["serve", *arguments, "--port", "0"]
+    health = {"HOOKONCE_HEALTH_TOKEN": "a token for those who may know"}
+    with running(*command, here=here, secrets=[SECRET], environment=health) as server:
         url = url_of(server)
         for name, path in paths.items():
             result = run(
@@ -86,7 +88,8 @@ def test_what_is_named_is_served_and_worked_for(
                 secrets=[SECRET],
             )
             assert "202" in result.output, result
-        ready = httpx2.get(f"{url}/readyz", trust_env=False).json()
+        shown = {"authorization": f"Bearer {health['HOOKONCE_HEALTH_TOKEN']}"}
+        ready = httpx2.get(f"{url}/readyz", headers=shown, trust_env=False).json()
         assert not ready["ready"]
         assert len(ready["problems"]) == len(paths), "no worker has begun"
     with running("worker", *arguments, here=here, secrets=[SECRET]) as worker:

@@ -67,9 +67,11 @@ def stats(here: Path) -> dict[str, object]:
 
 @pytest.mark.full("3 s")
 def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: Path) -> None:
-    with serving(here) as url:
+    token = "a token for those who may know"
+    with serving(here, {"HOOKONCE_HEALTH_TOKEN": token}) as url:
         assert deliver(url, "evt_before") == (202, "stored")
-        unready = httpx2.get(f"{url}/readyz", trust_env=False)
+        shown = {"authorization": f"Bearer {token}"}
+        unready = httpx2.get(f"{url}/readyz", headers=shown, trust_env=False)
         assert unready.status_code == 503
         assert "start `hookonce worker`" in unready.text
         assert journal(here) == []

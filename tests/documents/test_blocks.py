@@ -154,6 +154,7 @@ def run_alone(*paths: Path) -> subprocess.CompletedProcess[str]:
     """Follow pages, one after the other, in a folder of their own."""
     environment = os.environ | {
         "HOOKONCE_SECRETS": new_secret(),
+        "HOOKONCE_INSPECTOR_TOKEN": "a token for the inspector of these pages",
         "PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}",
     }
     with ExitStack() as at_end:

@@ -22,11 +22,14 @@ from hookonce.verification.secrets import fingerprint
 
 pytestmark = pytest.mark.anyio
 
+TOKEN = "a token for those who may know"
+
 
 @asynccontextmanager
 async def with_health(receiver: Receiver) -> AsyncIterator[HttpSender]:
-    routes = [*receiver.routes("/webhooks"), *receiver.health_routes()]
+    routes = [*receiver.routes("/webhooks"), *receiver.health_routes(token=TOKEN)]
     async with delivering(Starlette(routes=routes, lifespan=receiver.lifespan), SECRET) as sender:
+        sender.client.headers["authorization"] = f"Bearer {TOKEN}"
         yield sender
 
 

@@ -113,9 +113,10 @@ async def test_one_secret_by_itself_is_one_secret(source: Source) -> None:
 async def test_health_and_metrics_answer_and_say_so(source: Source) -> None:
     observer = PrometheusObserver(registry=CollectorRegistry())
     receiver = Receiver(secrets=source, store="memory://", observers=[observer])
+    token = "a token for those who may know"
     routes = [
         *receiver.routes("/webhooks"),
-        *receiver.health_routes(),
+        *receiver.health_routes(token=token),
         *metrics_routes(receiver, observer),
     ]
     async with (
@@ -130,7 +131,7 @@ async def test_health_and_metrics_answer_and_say_so(source: Source) -> None:
             return (await visitor.get("/readyz")).status_code == 503
 
         await until_async(is_unready)
-        answer = await visitor.get("/readyz")
+        answer = await visitor.get("/readyz", headers={"authorization": f"Bearer {token}"})
         assert "Source.current() raised ConnectionError" in answer.text
         answer = await visitor.get("/metrics")
         assert answer.status_code == 200

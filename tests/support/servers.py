@@ -86,11 +86,17 @@ async def serving(
     http: HttpImplementation = "httptools",
     lifespan: Literal["auto", "on", "off"] = "on",
     root_path: str = "",
+    access_log: bool = False,
 ) -> AsyncIterator[Site]:
     """Serve an application with uvicorn until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, http=http, lifespan=lifespan, root_path=root_path
+        app,
+        log_config=None,
+        access_log=access_log,
+        http=http,
+        lifespan=lifespan,
+        root_path=root_path,
     )
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))

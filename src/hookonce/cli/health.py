@@ -8,7 +8,7 @@ from http import HTTPStatus
 import click
 import httpx2
 
-from .listeners import DEFAULT_PORT
+from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE
 from .output import Output
 from .statuses import Nothing, Status
 
@@ -20,11 +20,16 @@ def health(url: str | None) -> None:
 
     URL is http://127.0.0.1:$PORT/livez by default, with port 8000 where PORT is not set. Made for a
     container's HEALTHCHECK.
+
+    /readyz says what is wrong to who shows the token in $HOOKONCE_HEALTH_TOKEN, as this does where
+    it is set.
     """
+    token = os.environ.get(HEALTH_TOKEN_VARIABLE)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
     url = url or f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/livez"
     try:
         # A proxy in the environment is for the way out of the machine.
-        response = httpx2.get(url, timeout=3.0, trust_env=False)
+        response = httpx2.get(url, headers=headers, timeout=3.0, trust_env=False)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Nothing(f"{url} does not answer: {error}") from error
     Output(as_json=False).say(response.text)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from .statuses import CannotBegin
 
 DEFAULT_PORT = 8000
+HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - where it is, not what it is
 
 
 def bound(host: str, port: int) -> list[socket.socket]:

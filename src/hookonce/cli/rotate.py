@@ -30,7 +30,7 @@ from hookonce.verification.loggers import printable
 from hookonce.verification.secrets import fingerprint
 
 from .ending import ended_after_this
-from .listeners import DEFAULT_PORT
+from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE
 from .numbers import FiniteRange
 from .output import Output, system_fault
 from .secrets_file import Keep, Mark, SecretsFile
@@ -70,7 +70,7 @@ _IF_LOST = (
 @click.option(
     "--ready-token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The token for /readyz, where the receiver runs on another machine.",
+    help=f"The token for /readyz. By default it is taken from ${HEALTH_TOKEN_VARIABLE}.",
 )
 @click.option(
     "--wait",
@@ -104,7 +104,15 @@ def rotate(
     it is too early for --finish. The new secret is in the file all the same: run it again.
     """
     urls = ready_urls or (f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/readyz",)
-    token = None if ready_token_file is None else _token_in(ready_token_file)
+    token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
+    if ready_token_file is not None:
+        token = _token_in(ready_token_file)
+    if token is None:
+        raise CannotBegin(
+            "a receiver names the secrets it knows to those alone that show its health token: set"
+            f" {HEALTH_TOKEN_VARIABLE} for `hookonce serve`, or use health_routes(token=…), and set"
+            " it here too, or name a --ready-token-file"
+        )
     rotation = _Rotation(
         webhook_id, SecretsFile(secrets_file), Output(as_json=as_json), urls, token, wait_seconds
     )
@@ -185,14 +193,14 @@ class _Rotation:
         file: SecretsFile,
         output: Output,
         ready_urls: Sequence[str],
-        token: str | None,
+        token: str,
         wait_seconds: float,
     ) -> None:
         self._webhook_id = webhook_id
         self._file = file
         self._output = output
         self._ready_urls = ready_urls
-        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._headers = {"authorization": f"Bearer {token}"}
         self._wait_seconds = wait_seconds
 
     async def run(self, client: Client) -> bool:
@@ -307,9 +315,7 @@ class _Rotation:
             return "it answers something else than /readyz does"
         known = answer.get("secrets") if isinstance(answer, dict) else None
         if not isinstance(known, list):
-            return (
-                "it does not tell its secrets' fingerprints: ask on its machine, or with its token"
-            )
+            return "it does not tell its secrets' fingerprints: this is not its health token"
         if not known:
             return "the receiver can use no secret at all"
         return None if wanted in known else "the receiver does not know the new secret"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shlex
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from ipaddress import ip_network
 from math import ceil
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from .collecting import collect_rarely
 from .completing import complete_targets
 from .connections import OVERLOADED, Connections, allow_files
 from .ending import end_seconds_of, end_with_its_threads
-from .listeners import DEFAULT_PORT, bound, url_of
+from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE, bound, url_of
 from .loading import factory_option, load
 from .logs import log_options, log_settings, start_logging
 from .metrics import metrics_of, metrics_option
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 INSPECTOR_PATH = "/inspector"
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - where it is, not what it is
-_HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - the same
+# How --reload hands the token that it has made to each process it starts.
+_MADE_TOKEN_VARIABLE = "_HOOKONCE_MADE_INSPECTOR_TOKEN"  # noqa: S105 - the same
 
 # Longer than any answer takes; handlers are then drained by the receiver's lifespan.
 _SHUTDOWN_SECONDS = 30
@@ -64,7 +65,7 @@ def service_app(
     """Return an application with the receiver's routes at ``path``, ``/livez`` and ``/readyz``.
 
     If an inspector is given, it is at ``INSPECTOR_PATH``; ``more`` are routes beside all of these.
-    Whoever shows the ``health_token`` is told from everywhere what is wrong.
+    Whoever shows the ``health_token`` is told what is wrong, and nobody else.
 
     Raises:
         ValueError: the token is too short.
@@ -103,8 +104,8 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
     "--inspector",
     "with_inspector",
     is_flag=True,
-    help=f"Show what happens at {INSPECTOR_PATH}/, to this machine only unless ${TOKEN_VARIABLE}"
-    " is set.",
+    help=f"Show what happens at {INSPECTOR_PATH}/ to who has the token: ${TOKEN_VARIABLE}, or one"
+    " that is made and printed with its URL.",
 )
 @click.option(
     "--inspector-host",
@@ -185,8 +186,7 @@ def serve(
     that answers. What cannot start, or dies again and again, ends the command with its message. The
     first SIGTERM or Ctrl-C lets all of them end in order, the second ends them at once.
 
-    What makes it unready is told to this machine only, and to who shows $HOOKONCE_HEALTH_TOKEN as a
-    bearer token.
+    What makes it unready is told to those alone that show $HOOKONCE_HEALTH_TOKEN as a bearer token.
 
     For example: hookonce serve app.hooks:receiver --port 9000
     """
@@ -210,11 +210,13 @@ def serve(
             " --workers give it sqlite:///file.db or redis://host"
         )
     is_alone = isinstance(loaded.named, Receiver)
-    inspector = _inspector(targets, inspector_hosts) if with_inspector else None
+    inspector, made_token = None, None
+    if with_inspector:
+        inspector, made_token = _inspector(targets, [_own_name(host), *inspector_hosts])
     for one in targets:
         run(_open_once(one))  # says in one line what the server would print a traceback for
     more = metrics_of(targets, path) if metrics else []
-    health_token = os.environ.get(_HEALTH_TOKEN_VARIABLE) or None
+    health_token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
     try:
         if is_alone:
             app = service_app(targets[0], path, inspector, more, health_token=health_token)
@@ -222,7 +224,7 @@ def serve(
             app = application_of(loaded, more, health_token=health_token)
             app = inspector.below(INSPECTOR_PATH, app) if inspector else app
     except ValueError as error:
-        raise CannotBegin(f"{_HEALTH_TOKEN_VARIABLE}: {error}") from None
+        raise CannotBegin(f"{HEALTH_TOKEN_VARIABLE}: {error}") from None
     target = targets[0]
     connections = Connections(max_connections, idle_seconds=idle_seconds, refuse=_refusing(target))
     config = uvicorn.Config(
@@ -241,11 +243,17 @@ def serve(
     allow_files(max_connections + _BACKLOG)
     collect_rarely()
     end_seconds = _SHUTDOWN_SECONDS + max(end_seconds_of(one.limits) for one in targets)
+
+    def after_start(port: int) -> None:
+        if member is not None:
+            member.is_at_work(end_seconds)
+        _print_url(host, port, made_token)
+
     server = _Server(
         config,
         connections,
         before_end=inspector.end if inspector else lambda: None,
-        after_start=partial(member.is_at_work, end_seconds) if member else None,
+        after_start=after_start,
     )
     # The server raises the signal that has ended it once more, when all is done.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -259,7 +267,7 @@ def serve(
 class _Server(uvicorn.Server):
     """Closes connections that idle, and at the end calls ``before_end`` before it waits for others.
 
-    A live page would never close its own. It calls ``after_start`` when it answers.
+    A live page would never close its own. It calls ``after_start`` with its port when it answers.
     """
 
     def __init__(
@@ -268,7 +276,7 @@ class _Server(uvicorn.Server):
         connections: Connections,
         *,
         before_end: Callable[[], object],
-        after_start: Callable[[], object] | None = None,
+        after_start: Callable[[int], object] = lambda _: None,
     ) -> None:
         super().__init__(config)
         self._connections = connections
@@ -277,8 +285,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started and self._after_start is not None:
-            self._after_start()
+        if self.started:
+            self._after_start(self.servers[0].sockets[0].getsockname()[1])
 
     async def on_tick(self, counter: int) -> bool:
         self._connections.close_idle(asyncio.get_running_loop().time())
@@ -318,8 +326,25 @@ def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
         )
 
 
-def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> Inspector:
-    """Return the inspector of receivers, or end with what is wrong."""
+def _own_name(host: str) -> str:
+    """Return the host of a URL for the address that a server listens on."""
+    if host in {"", "0.0.0.0", "::"}:  # noqa: S104 - compared
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _print_url(host: str, port: int, made_token: str | None) -> None:
+    """Print the way in for a token that was made: on stdout, since others read the log as well."""
+    if made_token is not None:
+        place = f"http://{_own_name(host)}:{port}{INSPECTOR_PATH}/"
+        click.echo(f"inspector: {place}?token={made_token}")
+
+
+def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> tuple[Inspector, str | None]:
+    """Return the inspector of receivers and the token that was made for it, if none was set.
+
+    What is wrong ends the command.
+    """
     try:
         from hookonce.operations.inspector import (  # noqa: PLC0415 - only who asks for it has jinja2
             LOOPBACK_HOSTS,
@@ -327,11 +352,13 @@ def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> Inspector
         )
     except ImportError as error:
         raise CannotBegin(str(error)) from None
+    made = os.environ.pop(_MADE_TOKEN_VARIABLE, None) or secrets.token_urlsafe()
     token = os.environ.get(TOKEN_VARIABLE) or None
     try:
-        return Inspector(receivers, token=token, hosts=[*LOOPBACK_HOSTS, *hosts])
+        inspector = Inspector(receivers, token=token or made, hosts=[*LOOPBACK_HOSTS, *hosts])
     except ValueError as error:
         raise CannotBegin(str(error)) from None
+    return inspector, made if token is None else None
 
 
 def _refusing(receiver: Receiver) -> ASGIApp:
@@ -352,6 +379,7 @@ def _start_anew_at_changes() -> None:
         raise CannotBegin("--reload needs watchfiles: pip install watchfiles") from None
     arguments = [one for one in sys.argv[1:] if one != "--reload"]
     code = "from hookonce.cli import main; main()"
+    os.environ[_MADE_TOKEN_VARIABLE] = secrets.token_urlsafe()  # the same after each change
     command = shlex.join([sys.executable, "-c", code, *arguments])
     run_process(
         ".",

@@ -12,7 +12,7 @@ from hashlib import sha256
 from secrets import token_hex
 
 from ..errors import shows_half_built
-from ..http.peers import bearer_of
+from ..http.bearer import bearer_of
 from ..resources import ApiKey
 
 ADMIN = "admin"

@@ -19,7 +19,7 @@ from ..delivery.time_limit import within
 from ..errors import SecretError, StoreError
 from ..stores.contract import Reports
 from ..verification.secrets import fingerprint
-from .peers import check_token, has_bearer, is_local
+from .bearer import check_token, has_bearer
 
 _log = logging.getLogger("hookonce")
 
@@ -154,8 +154,8 @@ def health_routes(
 ) -> list[Route]:
     """Return ``/livez`` (the process answers) and ``/readyz`` (it can take deliveries).
 
-    Anybody may ask. The problems, which name paths and counts, are told to clients of this machine,
-    and to those that show the token.
+    Anybody may ask. The problems, which name paths and counts, are told to those alone that show
+    the token; without a token to nobody.
 
     Args:
         recent: what was found lately.
@@ -165,7 +165,8 @@ def health_routes(
         ValueError: the token is too short.
 
     """
-    check_token(token, "the token for /readyz")
+    if token is not None:
+        check_token(token, "the token for /readyz")
 
     async def livez(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
         return JSONResponse({"alive": True})
@@ -173,8 +174,7 @@ def health_routes(
     async def readyz(request: Request) -> Response:
         readiness = await recent()
         content: dict[str, object] = {"ready": readiness.ready}
-        scope = request.scope
-        if is_local(scope) or (token is not None and has_bearer(scope, token)):
+        if token is not None and has_bearer(request.scope, token):
             content |= asdict(readiness)
         status = HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return JSONResponse(content, status)

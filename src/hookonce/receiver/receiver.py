@@ -545,8 +545,8 @@ class Receiver(Router):
     def health_routes(self, *, token: str | None = None) -> list[Route]:
         """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application.
 
-        What is wrong is told to clients of this machine alone, and to those that show the token;
-        others learn whether the receiver is ready. It is looked at every few seconds at the most.
+        What is wrong is told to those alone that show the token; others learn whether the receiver
+        is ready. It is looked at every few seconds at the most.
 
         Args:
             token: what ``Authorization: Bearer`` must show, at least 16 characters.

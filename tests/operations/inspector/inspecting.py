@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -65,16 +66,23 @@ class Inspected:
 async def inspected(
     receiver: Receiver, *, client: str | None = None, **options: Any
 ) -> AsyncIterator[Inspected]:
-    """Serve a receiver and its inspector, to which every client seems to have an address."""
-    inspector = Inspector(receiver, **options)
+    """Serve a receiver and its inspector, to which every client seems to have an address.
+
+    The visitor has a session, unless the token is among the options: then it has to log in.
+    """
+    inspector = Inspector(receiver, **{"token": TOKEN, **options})
     otherwise = inspector.below(PATH, elsewhere)
     app = application(receiver.routes("/webhooks"), receiver.lifespan, otherwise)
+    host = next(iter(options.get("hosts", ["localhost"])))
     if client is not None:
         app = seen_from(client, app)
     async with (
         serving(app) as site,
         httpx2.AsyncClient(base_url=site.url, timeout=PATIENCE_SECONDS, verify=False) as visitor,
     ):
+        if "token" not in options:
+            entered = await visitor.get(f"{PATH}/?token={quote(TOKEN)}", headers={"host": host})
+            assert entered.status_code == 303, entered.text
         yield Inspected(site, inspector, HttpSender(visitor, SECRET), visitor)
 
 

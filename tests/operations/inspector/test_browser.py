@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
@@ -102,7 +103,14 @@ WIDER_THAN_THE_SCREEN = """() => [...document.querySelectorAll("body *")]
 @asynccontextmanager
 async def visiting(shop: Shop, **options: Any) -> AsyncIterator[Visit]:
     async with inspected(shop.receiver, **options) as here, a_page() as page:
+        if "token" not in options:
+            await page.goto(entrance(here))
         yield Visit(shop, here, page)
+
+
+def entrance(here: Inspected) -> str:
+    """Return the URL that ``hookonce serve`` prints."""
+    return f"{here.site.url}{PATH}/?token={quote(TOKEN)}"
 
 
 @pytest.fixture
@@ -238,6 +246,19 @@ async def test_shortcuts_can_be_switched_off(shop: Shop) -> None:
         await visit.press("/", "g", "l")
         await expect(visit.page.locator("[name=type]")).not_to_be_focused()
         assert visit.page.url.endswith("/dead")
+
+
+async def test_the_printed_url_opens_a_session_and_leaves_no_token_behind(shop: Shop) -> None:
+    async with visiting(shop, token=TOKEN) as visit:
+        sent: list[tuple[str, str]] = []
+        visit.page.on("request", lambda one: sent.append((one.url, one.headers.get("referer", ""))))
+        await visit.page.goto(entrance(visit.here))
+        await visit.is_live()
+        assert visit.page.url == f"{visit.here.site.url}{PATH}/"
+        assert "token=" in sent[0][0]
+        assert len(sent) > 3
+        assert not any("token=" in part for one in sent[1:] for part in one)
+        assert not await visit.page.evaluate("document.referrer.includes('token')")
 
 
 async def test_a_token_opens_a_session_and_the_pages_are_live_in_it(shop: Shop) -> None:
@@ -378,6 +399,7 @@ async def test_a_waiting_event_is_tried_now(tmp_path: Path) -> None:
     async with inspected(receiver) as here, a_page() as page:
         await here.sender.send(make_event(CommentReceived))
         await until(lambda: len(runs) == 1, what="the first attempt")
+        await page.goto(entrance(here))
         await page.goto(f"{here.site.url}{PATH}/inbox")
         await page.locator(".act").click()
         await expect(page.locator(".outcome")).to_have_text("due now")

@@ -54,7 +54,7 @@ async def visiting(inspector: Inspector) -> AsyncIterator[httpx2.AsyncClient]:
 async def test_each_endpoint_has_its_own_deliveries_and_dead_letters(
     shop: Receiver, club: Receiver
 ) -> None:
-    inspector = Inspector([shop, club])
+    inspector = Inspector([shop, club], token=TOKEN)
     sold, noted = make_event(CommentReceived), make_event(CommentReceived)
     async with (
         TestSender(shop, secrets=SECRET) as to_shop,
@@ -63,7 +63,7 @@ async def test_each_endpoint_has_its_own_deliveries_and_dead_letters(
     ):
         await to_shop.send(sold)
         await to_club.send(noted)
-        first = await visitor.get("/inspector/")
+        first = await visitor.get("/inspector/", params={"token": TOKEN})
         assert first.url.path == "/inspector/at/shop/"
         assert sold.id in first.text
         assert noted.id not in first.text
@@ -97,4 +97,4 @@ async def test_one_login_opens_all(shop: Receiver, club: Receiver) -> None:
 @pytest.mark.parametrize("names", [(), ("shop", "shop")])
 def test_endpoints_that_cannot_be_told_apart_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="an endpoint of their own"):
-        Inspector([a_receiver(endpoint=name) for name in names])
+        Inspector([a_receiver(endpoint=name) for name in names], token=TOKEN)

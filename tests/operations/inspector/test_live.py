@@ -15,7 +15,7 @@ from hookonce.events import CommentReceived
 from hookonce.operations.inspector import Bounds, Inspector
 from hookonce.testing import make_event
 
-from .inspecting import PATH, Inspected, a_receiver, inspected
+from .inspecting import PATH, TOKEN, Inspected, a_receiver, inspected
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,10 @@ async def streaming(
     stream = Stream()
     if place is None:
         place = place_in(await here.page())
-    headers = {"last-event-id": last_id} if last_id else {}
+    headers = {
+        "authorization": f"Bearer {TOKEN}",
+        **({"last-event-id": last_id} if last_id else {}),
+    }
     url = f"{PATH}/stream?place={place}{query}"
 
     async def hear(response: httpx2.Response) -> None:
@@ -201,7 +204,7 @@ async def test_a_server_that_stops_without_a_word_waits_for_the_end_of_the_strea
 
 async def test_a_visitor_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hookonce.operations.inspector.live._SEND_SECONDS", 0.01)
-    inspector = Inspector(a_receiver())
+    inspector = Inspector(a_receiver(), token=TOKEN)
     site = inspector._sites[0]
 
     async def send(message: Any) -> None:
@@ -217,7 +220,7 @@ async def test_a_visitor_that_takes_nothing_is_given_up(monkeypatch: pytest.Monk
         "path": "/stream",
         "root_path": "",
         "query_string": b"",
-        "headers": [(b"host", b"localhost")],
+        "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())],
         "client": ("127.0.0.1", 1),
     }
     async with asyncio.timeout(PATIENCE_SECONDS):

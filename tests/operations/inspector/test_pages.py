@@ -28,7 +28,7 @@ from hookonce.testing import SignedRequest, event_body, make_event, signed_reque
 from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret
 
-from .inspecting import PATH, SECRET, a_receiver, inspected
+from .inspecting import PATH, SECRET, TOKEN, a_receiver, inspected
 
 pytestmark = pytest.mark.anyio
 
@@ -496,9 +496,9 @@ async def test_a_store_that_fails_takes_only_what_needs_it_away() -> None:
 
 
 async def test_it_is_served_by_itself_as_well() -> None:
-    inspector = Inspector(a_receiver(endpoint="alone"))
+    inspector = Inspector(a_receiver(endpoint="alone"), token=TOKEN)
     async with serving(inspector) as site, httpx2.AsyncClient(base_url=site.url) as visitor:
-        page = await visitor.get("/")
+        page = await visitor.get("/", headers={"authorization": f"Bearer {TOKEN}"})
     assert 'href="/static/inspector.css"' in page.text
     assert "alone" in page.text
 
@@ -506,11 +506,14 @@ async def test_it_is_served_by_itself_as_well() -> None:
 async def test_it_is_mounted_as_any_application_is() -> None:
     receiver = a_receiver()
     app = Starlette(
-        routes=[*receiver.routes("/webhooks"), Mount("/admin/hooks", Inspector(receiver))],
+        routes=[
+            *receiver.routes("/webhooks"),
+            Mount("/admin/hooks", Inspector(receiver, token=TOKEN)),
+        ],
         lifespan=receiver.lifespan,
     )
     async with serving(app) as site, httpx2.AsyncClient(base_url=site.url) as visitor:
-        page = await visitor.get("/admin/hooks", follow_redirects=True)
+        page = await visitor.get("/admin/hooks", params={"token": TOKEN}, follow_redirects=True)
         style = await visitor.get("/admin/hooks/static/inspector.css")
     assert 'href="/admin/hooks/static/inspector.css"' in page.text
     assert (style.status_code, style.headers["content-type"]) == (200, "text/css; charset=utf-8")

@@ -19,6 +19,8 @@ from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
 
+TOKEN = "a token for the inspector of these tests"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
 AT_ONCE = 16
 ROTATIONS = 3
 ANSWERS_A_STEP = 40
@@ -63,7 +65,7 @@ async def test_a_hot_rotation_refuses_nothing_while_everything_is_watched(tmp_pa
     )
     receiver.on(CommentReceived, name="greet")(lambda _: None)
     routes = [*receiver.routes("/webhooks"), *metrics_routes(receiver, metrics)]
-    inspector = Inspector(receiver)
+    inspector = Inspector(receiver, token=TOKEN)
     app = application(routes, receiver.lifespan, inspector.below("/inspector", elsewhere))
     async with AsyncExitStack() as stack:
         site = await stack.enter_async_context(serving(app))
@@ -71,7 +73,9 @@ async def test_a_hot_rotation_refuses_nothing_while_everything_is_watched(tmp_pa
             httpx2.AsyncClient(base_url=site.url, timeout=PATIENCE_SECONDS)
         )
         stack.callback(inspector.end)
-        stream = await stack.enter_async_context(client.stream("GET", "/inspector/stream"))
+        stream = await stack.enter_async_context(
+            client.stream("GET", "/inspector/stream", headers=BEARER)
+        )
         assert stream.status_code == 200
         sender = Sender(client, old)
         senders = [asyncio.create_task(sender.deliver()) for _ in range(AT_ONCE)]

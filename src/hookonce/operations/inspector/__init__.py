@@ -2,7 +2,7 @@
 
 In an application it is mounted at a path::
 
-    Mount("/inspector", Inspector(receiver))
+    Mount("/inspector", Inspector(receiver, token=os.environ["HOOKONCE_INSPECTOR_TOKEN"]))
 
 It needs ``jinja2`` (``hookonce[inspector]``), and of the package nothing imports it but
 ``hookonce serve --inspector``.

@@ -1,19 +1,21 @@
 """Who may look, and who may act.
 
-Four doors, each for another visitor. The client's address: without a token only this machine gets
-in. The Host: a page elsewhere whose name was made to point at this machine is refused. The token:
-everybody from further away shows it, once, for a session. And for what changes something the Origin
-and a header that no form and no link can send.
+Three doors. The token: every visitor shows it, once, for a session, also on this machine, since
+behind a proxy every visitor seems to be there. The Host: a page elsewhere whose name was made to
+point at this machine is refused. And for what changes something the Origin and a header that no
+form and no link can send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from ...http.app import Scope
-from ...http.peers import bearer_of, check_token, is_forwarded, is_loopback, is_same_token
+from ...http.bearer import bearer_of, check_token, is_same_token
 from ...verification.clock import Clock, system_clock, uptime
 from .guesses import Guesses
 from .sessions import Sessions
@@ -58,13 +60,11 @@ class Visit:
     Attributes:
         client: the address of the client, or None where the server gives none.
         headers: every header, names in lower case.
-        http_version: as the client speaks it.
 
     """
 
     client: str | None
     headers: tuple[tuple[str, str], ...]
-    http_version: str = "1.1"
 
     @classmethod
     def of(cls, scope: Scope) -> Visit:
@@ -73,17 +73,12 @@ class Visit:
         return cls(
             client[0] if client else None,
             tuple((n.decode("latin-1").lower(), v.decode("latin-1")) for n, v in scope["headers"]),
-            scope.get("http_version", "1.1"),
         )
 
     def only(self, name: str) -> str | None:
         """Return the value of a header that is given exactly once."""
         values = [value for key, value in self.headers if key == name]
         return values[0] if len(values) == 1 else None
-
-    def is_forwarded(self) -> bool:
-        """Return whether anything hints at a proxy; browsers have not spoken HTTP/1.0 for long."""
-        return is_forwarded(self.http_version, (name for name, _ in self.headers))
 
     def cookies(self, wanted: str) -> Iterator[str]:
         """Yield the values of the cookies of a name, whatever other cookies look like."""
@@ -112,19 +107,20 @@ class Access:
     """Decides who may look and act.
 
     Args:
-        token: what a visitor must know; without one only visitors of this machine may look.
+        token: what a visitor must know.
         hosts: which ``Host`` is accepted, exactly; one without a port goes with every port.
         clock: Unix time in seconds.
         guess_clock: seconds by which wrong tokens are slowed.
 
     Raises:
-        ValueError: the token is too short, or a host is none; the message says what to do.
+        ValueError: there is no token, it is too short, or a host is none; the message says what to
+            do.
 
     """
 
     def __init__(
         self,
-        token: str | None,
+        token: str,
         hosts: Iterable[str],
         *,
         clock: Clock = system_clock,
@@ -141,11 +137,6 @@ class Access:
         self._sessions = Sessions(clock=clock)
         self._guesses = Guesses(clock=guess_clock)
 
-    @property
-    def needs_token(self) -> bool:
-        """Whether a token is configured."""
-        return self._token is not None
-
     def refusal(self, visit: Visit) -> str | None:
         """Return why a visitor is turned away before anything else, or None."""
         host = (visit.only("host") or "").lower()
@@ -153,12 +144,6 @@ class Access:
             return "this Host is not one of the inspector's; name it in its hosts"
         if _is_of_another_site(visit):
             return "a page of another site may lead here, and use nothing of it"
-        if self._token is not None:
-            return None
-        if not is_loopback(visit.client):
-            return "without a token the inspector answers clients of its own machine only"
-        if visit.is_forwarded():
-            return "without a token the inspector answers nobody through a proxy"
         return None
 
     def standing(self, visit: Visit) -> Standing:
@@ -170,13 +155,13 @@ class Access:
 
     def may_go_on(self, visit: Visit) -> bool:
         """Return whether a visitor that was let in has not been sent away since."""
-        return self._token is None or any(map(self._sessions.goes_on, visit.cookies(COOKIE)))
+        return any(map(self._sessions.goes_on, visit.cookies(COOKIE)))
 
     def judge(self, token: str, visit: Visit) -> Standing:
         """Return what a token is that a visitor shows: never looked at while it has to wait."""
         if self.seconds_to_wait(visit):
             return Standing.TOO_SOON
-        if self._token is None or not is_same_token(token, self._token):
+        if not is_same_token(token, self._token):
             self._guesses.note_wrong(visit.client)
             return Standing.WRONG
         self._guesses.note_right(visit.client)
@@ -212,7 +197,21 @@ class Access:
 
     def _has_bearer(self, visit: Visit) -> bool:
         token = _bearer_of(visit)
-        return token is not None and self._token is not None and is_same_token(token, self._token)
+        return token is not None and is_same_token(token, self._token)
+
+
+def take_token(scope: MutableMapping[str, Any]) -> str | None:
+    """Take the token out of the URL of a request, so that no access log shows it, and return it.
+
+    Servers such as uvicorn log the query string of the scope when the answer begins.
+    """
+    query = scope.get("query_string", b"")
+    if b"token=" not in query:
+        return None
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    rest = [pair for pair in pairs if pair[0] != "token"]
+    scope["query_string"] = urlencode(rest).encode()
+    return next((value for name, value in pairs if name == "token"), None)
 
 
 def _bearer_of(visit: Visit) -> str | None:

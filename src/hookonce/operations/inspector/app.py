@@ -24,6 +24,7 @@ from .access import (
     Access,
     Standing,
     Visit,
+    take_token,
 )
 from .bounds import Bounds
 from .redaction import Redaction
@@ -51,20 +52,20 @@ class Inspector:
     """An ASGI application: pages for the engineer who runs a receiver, or several.
 
     It sees what happens in this process, from its making on, and what other processes on the same
-    store do while a page is open. Without a token it answers clients of its own machine only, by
-    their addresses. Behind a proxy always set one.
+    store do while a page is open. Every visitor has to show the token, also one of this machine:
+    behind a proxy all seem to be there.
 
     Args:
         receivers: whose deliveries: one receiver, or several of different endpoints.
-        token: what a visitor must know, at least 16 characters; it is sent in a form or as
-            ``Authorization: Bearer``, never in a URL.
+        token: what a visitor must know, at least 16 characters. It is sent in a form, as
+            ``Authorization: Bearer``, or once as ``?token=…``, which leads to the page without it.
         hosts: which ``Host`` is accepted, exactly; one without a port goes with every port.
         redaction: what is hidden.
         bounds: how much is kept, and for how many visitors.
 
     Raises:
-        ValueError: the token is too short, a host is none, or two receivers have one endpoint;
-            the message says what to do.
+        ValueError: there is no token, it is too short, a host is none, or two receivers have one
+            endpoint; the message says what to do.
 
     """
 
@@ -72,7 +73,7 @@ class Inspector:
         self,
         receivers: Watched | Sequence[Watched],
         *,
-        token: str | None = None,
+        token: str,
         hosts: Collection[str] = LOOPBACK_HOSTS,
         redaction: Redaction | None = None,
         bounds: Bounds | None = None,
@@ -118,7 +119,8 @@ class Inspector:
         async def both(scope: Scope, receive: Receive, send: Send) -> None:
             root = scope.get("root_path", "") + path
             if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{root}/"):
-                await self({**scope, "root_path": root}, receive, send)
+                scope["root_path"] = root  # no copy: the server logs the URL of its own
+                await self(scope, receive, send)
             else:
                 await otherwise(scope, receive, send)
 
@@ -150,10 +152,13 @@ class Inspector:
             await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, answer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit, path = Visit.of(scope), app_path(scope)
+        visit, path, token = Visit.of(scope), app_path(scope), take_token(scope)
         refusal = self._access.refusal(visit)
         if refusal is not None:
             await _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)(scope, receive, send)
+        elif token is not None and scope["method"] == "GET":
+            request = Request(scope)
+            await self._entered(request, token, to=_url_of(scope))(scope, receive, send)
         elif path == "":
             await RedirectResponse(f"{root_of(scope)}/")(scope, receive, send)
         elif path == "/login" or path.startswith("/static/"):
@@ -181,9 +186,7 @@ class Inspector:
         if scope["method"] != "GET":
             answer: Response = _plain("log in first\n", HTTPStatus.UNAUTHORIZED)
         else:
-            query = scope["query_string"].decode("latin-1")
-            path = root_of(scope) + app_path(scope)
-            answer = self._login_page(scope, to=f"{path}?{query}" if query else path)
+            answer = self._login_page(scope, to=_url_of(scope))
         await answer(scope, receive, send)
 
     def _too_soon(self, visit: Visit) -> Response:
@@ -206,8 +209,12 @@ class Inspector:
         if (refusal := self._access.origin_refusal(visit)) is not None:
             return _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)
         form = parse_qs((await body_of(request)).decode("latin-1"))
-        to = form.get("to", [""])[0]
-        standing = self._access.judge(form.get("token", [""])[0], visit)
+        return self._entered(request, form.get("token", [""])[0], to=form.get("to", [""])[0])
+
+    def _entered(self, request: Request, token: str, *, to: str) -> Response:
+        """Return the way to a page with a session for who shows the token."""
+        visit = Visit.of(request.scope)
+        standing = self._access.judge(token, visit)
         if standing is Standing.TOO_SOON:
             return self._too_soon(visit)
         if standing is not Standing.KNOWN:
@@ -255,6 +262,12 @@ class _Guarded:
             self.has_begun = True
             message = {**message, "headers": [*message.get("headers", ()), *SECURITY_HEADERS]}
         await self._send(message)
+
+
+def _url_of(scope: Scope) -> str:
+    """Return the path and the query string of a request."""
+    path, query = root_of(scope) + app_path(scope), scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
 
 
 def _own_page(path: str, root: str) -> str:

@@ -29,7 +29,6 @@ class Frame:
         endpoint: the name of the endpoint.
         endpoints: the names of all there are.
         has_inbox: whether there is an inbox to look into.
-        can_leave: whether there is a session to end.
 
     """
 
@@ -38,7 +37,6 @@ class Frame:
     endpoint: str
     endpoints: tuple[str, ...]
     has_inbox: bool
-    can_leave: bool
 
 
 class Pages:

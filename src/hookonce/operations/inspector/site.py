@@ -132,7 +132,6 @@ class Site:
             endpoint=endpoint,
             endpoints=self._endpoints,
             has_inbox=self._inbox is not None,
-            can_leave=self._access.needs_token,
         )
 
     async def _page(
