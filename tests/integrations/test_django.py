@@ -8,13 +8,14 @@ import httpx2
 import pytest
 from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # ships no types
 from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]
-from support.servers import HttpSender, serving
+from documents.reading import GUIDE, blocks
+from support.servers import HttpSender, RawConnection, post, request_bytes, serving
 from support.waiting import PATIENCE_SECONDS
 
-from hookonce import Receiver
+from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.integrations.django import webhook_urls
-from hookonce.testing import make_event
+from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from integrations.django_project import project
 from integrations.wsgi_servers import served_by_werkzeug
@@ -117,3 +118,30 @@ async def test_only_the_path_itself_is_answered(serve: Serve) -> None:
 def test_a_path_with_a_slash_before_it_is_refused() -> None:
     with pytest.raises(ValueError, match="without a slash"):
         webhook_urls("/webhooks", Receiver(secrets=SECRET, store="memory://"))
+
+
+async def test_beside_django_as_the_guide_shows_a_receiver_limits_bodies_itself() -> None:
+    limits = Limits(body_bytes=4096, body_seconds=0.2)
+    receiver = Receiver(secrets=SECRET, store="memory://", limits=limits)
+
+    @receiver.on(CommentReceived)
+    async def note(event: CommentReceived) -> None: ...
+
+    [shown] = [b.text for b in blocks(GUIDE / "deployment.md") if b.file == "asgi.py"]
+    names: dict[str, Any] = {"receiver": receiver, "project": get_asgi_application()}
+    exec(shown[shown.index("async def application") :], names)
+    request = signed_request(make_event(CommentReceived), SECRET)
+    chunked = request_bytes(request, headers={"transfer-encoding": "chunked"})
+    with project([]):
+        async with serving(names["application"]) as site:
+            assert receiver.is_open, "by the server's lifespan"
+            (await post(site, request)).expect(200, "handled")
+            async with await RawConnection.to(site) as connection:
+                await connection.write(chunked)
+                (await connection.answer()).expect(408, "body_timeout")
+            async with await RawConnection.to(site) as connection:
+                await connection.write(chunked)
+                await connection.write_chunk(b"x" * 5000)
+                (await connection.answer()).expect(413, "body_too_large")
+            elsewhere = await post(site, request, path="/elsewhere")
+            assert (elsewhere.status, elsewhere.reason) == (404, ""), "Django's own page"
