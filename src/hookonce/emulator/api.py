@@ -35,6 +35,8 @@ from .refusals import (
 
 _log = get_logger("hookonce.emulator.api")
 
+_MOST_BODY_BYTES = 1024 * 1024  # of a request to an operation; media has sizes of its own
+
 _TAKING, _SERVING = "storage", "files"
 
 
@@ -140,7 +142,7 @@ def _query(request: Request, operation: Operation) -> BaseModel | None:
 async def _body(request: Request, operation: Operation) -> BaseModel | None:
     if operation.body is None:
         return None
-    content = await request.body()
+    content = await _content(request)
     if not content and operation.body_is_optional:
         content = b"{}"
     with suppress(ValueError):  # what is no JSON at all is refused below
@@ -151,6 +153,15 @@ async def _body(request: Request, operation: Operation) -> BaseModel | None:
         return operation.body.model_validate_json(content)
     except ValidationError as error:
         raise invalid(_issues(error)) from None
+
+
+async def _content(request: Request) -> bytes:
+    content = bytearray()
+    async for piece in request.stream():
+        content += piece
+        if len(content) > _MOST_BODY_BYTES:
+            raise invalid([Issue("body", f"Input should have at most {_MOST_BODY_BYTES} bytes")])
+    return bytes(content)
 
 
 def _issues(error: ValidationError) -> list[Issue]:
