@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
-from io import BytesIO
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
 import pytest
 from support.deliveries import comment, deliver, receiver_on
 from support.postgres import PostgresServer
@@ -21,148 +18,16 @@ from hookonce.effects.once import is_async_ledger
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import CommentReceived
 
-from .benches import (
-    ON_POSTGRES,
-    ON_SQLITE,
-    TABLE,
-    driver_connection,
-    driver_connection_in_thread,
-)
+from .benches import ON_POSTGRES, ON_SQLITE, TABLE
+from .breaking import BROKEN_IN_POSTGRES, COMMITTED, ROLLED_BACK, SAVEPOINTS, Way, handler_of
 
 pytestmark = pytest.mark.anyio
 
-Way = Callable[[Any], Awaitable[None]]
-
-
-class Driver:
-    """The driver's own connection within a handler, which a ledger does not see."""
-
-    def __init__(self, connection: Any, write: Callable[[str], Any]) -> None:
-        self.connection = connection
-        self._write = write
-
-    async def run(self, *statements: str) -> None:
-        for statement in statements:
-            await _result(self.connection.execute(statement))
-
-    async def write(self, key: str) -> None:
-        await _result(self._write(key))
-
-
-async def _result(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
-
-
-async def a_failed_statement(driver: Driver) -> None:
-    await driver.write("lost")
-    with suppress(Exception):
-        await driver.run("INSERT INTO there_is_no_such_table VALUES (1)")
-
-
-async def a_failed_copy(driver: Driver) -> None:
-    await driver.write("lost")
-    connection = driver.connection
-    with suppress(Exception):
-        if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
-            await connection.copy_to_table("done", source=BytesIO(b"a\tb\tc\n"))
-        elif inspect.iscoroutinefunction(connection.execute):
-            async with connection.cursor() as cursor, cursor.copy("COPY done FROM STDIN") as copy:
-                await copy.write_row(("a",) * 3)
-        else:
-            with connection.cursor() as cursor, cursor.copy("COPY done FROM STDIN") as copy:
-                copy.write_row(("a",) * 3)
-
-
-async def a_rollback_and_another_transaction(driver: Driver) -> None:
-    await driver.write("lost")
-    await driver.run("ROLLBACK", "BEGIN")
-
-
-async def a_rollback_and_no_other(driver: Driver) -> None:
-    await driver.write("lost")
-    await driver.run("ROLLBACK")
-
-
-async def a_rollback_and_work_after_it(driver: Driver) -> None:
-    await driver.run("ROLLBACK", "BEGIN")
-    await driver.write("lost")
-
-
-async def a_commit_and_another_transaction(driver: Driver) -> None:
-    await driver.write("half")
-    await driver.run("COMMIT", "BEGIN")
-    await driver.write("lost")
-
-
-async def a_commit_and_what_is_rolled_back(driver: Driver) -> None:
-    await driver.write("half")
-    await driver.run("COMMIT", "BEGIN")
-    await driver.write("lost")
-    await driver.run("ROLLBACK", "BEGIN")
-
-
-async def a_commit_and_a_failure(driver: Driver) -> None:
-    await driver.write("half")
-    await driver.run("COMMIT", "BEGIN")
-    raise ValueError("the other half was not done")
-
-
-async def a_commit_and_no_other(driver: Driver) -> None:
-    await driver.write("half")
-    await driver.run("COMMIT")
-
-
-async def a_savepoint_that_catches_a_failure(driver: Driver) -> None:
-    await driver.run("SAVEPOINT mine")
-    with suppress(Exception):
-        await driver.run("INSERT INTO there_is_no_such_table VALUES (1)")
-    await driver.run("ROLLBACK TO SAVEPOINT mine")
-    await driver.write("whole")
-
-
-async def a_savepoint_that_is_left_open(driver: Driver) -> None:
-    await driver.run("SAVEPOINT mine")
-    await driver.write("whole")
-
-
-SAVEPOINTS = [a_savepoint_that_catches_a_failure, a_savepoint_that_is_left_open]
-ROLLED_BACK = [
-    a_rollback_and_another_transaction,
-    a_rollback_and_no_other,
-    a_rollback_and_work_after_it,
-]
-COMMITTED = [
-    a_commit_and_another_transaction,
-    a_commit_and_what_is_rolled_back,
-    a_commit_and_a_failure,
-    a_commit_and_no_other,
-]
-
-
-def handler_of(parts: dict[str, Any], ways: list[Way]) -> Callable[..., Any]:
-    """Return a handler that goes one of these ways at each attempt, and then does its work."""
-
-    async def work(_: CommentReceived, transaction: Any) -> None:
-        def write(key: str) -> Any:
-            return parts["write"](transaction, key)
-
-        if not ways:
-            await _result(write("whole"))
-        elif is_async_ledger(parts["ledger"]):
-            await ways.pop(0)(Driver(await driver_connection(transaction), write))
-        else:
-            await ways.pop(0)(Driver(driver_connection_in_thread(transaction), write))
-
-    def work_in_a_thread(event: CommentReceived, transaction: Any) -> None:
-        with suppress(StopIteration):  # nothing of it waits
-            work(event, transaction).send(None)
-
-    return work if is_async_ledger(parts["ledger"]) else work_in_a_thread
-
 
 async def statuses(parts: dict[str, Any], way: Way) -> list[int]:
-    """Return the answers to two attempts at an event, of which the first goes this way."""
-    event, handler = comment(), handler_of(parts, [way])
+    """Return the answers to two attempts at an event, of which the first is broken this way."""
+    event, ways = comment(), [way]
+    handler = handler_of(parts, lambda _: ways.pop() if ways else None, lambda _: "whole")
     receiver = receiver_on()
     register: Callable[..., Any] = receiver.on
     register(CommentReceived, name="book", within=parts["ledger"])(handler)
@@ -176,7 +41,7 @@ def tables(postgres: PostgresServer) -> PostgresServer:
     return postgres
 
 
-@pytest.mark.parametrize("way", [*ROLLED_BACK, a_failed_statement, a_failed_copy])
+@pytest.mark.parametrize("way", BROKEN_IN_POSTGRES)
 @pytest.mark.parametrize("name", ON_POSTGRES)
 async def test_what_postgresql_has_rolled_back_has_failed_and_is_done_by_the_next_attempt(
     name: str, way: Way, tables: PostgresServer

@@ -3,8 +3,9 @@
 import asyncio
 import sqlite3
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import aiosqlite
 import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
 import psycopg
 import pytest
+from django.db import connections  # type: ignore[import-untyped] # Django ships no types
+from django.db.transaction import atomic  # type: ignore[import-untyped] # the same
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -25,6 +28,7 @@ from hookonce.errors import AlreadyDone, LedgerError
 from hookonce.events import CommentReceived
 from hookonce.stores.values import DeliveryKey
 
+from .benches import ON_POSTGRES
 from .shops import Shop
 
 pytestmark = pytest.mark.anyio
@@ -132,6 +136,13 @@ async def test_a_second_run_is_told_that_it_was_done(
         assert answer_of(await deliver(receiver, event)) == (200, "handled")
     assert runs == 2
     assert postgres.execute("SELECT key FROM done") == [("once",)]
+
+
+@pytest.fixture
+def tables(postgres: PostgresServer) -> PostgresServer:
+    for statement in (*create_sql("postgresql").split(";\n")[:-1], "CREATE TABLE done (key text)"):
+        postgres.execute(statement)
+    return postgres
 
 
 @pytest.fixture
@@ -302,4 +313,90 @@ async def test_what_is_no_connection_or_of_the_other_kind_is_refused(shop: Shop)
             context.record_in_sync(session)
     await later.dispose()
     engine.dispose()
+    shop.ledger.close()
+
+
+# A handler that swallows a failure below its session, and commits for itself.
+
+
+async def swallowing(connection: Any) -> None:
+    """Run what fails on the driver's own connection, and go on."""
+    raw = (await connection.get_raw_connection()).driver_connection
+    with suppress(Exception):
+        await raw.execute("INSERT INTO there_is_no_such_table VALUES (1)")
+
+
+async def beginning_anew(connection: Any) -> None:
+    raw = (await connection.get_raw_connection()).driver_connection
+    await raw.execute("ROLLBACK")
+    await raw.execute("BEGIN")
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("break_", [swallowing, beginning_anew])
+async def test_a_session_whose_commit_would_be_a_rollback_is_no_success(
+    driver: str, break_: Callable[[Any], Awaitable[None]], tables: PostgresServer
+) -> None:
+    engine = create_async_engine(tables.sqlalchemy_url(driver))
+    receiver, event, broken = receiver_on(), comment(), [True]
+
+    @receiver.on(CommentReceived, name="own")
+    async def own(_: CommentReceived, context: Context) -> None:
+        async with AsyncSession(engine) as session, session.begin():
+            await context.record_in(session)
+            await session.execute(text(INSERT))
+            if broken:
+                broken.pop()
+                await break_(await session.connection())
+
+    assert [(await deliver(receiver, event)).status for _ in range(2)] == [500, 200]
+    assert tables.execute("SELECT key FROM done") == [("once",)]
+    await engine.dispose()
+
+
+async def test_one_connection_records_one_effect_after_the_other(tables: PostgresServer) -> None:
+    """A rollback between them forgets what was to be looked for."""
+    engine = create_engine(tables.sqlalchemy_url("psycopg"))
+    with engine.connect() as connection:
+        for number, end in enumerate([connection.commit, connection.rollback, connection.commit]):
+            context_of(f"evt_{number}").record_in_sync(connection)
+            end()
+    recorded = tables.execute("SELECT event_id FROM hookonce_effects ORDER BY event_id")
+    assert recorded == [("evt_0",), ("evt_2",)]
+    engine.dispose()
+
+
+async def test_a_transaction_of_django_whose_commit_was_a_rollback_is_no_success(
+    tables: PostgresServer,
+) -> None:
+    receiver, event, broken = receiver_on(), comment(), [True]
+    async with ON_POSTGRES["django-psycopg"](tables.url, time.time) as parts:
+        alias = parts["ledger"]._using
+
+        @receiver.on(CommentReceived, name="own")
+        def own(_: CommentReceived, context: Context) -> None:
+            with atomic(using=alias), closing(connections[alias].cursor()) as cursor:
+                context.record_in_sync(connections[alias])
+                cursor.execute(INSERT)
+                if broken:
+                    broken.pop()
+                    with suppress(Exception):
+                        cursor.execute("INSERT INTO there_is_no_such_table VALUES (1)")
+
+        assert [(await deliver(receiver, event)).status for _ in range(2)] == [500, 200]
+    assert tables.execute("SELECT key FROM done") == [("once",)]
+
+
+async def test_a_row_that_says_no_more_than_that_a_handler_has_begun_is_no_success(
+    shop: Shop,
+) -> None:
+    """As where a handler within a ledger has committed too early, and owns its transaction now."""
+    context = context_of("evt_1")
+    with shop.ledger.transaction() as connection:
+        assert shop.ledger.insert(connection, context.effect)
+    with (
+        closing(sqlite3.connect(shop.file)) as own,
+        pytest.raises(LedgerError, match="was committed before its end"),
+    ):
+        context.record_in_sync(own)
     shop.ledger.close()

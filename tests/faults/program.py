@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
@@ -67,6 +67,7 @@ class Settings:
         is_nobody: give up the rights of root before the store is opened.
         foreign: a folder for notes, where `sqlite3` and `open` try the store's files all the time.
         is_old: be an earlier version, which does not know the handler "slow".
+        database: the URL of a PostgreSQL, if the handlers are those of ``booking`` instead.
 
     """
 
@@ -86,6 +87,7 @@ class Settings:
     is_nobody: bool = False
     foreign: str = ""
     is_old: bool = False
+    database: str = ""
 
     def to_json(self) -> str:
         """Return it as the argument of the program."""
@@ -94,7 +96,7 @@ class Settings:
     @property
     def handler_names(self) -> list[str]:
         """The names of the handlers."""
-        return ["slow", "quick"][self.is_old : self.handlers]
+        return [] if self.database else ["slow", "quick"][self.is_old : self.handlers]
 
 
 class _Clock:
@@ -214,8 +216,25 @@ def _say_ready() -> None:
     sys.stdout.flush()
 
 
+def _around(
+    receiver: Receiver, settings: Settings, journal: Writer
+) -> AbstractAsyncContextManager[None]:
+    """Return what lasts as long as the receiver does."""
+    if not settings.database:
+        return nullcontext()
+    from faults.booking import booking  # every driver: too slow to import for who needs none
+
+    return booking(receiver, settings.database, journal)
+
+
 class _Server(uvicorn.Server):
     """Uvicorn's server, which says when it listens."""
+
+    around: AbstractAsyncContextManager[None]
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        async with self.around:
+            await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -223,7 +242,9 @@ class _Server(uvicorn.Server):
             _say_ready()
 
 
-def _serve(receiver: Receiver, settings: Settings) -> None:
+def _serve(
+    receiver: Receiver, settings: Settings, around: AbstractAsyncContextManager[None]
+) -> None:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -238,13 +259,15 @@ def _serve(receiver: Receiver, settings: Settings) -> None:
     config.load()
     if settings.is_nobody:
         os.setuid(_NOBODY)
-    _Server(config).run(sockets=[listener])
+    server = _Server(config)
+    server.around = around
+    server.run(sockets=[listener])
 
 
-async def _work(receiver: Receiver) -> None:
+async def _work(receiver: Receiver, around: AbstractAsyncContextManager[None]) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    async with receiver.working():
+    async with around, receiver.working():
         _say_ready()
         await stopped.wait()
 
@@ -256,11 +279,13 @@ def _main() -> None:
     if settings.clock:
         time.time = _Clock(settings.clock)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    receiver = _receiver(settings, Writer(Path(settings.journal)))
+    journal = Writer(Path(settings.journal))
+    receiver = _receiver(settings, journal)
+    around = _around(receiver, settings, journal)
     if settings.role == "web":
-        _serve(receiver, settings)
+        _serve(receiver, settings, around)
     else:
-        asyncio.run(_work(receiver))
+        asyncio.run(_work(receiver, around))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from support.redis_servers import REDIS_SERVER, VALKEY_SERVER, redis_server
 
 from .bench import Figures, folder
 from .disk_faults import full_disk, locked_file, read_only_file
+from .ledger_faults import driver_faults
 from .library_faults import two_libraries
 from .process_faults import (
     clock_jumps,
@@ -149,6 +150,8 @@ SCENARIOS = [
     Scenario("two SQLite libraries, inline", 3, 60, _sqlite(partial(two_libraries, inbox=False))),
     Scenario("two SQLite libraries, inbox", 3, 60, _sqlite(two_libraries)),
     Scenario("read-only file", 1, 1, _own(read_only_file)),
+    Scenario("driver faults in ledgers, inline", 2, 60, _own(partial(driver_faults, inbox=False))),
+    Scenario("driver faults in ledgers, inbox", 2, 60, _own(partial(driver_faults, inbox=True))),
     Scenario("clock jumps, SQLite", 6, 60, _sqlite(clock_jumps)),
     Scenario("clock jumps, Valkey", 6, 60, _valkey(clock_jumps)),
     Scenario("race, SQLite", 2_000, 100_000, _sqlite(race)),

@@ -28,6 +28,7 @@ ONE_ROUND = [
         "network faults, inline",
         "full disk, inline",
         "two SQLite libraries, inbox",
+        "driver faults in ledgers, inline",
         "clock jumps, SQLite",
     )
 ]

@@ -77,7 +77,9 @@ class Context:
         Raises:
             AlreadyDone: the effect was committed before. Let it pass: the transaction is rolled
                 back, and the handler has succeeded.
-            LedgerError: the connection is in no transaction, or the handler is within a ledger.
+            LedgerError: the connection is in no transaction, the handler is within a ledger, or it
+                was and has committed before its end. The COMMIT of a session or connection of
+                SQLAlchemy raises it if the record is not in the transaction any more.
 
         """
         self._check_own_transaction()
@@ -93,7 +95,7 @@ class Context:
 
         Raises:
             AlreadyDone: the effect was committed before. Let it pass.
-            LedgerError: the connection is in no transaction, or the handler is within a ledger.
+            LedgerError: as above; of Django's, the end of ``transaction.atomic()`` raises it.
 
         """
         self._check_own_transaction()

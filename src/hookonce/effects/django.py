@@ -20,7 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[imp
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
-from .statements import Parameters, Statements, check_done, row_of
+from .statements import Parameters, Statements, check_done, check_kept, row_of
 from .table import TABLE, create_statements, marks_table
 
 _PLACEHOLDERS = ("%s",) * 6
@@ -106,6 +106,12 @@ def record_in_sync(connection: BaseDatabaseWrapper, table: str, effect: Effect, 
         raise LedgerError("the connection is in no transaction; record within transaction.atomic()")
     statements = Statements(connection.vendor, table, _PLACEHOLDERS)
     if _run(connection, statements.insert, row_of(effect, now)) == 1:
+
+        def look() -> None:
+            check_kept(_run(connection, statements.is_done, effect), effect)
+
+        # Django offers nothing earlier; an error there, too, makes the handler fail.
+        transaction.on_commit(look, using=connection.alias)
         return True
     check_done(_run(connection, statements.is_done, effect), effect)
     return False

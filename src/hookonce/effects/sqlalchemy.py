@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     BigInteger,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Table,
     TextClause,
     bindparam,
+    event,
     text,
 )
 from sqlalchemy.ext.asyncio import (
@@ -32,7 +34,7 @@ from sqlalchemy.types import TypeEngine
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
-from .statements import Parameters, Statements, check_done, row_of
+from .statements import Parameters, Statements, check_done, check_kept, row_of
 from .table import EFFECTS, LENGTHS, MARKS, TABLE, marks_table
 
 AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
@@ -239,14 +241,7 @@ async def record_in(
     if not isinstance(connection, AsyncSession | AsyncConnection):
         raise TypeError("record_in takes an async session; in a thread, call record_in_sync")
     under = await connection.connection() if isinstance(connection, AsyncSession) else connection
-    if under.sync_connection is not None:
-        _check_transaction(under.sync_connection)
-    statements = _statements_for(connection, table)
-    inserted = await connection.execute(*_executable(statements.insert, row_of(effect, now)))
-    if _count(inserted) == 1:
-        return True
-    check_done(_count(await connection.execute(*_executable(statements.is_done, effect))), effect)
-    return False
+    return await under.run_sync(_record, table, effect, now)
 
 
 def record_in_sync(
@@ -258,12 +253,41 @@ def record_in_sync(
     """
     if not isinstance(connection, Session | Connection):
         raise TypeError("record_in_sync takes a plain session; of an async one, await record_in")
-    _check_transaction(connection.connection() if isinstance(connection, Session) else connection)
+    under = connection.connection() if isinstance(connection, Session) else connection
+    return _record(under, table, effect, now)
+
+
+def _record(connection: Connection, table: str, effect: Effect, now: float) -> bool:
+    _check_transaction(connection)
     statements = _statements_for(connection, table)
     if _count(connection.execute(*_executable(statements.insert, row_of(effect, now)))) == 1:
+        _look_at_commit(connection, statements, effect)
         return True
     check_done(_count(connection.execute(*_executable(statements.is_done, effect))), effect)
     return False
+
+
+def _look_at_commit(connection: Connection, statements: Statements, effect: Effect) -> None:
+    """Let a COMMIT fail that would not keep the row."""
+    recorded = _recorded.get(connection)
+    if recorded is None:
+        recorded = _recorded[connection] = []
+        event.listen(connection, "commit", _look)
+        event.listen(connection, "rollback", lambda rolled_back: _recorded[rolled_back].clear())
+    recorded.append((statements, effect))
+
+
+_Recorded: TypeAlias = list[tuple[Statements, Effect]]
+_recorded: WeakKeyDictionary[Connection, _Recorded] = WeakKeyDictionary()
+"""What was recorded in the transaction of each connection that ``record_in`` was given."""
+
+
+def _look(connection: Connection) -> None:
+    recorded = _recorded[connection]
+    while recorded:
+        statements, effect = recorded.pop()
+        found = connection.execute(*_executable(statements.is_ours, effect))
+        check_kept(_count(found), effect)
 
 
 def _statements_for(connection: _Target, table: str) -> Statements:

@@ -41,6 +41,7 @@ class Statements:
             has ended, and changes no other.
         insert: takes an effect's row that says when it ended; inserts none where one is there.
         is_done: takes an effect; gives a row where there is one that says that it has ended.
+        is_ours: does the same, and in PostgreSQL only if this transaction has inserted the row.
         erase: each takes a row's key, and deletes the row; of an effect, and of a mark.
         advance: takes a mark's row; puts it in the place of an older one or of none, and locks what
             is there in any case. By whether an event as old as the mark is dropped.
@@ -58,6 +59,7 @@ class Statements:
         "insert",
         "is_advanced",
         "is_done",
+        "is_ours",
         "prune",
         "release",
         "savepoint",
@@ -87,6 +89,7 @@ class Statements:
         )
         is_effect = _equal(keys, placeholders)
         self.is_done = f"SELECT 1 FROM {table} WHERE {is_effect} AND recorded_at < {_BEGUN}"
+        self.is_ours = f"{self.is_done}{proof}"
         self.erase = (
             f"DELETE FROM {table} WHERE {is_effect}",
             f"DELETE FROM {marks} WHERE {_equal(keys_of(MARKS), placeholders)}",
@@ -215,6 +218,15 @@ def check_done(rows: int, effect: Effect) -> None:
             " end, so its effect may be there in part: the handler commits, or its connection"
             " commits by itself; mend that, compare what is there, and delete the effect's row in"
             " the ledger to let the handler run again"
+        )
+
+
+def check_kept(rows: int, effect: Effect) -> None:
+    """Return if the row was found that a COMMIT is to keep; LedgerError if there was none."""
+    if rows != 1:
+        raise LedgerError(
+            f"the record of {effect.handler} for {effect.event_id} is not in the transaction that"
+            " is to be committed: it was rolled back, and another one was begun"
         )
 
 

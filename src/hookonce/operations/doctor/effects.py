@@ -43,7 +43,7 @@ async def ledger_findings(
         try:
             await check_ledger(ledger, store_retention)
         except LedgerError as error:
-            fix = "make the tables: hookonce ledger sql, a migration, or its create_table()"
+            fix = "mend it; tables come by hookonce ledger sql, a migration, or create_table()"
             findings.append(fault("ledger", str(error), fix))
         else:
             findings.append(fine("ledger", f"{name} records the effects of handlers: {count}"))
