@@ -14,7 +14,11 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
+from click import ClickException
 
+from hookonce.cli.rotate import asking, writing
+from hookonce.cli.secrets_file import SecretsFile
+from hookonce.client import NoAnswerError
 from hookonce.verification.secrets import new_secret
 
 from .running import Result, invoke
@@ -166,6 +170,26 @@ def test_create_says_that_a_secret_may_be_lost_where_the_service_may_have_made_o
     result = site.run(*create, "--secrets-file", str(tmp_path / "secrets"))
     assert result.status == 1
     assert ("its secret is lost" in result.errors) == is_said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("may_have_arrived", [True, False])
+def test_a_request_that_was_never_sent_loses_no_secret(
+    tmp_path: Path, *, may_have_arrived: bool
+) -> None:
+    error = NoAnswerError("POST", "/", "no answer", may_have_arrived=may_have_arrived)
+    file = SecretsFile(tmp_path / "secrets")
+
+    def ask() -> None:
+        with writing(file), asking(file, "it is lost"):
+            raise error
+
+    if may_have_arrived:
+        with pytest.raises(ClickException, match="it is lost"):
+            ask()
+    else:
+        with pytest.raises(NoAnswerError):
+            ask()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -253,6 +253,10 @@ async def test_the_storage_gets_no_key_even_at_the_service_s_own_address(
     [
         "http://api.example.com",
         "https://user:password@api.example.com",
+        "https://user:PASSWORD@api.example.com",
+        "https://user:PASSWORD@[::1",
+        "https://api.example.com?password=PASSWORD",
+        "https://api.example.com#PASSWORD",
         "https://",
         "ftp://api.example.com",
         "api.example.com",
@@ -266,6 +270,7 @@ def test_a_base_address_that_would_give_the_key_away_is_refused(url: str) -> Non
         Client(url, KEY)
     assert "password@" not in str(caught.value)
     assert shown_by(caught.value) == []
+    assert leaks(caught.value, {"password": "PASSWORD"}, but_in=__file__) == []
 
 
 @pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.1:1", "http://[::1]:1"])

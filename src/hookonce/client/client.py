@@ -9,7 +9,7 @@ import httpx2
 from ..errors import shows_half_built
 from ..resources import Channel, Me, Page, Resource
 from .comments import Comments
-from .connection import Connection, Operation
+from .connection import Connection, Operation, fault_of_address
 from .errors import ApiKeyError
 from .keys import EnvironmentKey, Key, KeySource
 from .listing import Listing
@@ -93,6 +93,12 @@ class Client:
             raise error.with_traceback(None) from None
         finally:
             del key
+        fault = fault_of_address(base_url, allow_http=allow_http)
+        if fault is None and "?" in base_url:
+            fault = "has no query"
+        if fault is not None:
+            del base_url  # it may hold a password
+            raise ValueError(f"base_url {fault}")
         if not (patience >= 0 and 0 < answer_seconds < float("inf")):
             raise ValueError("patience is at least 0 seconds, and answer_seconds more than 0")
         if not 0 <= quota_reserve <= 1:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ..resources import Comment, Page, RepliedComment, ReplyInput, Resource
 from .connection import Connection, Operation, segment
-from .listing import LARGEST_PAGE, Listing
+from .listing import LARGEST_PAGE, Listing, texts
 
 
 class _Replied(Resource):
@@ -41,7 +41,7 @@ class Comments:
         """
         query = {
             "status": status,
-            "channels": ",".join(channels) or None,
+            "channels": ",".join(texts("channels", channels)) or None,
             "q": q,
             "postId": post_id,
             "limit": page_size,

@@ -5,6 +5,10 @@ address and nowhere else: no redirect is followed, and errors of httpx2, whose f
 header, are replaced by our own. A request is sent again only if it was not carried out (429, or the
 connection was never made), or if carrying it out twice is the same as once. All waiting before a
 repetition stays within the caller's patience.
+
+What comes back is bounded: an answer by its decoded bytes, and an exchange as a whole by one time
+limit. A file goes where the service says, but not from a service in the open to this machine or a
+private network, and with no header but those that the service gave for it.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ import asyncio
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from ipaddress import ip_address
-from typing import TypeVar
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from ipaddress import IPv6Address, ip_address
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -40,6 +45,38 @@ _PASSING = {
 _MOST_ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.5
 _MOST_PROBLEMS = 5
+
+# A page of 100 posts, each with the longest caption there is, is 6 MB (interface, Limits).
+_MOST_ANSWER_BYTES = 16 * 1024 * 1024
+_TOO_LONG = f"the answer is longer than {_MOST_ANSWER_BYTES >> 20} MiB; ask for smaller pages"
+
+# Every value costs far more memory than its bytes, and every wrong one an error besides. A page of
+# 100 posts on 50 channels each has 20,000.
+_MOST_VALUES = 100_000
+_TOO_MANY = f"the answer has more than {_MOST_VALUES} values; ask for smaller pages"
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+
+_MARKS = (b",", b"[", b"{")
+
+_ENCODED_TWICE = "the answer is compressed more than once"
+
+# They say how the connection is used, or where a request goes (RFC 9110, 7.2 and 7.6.1). The length
+# is known here, and cookies and proxies are none of the storage's business.
+_NO_UPLOAD_HEADERS = frozenset(
+    {
+        *("connection", "content-length", "cookie", "expect", "host", "http2-settings"),
+        *("keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te"),
+        *("trailer", "transfer-encoding", "upgrade"),
+    }
+)
+_NO_ADDRESS = (
+    "has to be an https URL such as https://api.example.com, without a user or password; http is"
+    " for this machine, or with allow_http=True"
+)
+_INWARD = (
+    "the service gave an address in this machine or a private network, where it is not itself; if"
+    " that is right, send the file yourself between start_upload and complete"
+)
 
 _CLOSED = "the client is closed: make the call inside its block, or make another client"
 _ANOTHER_LOOP = "the client has connections of another event loop: make one client in each loop"
@@ -69,7 +106,7 @@ class Connection:
     """Sends requests to the base address with the key, and files to the storage without it.
 
     Args:
-        base_url: where the service is, with or without ``/v1`` at its end.
+        base_url: where the service is, with or without ``/v1`` at its end; without a fault.
         key: who asks.
         patience: seconds that one call may spend waiting before it asks again.
         answer_seconds: how long an answer may take, as a whole.
@@ -90,19 +127,25 @@ class Connection:
         allow_http: bool,
         transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # what paths of operations follow
         self._allow_http = allow_http
-        address = self._checked(base_url, "base_url").rstrip("/")
-        self.base_url = address.removesuffix("/v1")  # the paths of operations begin with it
+        base = urlsplit(self.base_url)
+        self._host, self._scheme = base.hostname or "", base.scheme
+        self._is_inward = _is_inward(self._host)  # or so its connections show
         self._key = key
         self._patience = patience
         self._answer_seconds = answer_seconds
         self._watch = watch
         # A proxy in the environment is for the way out of the machine.
-        leaves = not _is_this_machine(urlsplit(self.base_url).hostname or "")
+        # Its time limits are ours, and a cookie of the service would go to a storage beside it.
         self._http = httpx2.AsyncClient(
-            transport=transport, timeout=answer_seconds, follow_redirects=False, trust_env=leaves
+            transport=transport,
+            timeout=None,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            follow_redirects=False,
+            trust_env=not _is_this_machine(self._host),
         )
-
+        self._is_traced = transport is None  # which transports of others may not do
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def aclose(self) -> None:
@@ -148,6 +191,7 @@ class Connection:
         url: str,
         headers: Mapping[str, str],
         content: AsyncIterator[bytes],
+        size: int,
         seconds: float,
     ) -> None:
         """Send a file's bytes to the storage, once and without the key.
@@ -156,57 +200,59 @@ class Connection:
             media_id: for the error.
             method: as the service said.
             url: as the service said; whoever has it may write there, so its host alone is logged.
-            headers: as the service said, with the length.
+            headers: as the service said; those of the connection are left out.
             content: the bytes.
-            seconds: how long it may take.
+            size: how many they are.
+            seconds: how long it may take, as a whole.
 
         Raises:
             UploadError: the storage did not take them.
 
         """
-        try:
-            address = _HiddenPath(self._checked(url, "the upload address"))
-        except (ValueError, httpx2.InvalidURL):
-            address = None
-        if address is None:
-            raise UploadError(media_id, "the service gave an address that nothing can be sent to")
+        fault = self._fault_of_upload(url)
+        if fault is not None:
+            raise UploadError(media_id, fault)
+        address = _HiddenPath(url)
+        given = {k: v for k, v in headers.items() if k.lower() not in _NO_UPLOAD_HEADERS}
+        if self._shows_key(url, *given.values()):
+            raise UploadError(media_id, "the service wants the API key sent to the storage")
         file = _Watched(content)
-        request = self._http.build_request(method, address, headers=headers, content=file)
+        # Made without the client, which would add headers of its own.
+        sent = {**given, "content-length": str(size)}
+        request = httpx2.Request(method, address, headers=sent, content=file)
         request.url = address  # the constructor makes a copy, which would show all of it
-        result = await self._exchange(request, seconds)
+        is_free = self._is_inward or address.host == self._host
+        result = await self._exchange(request, seconds, _Way(request, may_go_inward=is_free))
         if isinstance(result, _NoAnswer):
             if file.error is not None:
                 raise file.error
             raise UploadError(media_id, f"the storage: {result.reason}")
         if not result.is_success:
-            status = result.status_code
+            status = result.status
             raise UploadError(media_id, f"the storage answered {status}", status)
 
-    def _checked(self, url: str, what: str) -> str:
-        """Return an address that may be sent to; ValueError for any other, unquoted."""
-        try:
-            parts = urlsplit(url)
-            host, has_user = parts.hostname or "", parts.username is not None
-            _ = parts.port  # checked when it is read
-            httpx2.URL(url)  # which is stricter
-        except (ValueError, httpx2.InvalidURL):
-            host, has_user = "", False
-            parts = urlsplit("")
-        is_safe = parts.scheme == "https" or (
-            parts.scheme == "http" and (self._allow_http or _is_this_machine(host))
-        )
-        if not host or has_user or parts.fragment or not is_safe:
-            raise ValueError(
-                f"{what} has to be an https URL such as https://api.example.com, without a user or"
-                " password; http is for this machine, or with allow_http=True"
-            )
-        if what == "base_url" and parts.query:
-            raise ValueError("base_url has no query")
-        return url
+    def _shows_key(self, *texts: str) -> bool:
+        key = self._key.current()
+        return any(key in text for text in texts)
 
-    async def _attempt(self, operation: Operation) -> httpx2.Response | _Failure:
+    def _fault_of_upload(self, url: str) -> str | None:
+        """Return why no file is sent to an address, as far as the address itself shows."""
+        if fault_of_address(url, allow_http=self._allow_http) is not None:
+            return "the service gave an address that nothing can be sent to"
+        parts = urlsplit(url)
+        if parts.scheme != "https" and self._scheme == "https":
+            return "the service gave an address that leads from https to http"
+        host = parts.hostname or ""
+        if host != self._host and not self._is_inward and _is_inward(host):
+            return _INWARD
+        return None
+
+    async def _attempt(self, operation: Operation) -> _Answer | _Failure:
         """Return an answer of success, or why there is none."""
-        result = await self._exchange(self._request(operation), self._answer_seconds)
+        request = self._request(operation)
+        way = _Way(request, may_go_inward=True)
+        result = await self._exchange(request, self._answer_seconds, way, reads=True)
+        self._is_inward = self._is_inward or way.went_inward
         if isinstance(result, _NoAnswer):
             return _Failure(
                 NoAnswerError(
@@ -219,7 +265,9 @@ class Connection:
                 is_lasting=result.is_lasting,
             )
         self._watch.note(result.headers)
-        return result if result.is_success else _refused(operation, result)
+        if result.fault is None and result.is_success:
+            return result
+        return _refused(operation, result, _key_sent(request))
 
     def _request(self, operation: Operation) -> httpx2.Request:
         query = {k: v for k, v in (operation.query or {}).items() if v is not None}
@@ -236,33 +284,140 @@ class Connection:
         return request
 
     async def _exchange(
-        self, request: httpx2.Request, seconds: float
-    ) -> httpx2.Response | _NoAnswer:
+        self, request: httpx2.Request, seconds: float, way: _Way, *, reads: bool = False
+    ) -> _Answer | _NoAnswer:
+        """Send a request and return its answer, with its content if that is read at all."""
         if self._http.is_closed:
             return _NoAnswer(_CLOSED, may_have_arrived=False, is_lasting=True)
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
+        way.was_sent = not self._is_traced
+        request.extensions = {**request.extensions, "trace": way.note}
         try:
             async with asyncio.timeout(seconds):
                 # Without its own authentication: what a .netrc or a URL may say is none of ours.
-                return await self._http.send(request, auth=None, follow_redirects=False)
+                response = await self._http.send(
+                    request, auth=None, follow_redirects=False, stream=True
+                )
+                try:
+                    return await _answer_of(response, reads=reads)
+                finally:
+                    await response.aclose()
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             return _NoAnswer(f"cannot connect ({type(error).__name__})", may_have_arrived=False)
         except httpx2.UnsupportedProtocol:
             return _NoAnswer("there is no such protocol", may_have_arrived=False, is_lasting=True)
+        except _InwardError:
+            return _NoAnswer(_INWARD, may_have_arrived=False, is_lasting=True)
         except (TimeoutError, httpx2.TimeoutException):
-            return _NoAnswer(f"no answer within {seconds:g} s", may_have_arrived=True)
+            what = "answer" if way.was_sent else "connection"
+            return _NoAnswer(f"no {what} within {seconds:g} s", may_have_arrived=way.was_sent)
         except (httpx2.HTTPError, OSError) as error:
-            return _NoAnswer(f"the exchange broke ({type(error).__name__})", may_have_arrived=True)
+            reason = f"the exchange broke ({type(error).__name__})"
+            return _NoAnswer(reason, may_have_arrived=way.was_sent)
         except Exception as error:  # noqa: BLE001 - of any transport: its frames hold the header
             reason = f"the exchange broke ({type(error).__name__}), and would again"
             if loop is not self._loop:
                 reason = f"{_ANOTHER_LOOP} ({type(error).__name__})"
-            return _NoAnswer(reason, may_have_arrived=True, is_lasting=True)
+            return _NoAnswer(reason, may_have_arrived=way.was_sent, is_lasting=True)
         except asyncio.CancelledError as error:
             # The frames it came through hold the header.
             error.__context__ = None
             raise error.with_traceback(None) from None
+        finally:
+            await way.end()
+
+
+class _InwardError(Exception):
+    """A connection for a file leads to this machine or a private network."""
+
+
+class _Way:
+    """Follows a request on its way; ``note`` is what httpx2 calls its trace extension.
+
+    Args:
+        request: which one.
+        may_go_inward: whether it may be sent to this machine or into a private network.
+
+    Attributes:
+        was_sent: whether the service may have got some of it.
+        went_inward: whether a new connection has led to this machine or a private network.
+
+    """
+
+    def __init__(self, request: httpx2.Request, *, may_go_inward: bool) -> None:
+        self._host = request.url.raw_host.decode("ascii")
+        self._may_go_inward = may_go_inward
+        self._is_direct = True
+        self._stream: Any = None
+        self.was_sent = False
+        self.went_inward = False
+
+    async def note(self, event: str, info: Mapping[str, Any]) -> None:
+        """Note an event; raise ``_InwardError``, before anything is sent, for a wrong address."""
+        match event.partition(".")[2]:
+            case "connect_tcp.started":
+                self._is_direct = info["host"] == self._host  # and to no proxy
+            case "connect_tcp.complete":
+                self._stream = info["return_value"]
+                peer = self._stream.get_extra_info("server_addr")
+                self.went_inward = self._is_direct and _is_inward(str(peer[0]))
+                if self.went_inward and not self._may_go_inward:
+                    raise _InwardError
+            case "send_request_headers.started":
+                self._stream = None  # it is in the pool's hands
+                self.was_sent = self.was_sent or info["request"].method != b"CONNECT"
+
+    async def end(self) -> None:
+        """Close a connection that was left half made: httpx2 forgets it where it is cancelled."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer as it came.
+
+    Attributes:
+        status: its status.
+        headers: its headers.
+        content: its decoded bytes, if they are read.
+        fault: why they cannot be.
+
+    """
+
+    status: int
+    headers: httpx2.Headers = field(repr=False)
+    content: bytes = field(default=b"", repr=False)
+    fault: str | None = None
+
+    @property
+    def is_success(self) -> bool:
+        return httpx2.codes.is_success(self.status)
+
+
+async def _answer_of(response: httpx2.Response, *, reads: bool) -> _Answer:
+    status, headers = response.status_code, response.headers
+    if not reads:
+        return _Answer(status, headers)
+    if len(headers.get_list("content-encoding", split_commas=True)) > 1:
+        # Each layer multiplies what a byte can become, and the inner ones are not counted.
+        return _Answer(status, headers, fault=_ENCODED_TWICE)
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if max(len(content), response.num_bytes_downloaded) > _MOST_ANSWER_BYTES:
+            return _Answer(status, headers, fault=_TOO_LONG)
+    if _values_in(content) > _MOST_VALUES:
+        return _Answer(status, headers, fault=_TOO_MANY)
+    return _Answer(status, headers, bytes(content))
+
+
+def _values_in(content: bytes | bytearray) -> int:
+    """Return how many values JSON may have at most; exact where the number is large."""
+    count = sum(map(content.count, _MARKS))
+    return count if count <= _MOST_VALUES else sum(map(_STRING.sub(b"", content).count, _MARKS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +490,21 @@ class _HiddenPath(httpx2.URL):
         return f"{type(self).__name__}({str(self)!r})"
 
 
+def fault_of_address(url: str, *, allow_http: bool) -> str | None:
+    """Return why nothing can be sent to an address, unquoted: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        host, has_user = parts.hostname or "", parts.username is not None
+        _ = parts.port  # checked when it is read
+        httpx2.URL(url)  # which is stricter
+    except (ValueError, TypeError, AttributeError, httpx2.InvalidURL):
+        return _NO_ADDRESS
+    is_safe = parts.scheme == "https" or (
+        parts.scheme == "http" and (allow_http or _is_this_machine(host))
+    )
+    return _NO_ADDRESS if not host or has_user or parts.fragment or not is_safe else None
+
+
 def segment(resource_id: str) -> str:
     """Return an id as a part of a path; ValueError for what would lead elsewhere."""
     if not isinstance(resource_id, str) or resource_id in {"", ".", ".."}:
@@ -342,28 +512,31 @@ def segment(resource_id: str) -> str:
     return quote(resource_id, safe="")
 
 
-def _refused(operation: Operation, response: httpx2.Response) -> _Failure:
-    method, path, status = operation.method, operation.path, response.status_code
-    retry_after = response.headers.get("retry-after", "").strip()
+def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
+    method, path, status = operation.method, operation.path, answer.status
+    retry_after = answer.headers.get("retry-after", "").strip()
     seconds = float(retry_after) if _RETRY_AFTER.fullmatch(retry_after) else None
     try:
         # Whatever quotes the key back at us, no error shows it.
-        said = _without(_key_sent(response), from_json(response.content))
+        said = _without(key, from_json(answer.content))
         body = ErrorResponse.model_validate_json(to_json(said)).error
     except ValueError:
         body = None
     error: ClientError
-    if body is None:
-        what = "a redirect, which is not followed" if response.is_redirect else "no error as such"
+    if answer.fault is not None:
+        error = UnreadableAnswerError(method, path, status, (answer.fault,))
+    elif body is None:
+        is_redirect = httpx2.codes.is_redirect(status)
+        what = "a redirect, which is not followed" if is_redirect else "no error as such"
         error = UnreadableAnswerError(method, path, status, (f"the answer is {what}",))
     else:
         error = refusal(method, path, status, body, seconds)
     return _Failure(error, status, seconds)
 
 
-def _key_sent(response: httpx2.Response) -> str:
+def _key_sent(request: httpx2.Request) -> str:
     """Return the key that was asked with: the provider may have another one by now."""
-    return response.request.headers["authorization"].removeprefix("Bearer ")
+    return request.headers["authorization"].removeprefix("Bearer ")
 
 
 def _without(key: str, value: JsonValue) -> JsonValue:
@@ -378,16 +551,16 @@ def _without(key: str, value: JsonValue) -> JsonValue:
     return value
 
 
-def _read(operation: Operation, response: httpx2.Response, kind: type[M]) -> M:
+def _read(operation: Operation, answer: _Answer, kind: type[M]) -> M:
     try:
-        return kind.model_validate_json(response.content)
+        return kind.model_validate_json(answer.content)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False, include_context=False)
     problems = tuple(
         f"{'.'.join(map(str, fault['loc'])) or 'the answer'}: {fault['msg']}"
         for fault in faults[:_MOST_PROBLEMS]
     )
-    raise UnreadableAnswerError(operation.method, operation.path, response.status_code, problems)
+    raise UnreadableAnswerError(operation.method, operation.path, answer.status, problems)
 
 
 def _backoff(attempt: int) -> float:
@@ -400,3 +573,15 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _is_inward(host: str) -> bool:
+    """Return whether a host's name or address leads to this machine or a private network."""
+    name = host.rstrip(".").lower()
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return not address.is_global

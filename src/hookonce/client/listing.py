@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -14,6 +14,25 @@ R = TypeVar("R", bound=Resource)
 
 LARGEST_PAGE = 100
 """Limits: Page size. A page costs one request, whatever its size."""
+
+_MOST_EMPTY_PAGES = 10
+"""In a row. A cursor is the id of a page's last row, so that even one is odd."""
+
+
+def texts(name: str, values: Iterable[str]) -> list[str]:
+    """Return a list of texts, none of them empty.
+
+    Raises:
+        TypeError: a single text, whose letters would be taken for the list, or no texts.
+        ValueError: one of them is empty, as a variable that is not set: it would mean all.
+
+    """
+    listed = [values] if isinstance(values, str | bytes) else [*values]
+    if isinstance(values, str | bytes) or not all(isinstance(one, str) for one in listed):
+        raise TypeError(f"{name} takes a list of texts: {name}=['…'], not {type(values).__name__}")
+    if not all(listed):
+        raise ValueError(f"{name} has an empty text in it")
+    return listed
 
 
 class Listing(Generic[R]):
@@ -47,6 +66,7 @@ class Listing(Generic[R]):
 
         """
         seen = {cursor}
+        empty = 0
         while True:
             query = {**(self._first.query or {}), "cursor": cursor}
             page = await self._connection.ask(replace(self._first, query=query), self._page)
@@ -54,8 +74,12 @@ class Listing(Generic[R]):
             cursor = page.next_cursor
             if cursor is None:
                 return
+            empty = 0 if page.data else empty + 1
+            fault = None
             if cursor in seen:
-                raise UnreadableAnswerError(
-                    "GET", self._first.path, 200, ("nextCursor leads back to an earlier page",)
-                )
+                fault = "nextCursor leads back to an earlier page"
+            elif empty == _MOST_EMPTY_PAGES:
+                fault = f"{empty} pages without an item, one after the other"
+            if fault is not None:
+                raise UnreadableAnswerError("GET", self._first.path, 200, (fault,))
             seen.add(cursor)

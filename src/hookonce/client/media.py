@@ -12,8 +12,12 @@ from ..resources import Media, Page, Resource, Upload, UploadCompletion, UploadI
 from .connection import Connection, Operation, segment
 from .listing import LARGEST_PAGE, Listing
 
-Source: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | AsyncIterable[bytes]
+Source: TypeAlias = (
+    str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | AsyncIterable[bytes]
+)
 """A path, or the bytes themselves: at once, in a file open for reading, or piece by piece."""
+
+_Bytes: TypeAlias = memoryview | BinaryIO | AsyncIterable[bytes]
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Told of the bytes that were sent so far, and of all there are."""
@@ -117,7 +121,8 @@ class MediaLibrary:
         The bytes go to the storage's own address, without the key.
 
         Args:
-            source: a path, bytes, a file open for reading, or an async iterable of bytes.
+            source: a path, bytes (or a bytearray or memoryview, not to be changed meanwhile), a
+                binary file open for reading, or an async iterable of bytes.
             filename: what it is called; the path's last part by default.
             mime: its media type; by default what the name's ending says.
             size: how many bytes an async iterable gives; of everything else it is known.
@@ -151,6 +156,9 @@ class MediaLibrary:
                     progress=progress,
                     seconds=seconds,
                 )
+        if isinstance(source, bytes | bytearray | memoryview):
+            view = memoryview(source)
+            source = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         if filename is None:
             raise ValueError("upload needs a filename, since the source is no path")
         mime = mime or _MIME.get(Path(filename).suffix.lower())
@@ -158,14 +166,13 @@ class MediaLibrary:
             raise ValueError(f"upload cannot tell the media type of {filename!r}; give mime=…")
         size = _size_of(source) if size is None else size
         upload = await self.start_upload(filename, mime, size, folder_id=folder_id)
-        # The storage must be told the length, and may have been told it by the service already.
-        headers = {k: v for k, v in upload.headers.items() if k.lower() != "content-length"}
         await self._connection.send_file(
             upload.media_id,
             upload.method,
             upload.upload_url,
-            {**headers, "content-length": str(size)},
+            upload.headers,
             _counted(_pieces(source), size, progress),
+            size,
             seconds,
         )
         return await self.complete(
@@ -173,12 +180,17 @@ class MediaLibrary:
         )
 
 
-def _size_of(source: bytes | BinaryIO | AsyncIterable[bytes]) -> int:
+def _size_of(source: _Bytes) -> int:
     """Return how many bytes are left to read; ValueError where nobody can tell."""
-    if isinstance(source, bytes):
-        return len(source)
+    if isinstance(source, memoryview):
+        return source.nbytes
     if isinstance(source, AsyncIterable):
         raise ValueError("upload cannot tell how many bytes come; give size=…")  # noqa: TRY004 - the type is right
+    if not hasattr(source, "read"):
+        raise TypeError(
+            "upload takes a path, bytes, a file open for reading or an async iterable of bytes, not"
+            f" {type(source).__name__}"
+        )
     try:
         here = source.tell()
         end = source.seek(0, os.SEEK_END)
@@ -188,10 +200,10 @@ def _size_of(source: bytes | BinaryIO | AsyncIterable[bytes]) -> int:
     return end - here
 
 
-async def _pieces(source: bytes | BinaryIO | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    if isinstance(source, bytes):
-        for start in range(0, len(source), _PIECE_BYTES):
-            yield source[start : start + _PIECE_BYTES]
+async def _pieces(source: _Bytes) -> AsyncIterator[bytes]:
+    if isinstance(source, memoryview):
+        for start in range(0, source.nbytes, _PIECE_BYTES):
+            yield bytes(source[start : start + _PIECE_BYTES])
     elif isinstance(source, AsyncIterable):
         async for piece in source:
             yield piece

@@ -17,7 +17,7 @@ from ..resources import (
 )
 from .connection import Connection, Operation, segment
 from .deprecated import PostLike, current_names
-from .listing import LARGEST_PAGE, Listing
+from .listing import LARGEST_PAGE, Listing, texts
 
 
 class _Post(Resource):
@@ -81,7 +81,7 @@ class Posts:
         """
         query = {
             "status": status,
-            "channels": ",".join(channels) or None,
+            "channels": ",".join(texts("channels", channels)) or None,
             "q": q,
             "sort": sort,
             "from": from_,

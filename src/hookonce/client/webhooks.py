@@ -17,7 +17,7 @@ from ..resources import (
 )
 from .connection import Connection, Operation, segment
 from .errors import ValidationFailedError
-from .listing import LARGEST_PAGE, Listing
+from .listing import LARGEST_PAGE, Listing, texts
 
 
 class _Endpoint(Resource):
@@ -52,7 +52,7 @@ class Webhooks:
                 answer is read: one that cannot be read loses no secret.
 
         """
-        body = WebhookInput(url=url, events=[*events], description=description)
+        body = WebhookInput(url=url, events=texts("events", events), description=description)
         operation = Operation("POST", "/v1/webhooks", body=body)
         return await self._issued(operation, keep)
 
@@ -80,7 +80,7 @@ class Webhooks:
         """
         body = WebhookChange(
             url=url,
-            events=None if events is None else [*events],
+            events=None if events is None else texts("events", events),
             description=description,
             enabled=enabled,
         )
