@@ -172,6 +172,22 @@ async def test_a_retry_that_nobody_handles_is_evidence_as_well(
         assert (await bench.reconcile(bench.receiver)).counts == {Verdict.IGNORED: 1}
 
 
+async def test_a_rolling_deployment_makes_no_gaps(bench: Bench, store: Callable[[], Store]) -> None:
+    """Old processes ignore for a while what new ones handle, and then are gone."""
+    async with (
+        bench.make(store(), MessageReceived) as old,
+        bench.make(store(), MessageReceived, CommentReceived) as new,
+    ):
+        for receiver in (old, old, new, old, new, new):
+            bench.receiver = receiver
+            await bench.emit(CommentReceived, MessageReceived)
+            await bench.service.advance(seconds=20)
+        counts = {Verdict.IGNORED: 3, Verdict.HANDLED: 9}
+        assert (await bench.reconcile(new)).counts == counts
+    async with bench.make(store(), CommentReceived) as later:
+        assert (await bench.reconcile(later)).counts == counts
+
+
 async def test_an_empty_store_reports_every_event(bench: Bench) -> None:
     """What it says of ignored events was lost together with what was handled."""
     async with bench.deployed(bench.make(MemoryStore(clock=bench.clock), MessageReceived)):

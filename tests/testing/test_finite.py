@@ -119,6 +119,15 @@ async def test_time_cannot_be_moved_by_no_number(bad: float) -> None:
             await service.emit(CommentReceived, data={"x": bad}, extra=True)
 
 
+@pytest.mark.anyio
+async def test_waiting_for_handlers_takes_a_time() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://")
+    for bad in (nan, -1.0, -inf):
+        with pytest.raises(ValueError, match="takes a number of seconds >= 0"):
+            await receiver.idle(bad)
+    assert await receiver.idle(0)
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -11,8 +11,6 @@ import click
 class FiniteRange(click.FloatRange):
     """A finite number within bounds; click's own range also takes ``nan``."""
 
-    name = "finite range"
-
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:

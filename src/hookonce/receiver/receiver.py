@@ -527,7 +527,15 @@ class Receiver(Router):
         self._machine.observers.tell(DeliveryAnswered(self.endpoint, outcome, seconds))
 
     async def idle(self, seconds: float) -> bool:
-        """Return whether no handler runs any more, after waiting for that at most so long."""
+        """Return whether no handler runs any more, after waiting for that at most so long.
+
+        Raises:
+            ValueError: the seconds are negative, or NaN, which would put the loop's timers in
+                disorder.
+
+        """
+        if not seconds >= 0:
+            raise ValueError(f"idle() takes a number of seconds >= 0, not {seconds!r}")
         return await self._machine.runs.idle(seconds)
 
     def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
