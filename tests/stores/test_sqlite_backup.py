@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from collections.abc import AsyncIterator
@@ -181,6 +182,55 @@ async def test_where_it_cannot_be_written_the_error_says_why(
     with pytest.raises(StoreError, match="File name too long"):
         await store.backup(copy.with_name("n" * 300))
     assert files_beside(copy) == []
+
+
+async def test_where_there_are_no_hard_links_nothing_is_overwritten_either(
+    store: SQLiteStore, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    await store.backup(copy)
+    assert await events_in(copy) == {"before"}
+    with pytest.raises(StoreError, match="there already"):
+        await store.backup(copy)
+    assert files_beside(copy) == [copy.name]
+
+
+async def test_a_file_that_appears_meanwhile_stays(
+    store: SQLiteStore, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def appear(descriptor: int) -> None:
+        copy.write_text("somebody else's")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", appear)
+    with pytest.raises(StoreError, match="File exists"):
+        await store.backup(copy)
+    assert await asyncio.to_thread(copy.read_text) == "somebody else's"
+    assert files_beside(copy) == [copy.name]
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+async def test_a_folder_that_cannot_be_synced_is_an_error_unless_none_can_be_there(
+    store: SQLiteStore, copy: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    fsync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    if code == errno.EINVAL:
+        await store.backup(copy)
+    else:
+        with pytest.raises(StoreError, match="Input/output error"):
+            await store.backup(copy)
 
 
 async def test_on_a_full_disk_nothing_is_left_of_it(store: SQLiteStore, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ in this process would drop the store's locks. The copy has no free pages, and so
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
         overwrite: whether a file that is there is replaced.
 
     Raises:
-        StoreError: there is no copy; the message says why.
+        StoreError: the backup failed; the message says why.
 
     """
     target = target.absolute()  # the folder may be changed meanwhile
@@ -44,15 +45,12 @@ def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
             _copy(source, draft)
             _check_copy(draft, descriptor)
             os.fsync(descriptor)
-            if overwrite:
-                draft.replace(target)
-            else:
-                os.link(draft, target)  # unlike a rename, this fails if a file is there by now
+            _give_name(draft, target, overwrite=overwrite)
             size = os.fstat(descriptor).st_size
         _sync_folder(target.parent)
     except (apsw.Error, OSError) as error:
         reason = reason_of(error) if isinstance(error, apsw.Error) else error.strerror or str(error)
-        raise StoreError(f"no backup was written to {str(target)!r}: {reason}") from error
+        raise StoreError(f"the backup to {str(target)!r} failed: {reason}") from error
     return size
 
 
@@ -117,10 +115,28 @@ def _check_copy(draft: Path, descriptor: int) -> None:
         raise StoreError("the backup is damaged, and was removed; is the disk sound?")
 
 
+def _give_name(draft: Path, target: Path, *, overwrite: bool) -> None:
+    if not overwrite:
+        try:
+            os.link(draft, target)  # unlike a rename, this fails if a file is there by now
+        except FileExistsError:
+            raise
+        except OSError:  # some file systems have no hard links
+            if os.path.lexists(target):
+                raise
+        else:
+            return
+    draft.replace(target)
+
+
 def _sync_folder(folder: Path) -> None:
     """Let the copy's name outlive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync a folder; the copy itself is on the disk.
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
     finally:
         os.close(descriptor)

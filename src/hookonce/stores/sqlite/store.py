@@ -110,7 +110,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
             The size of the copy in bytes.
 
         Raises:
-            StoreError: there is no copy; the message says why.
+            StoreError: the backup failed; the message says why.
 
         """
         source, target = self._file.path, Path(file)
