@@ -4,8 +4,9 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 
 import httpx2
 import pytest
@@ -169,6 +170,51 @@ def delivery(*, trailing: bool, event_id: str = "evt_1") -> tuple[bytes, bytes]:
 
 def statuses(said: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", said)]
+
+
+INSERTED = [
+    *(b"\r\n", b"\n", b"\0", b":", b";", b" folded\r\n", b"0\r\n\r\n", b"f" * 16 + b"\r\n"),
+    *(b"content-length: 5\r\n", b"1\r\nx\r\n" * 300, b"a: b\r\n" * 300),
+    b"GET /elsewhere HTTP/1.1\r\n\r\n" * 30,
+]
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """Return a request with a few bytes changed, cut out, inserted or repeated."""
+    for _ in range(random.choice([1, 1, 2, 5])):
+        place, other = sorted(random.choices(range(len(data) + 1), k=2))
+        change = random.choice(
+            [
+                bytes([random.randrange(256)]),
+                b"",
+                data[place:other] + random.choice(INSERTED),
+                data[place:other] * 2,
+            ]
+        )
+        data = data[:place] + change + data[other:]
+    return data[: 64 * 1024]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_mutated_chunks_are_taken_for_a_delivery(seed: int, tmp_path: Path) -> None:
+    """Each is forged: with its signature it is refused, however it is cut up and spelled."""
+    random = Random(seed)
+    with serving(tmp_path) as (process, url, address):
+        assert deliver(url, "evt_before").status_code == 200
+        before = most_memory(process)
+        for _ in range(200):
+            start, end = delivery(trailing=random.random() < 0.2)
+            forged = start.replace(b"evt_1", b"evt_2")
+            assert forged.count(b"evt_2") > start.count(b"evt_2")
+            data = mutated(forged + end, random)
+            with socket.create_connection(address, PATIENCE_SECONDS) as connection:
+                connection.settimeout(0.02)
+                with suppress(OSError):  # the server may have closed it, or wait for more
+                    connection.sendall(data)
+                    assert_refused(connection.recv(65536))
+        assert deliver(url, "evt_after").status_code == 200
+        assert most_memory(process) - before < MOST_GROWTH
 
 
 def test_what_is_behind_the_head_is_no_header(tmp_path: Path) -> None:
