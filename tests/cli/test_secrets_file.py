@@ -103,6 +103,19 @@ def test_a_draft_of_the_caller_s_own_with_the_same_text_is_taken_up(
     assert os.listdir(folder) == ["secrets"]
 
 
+def test_a_secret_that_cannot_be_taken_up_stays_in_the_draft_that_the_message_names(
+    site: Site, folder: Path
+) -> None:
+    name = ".secrets.0123456789abcdef.draft"
+    text = f"# hookonce asked for a secret at …\n{new_secret()}\n# complete\n##"
+    (folder / name).write_text(text)
+    (folder / "secrets").write_bytes(b"# cl\xe9s\n")
+    _, result = create(site, folder / "secrets")
+    result.says("is not UTF-8 text", f"The new secret is in {str(folder / name)!r}", status=2)
+    assert (folder / name).read_text() == text
+    assert site.asked == []
+
+
 def test_a_hard_link_to_a_file_of_root_s_is_no_draft(site: Site, folder: Path) -> None:
     other = folder.parent / "other"
     other.write_text(f"# hookonce asked for a secret at …\n{new_secret()}\n# complete\n")

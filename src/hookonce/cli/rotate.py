@@ -141,17 +141,21 @@ def writing(file: SecretsFile) -> Iterator[None]:
             f"another command is changing {str(file.path)!r}; wait until it has ended"
         ) from None
     except SecretError as error:
-        raise CannotBegin(str(error)) from None
+        raise CannotBegin(f"{error}{_kept_in(file)}") from None
     except OSError as error:
         fault = f"cannot write {str(file.path)!r}: {system_fault(error)}"
         if error.errno == errno.EBUSY:
             fault += "; a file that is mounted by itself cannot be replaced: mount its folder"
-        if file.journal is not None:
-            fault += (
-                f". The new secret is in {str(file.journal)!r}, and nowhere else: keep that file,"
-                " mend this, and the next command that writes the secrets takes it from there"
-            )
-        raise CannotBegin(fault) from None
+        raise CannotBegin(f"{fault}{_kept_in(file)}") from None
+
+
+def _kept_in(file: SecretsFile) -> str:
+    if file.journal is None:
+        return ""
+    return (
+        f". The new secret is in {str(file.journal)!r}, and nowhere else: keep that file, mend"
+        " this, and the next command that writes the secrets takes it from there"
+    )
 
 
 @contextmanager
