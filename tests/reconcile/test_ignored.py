@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx2
@@ -243,6 +244,42 @@ async def test_after_a_restore_what_was_handled_since_the_backup_is_a_gap(
         found = await bench.reconcile(bench.receiver)
     assert {gap.event_id for gap in found.gaps} == set(lost)
     assert found.counts[Verdict.IGNORED] == 2
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("seed", range(40))
+async def test_whatever_is_deployed_restored_and_lost_exactly_what_the_store_forgot_is_a_gap(
+    bench: Bench, tmp_path: Path, seed: int
+) -> None:
+    """A model keeps what the file should say: each event that was handled or ignored."""
+    random, file, backup = Random(seed), tmp_path / "hooks.db", tmp_path / "backup.db"
+
+    def make(*types: type[Event[Any]]) -> Receiver:
+        return bench.make(SQLiteStore(file, clock=bench.clock), *types)
+
+    sent: set[str] = set()
+    told: set[str] = set()
+    saved: set[str] | None = None
+    for _ in range(25):
+        match random.choice(["new", "new", "old", "old", "backup", "restore", "lose"]):
+            case "backup" if file.exists():
+                shutil.copy(file, backup)
+                saved = set(told)
+            case "restore" if saved is not None:
+                shutil.copy(backup, file)
+                told = set(saved)
+            case "lose":
+                file.unlink(missing_ok=True)
+                told = set()
+            case version:
+                wanted = (MessageReceived, CommentReceived)[: 1 + (version == "new")]
+                async with bench.deployed(make(*wanted)):
+                    for _ in range(random.randint(1, 3)):
+                        await bench.service.advance(minutes=random.uniform(11, 200))
+                        events = set(await bench.emit(CommentReceived))
+                        sent |= events
+                        told |= events
+    assert await bench.gaps(make(CommentReceived)) == dict.fromkeys(sent - told, Why.UNKNOWN_HERE)
 
 
 async def test_only_the_types_that_were_ignored_are_excused(
