@@ -20,7 +20,7 @@ import apsw
 
 from ...errors import StoreError
 from ..paths import Identity, identity_of
-from .guard import check_alone, guard, release
+from .guard import Guard, check_alone
 from .schema import create_private, transaction
 
 GONE = (
@@ -69,8 +69,7 @@ class OpenFile:
         if creates:
             create_private(self._resolved)
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if creates else 0)
-        file = identity_of(self._resolved)
-        guard([file])
+        opening = Guard([identity_of(self._resolved)])
         try:
             check_alone(str(self._resolved))
             self.connection = apsw.Connection(str(self._resolved), flags=flags)
@@ -80,9 +79,9 @@ class OpenFile:
             except BaseException:
                 self.connection.close()
                 raise
-            guard(self._own)
+            self._guard = Guard(self._own)
         finally:
-            release([file])
+            opening.release()
 
     @property
     def is_in_place(self) -> bool:
@@ -143,7 +142,7 @@ class OpenFile:
 
     def _close(self) -> None:
         self.connection.close()
-        release(self._own)
+        self._guard.release()
 
     def _look(self) -> None:
         now, own = self._now(), self._own

@@ -17,10 +17,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
-from collections import Counter
 from collections.abc import Container, Iterable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import apsw
@@ -31,27 +30,22 @@ from ..paths import Identity, file_of_database, identity_of
 # Where systems list a process's own descriptors; Windows has no POSIX locks to lose.
 _DESCRIPTORS = "/dev/fd"
 
-_lock = threading.Lock()
-_guarded: Counter[Identity] = Counter()
-_is_hooked = False
+
+class Guard:
+    """Refuses files to other libraries of this process, until it is released."""
+
+    def __init__(self, files: Iterable[Identity | None]) -> None:
+        _install_hook()
+        self.files = frozenset(file for file in files if file is not None)
+        _guards.add(self)
+
+    def release(self) -> None:
+        """Leave the files to anybody."""
+        _guards.discard(self)
 
 
-def guard(files: Iterable[Identity | None]) -> None:
-    """Refuse other libraries of this process these files, until they are released as often."""
-    global _is_hooked  # noqa: PLW0603 - an audit hook cannot be removed
-    with _lock:
-        _guarded.update(file for file in files if file is not None)
-        if not _is_hooked:
-            _is_hooked = True
-            sys.addaudithook(_refuse_opening)
-
-
-def release(files: Iterable[Identity | None]) -> None:
-    """Undo one ``guard`` of these files."""
-    with _lock:
-        _guarded.subtract(file for file in files if file is not None)
-        for file in [file for file, count in _guarded.items() if count <= 0]:
-            del _guarded[file]
+# No lock: another thread may fork at any moment, and its child would find the lock taken for good.
+_guards: set[Guard] = set()
 
 
 def check_alone(path: str) -> None:
@@ -59,7 +53,8 @@ def check_alone(path: str) -> None:
     found = (identity_of(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
     files = {file for file in found if file is not None}
     # The descriptors of apsw's own connections would be among those listed.
-    if any(_guarded[file] > 1 for file in files) or _apsw_has_open(files):
+    own = sum(not files.isdisjoint(guard.files) for guard in tuple(_guards))
+    if own > 1 or _apsw_has_open(files):
         return
     try:
         descriptors = os.listdir(_DESCRIPTORS)
@@ -88,18 +83,21 @@ def _apsw_has_open(files: Container[Identity | None]) -> bool:
     return False
 
 
-def _refuse_opening(
-    event: str,
-    arguments: tuple[Any, ...],
-    # The interpreter takes globals apart at its end, and calls hooks even then.
-    _guarded: Counter[Identity] = _guarded,
-) -> None:
-    if event not in ("open", "sqlite3.connect") or not _guarded:
+@cache
+def _install_hook() -> None:
+    sys.addaudithook(_refuse_opening)  # for good: an audit hook cannot be removed
+
+
+def _refuse_opening(event: str, arguments: tuple[Any, ...]) -> None:
+    if event not in ("open", "sqlite3.connect") or not _guards:
         return
     path = arguments[0]
     if event == "sqlite3.connect":
         path = file_of_database(path)
-    if isinstance(path, str | bytes | os.PathLike) and identity_of(path) in _guarded:
+    if not isinstance(path, str | bytes | os.PathLike):  # a descriptor, or a database in memory
+        return
+    file = identity_of(path)
+    if any(file in guard.files for guard in tuple(_guards)):
         raise PermissionError(
             errno.EPERM,
             "this SQLite store is open in this process by hookonce: when another library closes it,"
