@@ -138,6 +138,7 @@ def test_a_name_that_is_given_twice_is_hidden_twice() -> None:
         "\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44\uff1a hush-hush".encode(),
         b"Login(password=Text('no hush-hush', 2), user='x')",
         b"password=<hush-hush>, x",
+        b"password                    : hush-hush",
         b"password => 'hush-hush'; password == 'hush-hush'",
         b"cannot reach postgres://app:hush-hush@db/hooks",
         "<password>hush-hush</password>".encode("utf-16"),
@@ -297,6 +298,11 @@ def test_a_field_that_is_named_by_the_one_beside_it_is_hidden() -> None:
     shown = "".join(token.text for token in read(body).tokens)
     assert "hush-hush" not in shown
     assert '"value": 1' in shown
+
+
+def test_in_a_body_that_is_no_json_a_hidden_value_stands_nowhere_else() -> None:
+    shown = read(b"hush-hush logged in with password=hush-hush")
+    assert shown.raw == "[redacted] logged in with password=[redacted]"
 
 
 def test_words_that_tell_nothing_are_not_hidden_elsewhere() -> None:

@@ -30,7 +30,7 @@ _MOST_VALUE = 2000
 _MOST_NAME = 200
 _MOST_LEVELS = 100
 # Shorter values stand in a body for something else as well.
-_LEAST_SCRUBBED = 4
+LEAST_SCRUBBED = 4
 
 # Lists of headers say in one field what the field beside it holds.
 _NAME_NAMES = {"field", "header", "key", "name"}
@@ -87,8 +87,8 @@ class ShownBody:
 def shown_body(body: bytes, redactor: Redactor) -> ShownBody:
     """Return what may be shown of a body; the redactor remembers what may not."""
     if len(body) > _MOST_READ:
-        redactor.is_complete = False
         clipped = _text_in(body[:_MOST_RAW], redactor)
+        redactor.is_complete = False
         return ShownBody(len(body), raw=clipped, raw_is_cut=True, is_too_large=True)
     reading = _Reading(redactor)
     try:
@@ -105,7 +105,7 @@ def shown_body(body: bytes, redactor: Redactor) -> ShownBody:
         text = _text_in(body, redactor)
         return _with_raw(ShownBody(len(body)), text)
     tokens = tuple(
-        token._replace(text=redactor.scrub(token.text, least=_LEAST_SCRUBBED))
+        token._replace(text=redactor.scrub(token.text, least=LEAST_SCRUBBED))
         if token.kind in {"name", "text", "number"}
         else token
         for token in reading.tokens
@@ -127,7 +127,9 @@ def _decoded(body: bytes) -> str:
 
 def _text_in(body: bytes, redactor: Redactor) -> str | None:
     """Return what may be shown of a body that is no JSON."""
-    return None if redactor.rules.needs_paths else redactor.text(_decoded(body))
+    if redactor.rules.needs_paths:
+        return None
+    return redactor.scrub(redactor.text(_decoded(body)), least=LEAST_SCRUBBED)
 
 
 class _Reading:
@@ -269,7 +271,7 @@ def model_of(body: bytes, event_id: str | None, parser: EventParser, redactor: R
         fields = list(islice(below, _MOST_FIELDS + 1))
     except PayloadError as error:
         problem = redactor.text(cut(str(error), _MOST_VALUE))
-        return Model(problem=redactor.scrub(problem, least=_LEAST_SCRUBBED))
+        return Model(problem=redactor.scrub(problem, least=LEAST_SCRUBBED))
     except RecursionError:
         return Model(problem="the body is nested too deeply")
     return Model(
@@ -309,7 +311,7 @@ def _within(
             )
     else:
         text = redactor.text(cut(str(value), _MOST_VALUE))
-        shown, text = (redactor.scrub(one, least=_LEAST_SCRUBBED) for one in (shown, text))
+        shown, text = (redactor.scrub(one, least=LEAST_SCRUBBED) for one in (shown, text))
         yield Field(shown, text, is_unknown, is_hidden=False)
 
 

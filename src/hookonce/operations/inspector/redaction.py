@@ -1,8 +1,8 @@
 """What the inspector hides, by one rule.
 
 Hidden is the value of a field whose name ends in a secret word; in a text, all that stands behind
-such a name; and what is hidden so, or eight letters of it in a row, wherever else it stands on the
-page.
+such a name; and what is hidden so, or eight letters of it in a row, wherever else it stands in the
+body, the headers and the errors of a page.
 
 A forged body is shown as well, so the cost of a text grows with its length and no faster, whatever
 the text says. Every pattern below consumes what it has read, or gives up after a fixed number of
@@ -179,7 +179,7 @@ _LETTER_ESCAPE = re.compile(r"\\[abfnrtv]")
 _NAME = re.compile(
     r"<(?P<element>[\w.:-]++)"
     r"|(?P<name>[\w.$\[\]-]++)"
-    r"""(?P<mark>[\\"']{0,8}\s{0,8}(?:[-=]>|[:!<>]?={1,3}|[:：＝])\s{0,8})?"""  # noqa: RUF001 - their wide spellings
+    r"""(?P<mark>[\\"']{0,8}+\s{0,64}+(?:[-=]>|[:!<>]?={1,3}|[:：＝])\s{0,8})?"""  # noqa: RUF001 - their wide spellings
 )
 # Hidden whatever stands before it. A login in a URL ends at its @.
 _SECRET = re.compile(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from ...delivery.steps import State, Step, What
 from ...events import EventParser
 from ...verification.headers import RawHeaders
-from .bodies import Model, ShownBody, model_of, shown_body
+from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
 from .journal import History, Seen
 from .reading import claimed_id, event_type_of, header_texts, hints_of
 from .redaction import Redaction, Redactor
@@ -164,6 +164,7 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         body = shown_body(received.body, redactor)
         if history is not None:
             model = model_of(received.body, claimed_id(seen), parser, redactor)
+        headers = tuple(_scrubbed(headers, redactor))
     refusal = seen.answered.refusal if seen.answered else None
     if verified is not None:
         skew: float | None = verified.skew
@@ -214,6 +215,15 @@ def _headers(headers: RawHeaders, redactor: Redactor) -> Iterable[Header]:
             yield Header(short, redactor.hide(value), is_hidden=True)
         else:
             yield Header(short, redactor.text(cut(value, _MOST_VALUE)), is_hidden=False)
+
+
+def _scrubbed(headers: Iterable[Header], redactor: Redactor) -> Iterator[Header]:
+    """Yield headers without what the body hides, where it is known what that is."""
+    for header in headers:
+        if header.is_hidden or not redactor.is_complete:
+            yield header
+        else:
+            yield replace(header, value=redactor.scrub(header.value, least=LEAST_SCRUBBED))
 
 
 def redacted(texts: Iterable[str], redactor: Redactor) -> list[str]:
