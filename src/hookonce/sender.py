@@ -14,6 +14,14 @@ RETRY_JITTER = 0.1
 ATTEMPTS = 1 + len(RETRY_SECONDS)
 """Limits: Delivery attempts."""
 
+LAST_ATTEMPT_SECONDS = 16 * 3600.0
+"""So long after an event was created only its last attempt comes: by the schedule above the eighth
+comes by 11.8 hours, and the ninth after 20.4 hours."""
+
+SCHEDULE_SECONDS = 26 * 3600.0
+"""So long after an event was created it comes no more: the schedule takes 25 hours at the most, and
+one is for clocks and slow answers."""
+
 DISABLING_SECONDS = 72 * 3600.0
 DISABLING_FAILURES = 10
 """Limits: Disable threshold; both must be reached."""

@@ -9,6 +9,7 @@ import pytest
 
 from hookonce import Receiver
 from hookonce.events import CommentReceived
+from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import TestSender
 
 from .letters import (
@@ -41,8 +42,17 @@ def test_list_prints_a_line_for_each_with_tabs_between(here: Path) -> None:
     first, second = "2026-05-28T20:26:40Z", "2026-05-28T20:26:41Z"
     assert (result.status, result.errors) == (0, "")
     assert [line.split("\t") for line in result.output.splitlines()] == [
-        [first, "default", "evt_comment", "comment.received", "exhausted", "1", "answer: away"],
-        [second, "default", "evt_cut", "", "unreadable", "1", "no JSON"],
+        [
+            first,
+            "default",
+            "evt_comment",
+            "comment.received",
+            "dead",
+            "exhausted",
+            "1",
+            "answer: away",
+        ],
+        [second, "default", "evt_cut", "", "dead", "unreadable", "1", "no JSON"],
     ]
 
 
@@ -53,6 +63,7 @@ def test_list_prints_records_for_programs(here: Path) -> None:
         "endpoint": "default",
         "id": "evt_cut",
         "type": None,
+        "state": "dead",
         "reason": "unreadable",
         "attempts": 1,
         "received_at": "2026-05-28T20:26:39Z",
@@ -67,6 +78,46 @@ def test_list_selects_by_endpoint_and_type_oldest_first(here: Path) -> None:
     assert listed(store, "--endpoint", "nowhere") == []
     assert listed(store, "--type", "comment.received") == ["evt_comment", "evt_elsewhere"]
     assert listed(store, "--limit", "3") == listed(store)
+
+
+def keep(here: Path, event_id: str) -> None:
+    """Put an event into the store that the sender may bring again until 2100."""
+    delivery = letter(event_id).delivery
+
+    async def put() -> None:
+        store = SQLiteStore(here / "hookonce.db")
+        await store.keep_in_flight(delivery, dead_at=4_102_444_800.0)
+        await store.aclose()
+
+    asyncio.run(put())
+
+
+def test_what_is_only_kept_is_listed_as_kept_and_chosen_only_by_its_id(here: Path) -> None:
+    store = bury(here, COMMENT)
+    keep(here, "evt_kept")
+    shown = invoke("dead", "list", store, "--json").output.splitlines()
+    assert [(one["id"], one["state"]) for one in map(json.loads, shown)] == [
+        ("evt_comment", "dead"),
+        ("evt_kept", "kept"),
+    ]
+    assert json.loads(shown[1])["buried_at"] == "2100-01-01T00:00:00Z"
+    assert invoke("dead", "list", store, "--limit", "1").errors == "1 more; --all lists them\n"
+    assert invoke("dead", "show", store, "evt_kept", "--raw").output
+    everything = ("dead", "discard", store, "--all", "--yes")
+    assert invoke(*everything).output == "evt_comment: discarded\n"
+    assert invoke(*everything).output == "no dead letters\n"
+    assert listed(store) == ["evt_kept"]
+    assert invoke("dead", "discard", store, "evt_kept").output == "evt_kept: discarded\n"
+    assert listed(store) == []
+
+
+@in_a_process
+def test_what_is_only_kept_is_replayed_by_its_id_only(here: Path) -> None:
+    bury(here)
+    keep(here, "evt_kept")
+    assert replay(here, "--all").output == "no dead letters\n"
+    assert replay(here, "evt_kept").output == "evt_kept: handled\n"
+    assert sorted(journal(here)) == ["answered evt_kept again", "counted evt_kept"]
 
 
 def test_an_empty_store_says_so_to_people_only(here: Path) -> None:
@@ -127,7 +178,7 @@ def test_what_a_sender_wrote_cannot_act_on_the_terminal_or_add_lines(here: Path)
     store = bury(here, HOSTILE)
     plain = invoke("dead", "list", store).output
     assert len(plain.splitlines()) == 1
-    assert len(plain.split("\t")) == 7
+    assert len(plain.split("\t")) == 8
     assert all(char.isprintable() or char in "\t\n" for char in plain)
     (line,) = invoke("dead", "list", store, "--json").output.splitlines()
     assert line.isprintable()
@@ -141,7 +192,7 @@ def test_show_shows_a_body_with_its_lines_and_no_control_characters(here: Path) 
     shown = invoke("dead", "show", store, HOSTILE.delivery.event_id).output
     assert all(char.isprintable() or char in "\t\n" for char in shown)
     fields, _, body = shown.partition("\n\n")
-    assert len(fields.splitlines()) == 10
+    assert len(fields.splitlines()) == 11
     assert body == "first\nsecond  \\x1b[31mred\\x7f\\x9b2J\\xff\\r\n"
     (line,) = invoke("dead", "show", store, HOSTILE.delivery.event_id, "--json").output.splitlines()
     assert line.isprintable()
@@ -156,7 +207,7 @@ def test_show_shows_one_with_its_body(here: Path) -> None:
     assert shown == Result(
         0,
         "buried_at: 2026-05-28T20:26:40Z\nendpoint: default\nid: evt_comment\n"
-        "type: comment.received\nreason: exhausted\nattempts: 1\n"
+        "type: comment.received\nstate: dead\nreason: exhausted\nattempts: 1\n"
         "received_at: 2026-05-28T20:26:39Z\nerror: answer: away\n"
         "finished: ['count']\nattempt 1: 2026-05-28T20:26:40Z answer: away\n"
         f"\n{COMMENT.delivery.body.decode()}\n",

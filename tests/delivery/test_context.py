@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.deliveries import long_ago
 from support.handlers import Handlers
 
 from hookonce import Context, Receiver
@@ -33,7 +34,7 @@ async def test_a_handler_is_told_about_its_attempt(webhook_secret: str, tmp_path
         raise ValueError("again")
 
     async with TestSender(receiver, secrets=webhook_secret) as sender:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         await sender.send(event, attempt=1)
         await sender.send(event, attempt=4)
         await sender.send(event, attempt=9)
@@ -60,7 +61,7 @@ async def test_the_last_chance_comes_with_the_eighth_own_attempt_too(
         raise ValueError("again")
 
     async with webhook_sender(durable) as sender:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         for _ in range(8):
             await sender.send(event)
     assert chances == [(n, n == 8) for n in range(1, 9)]

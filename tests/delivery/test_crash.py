@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from support.deliveries import long_ago
 from support.processes import ServedProcess, served_process
 from support.waiting import until_async
 
@@ -112,7 +113,7 @@ serve(receiver)
 async def test_a_crash_in_the_last_attempt_leaves_a_dead_letter_with_its_bytes(
     tmp_path: Path,
 ) -> None:
-    event = make_event(CommentReceived)
+    event = make_event(CommentReceived, created_at=long_ago())
     request = signed_request(event, SECRET, attempt=9)
     async with served_process(tmp_path, SCRIPT, SECRET) as server:
         last = asyncio.create_task(server.sender.post(request))
@@ -147,8 +148,26 @@ async def test_a_crash_in_the_last_attempt_leaves_a_dead_letter_with_its_bytes(
         assert await receiver.dead.list() == []
 
 
-async def test_the_last_attempt_is_no_dead_letter_while_it_still_runs(tmp_path: Path) -> None:
+async def test_a_crash_after_a_copy_that_says_it_is_the_ninth_leaves_the_event_to_the_sender(
+    tmp_path: Path,
+) -> None:
     event = make_event(CommentReceived)
+    async with served_process(tmp_path, SCRIPT, SECRET) as server:
+        forged = asyncio.create_task(server.sender.send(event, attempt=9))
+        await server.noted(f"began {event.id} attempt 1")
+        await server.kill()
+        await asyncio.gather(forged, return_exceptions=True)
+    async with served_process(tmp_path, SCRIPT, SECRET) as server:
+        server.open("finish")
+        assert await accepted(server, event, attempt=2) in {"handled", "duplicate"}
+        assert f"finished {event.id}" in server.journal()
+    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path / 'hooks.db'}")
+    async with receiver:
+        assert await receiver.dead.list() == []
+
+
+async def test_the_last_attempt_is_no_dead_letter_while_it_still_runs(tmp_path: Path) -> None:
+    event = make_event(CommentReceived, created_at=long_ago())
     async with served_process(tmp_path, SCRIPT, SECRET) as server:
         (await server.sender.send(event, attempt=9)).expect(503, "still_running")
         receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path / 'hooks.db'}")
@@ -179,7 +198,7 @@ async def test_a_crash_loop_ends_as_a_dead_letter_after_eight_own_attempts(
 
     serve(receiver)
     """
-    event = make_event(CommentReceived)
+    event = make_event(CommentReceived, created_at=long_ago())
     async with served_process(tmp_path, script, SECRET) as server:
         for _ in range(7):
             (await server.sender.send(event)).expect(500, "handler_failed")

@@ -57,7 +57,7 @@ async def test_an_event_that_another_process_has_when_its_body_is_kept_is_not_be
     durable_url: str,
 ) -> None:
     class Lost(FaultyStore):
-        async def keep(self, *_: Any) -> Ownership:
+        async def keep(self, *_: Any, **__: Any) -> Ownership:
             return Ownership.LOST
 
     receiver, ran = receiver_on(Lost(open_store(durable_url, clock=time.time))), list[str]()

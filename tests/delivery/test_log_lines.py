@@ -536,7 +536,7 @@ async def test_a_fault_in_the_library_is_an_internal_error(
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr("hookonce.delivery.run.is_last_chance", faulty)
+        patch.setattr("hookonce.delivery.run.may_be_last", faulty)
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (500, "internal_error")
     [record] = lines.records

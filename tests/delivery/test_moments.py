@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
-from support.deliveries import SECRET, answer_of, comment, deliver
+from support.deliveries import SECRET, answer_of, comment, deliver, long_ago
 from support.handlers import Handlers, Waiting, counting, on
 from support.stores import FaultyStore
 
@@ -59,7 +59,7 @@ class Keeping(Timed):
 
     keeps_bodies = True
 
-    async def keep_in_flight(self, delivery: Delivery) -> None:  # noqa: ARG002 - the contract's
+    async def keep_in_flight(self, *_: Any, **__: Any) -> None:
         async def hang() -> None:
             await asyncio.sleep(FOREVER)
 
@@ -269,7 +269,10 @@ class TestLeases:
             waiting.gate.set()
 
     async def test_a_handler_that_begins_after_an_extension_needs_no_other(self) -> None:
-        receiver, event = receiver_on(store := Timed(), lease_seconds=30.0), comment()
+        receiver, event = (
+            receiver_on(store := Timed(), lease_seconds=30.0),
+            comment(created_at=long_ago()),
+        )
         receiver.on(CommentReceived, name="serial", serial_by=_one_key)(_succeed)
         await store.inner.enter(Gate("default", "serial", "k"), new_token(), 12.0)
         async with receiver:

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.deliveries import SECRET, answer_of, comment, deliver, receiver_on, sqlite_url
+from support.deliveries import (
+    SECRET,
+    answer_of,
+    comment,
+    deliver,
+    long_ago,
+    receiver_on,
+    sqlite_url,
+)
 from support.handlers import counting
 from support.stores import FaultyInboxStore
 from support.waiting import until
@@ -58,7 +66,7 @@ async def test_handle_takes_headers_in_any_shape_with_their_hints(
     async def note(_: CommentReceived, context: Context) -> None:
         contexts.append(context)
 
-    request = signed_request(make_event(CommentReceived), SECRET, attempt=9)
+    request = signed_request(comment(created_at=long_ago()), SECRET, attempt=9)
     async with receiver:
         outcome = await receiver.handle(request.body, shape(request.headers))
         assert (outcome.status, outcome.reason) == (200, "handled")

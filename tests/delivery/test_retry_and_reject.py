@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from support.deliveries import long_ago
 from support.handlers import Handlers
 from support.waiting import until
 
@@ -22,7 +23,7 @@ async def test_a_retry_is_no_error_unless_it_was_asked_for_in_vain(
     told: list[ExceptionGroup[Exception]] = []
     durable.on_error(told.append)
     async with webhook_sender(durable) as sender:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         retry = handlers.raises["a"] = Retry(after=5)
         (await sender.send(event)).expect(503, "retry_requested")
         error = handlers.raises["b"] = ValueError("x")

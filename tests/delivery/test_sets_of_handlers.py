@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.deliveries import answer_of, deliver, empty_inbox, receiver_on
+from support.deliveries import answer_of, deliver, empty_inbox, long_ago, receiver_on
 from support.handlers import on, succeed
 from support.waiting import until, until_async
 
@@ -82,7 +82,7 @@ async def test_a_handler_that_is_gone_everywhere_makes_a_dead_letter_that_names_
         on(receiver, "stays", succeed)
     on(old, "removed", _fail)
     async with old, new:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         await deliver(old, event)
         assert answer_of(await deliver(new, event, attempt=9)) == (202, "exhausted")
         letter = await new.dead.show(event.id)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.deliveries import SECRET, answer_of, deliver, receiver_on, sqlite_url
+from support.deliveries import SECRET, answer_of, deliver, long_ago, receiver_on, sqlite_url
 from support.stores import FaultyStore
 from support.waiting import until, until_async
 
@@ -56,8 +56,12 @@ def channel_event(
     )
 
 
-def comment_on(post: str, event_id: str | None = None) -> CommentReceived:
-    return make_event(CommentReceived, event_id=event_id, data={"postId": post})
+def comment_on(
+    post: str, event_id: str | None = None, *, created_at: datetime | None = None
+) -> CommentReceived:
+    return make_event(
+        CommentReceived, event_id=event_id, created_at=created_at, data={"postId": post}
+    )
 
 
 class Runs:
@@ -336,7 +340,7 @@ class TestOneAtATime:
         runs = serial(receiver)
         runs.gate = asyncio.Event()
         async with receiver:
-            first, second = comment_on("post_1"), comment_on("post_1")
+            first, second = comment_on("post_1"), comment_on("post_1", created_at=long_ago())
             running = asyncio.create_task(deliver(receiver, first))
             await until(lambda: runs.at_once)
             assert answer_of(await deliver(receiver, second, 9)) == (503, "still_running")
@@ -354,7 +358,7 @@ class TestOneAtATime:
         runs, gate = serial(receiver), Gate("default", "serial", "post_1")
         async with receiver:
             assert await store.enter(gate, new_token(), 60.0) == Entered()
-            event = comment_on("post_1")
+            event = comment_on("post_1", created_at=long_ago())
             assert answer_of(await deliver(receiver, event, 9)) == (202, "exhausted")
             letter = await receiver.dead.show(event.id)
             assert letter is not None

@@ -1,5 +1,6 @@
 """What follows from an attempt, as plain values."""
 
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 
 import pytest
@@ -13,15 +14,24 @@ from hookonce.delivery.verdict import (
     NoTurn,
     Report,
     Verdict,
+    comes_until,
     decide,
-    is_last_chance,
     is_last_delivery,
+    may_be_last,
     unavailable,
     wait_seconds,
 )
 from hookonce.errors import StoreError
+from hookonce.events import CommentReceived
+from hookonce.sender import (
+    LAST_ATTEMPT_SECONDS,
+    RETRY_JITTER,
+    RETRY_SECONDS,
+    SCHEDULE_SECONDS,
+)
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Claimed, DeadReason, delivery_key
+from hookonce.testing import make_event
 
 REJECTED = Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED), DeadReason.REJECTED)
 EXHAUSTED = Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED), DeadReason.EXHAUSTED)
@@ -136,7 +146,7 @@ def test_a_wait_that_was_asked_for_makes_no_other_failure_come_sooner(
     assert wait_seconds(missing, 60.0) == seconds
 
 
-def test_the_last_chance_is_the_ninth_delivery_or_the_eighth_attempt() -> None:
+def test_the_ninth_delivery_and_the_eighth_attempt_may_be_the_last() -> None:
     def claim(attempt: int) -> Claimed:
         return Claimed(delivery_key("default", "evt_1"), new_token(), attempt, frozenset(), 30.0)
 
@@ -147,13 +157,50 @@ def test_the_last_chance_is_the_ninth_delivery_or_the_eighth_attempt() -> None:
         True,
         True,
     ]
-    assert [is_last_chance(claim(attempt), None) for attempt in (1, 7, 8, 9)] == [
+    assert [may_be_last(claim(attempt), None) for attempt in (1, 7, 8, 9)] == [
         False,
         False,
         True,
         True,
     ]
-    assert is_last_chance(claim(1), 9)
+    assert may_be_last(claim(1), 9)
+
+
+SENT_AT = 1_800_000_000
+HOUR = 3_600.0
+
+
+@pytest.mark.parametrize(
+    ("age", "until"),
+    [
+        (0.0, SENT_AT + 26 * HOUR),
+        (11.8 * HOUR, SENT_AT + 14.2 * HOUR),  # the latest eighth attempt
+        (16 * HOUR - 1, SENT_AT + 10 * HOUR + 1),
+        (16 * HOUR, None),
+        (20.4 * HOUR, None),  # the earliest ninth
+        (50 * 365 * 24 * HOUR, None),
+        (-HOUR, SENT_AT + 26 * HOUR),  # the sender's clocks differ
+        (-100 * 365 * 24 * HOUR, SENT_AT + 26 * HOUR),
+    ],
+)
+def test_the_sender_may_come_again_for_26_hours_unless_the_event_is_16_hours_old(
+    age: float, until: float | None
+) -> None:
+    created_at = datetime.fromtimestamp(SENT_AT, UTC) - timedelta(seconds=age)
+    event = make_event(CommentReceived, created_at=created_at)
+    found = comes_until(event, SENT_AT)
+    assert found == (until if until is None else pytest.approx(until, abs=0.01))
+
+
+def test_what_cannot_be_read_counts_as_created_when_it_was_sent() -> None:
+    assert comes_until(None, SENT_AT) == SENT_AT + 26 * HOUR
+
+
+def test_the_bounds_lie_between_the_senders_attempts() -> None:
+    waits = [wait * (1 + sign * RETRY_JITTER) for sign in (1, -1) for wait in RETRY_SECONDS]
+    latest, earliest = waits[: len(RETRY_SECONDS)], waits[len(RETRY_SECONDS) :]
+    assert sum(latest[:-1]) < LAST_ATTEMPT_SECONDS < sum(earliest)
+    assert sum(latest) < SCHEDULE_SECONDS
 
 
 def test_a_store_that_failed_is_asked_again_and_a_broken_one_is_at_fault() -> None:

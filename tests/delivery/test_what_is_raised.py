@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.deliveries import long_ago
 from support.handlers import Handlers
 from support.waiting import until
 
@@ -77,7 +78,7 @@ async def test_whatever_a_handler_raises_at_the_last_chance_makes_a_dead_letter(
     handlers = Handlers(durable, "a", "b")
     handlers.raises["a"] = error
     async with webhook_sender(durable) as sender:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         (await sender.send(event, attempt=9)).expect(202, "exhausted")
         letter = await durable.dead.show(event.id)
         assert letter is not None

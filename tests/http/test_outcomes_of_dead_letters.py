@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.deliveries import SECRET, comment, sqlite_url
+from support.deliveries import SECRET, comment, long_ago, sqlite_url
 from support.handlers import Handler
 from support.servers import delivering
 
@@ -58,7 +58,9 @@ async def test_a_failure_of_the_ninth_delivery_is_a_dead_letter_with_its_bytes(
     handler = Handler(receiver)
     handler.raises(error)
     async with delivering(receiver, SECRET) as sender:
-        request = signed_request(comment(event_id := new_event_id()), SECRET, attempt=9)
+        event_id = new_event_id()
+        event = comment(event_id, created_at=long_ago())
+        request = signed_request(event, SECRET, attempt=9)
         (await sender.post(request)).expect(202, "exhausted")
         letter = await receiver.dead.show(event_id)
         assert letter is not None
@@ -76,7 +78,7 @@ async def test_the_eighth_own_attempt_is_the_last_chance_whatever_the_hint_says(
     handler = Handler(receiver)
     handler.raises(ValueError("down"))
     async with delivering(receiver, SECRET) as sender:
-        event = comment()
+        event = comment(created_at=long_ago())
         for _ in range(7):
             (await sender.send(event, attempt=1)).expect(500, "handler_failed")
         assert await receiver.dead.show(event.id) is None
@@ -93,7 +95,7 @@ async def test_a_success_at_the_last_chance_leaves_no_dead_letter(tmp_path: Path
     receiver = Receiver(secrets=SECRET, store=sqlite_url(tmp_path))
     handler = Handler(receiver)
     async with delivering(receiver, SECRET) as sender:
-        event = comment()
+        event = comment(created_at=long_ago())
         (await sender.send(event, attempt=9)).expect(200, "handled")
         assert await receiver.dead.list() == []
         (await sender.send(event, attempt=9)).expect(200, "duplicate")
@@ -114,7 +116,7 @@ async def test_the_last_chance_is_answered_500_where_the_store_keeps_no_bodies()
     handler = Handler(receiver)
     handler.raises(ValueError("down"))
     async with delivering(receiver, SECRET) as sender:
-        event = comment()
+        event = comment(created_at=long_ago())
         for _ in range(9):
             (await sender.send(event, attempt=9)).expect(500, "handler_failed")
         handler.succeeds()

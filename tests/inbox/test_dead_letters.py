@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from support.deliveries import long_ago
 from support.handlers import Handlers
 from support.processes import served_process
 from support.stores import FaultyStore
@@ -93,7 +94,7 @@ async def test_a_dead_letter_shows_all_a_person_needs(
     handlers = Handlers(receiver, "a", "b", "c")
     handlers.raises = {"a": ValueError("line one\nline two"), "c": KeyError("k")}
     async with webhook_sender(receiver) as sender:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         (await sender.send(event)).expect(500)
         now[0] += 100
         request = signed_request(event, webhook_secret, attempt=9)
@@ -156,7 +157,7 @@ async def test_a_replay_runs_only_what_has_not_finished_and_says_so(
     handlers = Handlers(receiver, "a", "b", "c")
     handlers.raises = {"b": ValueError("x"), "c": ValueError("y")}
     async with webhook_sender(receiver) as sender:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         request = signed_request(event, sender._secrets, attempt=9)
         (await sender.post(request)).expect(202, "exhausted")
         assert handlers.ran() == ["a", "b", "c"]
@@ -214,7 +215,8 @@ async def test_a_replay_that_fails_leaves_the_letter_with_the_new_error(
     receiver.on_error(told.append)
     handlers.raises = {"b": ValueError("first"), "c": ValueError("first")}
     async with webhook_sender(receiver) as sender:
-        request = signed_request(event := make_event(CommentReceived), sender._secrets, attempt=9)
+        event = make_event(CommentReceived, created_at=long_ago())
+        request = signed_request(event, sender._secrets, attempt=9)
         (await sender.post(request)).expect(202, "exhausted")
         await until(lambda: len(told) == 1)
         handlers.ran()
@@ -242,7 +244,7 @@ async def test_attempts_add_up_over_replays(
     handlers = Handlers(receiver, "a")
     handlers.raises["a"] = ValueError("x")
     async with webhook_sender(receiver) as sender:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         (await sender.send(event)).expect(500)
         (await sender.send(event, attempt=9)).expect(202, "exhausted")
         await receiver.dead.replay(event.id)
@@ -523,7 +525,7 @@ async def test_the_last_delivery_of_an_event_in_flight_is_kept_until_its_attempt
             raise ValueError("too late to be brought again")
 
     async with webhook_sender(receiver) as sender:
-        event = make_event(CommentReceived)
+        event = make_event(CommentReceived, created_at=long_ago())
         (await sender.send(event)).expect(503, "still_running")
         (await sender.send(event, attempt=9)).expect(503, "in_flight")
         assert await receiver.dead.list() == []
@@ -560,7 +562,7 @@ async def test_a_shutdown_while_the_last_delivery_is_being_kept_releases_the_eve
         ran.append(event.id)
 
     store.hang("keep")
-    event = make_event(CommentReceived)
+    event = make_event(CommentReceived, created_at=long_ago())
     async with webhook_sender(receiver) as sender:
         waiting = asyncio.create_task(sender.send(event, attempt=9))
         await until(lambda: store.calls["keep"])

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.deliveries import SECRET, comment
+from support.deliveries import SECRET, comment, long_ago
 from support.servers import request_bytes
 from support.waiting import until, until_async
 
@@ -242,7 +242,8 @@ async def test_what_will_never_succeed_is_a_dead_letter(served: Served, handler:
     (await served.sender.send(event)).expect(202, "rejected")
     (await served.sender.send(event, attempt=2)).expect(202, "already_dead")
     handler.error = ConnectionError("closed")
-    (await served.sender.send(comment(), attempt=9)).expect(202, "exhausted")
+    last = comment(created_at=long_ago())
+    (await served.sender.send(last, attempt=9)).expect(202, "exhausted")
     (await served.sender.send(b"no JSON")).expect(202, "quarantined")
 
 

@@ -52,6 +52,8 @@ NONE: frozenset[str] = frozenset()
 keys = st.sampled_from(sorted(DELIVERIES))
 leases = st.sampled_from([10.0, 60.0])
 handlers = st.frozensets(st.sampled_from("abc"), max_size=2)
+# For how long the sender may still bring what is kept; None where it will not.
+schedules = st.sampled_from([None, 0.0, 30.0, 6 * 3600.0])
 begun = st.sampled_from([True, True, False])
 # Which claim of an event a step is taken with: mostly the last one, sometimes a stale one.
 ages = st.sampled_from([1, 1, 1, 2, 3])
@@ -73,6 +75,7 @@ class Letter:
     owed: frozenset[str]
     body: bytes
     is_kept: bool = False
+    dead_at: float = -math.inf
 
 
 @dataclass
@@ -115,16 +118,31 @@ class Event:
         if self.letter is not None:
             self.letter.finished, self.letter.owed = self.finished, self.owed
 
-    def kept(self, body: bytes) -> Letter:
-        """Return a letter for the case that the claim ends unsettled."""
-        known = (self.attempts, self.finished, self.owed)
-        return Letter(DeadReason.INTERRUPTED, "", *known, body, is_kept=True)
+    def keep(self, body: bytes, now: float, dead_at: float | None) -> None:
+        """Keep a body for the case that nothing settles the event."""
+        if dead_at is None or dead_at <= now:
+            dead_at = -math.inf
+        if self.place is None and self.letter is None:
+            known = (self.attempts, self.finished, self.owed)
+            self.letter = Letter(
+                DeadReason.INTERRUPTED, "", *known, body, is_kept=True, dead_at=dead_at
+            )
+        elif self.letter is not None and self.letter.is_kept:
+            self.letter.dead_at = min(self.letter.dead_at, dead_at)
 
-    def dead_letter(self, now: float) -> Letter | None:
+    def is_saved(self, now: float) -> bool:
+        """Return whether a body is kept, and the sender may bring the event again."""
+        return self.letter is not None and self.letter.is_kept and now < self.letter.dead_at
+
+    def shown(self, now: float) -> Letter | None:
         """Return the letter, unless it is only kept for the case that the live claim fails."""
         if self.letter is None or (self.letter.is_kept and now < self.until):
             return None
         return self.letter
+
+    def dead_letter(self, now: float) -> Letter | None:
+        """Return the letter, unless it is only kept."""
+        return None if self.is_saved(now) else self.shown(now)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -195,13 +213,14 @@ class StoreMachine(RuleBasedStateMachine):
     def replayed(
         self, key: DeliveryKey, token: Token, lease: float, result: ClaimResult | None
     ) -> None:
-        letter = self.events[key].dead_letter(self.now)
+        event = self.events[key]
+        letter = event.letter if event.is_saved(self.now) else event.shown(self.now)
         if letter is None:
             assert result is None
         else:
             assert result is not None
             assert self.store.keeps_bodies
-            letter.is_kept = False
+            letter.is_kept = event.is_saved(self.now)
             self.claimed(key, token, lease, result, is_replay=True)
 
     def claimed(
@@ -224,7 +243,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert result == Claimed(key, token, *known)
             else:
                 assert result == InFlight(event.until)
-        elif event.letter is not None and not is_replay:
+        elif event.dead_letter(self.now) is not None and not is_replay:
             assert result == Dead()
         elif event.place is not None:
             assert isinstance(result, InFlight)
@@ -309,7 +328,8 @@ class StoreMachine(RuleBasedStateMachine):
             event.place.schedule(self.now, after)
         if event.letter is not None and event.letter.is_kept:
             event.letter.reason, event.letter.error = DeadReason.EXHAUSTED, "it failed"
-            event.letter.is_kept, event.letter.attempts = False, event.attempts
+            event.letter.attempts = event.attempts
+            event.letter.is_kept = event.is_saved(self.now)
 
     @rule(key=keys, age=ages)
     def complete(self, key: DeliveryKey, age: int) -> None:
@@ -318,24 +338,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
 
     @precondition(lambda self: self.store.keeps_bodies)
-    @rule(key=keys, age=ages)
-    def keep(self, key: DeliveryKey, age: int) -> None:
+    @rule(key=keys, age=ages, within=schedules)
+    def keep(self, key: DeliveryKey, age: int, within: float | None) -> None:
         claim = self.past_claim(key, age)
-        if claim.token in self.replays:
-            return  # the letter is there already
-        delivery, event = DELIVERIES[key], self.events[key]
-        if self.holds(claim, self.run(self.store.keep(claim, delivery))) and event.place is None:
-            event.letter = event.kept(delivery.body)
+        delivery, dead_at = DELIVERIES[key], None if within is None else self.now + within
+        if self.holds(claim, self.run(self.store.keep(claim, delivery, dead_at=dead_at))):
+            self.events[key].keep(delivery.body, self.now, dead_at)
 
     @precondition(lambda self: self.store.keeps_bodies)
-    @rule(key=keys)
-    def keep_in_flight(self, key: DeliveryKey) -> None:
+    @rule(key=keys, within=schedules)
+    def keep_in_flight(self, key: DeliveryKey, within: float | None) -> None:
         event, delivery = self.events[key], DELIVERIES[key]
         if event.forgettable_at <= self.now:
             return  # how many attempts it had is not certain
-        self.run(self.store.keep_in_flight(delivery))
-        if event.letter is None and event.place is None and event.done_until <= self.now:
-            event.letter = event.kept(delivery.body)
+        dead_at = None if within is None else self.now + within
+        self.run(self.store.keep_in_flight(delivery, dead_at=dead_at))
+        if event.done_until <= self.now:
+            event.keep(delivery.body, self.now, dead_at)
 
     @rule(
         key=keys,
@@ -381,9 +400,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=keys)
     def discard(self, key: DeliveryKey) -> None:
-        is_dead = self.events[key].dead_letter(self.now) is not None
-        assert self.run(self.store.discard(key)) is is_dead
-        if is_dead:
+        is_shown = self.events[key].shown(self.now) is not None
+        assert self.run(self.store.discard(key)) is is_shown
+        if is_shown:
             self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
 
     @property
@@ -400,14 +419,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert result == self.expected_of_put(event)
         if result == Stored():
             delay = max(0.0, event.until - self.now)
-            event.place = Place(token, self.now + delay, delay)
+            event.place, event.letter = Place(token, self.now + delay, delay), None
 
     def expected_of_put(self, event: Event) -> PutResult:
         if self.now < event.done_until:
             return Done()
         if self.now < event.until:  # a lease is cut to its length when somebody looks
             event.until = min(event.until, self.now + event.lease)
-        if event.letter is not None:
+        if event.letter is not None and not event.is_saved(self.now):
             return Dead() if event.dead_letter(self.now) else Waiting()
         return Stored() if event.place is None else Waiting()
 
@@ -520,18 +539,20 @@ class StoreMachine(RuleBasedStateMachine):
         expected = {
             key: letter
             for key, event in self.events.items()
-            if (letter := event.dead_letter(self.now)) is not None
+            if (letter := event.shown(self.now)) is not None
         }
+        dead = [key for key in expected if not self.events[key].is_saved(self.now)]
         in_flight = sum(self.now < event.until for event in self.events.values())
         waiting = {key: event for key, event in self.events.items() if event.place}
         stats = self.run(self.store.stats())
         ages = [self.now - DELIVERIES[key].received_at for key in waiting]
         assert replace(stats, workers=0) == StoreStats(
             in_flight,
-            len(expected),
+            len(dead),
             depth=len(waiting),
             bytes=sum(len(DELIVERIES[key].body) for key in waiting),
             oldest_age=about(max(ages)) if ages else None,
+            kept=len(expected) - len(dead),
         )
         if self.inbox is not None:
             entries = self.run(self.inbox.entries())
@@ -548,6 +569,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert found is not None
             assert (found.reason, found.error) == (letter.reason, letter.error)
             assert found.delivery.body == letter.body
+            assert found.is_kept is (key not in dead)
             # A replay that is under way may show already, or only when it is settled.
             event = self.events[key]
             assert letter.attempts <= found.attempts <= max(letter.attempts, event.attempts)

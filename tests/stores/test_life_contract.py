@@ -25,18 +25,21 @@ from hookonce.stores.values import (
     Stored,
     Waiting,
 )
+from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
 LEASE = 30.0
+LATER = 3_600.0  # when the sender's schedule is over
 DELIVERY = Delivery("default", "evt_1", "post.target.failed", 1_700_000_000.0, b'{"id": "evt_1"}')
 KEY = DELIVERY.key
 FINISHED = frozenset({"a"})
 NOBODY = Claimed(KEY, new_token(), 1, frozenset(), LEASE)
-OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.BURY}
+OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.SAVE, Step.BURY}
 NEED_INBOX: set[State | Step] = {State.WAITING, State.TAKEN, Step.PUT, Step.TAKE}
 NEED_BODIES: set[State | Step] = {State.KEPT, State.INTERRUPTED, State.REPLAYED}
-NEED_BODIES |= {Step.KEEP, Step.KEEP_IN_FLIGHT, Step.REPLAY}
+NEED_BODIES |= {State.SAVED, State.SAVED_CLAIMED, Step.KEEP, Step.KEEP_IN_FLIGHT, Step.REPLAY}
+NEED_BODIES |= {Step.SAVE, Step.SAVE_IN_FLIGHT, Step.END}
 ROWS = [(state, step) for state in State for step in Step]
 
 PassTime = Callable[[float], None]
@@ -48,7 +51,9 @@ class Case:
 
     store: Store
     pass_time: PassTime
+    clock: Clock
     owner: Claimed = NOBODY
+    dead_at: float = 0.0
 
     @property
     def inbox(self) -> InboxStore:
@@ -68,12 +73,16 @@ class Case:
 
     async def bring(self, state: State) -> None:
         """Bring a new event into a state; where no attempt runs, the last one's lease is over."""
+        self.dead_at = self.clock() + LATER
         match state:
             case State.FREE | State.CLAIMED:
                 await self.claim()
             case State.WAITING | State.TAKEN:
                 await self.inbox.put(DELIVERY, new_token())
                 [self.owner] = await self.take()
+            case State.SAVED | State.SAVED_CLAIMED:
+                await self.claim()
+                await self.store.keep(self.owner, DELIVERY, dead_at=self.dead_at)
             case State.KEPT | State.INTERRUPTED:
                 await self.claim()
                 await self.store.keep(self.owner, DELIVERY)
@@ -87,22 +96,37 @@ class Case:
             case State.DONE:
                 await self.claim()
                 await self.store.complete(self.owner)
-        if state in {State.FREE, State.WAITING, State.INTERRUPTED, State.DEAD}:
+        if state in {State.FREE, State.WAITING, State.SAVED, State.INTERRUPTED, State.DEAD}:
             self.pass_time(LEASE)
+
+    async def end(self) -> None:
+        """Let the sender's schedule end, while whoever has the event extends its lease."""
+        is_live = (await self.store.stats()).in_flight
+        self.pass_time(LATER)
+        if is_live:
+            await self.store.extend(self.owner)
 
     async def state(self) -> State:
         """Return the state that the store shows; it may end what it looks at."""
-        in_flight = (await self.store.stats()).in_flight == 1
+        stats = await self.store.stats()
+        in_flight = stats.in_flight == 1
         if isinstance(self.store, InboxStore) and (entry := await self.store.entry(KEY)):
             assert entry.in_flight is in_flight
             return State.TAKEN if in_flight else State.WAITING
         if letter := await self.store.dead_letter(KEY):
+            assert stats.dead == (not letter.is_kept)
             if in_flight:
                 return State.REPLAYED
+            if letter.is_kept:
+                assert letter.buried_at == pytest.approx(self.dead_at, abs=0.002)
+                return State.SAVED
             return State.INTERRUPTED if letter.reason is DeadReason.INTERRUPTED else State.DEAD
+        assert stats.dead == 0
         if in_flight:
             self.pass_time(LEASE)
-            return State.KEPT if await self.store.dead_letter(KEY) else State.CLAIMED
+            if letter := await self.store.dead_letter(KEY):
+                return State.SAVED_CLAIMED if letter.is_kept else State.KEPT
+            return State.CLAIMED
         is_done = await self.store.claim(KEY, new_token(), LEASE) == Done()
         return State.DONE if is_done else State.FREE
 
@@ -123,21 +147,35 @@ class Case:
             case Step.KEEP_IN_FLIGHT:
                 await self.store.keep_in_flight(DELIVERY)
                 return Answer.TAKEN
+            case Step.SAVE_IN_FLIGHT:
+                await self.store.keep_in_flight(DELIVERY, dead_at=self.dead_at)
+                return Answer.TAKEN
             case Step.COMPLETE:
                 await self.store.complete(claim)
                 return Answer.TAKEN
             case Step.EXPIRE:
                 self.pass_time(LEASE)
                 return Answer.TAKEN
+            case Step.END:
+                await self.end()
+                return Answer.TAKEN
+            case _:
+                return await self.owners_answer(step, claim)
+
+    async def owners_answer(self, step: Step, claim: Claimed) -> Ownership | None:
+        match step:
             case Step.EXTEND:
                 return await self.store.extend(claim, FINISHED)
             case Step.RELEASE:
                 return await self.store.release(claim, FINISHED, "it failed")
             case Step.KEEP:
                 return await self.store.keep(claim, DELIVERY)
+            case Step.SAVE:
+                return await self.store.keep(claim, DELIVERY, dead_at=self.dead_at)
             case Step.BURY:
                 reason = DeadReason.REJECTED
                 return await self.store.bury(claim, reason, finished=FINISHED, delivery=DELIVERY)
+        return None
 
 
 _ANSWERS: dict[type[object], Answer] = {
@@ -151,7 +189,7 @@ _ANSWERS: dict[type[object], Answer] = {
 
 
 @pytest.fixture
-def case(store: Store, pass_time: PassTime, state: State, step: Step) -> Case:
+def case(store: Store, pass_time: PassTime, clock: Clock, state: State, step: Step) -> Case:
     needs = {state, step}
     if needs & NEED_INBOX and not isinstance(store, InboxStore):
         pytest.skip("this store has no inbox")
@@ -159,7 +197,7 @@ def case(store: Store, pass_time: PassTime, state: State, step: Step) -> Case:
         pytest.skip("this store keeps no bodies")
     if state is State.DEAD and step in OWNERS and not store.keeps_bodies:
         pytest.skip("this store replays nothing, so that a dead letter has no owner")
-    return Case(store, pass_time)
+    return Case(store, pass_time, clock)
 
 
 @pytest.mark.sample(150)
@@ -172,7 +210,7 @@ async def test_the_step_answers_and_leads_as_its_row_says(
     answer = await case.answer(step, case.owner)
     if step is Step.TAKE and state is State.TAKEN:
         assert answer is None  # somebody is at it
-    elif step is Step.EXPIRE:
+    elif step is Step.EXPIRE or step is Step.END:
         pass  # nobody asked
     elif step in OWNERS:
         assert answer is (Ownership.HELD if then else Ownership.LOST)

@@ -12,8 +12,8 @@ from hookonce.stores.life import LIFE, State, Step
 
 STORES = Path(hookonce.stores.__file__).parent
 ROWS = {f"{state.name}.{step.value}" for state, steps in LIFE.items() for step in steps}
-LIVE = {State.CLAIMED, State.TAKEN, State.KEPT, State.REPLAYED}
-OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.BURY}
+LIVE = {State.CLAIMED, State.TAKEN, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
+OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.SAVE, Step.BURY}
 
 
 def cited(*files: Path) -> set[str]:
@@ -33,7 +33,8 @@ def test_the_statements_of_the_sqlite_store_name_rows_that_exist() -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_every_state_answers_a_claim_and_a_put_and_can_be_completed(state: State) -> None:
-    assert {Step.CLAIM, Step.PUT, Step.COMPLETE, Step.KEEP_IN_FLIGHT} <= set(LIFE[state])
+    asked = {Step.CLAIM, Step.PUT, Step.COMPLETE, Step.KEEP_IN_FLIGHT, Step.SAVE_IN_FLIGHT}
+    assert asked <= set(LIFE[state])
     assert LIFE[state][Step.COMPLETE].state is State.DONE
 
 
@@ -41,6 +42,13 @@ def test_exactly_the_states_in_which_an_attempt_runs_expire() -> None:
     assert {state for state in State if Step.EXPIRE in LIFE[state]} == LIVE
     for state in LIVE:
         assert LIFE[state][Step.EXPIRE].state not in LIVE
+
+
+def test_exactly_what_was_saved_ends_by_itself() -> None:
+    assert {state: LIFE[state][Step.END].state for state in State if Step.END in LIFE[state]} == {
+        State.SAVED: State.INTERRUPTED,
+        State.SAVED_CLAIMED: State.KEPT,
+    }
 
 
 def test_an_owner_may_take_its_steps_in_every_state_but_done() -> None:

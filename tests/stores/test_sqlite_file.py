@@ -160,7 +160,7 @@ class TestSchema:
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
-        assert rows(path, "PRAGMA user_version") == [(2,)]
+        assert rows(path, "PRAGMA user_version") == [(3,)]
         assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
         tables = {
             name: (wr, strict)
@@ -202,7 +202,7 @@ class TestSchema:
                 assert await look(store, dead) is Dead
                 batch = await store.take(9, LEASE, endpoint="default", worker="w", token=Token("t"))
                 assert [taken.delivery for taken in batch.taken] == [waiting]
-        assert rows(path, "PRAGMA user_version") == [(3,)]
+        assert rows(path, "PRAGMA user_version") == [(4,)]
         assert rows(path, "SELECT count(*), how FROM done") == [(1, "well")]
 
     async def test_a_file_of_version_1_keeps_all_it_held(self, path: Path, clock: Clock) -> None:
@@ -214,7 +214,7 @@ class TestSchema:
             assert await look(store, delivery_key("default", "evt_1")) is Done
             await store.accept("default", ["evt_2"])
             assert await store.accepted("default", ["evt_1", "evt_2"]) == {"evt_2"}
-        assert rows(path, "PRAGMA user_version") == [(2,)]
+        assert rows(path, "PRAGMA user_version") == [(3,)]
 
     async def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(
         self, path: Path, store: SQLiteStore
@@ -226,13 +226,13 @@ class TestSchema:
             pytest.raises(StoreError, match="no such table: nowhere"),
         ):
             await store.open()
-        assert rows(path, "PRAGMA user_version") == [(2,)]
+        assert rows(path, "PRAGMA user_version") == [(3,)]
         assert rows(path, "SELECT count(*) FROM done") == [(1,)]
 
     async def test_a_new_file_takes_every_step(self, path: Path, store: SQLiteStore) -> None:
         with later_version(ADD_COLUMN):
             await store.open()
-        assert rows(path, "PRAGMA user_version") == [(3,)]
+        assert rows(path, "PRAGMA user_version") == [(4,)]
         assert rows(path, "SELECT how FROM done") == []
 
     async def test_a_done_event_costs_a_few_dozen_bytes(
@@ -309,7 +309,7 @@ class TestRefusedFiles:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 2)" in message
+        assert "later version (schema 99, here 3)" in message
         assert "upgrade hookonce" in message
         assert path.read_bytes() == before
 

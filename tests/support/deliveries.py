@@ -1,5 +1,6 @@
 """A receiver with one secret, and deliveries to it."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "empty_inbox",
     "is_done",
     "is_unready",
+    "long_ago",
     "nothing_in_flight",
     "receiver_on",
     "shuts_down",
@@ -43,8 +45,15 @@ def sqlite_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'hooks.db'}"
 
 
-def comment(event_id: str | None = None) -> CommentReceived:
-    return make_event(CommentReceived, event_id=event_id, data={"text": COMMENT_TEXT})
+def comment(event_id: str | None = None, *, created_at: datetime | None = None) -> CommentReceived:
+    return make_event(
+        CommentReceived, event_id=event_id, created_at=created_at, data={"text": COMMENT_TEXT}
+    )
+
+
+def long_ago() -> datetime:
+    """Return when an event was created whose last attempt comes now."""
+    return datetime.now(UTC) - timedelta(hours=21)
 
 
 async def deliver(receiver: Receiver, event: Event[Any], attempt: int = 1) -> Outcome:

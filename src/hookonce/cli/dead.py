@@ -53,6 +53,7 @@ _COLUMNS = {
     "endpoint": "endpoint",
     "id": "id",
     "type": "type",
+    "state": "state",
     "reason": "reason",
     "attempts": "attempts",
     "error": "error",
@@ -99,7 +100,11 @@ def list_letters(
     every: bool,
     as_json: bool,
 ) -> None:
-    """List dead letters, oldest first; --since goes by when they were given up."""
+    """List dead letters, oldest first; --since goes by when they were given up.
+
+    An event in the state "kept" is no dead letter yet: the sender may bring it again, until the
+    time in the first column.
+    """
     output = Output(as_json=as_json)
 
     async def print_letters(store: InboxStore) -> None:
@@ -113,7 +118,8 @@ def list_letters(
         )
 
         async def total() -> int:
-            return (await store.stats(endpoint=endpoint)).dead
+            stats = await store.stats(endpoint=endpoint)
+            return stats.dead + stats.kept
 
         is_filtered = any((event_type, reason, handler, since))
         listing = EventList(
@@ -172,7 +178,8 @@ def discard(
 ) -> None:
     """Forget dead letters; their events count as handled from now on.
 
-    Exits 0 if every one that was named by its id was there.
+    What is only kept is discarded where it is named by its id. Exits 0 if every one that was named
+    by its id was there.
     """
     check_selection(event_ids, event_type, every=every)
     if not event_ids:
@@ -190,7 +197,8 @@ def discard(
             return await for_each(keys, discarded, output)
         results = set()
         listing = partial(store.dead_letters, endpoint=endpoint, event_type=event_type)
-        async for page in pages_of(lambda after, limit: listing(after=after, limit=limit)):
+        pages = pages_of(lambda after, limit: listing(after=after, limit=limit), wanted=_is_dead)
+        async for page in pages:
             results |= await for_each(page.keys, discarded, output)
         return results
 
@@ -205,8 +213,9 @@ def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> No
         store_url,
         lambda store: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=PAGE),
     )
-    if letters:
-        count = f"{PAGE} or more" if len(letters) == PAGE else str(len(letters))
+    dead = sum(map(_is_dead, letters))
+    if dead:
+        count = f"{PAGE} or more" if dead == PAGE else str(dead)
         kind = f" of the type {event_type!r}" if event_type else ""
         click.confirm(
             f"Discard {count} dead letters{kind} at {endpoint!r} for good?", abort=True, err=True
@@ -234,7 +243,8 @@ def replay(
     """Run the handlers of MODULE:RECEIVER on dead letters again.
 
     Where several receivers are named, by MODULE:APP or MODULE:RECEIVERS, each replays its own.
-    Handlers that have succeeded before are left out. Exits 0 if every event is handled now.
+    Handlers that have succeeded before are left out. What is only kept is replayed where it is
+    named by its id. Exits 0 if every event is handled now.
     Ctrl-C loses nothing: what is not handled stays a dead letter.
     """
     check_selection(event_ids, event_type, every=every)
@@ -276,7 +286,7 @@ class _Replaying:
                     else:
                         await self._replay_pages(
                             receiver,
-                            pages_of(partial(_listed, receiver, event_type)),
+                            pages_of(partial(_listed, receiver, event_type), wanted=_is_dead),
                         )
         except (asyncio.CancelledError, StoreError):
             click.echo(f"stopped: {self._summary()}; the rest stays as it was", err=True)
@@ -338,6 +348,10 @@ async def _listed(
     return await receiver.dead.list(event_type=event_type, after=after, limit=limit)
 
 
+def _is_dead(letter: DeadLetter) -> bool:
+    return not letter.is_kept
+
+
 def _by_event(store: Letters) -> ByEvent:
     return lambda event_id: store.dead_letters(event_id=event_id, limit=PAGE)
 
@@ -348,6 +362,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
         "endpoint": letter.delivery.endpoint,
         "id": letter.delivery.event_id,
         "type": letter.delivery.event_type,
+        "state": "kept" if letter.is_kept else "dead",
         "reason": str(letter.reason),
         "attempts": letter.attempts,
         "received_at": time_text(letter.delivery.received_at),

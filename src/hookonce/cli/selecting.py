@@ -58,11 +58,14 @@ class Page(NamedTuple, Generic[E]):
         return tuple(event.delivery.event_id for event in self.events)
 
 
-async def pages_of(listing: Pages[E]) -> AsyncIterator[Page[E]]:
+async def pages_of(
+    listing: Pages[E], *, wanted: Callable[[E], bool] = lambda _: True
+) -> AsyncIterator[Page[E]]:
     """Yield the events of a listing, each once, though it changes meanwhile.
 
     Args:
         listing: returns so many of them behind a place, or from the start, oldest first.
+        wanted: which of them are yielded.
 
     """
     seen: set[DeliveryKey] = set()
@@ -74,7 +77,7 @@ async def pages_of(listing: Pages[E]) -> AsyncIterator[Page[E]]:
         new = [event for event in events if event.delivery.key not in seen]
         is_last = len(events) < PAGE or not new
         if new:
-            yield Page(new, is_last)
+            yield Page([event for event in new if wanted(event)], is_last)
             seen.update(event.delivery.key for event in new)
             after = events[-1].place
 

@@ -24,7 +24,8 @@ class Context:
         attempt: our own count of runs of this event, from 1.
         delivery_attempt: the sender's count, from 1, or None, as always for an event of the inbox;
             unsigned, so only a hint.
-        last_chance: whether a failure now makes the event a dead letter.
+        last_chance: whether a failure now makes the event a dead letter, by a count and by what the
+            sender has signed.
         is_replay: whether an operator replays a dead letter.
         received_at: Unix seconds at which the delivery arrived.
         body: the raw bytes that were signed.

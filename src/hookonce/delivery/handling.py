@@ -38,6 +38,7 @@ class Handling(Presence):
         event: what was read from the delivery; None if it cannot be read.
         answer_by: when the request that brings it must have its answer, in the loop's time.
         delivery_attempt: the sender's own count, unsigned.
+        sent_at: when the sender signed the delivery that a request has brought, in Unix time.
         is_replay: whether an operator replays a dead letter.
         last_chance: whether nobody may have the event any more if this attempt fails.
         backoff_seconds: for an event of the inbox, how long it waits if this attempt fails.
@@ -47,6 +48,7 @@ class Handling(Presence):
     event: Any = None
     answer_by: float = inf
     delivery_attempt: int | None = None
+    sent_at: float = 0.0
     is_replay: bool = False
     last_chance: bool = False
     backoff_seconds: float | None = None

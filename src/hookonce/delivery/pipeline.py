@@ -27,7 +27,7 @@ from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, 
 from .run import Run
 from .runs import Runs
 from .time_limit import within
-from .verdict import is_last_delivery, unavailable
+from .verdict import comes_until, is_last_delivery, unavailable
 
 _log = get_logger("hookonce")
 
@@ -180,6 +180,7 @@ class Pipeline:
             handlers=handlers,
             answer_by=deadline,
             delivery_attempt=attempt,
+            sent_at=verified.timestamp,
             fault=fault,
             ignored=ignored,
         )
@@ -188,7 +189,7 @@ class Pipeline:
         else:
             outcome = await self._joined(run)
         if is_last_delivery(attempt) and outcome.reason == Reason.IN_FLIGHT:
-            await self._keep_in_flight(arrived)
+            await self._keep_in_flight(arrived, comes_until(event, verified.timestamp))
         return event_type, outcome
 
     async def _joined(self, run: Run) -> Outcome:
@@ -235,14 +236,17 @@ class Pipeline:
                 _log.error("the inbox is full, so %s is left to a retry", arrived.key)
                 return later(Reason.INBOX_FULL)
 
-    async def _keep_in_flight(self, arrived: Delivery) -> None:
-        """Keep the last delivery of an event that is in flight: its attempt may yet fail."""
+    async def _keep_in_flight(self, arrived: Delivery, until: float | None) -> None:
+        """Keep the last delivery of an event that is in flight: its attempt may yet fail.
+
+        Until then the sender may bring it again; None if it will not.
+        """
         store = self._parts.store
         if not store.keeps_bodies:
             return
         seconds = min(self._parts.limits.store_seconds, self._parts.limits.last_look_seconds)
         try:
-            await within(seconds, store.keep_in_flight(arrived))
+            await within(seconds, store.keep_in_flight(arrived, dead_at=until))
         except StoreError as error:
             _log.error("could not keep the last delivery of %s: %s", arrived.key, error)
 

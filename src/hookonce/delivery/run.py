@@ -26,7 +26,15 @@ from .handling import FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS, Handling
 from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from .presence import FAILED, HANDLING, LATE, SUCCEEDED
 from .records import EventBuried, EventClaimed, EventParked, EventRetried
-from .verdict import Report, Verdict, decide, is_last_chance, unavailable, wait_seconds
+from .verdict import (
+    Report,
+    Verdict,
+    comes_until,
+    decide,
+    may_be_last,
+    unavailable,
+    wait_seconds,
+)
 
 _log = get_logger("hookonce")
 
@@ -85,9 +93,11 @@ class Run(Handling):
             self._answer(self.ignored)
             await self._give_back()
             return
-        if self.backoff_seconds is None and not self.is_replay:
-            self.last_chance = is_last_chance(claim, self.delivery_attempt)
-            if self.last_chance and parts.store.keeps_bodies and not await self._is_kept(claim):
+        is_request = self.backoff_seconds is None and not self.is_replay
+        if is_request and may_be_last(claim, self.delivery_attempt):
+            until = comes_until(self.event, self.sent_at)
+            self.last_chance = until is None
+            if parts.store.keeps_bodies and not await self._is_kept(claim, until):
                 self._answer(later(Reason.IN_FLIGHT))
                 return
         if self.finished:
@@ -148,13 +158,14 @@ class Run(Handling):
         self._answer(later(Reason.SHUTTING_DOWN))
         return None
 
-    async def _is_kept(self, claim: Claimed) -> bool:
+    async def _is_kept(self, claim: Claimed, until: float | None) -> bool:
         """Keep the body, so that not even a crash of the last attempt can lose the event.
 
-        Return False if somebody else has the event by now.
+        Until then the sender may bring it again; None if it will not. Return False if somebody else
+        has the event by now.
         """
         try:
-            ownership = await self._ask(self.parts.store.keep(claim, self.delivery))
+            ownership = await self._ask(self.parts.store.keep(claim, self.delivery, dead_at=until))
         except StoreError as error:
             _log.error("could not keep %s for its last attempt: %s", self.key, error)
             return True

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import Reject, Retry, StoreError
-from ..sender import ATTEMPTS
+from ..events import Event
+from ..sender import ATTEMPTS, LAST_ATTEMPT_SECONDS, SCHEDULE_SECONDS
 from ..stores.values import Claimed, DeadReason
 from .outcome import BROKEN, Outcome, Reason, later
 from .time_limit import BrokenStoreError
@@ -25,9 +26,30 @@ def is_last_delivery(delivery_attempt: int | None) -> bool:
     return delivery_attempt is not None and delivery_attempt >= ATTEMPTS
 
 
-def is_last_chance(claim: Claimed, delivery_attempt: int | None) -> bool:
-    """Return whether the sender may not bring the event again if this attempt fails."""
+def may_be_last(claim: Claimed, delivery_attempt: int | None) -> bool:
+    """Return whether this may be the sender's last attempt, by counts that nobody has signed.
+
+    Anybody can set the header of a copy, and anybody's copies count as attempts.
+    """
     return claim.attempt >= _LAST_OWN_ATTEMPT or is_last_delivery(delivery_attempt)
+
+
+def comes_until(event: Event[Any] | None, sent_at: float) -> float | None:
+    """Return until when the sender may bring an event again, in Unix time.
+
+    None where it will not, by what it has signed: the event is so old that only the last attempt of
+    the schedule can bring it.
+
+    Args:
+        event: None if it cannot be read; then it counts as created when it was sent.
+        sent_at: the signed time of this attempt.
+
+    """
+    created_at = sent_at if event is None else event.created_at.timestamp()
+    if sent_at - created_at >= LAST_ATTEMPT_SECONDS:
+        return None
+    # Nothing was created after it was sent, whatever the sender's clocks say.
+    return min(created_at, sent_at) + SCHEDULE_SECONDS
 
 
 def unavailable(error: StoreError) -> Outcome:

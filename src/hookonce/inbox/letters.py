@@ -39,6 +39,9 @@ class DeadLetters:
     ) -> Sequence[DeadLetter]:
         """Return dead letters, oldest first, without their bodies.
 
+        Those with ``is_kept`` are none yet: the sender may bring such an event again until
+        ``buried_at``.
+
         Args:
             reason: only those given up for this reason.
             options: ``event_type``, ``handler``, ``since`` (given up then or later, in Unix
@@ -61,7 +64,8 @@ class DeadLetters:
         """Run the handlers that have not succeeded yet, and return what became of it.
 
         The event keeps its id, and handlers see ``context.is_replay``. It stays a dead letter
-        until all of them have succeeded, whatever happens to this process.
+        until all of them have succeeded, whatever happens to this process. One that is only kept
+        stays so.
 
         Raises:
             LookupError: there is no such dead letter.
@@ -96,7 +100,7 @@ class DeadLetters:
             claim=claim,
             claimed_at=asked_at,
             is_replay=True,
-            last_chance=True,
+            last_chance=not letter.is_kept,
         )
         return await self._runs.end_of(self._runs.begin(run))
 

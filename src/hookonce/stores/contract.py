@@ -35,6 +35,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, runtime_checkable
 
 from ..errors import shows_half_built
+from ..sender import SCHEDULE_SECONDS
 from .values import (
     Batch,
     Claimed,
@@ -67,9 +68,8 @@ WORKER_SECONDS = 30.0
 """How long after it last asked for work a worker counts as running."""
 
 
-# Nine attempts take about 25 hours in the worst case (eight waits, each 10 % longer); a record that
-# is forgotten before the last of them would let the event run again.
-_LEAST_RETENTION = timedelta(hours=26)
+# A record that is forgotten before the last attempt would let the event run again.
+_LEAST_RETENTION = timedelta(seconds=SCHEDULE_SECONDS)
 
 
 def check_retention(retention: timedelta) -> float:
@@ -151,23 +151,29 @@ class Claims(Protocol):
     ) -> Ownership:
         """Give the event back for another attempt, with what has succeeded and what went wrong.
 
-        If its delivery was kept, nobody will bring it again: it is a dead letter (``EXHAUSTED``).
+        If its delivery was kept and nobody will bring it again, it is a dead letter
+        (``EXHAUSTED``).
         Unless a handler ``began``, the attempt does not count: the next one has its number.
         """
         ...
 
-    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+    async def keep(
+        self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
+    ) -> Ownership:
         """Keep the delivery beside its claim, for the case that the claim ends unsettled.
 
-        If the lease then runs out, the event is a dead letter (``INTERRUPTED``).
+        Args:
+            claim: the owner's.
+            delivery: what to keep.
+            dead_at: Unix time until which the sender may bring the event again; None if it will
+                not. From then on an event that is not settled, and that nobody holds, is a dead
+                letter (``INTERRUPTED``). Before, it can be claimed as ever.
+
         """
         ...
 
-    async def keep_in_flight(self, delivery: Delivery) -> None:
-        """Keep a delivery whose event somebody else has claimed, and that will not come again.
-
-        Like ``keep``: if that claim does not lead to success, the event is a dead letter.
-        """
+    async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
+        """Keep a delivery whose event somebody else has claimed; the rest is as in ``keep``."""
         ...
 
     async def bury(
@@ -246,7 +252,9 @@ class Letters(Protocol):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies.
+        """Return dead letters, and what may become one (``is_kept``), with empty bodies.
+
+        They come in the order in which they were made, the oldest first.
 
         Args:
             after: the ``place`` of one that was listed: only those behind it, wherever it is now.
@@ -266,7 +274,7 @@ class Letters(Protocol):
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter for another attempt; it stays one until that is completed.
 
-        None where there is no such letter.
+        One that is only kept stays so. None where there is no such letter.
         """
         ...
 
@@ -309,7 +317,8 @@ class Queue(Protocol):
         """Store a delivery durably, unless its event is known; by its own token, ``Stored`` again.
 
         An event whose attempt runs inside a request, in a process that has no inbox, is stored as
-        well and is due when that attempt's lease ends. One whose delivery was kept is ``Waiting``.
+        well and is due when that attempt's lease ends. One whose delivery was kept since nobody
+        will bring it again is ``Waiting``; else the inbox has it from now on.
 
         Args:
             delivery: what was delivered.

@@ -10,11 +10,19 @@ store's Lua is a second writing of it. All three name the rows they stand for, a
     CLAIMED      an attempt runs
     WAITING      in the inbox
     TAKEN        in the inbox, and an attempt runs
+    SAVED        as FREE; the delivery is kept for the case that the sender does not bring it again
+    SAVED_CLAIMED  as CLAIMED, with the delivery kept for that case
     KEPT         an attempt runs; the delivery is kept for the case that it fails
     INTERRUPTED  the delivery is kept, and no attempt runs any more: a dead letter
     DEAD         a dead letter
     REPLAYED     a dead letter, and an attempt at it runs
     DONE         handled, or discarded by a person
+
+A delivery is kept together with the time at which it is to be a dead letter. If the sender has
+proved by its signature that it will not come again, that time is now, and the event is KEPT. Else
+that time is the end of the sender's schedule. Until then the event is SAVED or SAVED_CLAIMED, and
+can be claimed as ever; then SAVED turns into INTERRUPTED, and SAVED_CLAIMED into KEPT, without any
+step.
 
 Four rules hold in every state and are no rows:
 
@@ -61,6 +69,8 @@ class State(Enum):
     CLAIMED = "claimed"
     WAITING = "waiting"
     TAKEN = "taken"
+    SAVED = "saved"
+    SAVED_CLAIMED = "saved_claimed"
     KEPT = "kept"
     INTERRUPTED = "interrupted"
     DEAD = "dead"
@@ -71,7 +81,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What can be done to an event. The last four only its owner may take."""
+    """What can be done to an event. The last five only its owner may take."""
 
     CLAIM = "claim"
     PUT = "put"
@@ -79,12 +89,19 @@ class Step(Enum):
     REPLAY = "replay"
     DISCARD = "discard"
     KEEP_IN_FLIGHT = "keep_in_flight"
+    SAVE_IN_FLIGHT = "save_in_flight"
+    """``keep_in_flight`` with a time that has not come: the sender may bring the event again."""
     COMPLETE = "complete"
     EXPIRE = "expire"
+    """The lease runs out."""
+    END = "end"
+    """The time comes at which a delivery that was saved is a dead letter."""
     EXTEND = "extend"
     RELEASE = "release"
     """``InboxStore.retry`` is a release, after which an event of the inbox is due later."""
     KEEP = "keep"
+    SAVE = "save"
+    """``keep`` with a time that has not come."""
     BURY = "bury"
 
     __hash__ = object.__hash__
@@ -100,7 +117,7 @@ class Answer(Enum):
     DEAD = "dead"
     DONE = "done"
     TAKEN = "taken"
-    """The step was taken; of the owner's four, ``Ownership.HELD``."""
+    """The step was taken; of the owner's five, ``Ownership.HELD``."""
 
 
 class Then(NamedTuple):
@@ -117,10 +134,12 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.CLAIM: Then(Answer.GRANTED, State.CLAIMED),
         Step.PUT: Then(Answer.STORED, State.WAITING),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.SAVED),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
         Step.EXTEND: Then(Answer.TAKEN, State.CLAIMED),
         Step.RELEASE: Then(Answer.TAKEN, State.FREE),
         Step.KEEP: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.SAVE: Then(Answer.TAKEN, State.SAVED),
         Step.BURY: Then(Answer.TAKEN, State.DEAD),
     },
     State.CLAIMED: {
@@ -128,11 +147,13 @@ LIFE: dict[State, dict[Step, Then]] = {
         # By a process without an inbox: it is due when that attempt's lease ends.
         Step.PUT: Then(Answer.STORED, State.TAKEN),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.SAVED_CLAIMED),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
         Step.EXPIRE: Then(Answer.TAKEN, State.FREE),
         Step.EXTEND: Then(Answer.TAKEN, State.CLAIMED),
         Step.RELEASE: Then(Answer.TAKEN, State.FREE),
         Step.KEEP: Then(Answer.TAKEN, State.KEPT),
+        Step.SAVE: Then(Answer.TAKEN, State.SAVED_CLAIMED),
         Step.BURY: Then(Answer.TAKEN, State.DEAD),
     },
     State.WAITING: {
@@ -140,10 +161,12 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.PUT: Then(Answer.WAITING, State.WAITING),
         Step.TAKE: Then(Answer.GRANTED, State.TAKEN),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.WAITING),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.WAITING),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
         Step.EXTEND: Then(Answer.TAKEN, State.TAKEN),
         Step.RELEASE: Then(Answer.TAKEN, State.WAITING),
         Step.KEEP: Then(Answer.TAKEN, State.WAITING),
+        Step.SAVE: Then(Answer.TAKEN, State.WAITING),
         Step.BURY: Then(Answer.TAKEN, State.DEAD),
     },
     State.TAKEN: {
@@ -151,23 +174,58 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.PUT: Then(Answer.WAITING, State.TAKEN),
         Step.TAKE: Then(Answer.IN_FLIGHT, State.TAKEN),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.TAKEN),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.TAKEN),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
         Step.EXPIRE: Then(Answer.TAKEN, State.WAITING),
         Step.EXTEND: Then(Answer.TAKEN, State.TAKEN),
         Step.RELEASE: Then(Answer.TAKEN, State.WAITING),
         Step.KEEP: Then(Answer.TAKEN, State.TAKEN),
+        Step.SAVE: Then(Answer.TAKEN, State.TAKEN),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.SAVED: {
+        Step.CLAIM: Then(Answer.GRANTED, State.SAVED_CLAIMED),
+        # The inbox has its own copy of the body.
+        Step.PUT: Then(Answer.STORED, State.WAITING),
+        Step.REPLAY: Then(Answer.GRANTED, State.SAVED_CLAIMED),
+        Step.DISCARD: Then(Answer.TAKEN, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.SAVED),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.END: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.EXTEND: Then(Answer.TAKEN, State.SAVED_CLAIMED),
+        Step.RELEASE: Then(Answer.TAKEN, State.SAVED),
+        Step.KEEP: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.SAVE: Then(Answer.TAKEN, State.SAVED),
+        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    },
+    State.SAVED_CLAIMED: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.SAVED_CLAIMED),
+        Step.PUT: Then(Answer.STORED, State.TAKEN),
+        Step.REPLAY: Then(Answer.IN_FLIGHT, State.SAVED_CLAIMED),
+        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.SAVED_CLAIMED),
+        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.EXPIRE: Then(Answer.TAKEN, State.SAVED),
+        Step.END: Then(Answer.TAKEN, State.KEPT),
+        Step.EXTEND: Then(Answer.TAKEN, State.SAVED_CLAIMED),
+        Step.RELEASE: Then(Answer.TAKEN, State.SAVED),
+        Step.KEEP: Then(Answer.TAKEN, State.KEPT),
+        Step.SAVE: Then(Answer.TAKEN, State.SAVED_CLAIMED),
         Step.BURY: Then(Answer.TAKEN, State.DEAD),
     },
     State.KEPT: {
         Step.CLAIM: Then(Answer.IN_FLIGHT, State.KEPT),
         Step.PUT: Then(Answer.WAITING, State.KEPT),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
         Step.EXPIRE: Then(Answer.TAKEN, State.INTERRUPTED),
         Step.EXTEND: Then(Answer.TAKEN, State.KEPT),
         # Nobody will bring it again.
         Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
         Step.KEEP: Then(Answer.TAKEN, State.KEPT),
+        Step.SAVE: Then(Answer.TAKEN, State.KEPT),
         Step.BURY: Then(Answer.TAKEN, State.DEAD),
     },
     State.INTERRUPTED: {
@@ -176,10 +234,12 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.REPLAY: Then(Answer.GRANTED, State.REPLAYED),
         Step.DISCARD: Then(Answer.TAKEN, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
         Step.EXTEND: Then(Answer.TAKEN, State.KEPT),
         Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
         Step.KEEP: Then(Answer.TAKEN, State.INTERRUPTED),
+        Step.SAVE: Then(Answer.TAKEN, State.INTERRUPTED),
         Step.BURY: Then(Answer.TAKEN, State.DEAD),
     },
     State.DEAD: {
@@ -188,10 +248,12 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.REPLAY: Then(Answer.GRANTED, State.REPLAYED),
         Step.DISCARD: Then(Answer.TAKEN, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.DEAD),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.DEAD),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
         Step.EXTEND: Then(Answer.TAKEN, State.REPLAYED),
         Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
         Step.KEEP: Then(Answer.TAKEN, State.DEAD),
+        Step.SAVE: Then(Answer.TAKEN, State.DEAD),
         Step.BURY: Then(Answer.TAKEN, State.DEAD),
     },
     State.REPLAYED: {
@@ -200,17 +262,20 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.REPLAY: Then(Answer.IN_FLIGHT, State.REPLAYED),
         Step.DISCARD: Then(Answer.TAKEN, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.REPLAYED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.REPLAYED),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
         Step.EXPIRE: Then(Answer.TAKEN, State.DEAD),
         Step.EXTEND: Then(Answer.TAKEN, State.REPLAYED),
         Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
         Step.KEEP: Then(Answer.TAKEN, State.REPLAYED),
+        Step.SAVE: Then(Answer.TAKEN, State.REPLAYED),
         Step.BURY: Then(Answer.TAKEN, State.DEAD),
     },
     State.DONE: {
         Step.CLAIM: Then(Answer.DONE, State.DONE),
         Step.PUT: Then(Answer.DONE, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.DONE),
+        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.DONE),
         Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
     },
 }
@@ -239,12 +304,26 @@ class Queued(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A dead letter, or a delivery kept for the case that its event's claim ends unsettled."""
+    """A dead letter, or a delivery kept for the case that nothing settles its event.
+
+    Attributes:
+        reason: why it was given up.
+        error: what failed.
+        buried_at: since when it is a dead letter, in Unix time; of a kept one, from when on.
+        is_kept: whether it is only kept, for as long as an attempt runs.
+        is_saved: whether that is so until ``buried_at`` too, since the sender may come again.
+
+    """
 
     reason: DeadReason
     error: str
     buried_at: float
     is_kept: bool
+    is_saved: bool = False
+
+    def may_come(self, moment: Moment) -> bool:
+        """Return whether the sender may still bring the event."""
+        return self.is_saved and moment.unix < self.buried_at
 
 
 class Record(NamedTuple):
@@ -307,6 +386,8 @@ def state_of(record: Record, moment: Moment) -> State:
         return State.DONE
     is_live = moment.now < record.until
     if record.letter is not None:
+        if record.letter.may_come(moment):
+            return State.SAVED_CLAIMED if is_live else State.SAVED
         if record.letter.is_kept:
             return State.KEPT if is_live else State.INTERRUPTED
         return State.REPLAYED if is_live else State.DEAD
@@ -319,6 +400,8 @@ _KNOWN_AS = {
     State.CLAIMED: Known.IN_FLIGHT,
     State.WAITING: Known.WAITING,
     State.TAKEN: Known.WAITING,
+    State.SAVED: Known.FAILED,
+    State.SAVED_CLAIMED: Known.IN_FLIGHT,
     State.KEPT: Known.IN_FLIGHT,
     State.INTERRUPTED: Known.DEAD,
     State.DEAD: Known.DEAD,
@@ -345,13 +428,14 @@ def claim(
 def replay(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult | None, Record]:
-    """Claim a dead letter, which stays one; None where there is none."""
+    """Claim a dead letter, which stays one, or what was saved; None where there is neither."""
     record = _capped(record, moment)
-    if Step.REPLAY not in LIFE[state_of(record, moment)]:
+    state = state_of(record, moment)
+    if Step.REPLAY not in LIFE[state]:
         return None, record
     result, after = _claim(record, moment, Step.REPLAY, key, token, lease)
-    if after.letter is not None and after.letter.is_kept:
-        after = after._replace(letter=after.letter._replace(is_kept=False))
+    if state is State.INTERRUPTED and after.letter is not None:
+        after = after._replace(letter=after.letter._replace(is_kept=False, is_saved=False))
     return result, after
 
 
@@ -391,7 +475,8 @@ def put(record: Record, moment: Moment, token: Token) -> tuple[PutResult, Record
     if answer is Answer.STORED:
         # One that is claimed is due when that attempt's lease ends.
         delay = max(0.0, record.until - moment.now)
-        return Stored(), record._replace(queued=Queued(token, moment.now + delay, delay))
+        queued = Queued(token, moment.now + delay, delay)
+        return Stored(), record._replace(queued=queued, letter=None)
     if answer is Answer.WAITING:
         is_own = record.queued is not None and record.queued.put == token
         return Stored() if is_own else Waiting(), record
@@ -435,7 +520,10 @@ def release(
     finished, owed = _noted(record, finished, owed)
     letter = record.letter
     if letter is not None and letter.is_kept:
-        letter = Letter(DeadReason.EXHAUSTED, error, moment.unix, is_kept=False)
+        if not letter.may_come(moment):
+            letter = Letter(DeadReason.EXHAUSTED, error, moment.unix, is_kept=False)
+        elif error:
+            letter = letter._replace(reason=DeadReason.EXHAUSTED, error=error)
     return Ownership.HELD, record._replace(
         token=None,
         until=0.0,
@@ -448,17 +536,19 @@ def release(
     )
 
 
-def keep(record: Record, moment: Moment, claim: Claimed) -> tuple[Ownership, Record]:
-    """Keep the delivery of a claim, unless the event waits in the inbox or has a letter."""
+def keep(
+    record: Record, moment: Moment, claim: Claimed, dead_at: float | None = None
+) -> tuple[Ownership, Record]:
+    """Keep the delivery of a claim, unless the event waits in the inbox or is a dead letter."""
     if record.token != claim.token:
         return Ownership.LOST, record
-    return Ownership.HELD, _kept(record, moment)
+    return Ownership.HELD, _kept(record, moment, dead_at)
 
 
-def keep_in_flight(record: Record, moment: Moment) -> Record:
+def keep_in_flight(record: Record, moment: Moment, dead_at: float | None = None) -> Record:
     """Keep a delivery beside somebody else's claim, unless the event is done."""
     record = _capped(record, moment)
-    return record if state_of(record, moment) is State.DONE else _kept(record, moment)
+    return record if state_of(record, moment) is State.DONE else _kept(record, moment, dead_at)
 
 
 def bury(
@@ -509,10 +599,10 @@ def hasten(record: Record, moment: Moment) -> tuple[bool, Record]:
 def dead_letter(
     record: Record, moment: Moment, delivery: Delivery, place: str = ""
 ) -> DeadLetter | None:
-    """Return an event's dead letter as a person sees it; None if it has none now."""
+    """Return a dead letter, or what was saved, as a person sees it; None if there is none now."""
     record = _as_shown(record, moment)
     letter, state = record.letter, state_of(record, moment)
-    if letter is None or state in {State.KEPT, State.DONE}:
+    if letter is None or state in {State.SAVED_CLAIMED, State.KEPT, State.DONE}:
         return None
     if record.token is not None and moment.now >= record.until:
         record = _interrupted(record, moment)
@@ -525,6 +615,7 @@ def dead_letter(
         letter.buried_at,
         record.history,
         record.owed,
+        state is State.SAVED,
         place,
     )
 
@@ -607,10 +698,21 @@ def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | 
     return queued and Queued(queued.put, moment.now + delay, delay)
 
 
-def _kept(record: Record, moment: Moment) -> Record:
-    if record.queued is not None or record.letter is not None:
+def _kept(record: Record, moment: Moment, dead_at: float | None) -> Record:
+    """Keep a delivery that is to be a dead letter at that Unix time, by default now."""
+    letter = record.letter
+    if record.queued is not None or (letter is not None and not letter.is_kept):
         return record
-    return record._replace(letter=Letter(DeadReason.INTERRUPTED, "", moment.unix, is_kept=True))
+    if letter is None:
+        letter = Letter(DeadReason.INTERRUPTED, "", moment.unix, is_kept=True)
+    elif not letter.is_saved:  # a proof stands, whatever a later copy says
+        return record
+    if dead_at is None or dead_at <= moment.unix:
+        letter = letter._replace(buried_at=moment.unix, is_saved=False)
+    else:
+        first = letter.buried_at if letter.is_saved else dead_at
+        letter = letter._replace(buried_at=min(first, dead_at), is_saved=True)
+    return record._replace(letter=letter)
 
 
 def _failed(record: Record, ended_at: float, error: str) -> tuple[FailedAttempt, ...]:

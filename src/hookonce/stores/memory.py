@@ -125,11 +125,13 @@ class MemoryStore(StepStore):
         """Record that the event is handled; see ``Store.complete``."""
         self._finish(claim.key)
 
-    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+    async def keep(
+        self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
+    ) -> Ownership:
         """Refuse: this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
-    async def keep_in_flight(self, delivery: Delivery) -> None:
+    async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
         """Refuse: this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 

@@ -79,17 +79,19 @@ class StepStore(ABC):
             ),
         )
 
-    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+    async def keep(
+        self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
+    ) -> Ownership:
         """Keep the delivery beside its claim; see ``Claims.keep``."""
         return await self._step(
-            claim.key, lambda record, moment: life.keep(record, moment, claim), delivery
+            claim.key, lambda record, moment: life.keep(record, moment, claim, dead_at), delivery
         )
 
-    async def keep_in_flight(self, delivery: Delivery) -> None:
+    async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
         """Keep a delivery beside somebody else's claim; see ``Claims.keep_in_flight``."""
         await self._step(
             delivery.key,
-            lambda record, moment: (None, life.keep_in_flight(record, moment)),
+            lambda record, moment: (None, life.keep_in_flight(record, moment, dead_at)),
             delivery,
         )
 

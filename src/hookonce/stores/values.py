@@ -79,7 +79,8 @@ class Known(StrEnum):
     IN_FLIGHT = "in_flight"
     """An attempt runs inside a request."""
     FAILED = "failed"
-    """It was tried and given back: it is handled only if the sender brings it again."""
+    """It was tried and given back: it is handled only if the sender brings it again. Its body may
+    be kept; then it is a dead letter when the sender's schedule is over."""
 
 
 class Ownership(Enum):
@@ -153,9 +154,11 @@ class DeadLetter:
         error: what failed, as text.
         attempts: how often it was tried.
         finished: the handlers that have succeeded; a replay leaves them out.
-        buried_at: Unix seconds.
+        buried_at: Unix seconds; of a kept one, from when on it is a dead letter.
         history: its last failed attempts, oldest first; a bounded number of them.
         owed: the handlers recorded as failed or not run.
+        is_kept: whether it is only kept, since the sender may still bring the event: it is not
+            counted as dead before ``buried_at``.
         place: of one that was listed, where it stands there; a listing can go on behind it.
 
     """
@@ -168,6 +171,7 @@ class DeadLetter:
     buried_at: float
     history: tuple[FailedAttempt, ...] = ()
     owed: frozenset[str] = frozenset()
+    is_kept: bool = False
     place: str = field(default="", compare=False, repr=False)
 
 
@@ -177,11 +181,13 @@ class StoreStats:
 
     Attributes:
         in_flight: live claims.
-        dead: dead letters.
+        dead: dead letters; not what is only kept.
         depth: events in the inbox, those being handled among them.
         bytes: what their bodies add up to.
         oldest_age: seconds since the oldest of them was received, or None.
         workers: workers that have asked for work within ``WORKER_SECONDS``.
+        kept: deliveries that are kept since the sender may not bring them again, without those that
+            an attempt runs for.
 
     """
 
@@ -191,6 +197,7 @@ class StoreStats:
     bytes: int = 0
     oldest_age: float | None = None
     workers: int = 0
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pytest
 from pydantic import AfterValidator, JsonValue
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from support.deliveries import long_ago
 from support.servers import serving
 from support.stores import FaultyStore
 from support.waiting import PATIENCE_SECONDS, until, until_async
@@ -280,12 +281,34 @@ async def test_no_text_about_a_dead_letter_quotes_what_its_body_hides(receiver: 
     receiver.on(CommentReceived, name="shop")(quote_what_is_hidden)
     hidden = {"userPassword": QUOTED, "cvc": "737", "token": "hush-hush", "note": "hush-hush!"}
     async with inspected(receiver) as here:
-        event = make_event(CommentReceived, data=hidden, extra=True)
+        event = make_event(CommentReceived, created_at=long_ago(), data=hidden, extra=True)
         await here.sender.send(event, attempt=9)
         for path in ("/dead", f"/dead/letter?id={event.id}", "/deliveries/1"):
             page = await here.page(path)
             shows_nothing_hidden(page)
             assert "hush" not in page
+
+
+async def test_what_is_only_kept_is_marked_so_and_can_be_replayed(receiver: Receiver) -> None:
+    fails = [True]
+
+    @receiver.on(CommentReceived, name="shop")
+    async def shop(_: CommentReceived) -> None:
+        if fails:
+            raise ValueError("closed")
+
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived)
+        (await here.sender.send(event, attempt=9)).expect(500, "handler_failed")
+        page = await here.page("/dead")
+        assert event.id in page
+        assert ">kept</span>" in page
+        page = await here.page(f"/dead/letter?id={event.id}")
+        assert ">kept</span>" in page
+        assert "The sender may bring it again until" in page
+        assert "<b>0</b> dead" in page or "<b>0</b> dead" in await here.page("")
+        fails.clear()
+        assert (await here.replay(event.id)).json()["outcome"] == "handled"
 
 
 async def test_no_text_about_the_inbox_quotes_what_a_body_hides(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ class LetterRow:
         error: what failed.
         attempts: how often it was tried.
         received_at: Unix seconds.
-        buried_at: Unix seconds.
+        buried_at: Unix seconds; of what is only kept, from when on it is a dead letter.
+        is_kept: whether it is only kept, since the sender may bring the event again.
         finished: the handlers that have succeeded.
         owed: those known to have failed or not run.
 
@@ -42,6 +43,7 @@ class LetterRow:
     attempts: int
     received_at: float
     buried_at: float
+    is_kept: bool
     finished: tuple[str, ...]
     owed: tuple[str, ...]
 
@@ -60,6 +62,7 @@ def _letter_row(letter: DeadLetter, error: str) -> LetterRow:
         attempts=letter.attempts,
         received_at=letter.delivery.received_at,
         buried_at=letter.buried_at,
+        is_kept=letter.is_kept,
         finished=tuple(sorted(letter.finished)),
         owed=tuple(sorted(letter.owed)),
     )

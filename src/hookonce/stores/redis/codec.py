@@ -307,7 +307,7 @@ def read_taken(reply: Any, token: Token, lease: float) -> Taken:
 
 def read_letter(reply: Any) -> DeadLetter:
     """Return one dead letter."""
-    attempts, finished, history, owed, buried_at, _, reason, error = reply[5:]
+    attempts, finished, history, owed, buried_at, _, reason, error, is_kept = reply[5:]
     return DeadLetter(
         delivery=_read_delivery(*reply[:5]),
         reason=DeadReason(decode(reason)),
@@ -317,6 +317,7 @@ def read_letter(reply: Any) -> DeadLetter:
         buried_at=float(buried_at),
         history=_read_history(history),
         owed=_read_names(owed),
+        is_kept=is_kept == b"1",
     )
 
 

@@ -124,12 +124,12 @@ class RedisReports(ABC):
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         """Return how much the store holds, of one endpoint or of all; see ``Reports.stats``."""
         replies = await self._session.ask_all(step("stats", endpoint or ""))
-        numbers = [[codec.read_count(number) for number in reply[:4]] for reply in replies]
-        in_flight, dead, depth, size = (sum(column) for column in zip(*numbers, strict=True))
-        received = [float(reply[4]) for reply in replies if reply[4]]
-        workers = {worker for reply in replies for worker in reply[5]}
+        numbers = [[codec.read_count(number) for number in reply[:5]] for reply in replies]
+        in_flight, dead, kept, depth, size = (sum(column) for column in zip(*numbers, strict=True))
+        received = [float(reply[5]) for reply in replies if reply[5]]
+        workers = {worker for reply in replies for worker in reply[6]}
         age = max(0.0, self._session.shards[0].unix_time - min(received)) if received else None
-        return StoreStats(in_flight, dead, depth, size, age, len(workers))
+        return StoreStats(in_flight, dead, depth, size, age, len(workers), kept)
 
     async def register(
         self, endpoint: str, application: Application | None

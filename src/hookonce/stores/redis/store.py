@@ -185,13 +185,18 @@ class RedisStore(RedisReports, RedisReconciling):
             "1" if began else "0",
         )
 
-    async def keep(self, claim: Claimed, delivery: Delivery) -> Ownership:
+    async def keep(
+        self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
+    ) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
-        return await self._own(claim, "keep", *codec.write_delivery(delivery))
+        given = codec.write_delivery(delivery)
+        return await self._own(claim, "keep", *given, "" if dead_at is None else dead_at)
 
-    async def keep_in_flight(self, delivery: Delivery) -> None:
+    async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
         """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
-        await self._session.ask(delivery.key, "keep_in_flight", *codec.write_delivery(delivery))
+        given = codec.write_delivery(delivery)
+        at = "" if dead_at is None else dead_at
+        await self._session.ask(delivery.key, "keep_in_flight", *given, at)
 
     async def bury(
         self,

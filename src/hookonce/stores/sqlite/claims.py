@@ -21,7 +21,15 @@ from ..contract import check_retention
 from ..life import Moment, Queued, Record
 from ..steps import LifeStep
 from ..values import Delivery, DeliveryKey
-from .records import COLUMNS, digest_of, dump_history, dump_names, execute_rows, load_record
+from .records import (
+    COLUMNS,
+    digest_of,
+    dump_history,
+    dump_letter,
+    dump_names,
+    execute_rows,
+    load_record,
+)
 
 T = TypeVar("T")
 
@@ -45,6 +53,7 @@ _FORGET_ATTEMPTS = "DELETE FROM attempts WHERE key IN ({rows})"
 _FORGET_LETTERS = "DELETE FROM dead WHERE key IN ({rows})"
 _KEEPS_DELIVERIES = "SELECT EXISTS (SELECT 1 FROM dead) OR EXISTS (SELECT 1 FROM entries)"
 _FORGET_ATTEMPT = "DELETE FROM attempts WHERE key = ?"
+_FORGET_LETTER = "DELETE FROM dead WHERE key = ?"
 # What each endpoint holds is counted as it changes, so that a put need not count.
 _COUNT_OUT = """
 UPDATE inbox_sizes SET depth = depth - events, bytes = bytes - size FROM (
@@ -123,7 +132,7 @@ class Claims:
         known = self.read(connection, digest)
         answer, record = step(known, self.moment())
         if record is not known:
-            self._write(connection, key, digest, known, record, delivery)
+            self.write(connection, key, digest, known, record, delivery)
         return answer
 
     def read(self, connection: apsw.Connection, digest: bytes) -> Record:
@@ -132,21 +141,22 @@ class Claims:
         queued = None if row[0] is None else Queued(*row[:3])
         return load_record(row[4:], queued, row[3])
 
-    def _write(
+    def write(
         self,
         connection: apsw.Connection,
         key: DeliveryKey,
         digest: bytes,
         known: Record,
         record: Record,
-        delivery: Delivery | None,
+        delivery: Delivery | None = None,
     ) -> None:
+        """Write what a step has changed of an event; the arguments are as in ``step``."""
         if record.done_until > known.done_until:  # a row that is over may still be there
             self.finish(connection, [(digest,)])
             return
         names = dump_names(record.finished), dump_names(record.owed), dump_history(record.history)
         if record.letter is not None:
-            letter = (*record.letter, record.attempt, *names, digest)
+            letter = (*dump_letter(record.letter), record.attempt, *names, digest)
             if known.letter is not None:
                 connection.execute(_CHANGE_LETTER, letter)
             else:
@@ -155,9 +165,11 @@ class Claims:
                 if row is None:
                     raise StoreError("there is no delivery to bury: none was given or kept")
                 connection.execute(_ADD_LETTER, (*row, *letter))
+        elif known.letter is not None:
+            connection.execute(_FORGET_LETTER, (digest,))
         if record.letter is not None and record.token is None:
             connection.execute(_FORGET_ATTEMPT, (digest,))  # the letter has it all
-        elif record[:8] != known[:8]:
+        elif record[:8] != known[:8] or (known.letter is not None and record.letter is None):
             attempt = (*record[:4], *names, record.expires)
             connection.execute(_WRITE_ATTEMPT, (digest, key.partition(":")[0], *attempt))
         if record.queued is None and known.queued is not None:

@@ -236,6 +236,9 @@ class Put(Job[PutResult]):
         number: Any = connection.execute(_PUT, row).get
         connection.execute(_PUT_BODY, (number, delivery.body))
         connection.execute(_COUNT_IN, (number,))
+        if known.letter is not None:  # SAVED.put, SAVED_CLAIMED.put: its letter goes
+            queued = known._replace(queued=record.queued)
+            claims.write(connection, self.key, digest, queued, record)
 
     @classmethod
     def do_all(cls, connection: apsw.Connection, jobs: Sequence[Put]) -> Sequence[Put]:

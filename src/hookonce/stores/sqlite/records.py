@@ -48,6 +48,11 @@ def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
     return tuple(FailedAttempt(*entry) for entry in json.loads(text)) if text else ()
 
 
+def dump_letter(letter: Letter) -> tuple[str, str, float, int]:
+    """Return a letter as its columns; ``kept`` is 2 while the sender may bring the event."""
+    return letter.reason, letter.error, letter.buried_at, letter.is_kept + letter.is_saved
+
+
 def load_record(
     columns: tuple[Any, ...], queued: Queued | None = None, done_until: int | None = None
 ) -> Record:
@@ -60,10 +65,10 @@ def load_record(
 
     """
     token, until, lease, *counted, expires = columns[:8]
-    reason, error, buried_at, is_kept, *counted_with_letter = columns[8:]
+    reason, error, buried_at, kept, *counted_with_letter = columns[8:]
     letter = None
     if reason is not None:
-        letter = Letter(DeadReason(reason), error, buried_at, bool(is_kept))
+        letter = Letter(DeadReason(reason), error, buried_at, kept > 0, kept > 1)
     # A letter outlives the row of its attempts.
     attempt, finished, owed, history = counted_with_letter if until is None else counted
     return Record(

@@ -84,11 +84,13 @@ _OF_IT = "(:endpoint IS NULL OR endpoint = :endpoint)"
 _FIRST_RECEIVED = f"SELECT received_at FROM entries WHERE {_OF_IT} ORDER BY id LIMIT 1"
 _STATS = f"""
 SELECT (SELECT count(*) FROM attempts WHERE {LIVE} AND {_OF_IT}),
-       (SELECT count(*) FROM dead WHERE {_VISIBLE} AND {_OF_IT}),
+       (SELECT count(*) FROM dead
+        WHERE NOT (kept = 2 AND buried_at > :unix) AND {_VISIBLE} AND {_OF_IT}),
        coalesce(sum(depth), 0),
        coalesce(sum(bytes), 0),
        iif(sum(depth) > 0, ({_FIRST_RECEIVED}), NULL),
-       (SELECT count(*) FROM workers WHERE seen > :now - :seconds AND seen <= :now AND {_OF_IT})
+       (SELECT count(*) FROM workers WHERE seen > :now - :seconds AND seen <= :now AND {_OF_IT}),
+       (SELECT count(*) FROM dead WHERE kept = 2 AND buried_at > :unix AND {_VISIBLE} AND {_OF_IT})
 FROM inbox_sizes WHERE {_OF_IT}
 """
 _FORGET_WORKER = "DELETE FROM workers WHERE worker = :worker"
@@ -172,10 +174,13 @@ class SQLiteReports(ABC):
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
         """Return how much the file holds, of one endpoint or of all; see ``Reports.stats``."""
-        [row] = await self._rows(_STATS, tuple, seconds=WORKER_SECONDS, endpoint=endpoint)
-        in_flight, dead, depth, size, received, workers = row
-        age = None if received is None else max(0.0, self._file.claims.clock() - received)
-        return StoreStats(in_flight, dead, depth, size, age, workers)
+        unix = self._file.claims.clock()
+        [row] = await self._rows(
+            _STATS, tuple, seconds=WORKER_SECONDS, endpoint=endpoint, unix=unix
+        )
+        in_flight, dead, depth, size, received, workers, kept = row
+        age = None if received is None else max(0.0, unix - received)
+        return StoreStats(in_flight, dead, depth, size, age, workers, kept)
 
     async def retire(self, worker: str) -> None:
         """Forget a worker that ends; see ``Queue.retire``."""

@@ -145,8 +145,15 @@ CREATE TABLE accepted (
 ) STRICT, WITHOUT ROWID;
 """
 
+# In `dead`, `kept` is 2 where the sender may bring the event again until `buried_at`. Earlier
+# versions would take it for a dead letter.
+_VERSION_3 = """
+DROP INDEX dead_by_endpoint;
+CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, buried_at, key);
+"""
+
 # The text at index n leads from version n to n + 1; a new version adds one.
-_MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
+_MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 
 
 def create_private(path: Path) -> None:

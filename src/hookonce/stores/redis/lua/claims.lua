@@ -5,12 +5,14 @@ local function granted(record)
 end
 
 local function claim(key, record, token, lease)
-  if is_live(record) then -- CLAIMED.claim, TAKEN.claim, KEPT.claim, REPLAYED.claim, REPLAYED.replay
+  if is_live(record) then
+    -- CLAIMED.claim, TAKEN.claim, SAVED_CLAIMED.claim, SAVED_CLAIMED.replay, KEPT.claim, REPLAYED.claim,
+    -- REPLAYED.replay
     cap(key, record)
     return record.token == token and granted(record) or {'F', text(record.ends)}
   end
   if record.endpoint then return {'F', text(math.max(due_of(record), now))} end -- WAITING.claim
-  grant(key, record, token, lease) -- FREE.claim, INTERRUPTED.replay, DEAD.replay
+  grant(key, record, token, lease) -- FREE.claim, SAVED.claim, SAVED.replay, INTERRUPTED.replay, DEAD.replay
   write_record(key, record)
   set_live(key, record.ends)
   return granted(record)
@@ -30,15 +32,17 @@ function ops.claim(arg)
   end
   record = record_of(key) or new_record()
   if record.done_until then return {'D'} end -- DONE.claim
-  if record.letter and not is_live(record) then return {'X'} end -- INTERRUPTED.claim, DEAD.claim
+  if record.letter and not is_saved(record) and not is_live(record) then
+    return {'X'} -- INTERRUPTED.claim, DEAD.claim
+  end
   return claim(key, record, token, lease)
 end
 
 -- key, token, lease
 function ops.replay(arg)
   local key, record = arg[1], unfinished(arg[1])
-  if not is_visible(record) then return 'N' end
-  record.letter = 'dead'
+  if not is_visible(record) and not (record and is_saved(record)) then return 'N' end
+  if not is_saved(record) then record.letter = 'dead' end
   write_record(key, record)
   return claim(key, record, arg[2], tonumber(arg[3]))
 end
@@ -51,7 +55,8 @@ function ops.extend(arg)
   pass_when_full()
   record.ends = now + lease
   note(record, arg[4], arg[5])
-  -- FREE.extend, CLAIMED.extend, KEPT.extend, INTERRUPTED.extend, DEAD.extend, REPLAYED.extend
+  -- FREE.extend, CLAIMED.extend, SAVED.extend, SAVED_CLAIMED.extend, KEPT.extend, INTERRUPTED.extend,
+  -- DEAD.extend, REPLAYED.extend
   set_live(key, record.ends)
   if record.endpoint then set_due(key, record, lease) end -- WAITING.extend, TAKEN.extend
   write_record(key, record)
@@ -70,15 +75,17 @@ function ops.give_back(arg)
   end_claim(key, record, nonce) -- FREE.release, CLAIMED.release, DEAD.release, REPLAYED.release
   if record.endpoint then -- WAITING.release, TAKEN.release
     set_due(key, record, tonumber(arg[7]))
-  elseif record.letter == 'kept' then -- KEPT.release, INTERRUPTED.release
+  elseif is_saved(record) then -- SAVED.release, SAVED_CLAIMED.release
+    if arg[6] ~= '' then write_letter(key, record, record.letter, nil, 'exhausted', arg[6]) end
+  elseif is_kept(record) then -- KEPT.release, INTERRUPTED.release
     write_letter(key, record, 'dead', nil, 'exhausted', arg[6])
   end
   write_record(key, record)
   return HELD
 end
 
--- FREE.complete, CLAIMED.complete, WAITING.complete, TAKEN.complete, KEPT.complete, INTERRUPTED.complete,
--- DEAD.complete, REPLAYED.complete, DONE.complete
+-- FREE.complete, CLAIMED.complete, WAITING.complete, TAKEN.complete, SAVED.complete, SAVED_CLAIMED.complete,
+-- KEPT.complete, INTERRUPTED.complete, DEAD.complete, REPLAYED.complete, DONE.complete
 local function finish(key, nonce)
   pass_when_full()
   local known = unpacked(redis.call('SET', name_of(key), cmsgpack.pack(now + retention, nonce),
@@ -101,12 +108,13 @@ function ops.discard(arg)
   local record = record_of(key)
   if record and record.done_until then return record.discarded == nonce and '1' or '0' end
   if not is_visible(record) then return '0' end
-  finish(key, nonce) -- INTERRUPTED.discard, DEAD.discard, REPLAYED.discard
+  finish(key, nonce) -- SAVED.discard, INTERRUPTED.discard, DEAD.discard, REPLAYED.discard
   return '1'
 end
 
 -- key, token, nonce, finished, error as JSON or '', error, reason, owed, delivery[5] if given
--- FREE.bury, CLAIMED.bury, WAITING.bury, TAKEN.bury, KEPT.bury, INTERRUPTED.bury, DEAD.bury, REPLAYED.bury
+-- FREE.bury, CLAIMED.bury, WAITING.bury, TAKEN.bury, SAVED.bury, SAVED_CLAIMED.bury, KEPT.bury, INTERRUPTED.bury,
+-- DEAD.bury, REPLAYED.bury
 function ops.bury(arg)
   local key, nonce = arg[1], arg[3]
   local record = owned(key, arg[2])

@@ -61,6 +61,7 @@ end
 -- What is not stored because the event is known, as the answer to its put.
 local function refusal(record, token)
   if record.done_until then return 'D' end -- DONE.put
+  if is_saved(record) then return nil end
   if is_hidden(record) then return 'W' end -- KEPT.put
   if record.letter then return 'X' end -- INTERRUPTED.put, DEAD.put, REPLAYED.put
   if record.endpoint then return record.put == token and 'S' or 'W' end -- WAITING.put, TAKEN.put
@@ -80,6 +81,10 @@ function ops.put(arg)
 
   record = record or new_record() -- FREE.put
   local delay = 0
+  if record.letter then -- SAVED.put, SAVED_CLAIMED.put
+    forget_letter(key)
+    record.letter = false
+  end
   if is_live(record) then -- CLAIMED.put
     cap(key, record)
     delay = record.ends - now

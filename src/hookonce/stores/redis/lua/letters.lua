@@ -1,18 +1,27 @@
 -- Dead letters, and deliveries kept for the case that a claim ends unsettled.
 
 -- A delivery that was kept is no dead letter while an attempt at its event still runs.
+local function is_kept(record)
+  return record.letter and record.letter ~= 'dead'
+end
+
+-- Whether the sender may still bring the event. It ends by itself: SAVED.end, SAVED_CLAIMED.end.
+local function is_saved(record)
+  return type(record.letter) == 'number' and now < record.letter
+end
+
 local function is_hidden(record)
-  return record.letter == 'kept' and is_live(record)
+  return is_kept(record) and is_live(record)
 end
 
 local function is_visible(record)
   return record ~= nil and record.letter and not is_hidden(record)
 end
 
--- `delivery` is {endpoint, event_id, type, received, body}; nil leaves what is kept.
+-- `letter` is as in a record. `delivery` is {endpoint, event_id, type, received, body}; nil leaves what is kept.
 -- Leaves the record to be written.
-local function write_letter(key, record, kind, delivery, reason, failure)
-  local name = base .. ':l:' .. key
+local function write_letter(key, record, letter, delivery, reason, failure)
+  local name, at = base .. ':l:' .. key, text(tonumber(letter) or now)
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
   local endpoint, seq = known[1], known[2]
   if not endpoint then
@@ -20,11 +29,11 @@ local function write_letter(key, record, kind, delivery, reason, failure)
     redis.call('HSET', name, 'endpoint', endpoint, 'event_id', delivery[2], 'type', delivery[3],
       'received', delivery[4], 'body', delivery[5], 'seq', seq)
   end
-  redis.call('HSET', name, 'at', text(now), 'reason', reason, 'error', failure)
+  redis.call('HSET', name, 'at', at, 'reason', reason, 'error', failure)
   for _, index in ipairs({base .. ':x', base .. ':x:' .. endpoint}) do
-    place(index, seq .. ':' .. key, text(now))
+    place(index, seq .. ':' .. key, at)
   end
-  record.letter = kind
+  record.letter = letter
 end
 
 local function forget_letter(key)
@@ -36,17 +45,29 @@ local function forget_letter(key)
   place(base .. ':x:' .. known[1], known[2] .. ':' .. key, nil)
 end
 
--- FREE.keep, CLAIMED.keep, FREE.keep_in_flight, CLAIMED.keep_in_flight; in every other state there is an
--- entry or a letter: WAITING.keep, TAKEN.keep, KEPT.keep, INTERRUPTED.keep, DEAD.keep, REPLAYED.keep,
--- WAITING.keep_in_flight, TAKEN.keep_in_flight, KEPT.keep_in_flight, INTERRUPTED.keep_in_flight,
--- DEAD.keep_in_flight, REPLAYED.keep_in_flight
-local function keep(key, delivery, record)
-  if record.endpoint or record.letter then return end
-  write_letter(key, record, 'kept', delivery, 'interrupted', '')
+-- In these states there is no letter: FREE.keep, FREE.save, FREE.keep_in_flight, FREE.save_in_flight,
+-- CLAIMED.keep, CLAIMED.save, CLAIMED.keep_in_flight, CLAIMED.save_in_flight. Of what is kept already only the
+-- time can come nearer: SAVED.keep, SAVED.save, SAVED.keep_in_flight, SAVED.save_in_flight, SAVED_CLAIMED.keep,
+-- SAVED_CLAIMED.save, SAVED_CLAIMED.keep_in_flight, SAVED_CLAIMED.save_in_flight, KEPT.keep, KEPT.save,
+-- KEPT.keep_in_flight, KEPT.save_in_flight, INTERRUPTED.keep, INTERRUPTED.save, INTERRUPTED.keep_in_flight,
+-- INTERRUPTED.save_in_flight. Where there is an entry or a dead letter, nothing changes: WAITING.keep, WAITING.save,
+-- WAITING.keep_in_flight, WAITING.save_in_flight, TAKEN.keep, TAKEN.save, TAKEN.keep_in_flight,
+-- TAKEN.save_in_flight, DEAD.keep, DEAD.save, DEAD.keep_in_flight, DEAD.save_in_flight, REPLAYED.keep, REPLAYED.save,
+-- REPLAYED.keep_in_flight, REPLAYED.save_in_flight
+local function keep(key, delivery, dead_at, record)
+  if record.endpoint or record.letter == 'dead' then return end
+  if record.letter == 'kept' then return end -- a proof stands, whatever a later copy says
+  local letter, known = tonumber(dead_at), {}
+  if not letter or letter <= now then letter = 'kept' end
+  if record.letter then
+    if letter ~= 'kept' and letter >= record.letter then return end
+    known = redis.call('HMGET', base .. ':l:' .. key, 'reason', 'error')
+  end
+  write_letter(key, record, letter, delivery, known[1] or 'interrupted', known[2] or '')
   write_record(key, record)
 end
 
--- The first eleven are as in entry_reply.
+-- The first eleven are as in entry_reply; the last is '1' for what was saved.
 local function letter_reply(key, with_body)
   local record = unfinished(key)
   if not is_visible(record) then return nil end
@@ -60,25 +81,26 @@ local function letter_reply(key, with_body)
   elseif record.token then
     history = with_failure(history, attempts, record.ends, INTERRUPTED)
   end
+  found[9] = is_saved(record) and '1' or '0'
   local body = with_body and redis.call('HGET', name, 'body') or ''
   return {found[1], found[2], found[3], found[4], body, tostring(attempts), record.finished, history,
     record.owed, unpack(found, 5)}
 end
 
--- key, token, delivery[5]
+-- key, token, delivery[5], dead at or ''
 function ops.keep(arg)
   local key, record = arg[1], owned(arg[1], arg[2])
   if not record then return LOST end
-  keep(key, {unpack(arg, 3, 7)}, record)
+  keep(key, {unpack(arg, 3, 7)}, arg[8], record)
   return HELD
 end
 
--- key, delivery[5]
+-- key, delivery[5], dead at or ''
 function ops.keep_in_flight(arg)
   local key = arg[1]
   local record = record_of(key) or new_record()
-  if record.done_until then return HELD end -- DONE.keep_in_flight
-  keep(key, {unpack(arg, 2, 6)}, record)
+  if record.done_until then return HELD end -- DONE.keep_in_flight, DONE.save_in_flight
+  keep(key, {unpack(arg, 2, 6)}, arg[7], record)
   return HELD
 end
 

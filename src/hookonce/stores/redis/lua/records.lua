@@ -8,7 +8,8 @@ end
 -- token: of the claim; false if it was settled     ends, lease: of the claim     attempt: the number
 -- expires: when the record may be forgotten        finished, owed: handlers' names     history: failures
 -- settled: the nonce of the call that settled the last claim
--- letter: 'dead', 'kept' for the case that the claim ends unsettled, or false
+-- letter: 'dead', 'kept' for the case that the claim ends unsettled, false, or of what is kept since the sender
+-- may not bring it again the Unix time until which it may
 -- endpoint: of the inbox it is in, or false; then also event_id, type ('' for none), received, seq, size,
 -- put: the token it was put with, due: when, delay: by how much that was put off.
 local function packed(record)
@@ -68,7 +69,7 @@ local function write_record(key, record)
   end
 end
 
--- A lease ends by itself: CLAIMED.expire, TAKEN.expire, KEPT.expire, REPLAYED.expire.
+-- A lease ends by itself: CLAIMED.expire, TAKEN.expire, SAVED_CLAIMED.expire, KEPT.expire, REPLAYED.expire.
 local function is_live(record)
   return record ~= nil and not record.done_until and now < record.ends
 end

@@ -4,7 +4,7 @@ local function is_of(key, endpoint)
   return endpoint == '' or string.sub(key, 1, #endpoint + 1) == endpoint .. ':'
 end
 
--- endpoint or '': in flight, dead, depth, bytes, received first or '', workers
+-- endpoint or '': in flight, dead, kept, depth, bytes, received first or '', workers
 function ops.stats(arg)
   local wanted = arg[1]
   write_all()
@@ -15,7 +15,13 @@ function ops.stats(arg)
       if is_hidden(record_of(key) or {}) then hidden = hidden + 1 end
     end
   end
-  local dead = redis.call('ZCARD', wanted == '' and base .. ':x' or base .. ':x:' .. wanted)
+  local letters = wanted == '' and base .. ':x' or base .. ':x:' .. wanted
+  local dead, kept = redis.call('ZCARD', letters), 0
+  -- Of these the time has still to come, or the clock was set back.
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', letters, '(' .. text(now), '+inf')) do
+    local record = record_of(key_of(member)) or {}
+    if is_saved(record) and not is_live(record) then kept = kept + 1 end
+  end
   local endpoints = wanted == '' and redis.call('SMEMBERS', base .. ':e') or {wanted}
   local depth, bytes, oldest = 0, 0, nil
   for _, endpoint in ipairs(endpoints) do
@@ -35,7 +41,7 @@ function ops.stats(arg)
       workers[#workers + 1] = worker
     end
   end
-  return {tostring(in_flight), tostring(dead - hidden), tostring(depth), text(bytes),
+  return {tostring(in_flight), tostring(dead - hidden - kept), tostring(kept), tostring(depth), text(bytes),
     oldest and text(oldest) or '', workers}
 end
 
@@ -46,13 +52,13 @@ function ops.known(arg)
     local record, known = record_of(key), ''
     if record and record.done_until then
       known = 'done'
-    elseif is_visible(record) then
+    elseif is_visible(record) and not is_saved(record) then
       known = 'dead'
     elseif record and record.endpoint then
       known = 'waiting'
     elseif is_live(record) then
       known = 'in_flight'
-    elseif record and record.attempt > 0 and now < record.expires then
+    elseif record and (record.letter or record.attempt > 0 and now < record.expires) then
       known = 'failed'
     end
     found[number] = known
