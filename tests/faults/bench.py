@@ -21,7 +21,7 @@ from hookonce.verification.secrets import new_secret
 
 from .fleet import Fleet, fleet
 from .journal import Line, judge, now_ns, read_journal
-from .program import Settings, shifted_clock
+from .program import ANSWER_SECONDS, Settings, shifted_clock
 from .sender import Sender
 
 __all__ = ["Bench", "Figures", "bench", "folder", "persistent_server"]
@@ -152,6 +152,7 @@ class Bench:
             kills=self.fleet.kills,
             stalls=self.fleet.stalls,
             has_lock=self.settings.store.startswith("sqlite:"),
+            wait_ns=round(ANSWER_SECONDS * 1e9) if self.settings.is_keyed else 0,
         )
         figures.events, figures.deliveries = verdict.events, sender.deliveries
         figures.again, figures.lost = verdict.again, len(verdict.lost)

@@ -1,7 +1,8 @@
 """What the processes noted while they ran, and the verdict on it.
 
 Every process appends lines to a file of its own: when each handler's run began, how it ended, and
-when the store had recorded the event as done. A line is one ``write``, so a kill tears none.
+when the store had recorded the event as done. A handler with a key also notes when its process
+asked the store for the key. A line is one ``write``, so a kill tears none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 __all__ = [
     "Line",
@@ -28,7 +29,7 @@ __all__ = [
     "runs_of",
 ]
 
-Note: TypeAlias = Literal["begin", "end", "fail", "done"]
+Note: TypeAlias = Literal["ask", "begin", "end", "fail", "done"]
 Span: TypeAlias = tuple[int, int]
 """From when to when something was done to a process."""
 
@@ -70,9 +71,9 @@ def read_journal(folder: Path) -> list[Line]:
     for path in folder.iterdir():
         for text in path.read_text().splitlines():
             at, pid, note, event_id, handler, attempt = text.split(" ")
-            assert note in {"begin", "end", "fail", "done"}
+            assert note in get_args(Note)
             lines.append(
-                Line(int(at), int(pid), note, event_id, handler, int(attempt))  # type: ignore[arg-type]  # one of the four
+                Line(int(at), int(pid), note, event_id, handler, int(attempt))  # type: ignore[arg-type]  # one of them
             )
     lines.sort(key=lambda line: line.at)
     return lines
@@ -137,6 +138,7 @@ def judge(
     kills: Mapping[int, Sequence[Span]] = {},
     stalls: Mapping[int, Sequence[Span]] = {},
     has_lock: bool = False,
+    wait_ns: int = 0,
 ) -> Verdict:
     """Return what was lost, and what ran again for no reason.
 
@@ -148,6 +150,8 @@ def judge(
         stalls: when processes were stopped for longer than a lease.
         has_lock: whether one process that stands still can keep the others from the store, as who
             stopped in the middle of a transaction does with SQLite.
+        wait_ns: how long a run may wait for its key between its claim and its beginning; so long
+            ago the event may have been recorded.
 
     """
     runs = runs_of(lines)
@@ -169,7 +173,9 @@ def judge(
     )
     for (event_id, _), of_handler in runs.items():
         for earlier, later in pairwise(of_handler):
-            reason = _reason(earlier, later, done.get(event_id), kills, stalls, has_lock)
+            recorded = done.get(event_id)
+            known = None if recorded is None else recorded + wait_ns
+            reason = _reason(earlier, later, known, kills, stalls, has_lock)
             if reason is not None:
                 verdict.again[reason] += 1
             else:

@@ -8,6 +8,7 @@ import json
 import logging
 import mmap
 import os
+import random
 import shutil
 import signal
 import socket
@@ -29,15 +30,34 @@ from hookonce import Backoff, Context, Inbox, Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store, sqlite_path
 from hookonce.stores.contract import Store
-from hookonce.stores.values import Claimed
+from hookonce.stores.values import (
+    Claimed,
+    DeliveryKey,
+    Entered,
+    EnterResult,
+    Gate,
+    Mark,
+    Token,
+)
 from hookonce.verification.clock import system_clock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults.journal import Writer
 
-__all__ = ["BLOCKED_SECONDS", "OPENED", "REFUSED", "Settings", "set_clock", "shifted_clock"]
+__all__ = [
+    "ANSWER_SECONDS",
+    "BLOCKED_SECONDS",
+    "OPENED",
+    "REFUSED",
+    "Settings",
+    "key_of",
+    "set_clock",
+    "shifted_clock",
+]
 
 FAILS_ONCE = "fail once"
+ANSWER_SECONDS = 4.0
+KEYS = 8
 BLOCKED_SECONDS = 2.0
 """How long a process does nothing when it is sent SIGUSR1, as if a handler blocked its loop."""
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -68,6 +88,7 @@ class Settings:
         foreign: a folder for notes, where `sqlite3` and `open` try the store's files all the time.
         is_old: be an earlier version, which does not know the handler "slow".
         database: the URL of a PostgreSQL, if the handlers are those of ``booking`` instead.
+        is_keyed: have two handlers with keys instead, "latest" and "serial".
 
     """
 
@@ -88,6 +109,7 @@ class Settings:
     foreign: str = ""
     is_old: bool = False
     database: str = ""
+    is_keyed: bool = False
 
     def to_json(self) -> str:
         """Return it as the argument of the program."""
@@ -95,7 +117,9 @@ class Settings:
 
     @property
     def handler_names(self) -> list[str]:
-        """The names of the handlers."""
+        """The names of the handlers that every event is run by."""
+        if self.is_keyed:
+            return ["serial"]  # "latest" leaves out what comes too late
         return [] if self.database else ["slow", "quick"][self.is_old : self.handlers]
 
 
@@ -131,7 +155,7 @@ def _receiver(settings: Settings, journal: Writer) -> Receiver:
     receiver = Receiver(
         secrets=settings.secret,
         store=store,
-        limits=Limits(lease_seconds=settings.lease_seconds, answer_seconds=4),
+        limits=Limits(lease_seconds=settings.lease_seconds, answer_seconds=ANSWER_SECONDS),
         inbox=Inbox(
             embedded=False,
             concurrency=settings.concurrency,
@@ -156,10 +180,51 @@ def _receiver(settings: Settings, journal: Writer) -> Receiver:
         journal.write("begin", event.id, "quick", context.attempt)
         journal.write("end", event.id, "quick", context.attempt)
 
+    if settings.is_keyed:
+        _note_asking(store, journal)
+        _add_keyed_handlers(receiver, settings, journal)
+        return receiver
     for handler in (slow, quick):
         if handler.__name__ in settings.handler_names:
             receiver.on(CommentReceived, name=handler.__name__)(handler)
     return receiver
+
+
+def key_of(event_id: str) -> str:
+    """Return which of a few keys an event has."""
+    return str(int(event_id[-4:], 16) % KEYS)
+
+
+def _add_keyed_handlers(receiver: Receiver, settings: Settings, journal: Writer) -> None:
+    async def run(event: CommentReceived, context: Context) -> None:
+        journal.write("begin", event.id, context.handler, context.attempt)
+        await asyncio.sleep(settings.pause_seconds * random.uniform(0.2, 1.0))
+        journal.write("end", event.id, context.handler, context.attempt)
+
+    receiver.on(CommentReceived, name="latest", latest_by=lambda event: key_of(event.id))(run)
+    receiver.on(CommentReceived, name="serial", serial_by=lambda event: key_of(event.id))(run)
+
+
+def _note_asking(store: Store, journal: Writer) -> None:
+    enter, known = store.enter, set[Token]()
+
+    async def noted(
+        gate: Gate,
+        token: Token,
+        lease: float,
+        *,
+        mark: Mark | None = None,
+        drop_ties: bool = False,
+        waiting: DeliveryKey | None = None,
+    ) -> EnterResult:
+        if mark is not None and token not in known:
+            journal.write("ask", mark.event_id, gate.handler, 0)
+        result = await enter(gate, token, lease, mark=mark, drop_ties=drop_ties, waiting=waiting)
+        if isinstance(result, Entered):
+            known.add(token)  # from now on it asks for its own key again
+        return result
+
+    store.enter = noted  # type: ignore[method-assign]  # the store itself shall be the real one
 
 
 def _note_completions(store: Store, journal: Writer) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import count, repeat
 
 from hookonce import sign
@@ -20,6 +21,8 @@ __all__ = ["Sender"]
 
 _SENDER_WAITS_SECONDS = 10.0
 _PLACEHOLDER = "evt_placeholder"
+_CREATED = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
+_CREATED_TEXT = b"2001-02-03T04:05:06.000Z"
 _PAUSE_SECONDS = 0.05
 _LATER_COPY = 100
 _LANES = 16
@@ -27,7 +30,9 @@ _NO_MORE = object()
 
 
 def _template(text: str) -> bytes:
-    return event_body("comment.received", event_id=_PLACEHOLDER, data={"text": text})
+    return event_body(
+        "comment.received", event_id=_PLACEHOLDER, created_at=_CREATED, data={"text": text}
+    )
 
 
 @dataclass
@@ -68,6 +73,7 @@ class Sender:
         self._ordinary = _template("Is it open?")
         self._failing = _template(FAILS_ONCE)
         self._run = f"{self.chance.getrandbits(32):08x}"
+        self._began = datetime.now(UTC)
 
     async def send(
         self, events: int | None = None, *, lanes: int = _LANES, pause: float = 0.0
@@ -143,9 +149,12 @@ class Sender:
                 self._copies.append((number + _LATER_COPY, event_id, body))
         return event_id, body
 
-    @staticmethod
-    def _body(template: bytes, event_id: str) -> bytes:
-        return template.replace(_PLACEHOLDER.encode(), event_id.encode())
+    def _body(self, template: bytes, event_id: str) -> bytes:
+        """Return the body of an event: of two events, the one with the higher id is newer."""
+        created = self._began + timedelta(milliseconds=int(event_id[-10:-4], 16))
+        text = created.strftime("%Y-%m-%dT%H:%M:%S.") + f"{created.microsecond // 1000:03d}Z"
+        body = template.replace(_PLACEHOLDER.encode(), event_id.encode())
+        return body.replace(_CREATED_TEXT, text.encode())
 
     async def _deliver(self, lane: _Lane, event_id: str, body: bytes) -> None:
         """Deliver an event until it is answered 2xx."""

@@ -12,6 +12,7 @@ from support.redis_servers import REDIS_SERVER, VALKEY_SERVER, redis_server
 
 from .bench import Figures, folder
 from .disk_faults import full_disk, locked_file, read_only_file
+from .key_faults import long_outages_of_a_file, long_outages_of_a_server
 from .ledger_faults import driver_faults
 from .library_faults import two_libraries
 from .process_faults import (
@@ -152,6 +153,11 @@ SCENARIOS = [
     Scenario("read-only file", 1, 1, _own(read_only_file)),
     Scenario("driver faults in ledgers, inline", 2, 60, _own(partial(driver_faults, inbox=False))),
     Scenario("driver faults in ledgers, inbox", 2, 60, _own(partial(driver_faults, inbox=True))),
+    *(
+        Scenario(f"long outages, {store}, {mode}", 1, 8, _own(partial(run, inbox=mode == "inbox")))
+        for store, run in (("SQLite", long_outages_of_a_file), ("Valkey", long_outages_of_a_server))
+        for mode in ("inline", "inbox")
+    ),
     Scenario("clock jumps, SQLite", 6, 60, _sqlite(clock_jumps)),
     Scenario("clock jumps, Valkey", 6, 60, _valkey(clock_jumps)),
     Scenario("race, SQLite", 2_000, 100_000, _sqlite(race)),

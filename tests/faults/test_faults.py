@@ -30,6 +30,7 @@ ONE_ROUND = [
         "two SQLite libraries, inbox",
         "driver faults in ledgers, inline",
         "clock jumps, SQLite",
+        "long outages, Valkey, inline",
     )
 ]
 

@@ -102,3 +102,10 @@ def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("begin", 3),
         ("end", 3),
     ]
+
+
+def test_a_run_that_waited_for_its_key_may_have_been_claimed_before_the_record() -> None:
+    recorded = [BEGUN, line(40, ONE, "done"), *AGAIN]
+    for wait_ns, again in ((0, {}), (5, {}), (15, {"stalled": 1})):
+        verdict = judge(recorded, ["evt_1"], ["slow"], stalls={ONE: [(20, 35)]}, wait_ns=wait_ns)
+        assert verdict.again == again

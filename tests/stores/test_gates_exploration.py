@@ -4,7 +4,8 @@ As ``test_life_exploration`` does for an event's life: from each world every ste
 somebody may take next. An event is taken from the inbox, finds the gate free, busy, or has come too
 late; a run succeeds, fails, begins its lease anew; a worker gives an event back, notes it as
 waiting, calls the next; a process crashes, a reply is lost, a lease runs out, a clock is set back.
-The steps of the gate are those of ``hookonce.stores.gates``.
+The store is away for one process or for all, also for longer than a lease: then runs go on, and
+what they have to say waits. The steps of the gate are those of ``hookonce.stores.gates``.
 """
 
 from __future__ import annotations
@@ -73,7 +74,11 @@ class World(NamedTuple):
         told: the newest event of whose success the gate was told.
         faults_left: how many crashes, lost replies and clocks set back may still come.
         is_calm: whether there was none, and no lease has run out.
-        is_fair: whether all that have written had their lease then, and until the gate was told.
+        is_fair: whether all that have written had their lease then, and until the gate was told;
+            in one process the first is enough.
+        away: of each process, whether it cannot reach the store.
+        unsent: of each process, the newest event whose watermark it has not sent yet; -1 for none.
+        outages_left: how often the store may still go away.
 
     """
 
@@ -85,6 +90,9 @@ class World(NamedTuple):
     faults_left: int
     is_calm: bool
     is_fair: bool
+    away: tuple[bool, ...] = (False,)
+    unsent: tuple[int, ...] = (-1,)
+    outages_left: int = 0
 
 
 class Broken(Exception):  # noqa: N818 - a finding, and no error of the program
@@ -93,22 +101,40 @@ class Broken(Exception):  # noqa: N818 - a finding, and no error of the program
 
 @dataclass(frozen=True)
 class Walk:
-    """The steps that worlds are walked with; a planted mistake replaces one."""
+    """The steps that worlds are walked with; a planted mistake replaces one.
+
+    Attributes:
+        processes: how many there are; the events are theirs in turn.
+
+    """
 
     events: int = 2
     faults: int = 0
+    outages: int = 0
+    processes: int = 1
     enter: Callable[..., Any] = gates.enter
     leave: Callable[..., Any] = gates.leave
     leaves_when_late: bool = True
     notes: bool = True
     falls_back: bool = True
+    sends_before_acquiring: bool = True
+    sends_before_recording: bool = True
 
     def first_world(self) -> World:
-        events = (Event(),) * self.events
-        return World(FREE, events, frozenset(), -1, -1, self.faults, True, True)
+        events, one = (Event(),) * self.events, self.processes
+        world = World(FREE, events, frozenset(), -1, -1, self.faults, True, True)
+        return world._replace(away=(False,) * one, unsent=(-1,) * one, outages_left=self.outages)
+
+    def process(self, n: int) -> int:
+        """Return which process has an event."""
+        return n % self.processes
 
     def next_worlds(self, world: World) -> Iterator[World]:
+        yield from self.outages_of(world)
         for n, event in enumerate(world.events):
+            if world.away[self.process(n)]:
+                yield from self.cut_off(world, n, event)
+                continue
             match event.stage:
                 case "due":
                     yield from self.taken(world, n)
@@ -119,15 +145,17 @@ class Walk:
                 case "inside":
                     yield from self.runs(world, n, event)
                 case "ended":
-                    is_fair = world.is_fair and event.lease
-                    done = _with(world, n, Event("done"))._replace(is_fair=is_fair)
-                    yield from self.left(done, n, event.token, MARKS[n])
+                    for left in self.left(world, n, event.token):
+                        yield _with(left, n, Event("done"))
                 case _:
                     pass
-            if world.faults_left and event.stage in {"held", "inside", "ended"}:
-                yield _unlucky(_with(world, n, Event("waits")))  # its process ends
+        for process in range(self.processes if world.faults_left else 0):
+            yield from self.ends(world, process)
         for hand in world.hands:
             rest = world._replace(hands=world.hands - {hand})
+            if world.away[self.process(hand.event)]:
+                yield rest  # it is only told: the event is due again when a lease ends
+                continue
             yield from self.does(rest, hand)
             if world.faults_left:
                 yield _unlucky(rest)
@@ -136,7 +164,61 @@ class Walk:
             longer = world.passage._replace(until=world.passage.until + LEASE)
             yield _unlucky(world._replace(passage=longer))
 
+    def outages_of(self, world: World) -> Iterator[World]:
+        """Yield the worlds in which the store goes away, for all or for one, and comes back."""
+        if any(world.away):
+            yield world._replace(away=(False,) * self.processes)
+        elif world.outages_left:
+            every = range(self.processes)
+            ways = {(True,) * self.processes, *(tuple(p == one for p in every) for one in every)}
+            for away in ways:
+                left = world.outages_left - 1
+                yield world._replace(away=away, outages_left=left, is_calm=False)
+
+    def cut_off(self, world: World, n: int, event: Event) -> Iterator[World]:
+        """Yield what becomes of an event whose process cannot reach the store."""
+        if event.stage == "inside":
+            yield self.succeeds(world, n, event)
+            yield _with(world, n, Event("waits"))  # it fails, and its lease runs out
+        elif event.stage == "held":
+            yield _with(world, n, Event("waits"))
+        elif event.stage == "ended" and not self.sends_before_recording:
+            yield _with(world, n, Event("done"))  # as if it were sent with the next call
+
+    def ends(self, world: World, process: int) -> Iterator[World]:
+        """Yield the worlds in which a process has crashed, or was closed and opened again."""
+        ended = world
+        for n in range(process, len(world.events), self.processes):
+            if world.events[n].stage in {"held", "inside", "ended"}:
+                ended = _with(ended, n, Event("waits"))
+        if ended is not world:
+            yield self.forgets(_unlucky(ended), process)
+            if world.unsent[process] >= 0:  # opened again, it knows what it has not sent
+                is_fair = world.is_fair and self.processes == 1
+                yield _unlucky(ended)._replace(is_fair=is_fair)
+
+    def forgets(self, world: World, process: int) -> World:
+        """Return the world in which a process has nothing to send any more."""
+        unsent = tuple(-1 if p == process else one for p, one in enumerate(world.unsent))
+        return world._replace(unsent=unsent)
+
+    def succeeds(self, world: World, n: int, event: Event) -> World:
+        """Return the world in which a run has written, and its process keeps the watermark."""
+        process = self.process(n)
+        unsent = tuple(max(n, one) if p == process else one for p, one in enumerate(world.unsent))
+        is_fair = world.is_fair and event.lease
+        written = world._replace(value=n, is_fair=is_fair, unsent=unsent)
+        return _with(written, n, event._replace(stage="ended"))
+
+    def sent(self, world: World, n: int) -> World:
+        """Return the world before the process of an event acquires: it sends its watermark."""
+        if world.unsent[self.process(n)] < 0 or not self.sends_before_acquiring:
+            return world
+        return self.reached(world, n, _new_token(world, n), None)
+
     def taken(self, world: World, n: int) -> Iterator[World]:
+        known = world.unsent[self.process(n)]
+        world = self.sent(world, n)
         token = _new_token(world, n)
         result, passage = self.enter(world.passage, MOMENT, token, LEASE, mark=MARKS[n])
         asked = world._replace(passage=passage)
@@ -144,6 +226,8 @@ class Walk:
             yield _unlucky(_with(asked, n, Event("waits")))
         match result:
             case Entered():
+                if n < known:
+                    raise Broken("an event passed where its process knew a newer success")
                 if MARKS[n] <= (MARKS[world.told] if world.told >= 0 else Mark(-1, "")):
                     raise Broken("an event passed that had come too late")
                 yield _with(asked, n, Event("inside", token, lease=True))
@@ -156,28 +240,39 @@ class Walk:
                 yield _with(asked, n, Event("held", token))
 
     def runs(self, world: World, n: int, event: Event) -> Iterator[World]:
-        written = world._replace(value=n, is_fair=world.is_fair and event.lease)
-        yield _with(written, n, event._replace(stage="ended"))
-        yield from self.left(_with(world, n, Event("due")), n, event.token, None)  # it fails
+        yield self.succeeds(world, n, event)
+        yield from self.left(_with(world, n, Event("due")), n, event.token)  # it fails
+        world = self.sent(world, n)
         again, passage = self.enter(world.passage, MOMENT, event.token, LEASE, mark=MARKS[n])
         extended = event._replace(lease=again == Entered())
         yield _with(world._replace(passage=passage), n, extended)
 
-    def left(self, world: World, n: int, token: Token | None, mark: Mark | None) -> Iterator[World]:
+    def left(self, world: World, n: int, token: Token | None) -> Iterator[World]:
         """Yield the worlds after a gate was left: with the answer, or once more without it."""
-        called, passage = self.leave(world.passage, MOMENT, token, mark=mark, event=KEYS[n])
-        told = world.told if mark is None else max(world.told, n)
-        reached = world._replace(passage=passage, told=told)
+        reached = self.reached(world, n, token, KEYS[n])
         if world.faults_left:
-            yield _doing(_unlucky(reached), Hand("leave", n, token))
+            lost = reached._replace(hands=world.hands, unsent=world.unsent)
+            yield _doing(_unlucky(lost), Hand("leave", n, token))
+        yield reached
+
+    def reached(
+        self, world: World, n: int, token: Token | None, event: DeliveryKey | None
+    ) -> World:
+        """Return the world after a gate was left with what its process has not sent yet."""
+        newest = world.unsent[self.process(n)]
+        mark = MARKS[newest] if newest >= 0 else None
+        called, passage = self.leave(world.passage, MOMENT, token, mark=mark, event=event)
+        in_time = newest <= world.told or world.events[newest].lease or self.processes == 1
+        is_fair = world.is_fair and in_time
+        reached = world._replace(passage=passage, told=max(world.told, newest), is_fair=is_fair)
         if called is not None:
             reached = _doing(reached, Hand("call", KEYS.index(called)))
-        yield reached
+        return self.forgets(reached, self.process(n))
 
     def does(self, world: World, hand: Hand) -> Iterator[World]:
         match hand.does:
             case "leave":
-                yield from self.left(world, hand.event, hand.token, None)
+                yield from self.left(world, hand.event, hand.token)
             case "call":
                 waits = world.events[hand.event].stage == "waits"
                 if waits:
@@ -186,6 +281,7 @@ class Walk:
                     yield _doing(world, Hand("leave", hand.event))
             case "note":
                 key, mark = KEYS[hand.event], MARKS[hand.event]
+                world = self.sent(world, hand.event)
                 result, passage = self.enter(
                     world.passage, MOMENT, hand.token, LEASE, mark=mark, waiting=key
                 )
@@ -215,6 +311,9 @@ class Walk:
         marks = [one.passage.mark or Mark(-1, "") for one in (before, world)]
         if marks[1] < marks[0]:
             raise Broken("the mark went back")
+        done = (n for n, event in enumerate(world.events) if event.stage == "done")
+        if max(done, default=-1) > world.told:
+            raise Broken("a success was recorded before its watermark")
         if world.hands:
             return
         stages = {event.stage for event in world.events}
@@ -293,12 +392,20 @@ def explore(walk: Walk) -> int:
 
 
 @pytest.mark.parametrize(
-    ("events", "faults"),
-    [(2, 0), pytest.param(2, 1, marks=pytest.mark.full("20 s"))],
+    ("events", "faults", "outages", "processes"),
+    [
+        pytest.param(2, 0, 0, 2, marks=pytest.mark.costs("3 s")),
+        pytest.param(2, 0, 1, 1, marks=pytest.mark.costs("10 s")),
+        pytest.param(2, 0, 1, 2, marks=pytest.mark.full("17 s")),
+        pytest.param(2, 1, 0, 2, marks=pytest.mark.full("20 s")),
+        pytest.param(2, 1, 0, 1, marks=pytest.mark.full("20 s")),
+    ],
 )
-def test_nothing_promised_is_broken_in_any_world(events: int, faults: int) -> None:
-    worlds = explore(Walk(events, faults))
-    print(f"{worlds} worlds of {events} events and {faults} faults")  # noqa: T201 - what was proved
+def test_nothing_promised_is_broken_in_any_world(
+    events: int, faults: int, outages: int, processes: int
+) -> None:
+    worlds = explore(Walk(events, faults, outages, processes))
+    print(f"{worlds} worlds of {events} events, {faults} faults, {outages} outages")  # noqa: T201 - what was proved
     assert worlds > 1_000
 
 
@@ -349,6 +456,14 @@ MISTAKES = {
     ),
     "a leave that calls nobody": (replace(USUAL, leave=leave_that_calls_nobody), "nobody has call"),
     "an event that is not noted": (replace(USUAL, notes=False), "nobody has called"),
+    "an event that is acquired before a watermark is sent": (
+        replace(USUAL, outages=1, sends_before_acquiring=False),
+        "its process knew a newer success",
+    ),
+    "a success that is recorded before its watermark": (
+        replace(USUAL, outages=1, sends_before_recording=False),
+        "recorded before its watermark",
+    ),
     "a late one that calls nobody": (
         replace(USUAL, events=3, leaves_when_late=False),
         "nobody has called",
