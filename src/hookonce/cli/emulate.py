@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -142,9 +141,6 @@ def emulate(
         raise click.UsageError(
             "--rotate needs --chaos, and --secrets-file for the new secrets; it excludes --port"
         )
-    for name, number in (("--rate", rate), ("--speed", speed), ("--chaos", chaos_rate)):
-        if math.isnan(number):
-            raise click.UsageError(f"{name} is no number")
     output, tally = Output(as_json=as_json), Tally()
     kinds = frozenset(Disturbance) - (frozenset() if rotate else {Disturbance.ROTATION})
     chaos = Chaos(chaos_rate, kinds)
