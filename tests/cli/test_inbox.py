@@ -272,6 +272,17 @@ def test_a_store_nobody_else_can_see_and_a_misspelt_file_are_refused(
     invoke("inbox", command, "memory://", *rest).says("only its own process can see")
 
 
+@pytest.mark.parametrize(("group", "command"), [("inbox", "stats"), ("dead", "list")])
+def test_a_link_to_an_empty_file_makes_no_store_of_it(
+    group: str, command: str, tmp_path: Path
+) -> None:
+    empty, link = tmp_path / "environment", tmp_path / "hooks.db"
+    empty.touch()
+    link.symlink_to(empty)
+    invoke(group, command, f"sqlite:///{link}").says(f"the file '{link}' is empty", status=2)
+    assert empty.read_bytes() == b""
+
+
 def test_on_redis_it_is_the_same(lasting_valkey: RedisServer) -> None:
 
     async def do() -> None:

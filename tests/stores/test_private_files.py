@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hookonce.errors import StoreError
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Delivery, Token
 
@@ -62,3 +63,19 @@ async def test_a_database_that_is_there_keeps_the_permissions_somebody_gave_it(
     await modes_beside(path, tmp_path)
     path.chmod(0o660)
     assert set((await modes_beside(path, tmp_path)).values()) == {0o660}
+
+
+async def test_a_link_that_comes_between_the_look_and_the_opening_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the folder could have root write another file."""
+    path, other = tmp_path / "hookonce.db", tmp_path / "other"
+
+    def swap(_: str) -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(other)
+
+    monkeypatch.setattr("hookonce.stores.sqlite.file.check_alone", swap)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        await SQLiteStore(path).open()
+    assert not other.exists()

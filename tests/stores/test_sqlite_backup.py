@@ -9,6 +9,7 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import aclosing, closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -16,7 +17,8 @@ from support.disks import small_disk
 from support.sqlite_processes import child, is_sound
 
 from hookonce.errors import StoreError
-from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.sqlite import SQLiteStore, backup
+from hookonce.stores.sqlite.file import OpenFile
 from hookonce.stores.sqlite.schema import create_private
 from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Delivery
@@ -152,6 +154,38 @@ async def test_what_a_link_leads_to_is_not_written(
     assert stat.S_ISREG(os.lstat(copy).st_mode)
     assert other.exists() is exists
     assert not exists or await asyncio.to_thread(other.read_text) == "something else"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_link_that_takes_the_draft_s_place_is_not_followed(
+    store: SQLiteStore, copy: Path, exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the folder could lead root to any path; VACUUM INTO writes to empty files."""
+    other = copy.parent.with_name("other")
+    if exists:
+        other.touch()
+
+    class Swapped(OpenFile):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            [draft] = copy.parent.iterdir()
+            draft.unlink()
+            draft.symlink_to(other)
+
+    monkeypatch.setattr(backup, "OpenFile", Swapped)
+    with pytest.raises(StoreError, match="the backup to"):
+        await store.backup(copy)
+    assert other.exists() is exists
+    assert not exists or other.read_bytes() == b""
+    assert files_beside(copy) == []
+
+
+async def test_a_link_among_the_folders_of_a_backup_is_followed(
+    store: SQLiteStore, copy: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(copy.parent)
+    await store.backup(tmp_path / "link" / copy.name)
+    assert await events_in(copy) == {"before"}
 
 
 @pytest.mark.parametrize("name", ["hooks.db", "hooks.db-wal", "hooks.db-shm", "link", "hard"])

@@ -247,13 +247,18 @@ def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]], *, factory: 
 
 
 def _check_is_there(file: Path) -> None:
-    """End unless there is a file: opening it would create one, and hide a misspelt path."""
+    """End unless there is a store: opening the file would make one, and hide a misspelt path.
+
+    Who owns the folder could also have put a link there to an empty file of another user.
+    """
     try:
-        file.stat()
+        is_empty = not file.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         raise CannotBegin(f"there is no file {str(file)!r}") from None
     except OSError as error:
         raise CannotBegin(f"cannot look at {str(file)!r}: {error.strerror}") from None
+    if is_empty:
+        raise CannotBegin(f"the file {str(file)!r} is empty, and so no store yet")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -38,7 +38,8 @@ def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
         StoreError: the backup failed; the message says why.
 
     """
-    target = target.absolute()  # the folder may be changed meanwhile
+    # The folder may be changed meanwhile, and SQLite follows no link.
+    target = Path(os.path.realpath(target.parent)) / target.name
     try:
         _check_target(source, target, overwrite=overwrite)
         with _draft_beside(target) as (draft, descriptor):
@@ -106,7 +107,8 @@ def _prepare(connection: apsw.Connection) -> None:
 def _check_copy(draft: Path, descriptor: int) -> None:
     """Raise StoreError unless the copy is whole, and is the file that was made for it."""
     status = os.fstat(descriptor)
-    copy = apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READONLY)
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW
+    copy = apsw.Connection(str(draft), flags=flags)
     try:
         is_whole = copy.pragma("integrity_check") == "ok" and check_owner(copy)
     finally:

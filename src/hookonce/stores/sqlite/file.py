@@ -68,7 +68,10 @@ class OpenFile:
         self.log, self._index = log_of(path), Path(f"{self._resolved}-shm")
         if creates:
             create_private(self._resolved)
-        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if creates else 0)
+        # Links are followed above, and by nobody after that: who can write in the folder could lead
+        # SQLite to any other file. What VACUUM INTO writes is opened by the same flags.
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+        flags |= apsw.SQLITE_OPEN_CREATE if creates else 0
         opening = Guard([identity_of(self._resolved)])
         try:
             check_alone(str(self._resolved))
