@@ -125,7 +125,7 @@ async def test_a_sync_handler_is_overdue_from_its_start_and_not_from_its_waiting
         await until_async(lambda: is_unready(receiver))
         assert ran == ["first"]
         await asyncio.sleep(0.3)  # by now the second has waited for longer than it may run
-        assert len(receiver._machine.runs.overdue) == 1
+        assert len(receiver._machine.attempts.overdue) == 1
         gates["first"].set()
         await until(lambda: ran == ["first", "second"])
         assert (await receiver.check()).ready

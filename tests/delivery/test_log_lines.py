@@ -458,10 +458,10 @@ class TestWhatDoesNotEnd:
             "WARNING handlers still running after 0.05 s: 1; their events are left to a retry",
             f"ERROR the end of stubborn for default:{event.id} is not waited for any longer",
         ]
-        assert receiver._machine.runs._given_up
+        assert receiver._machine.attempts._given_up
         stop.set()
         await ended.wait()
-        await until(lambda: not receiver._machine.runs._given_up)
+        await until(lambda: not receiver._machine.attempts._given_up)
 
     async def test_within_its_time_in_a_thread(self, lines: Lines) -> None:
         receiver = receiver_on(handler_timeout_seconds=0.05)
@@ -501,7 +501,7 @@ class TestWhatDoesNotEnd:
                     "ERROR stubborn has been running for more than 0.05 s and does not end when it"
                     " is cancelled; it keeps its event until it ends: let CancelledError pass"
                 )
-                assert receiver._machine.runs.overdue == ("stubborn",)
+                assert receiver._machine.attempts.overdue == ("stubborn",)
             finally:
                 gate.set()
             assert answer_of(await running) == (200, "handled")
@@ -536,7 +536,7 @@ async def test_a_fault_in_the_library_is_an_internal_error(
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr("hookonce.delivery.run.may_be_last", faulty)
+        patch.setattr("hookonce.delivery.attempt.may_be_last", faulty)
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (500, "internal_error")
     [record] = lines.records

@@ -9,11 +9,13 @@ from hookonce import Outcome, Reject, Retry
 from hookonce.delivery.outcome import BROKEN, Reason, later
 from hookonce.delivery.time_limit import BrokenStoreError
 from hookonce.delivery.verdict import (
+    Bury,
+    Defer,
     Failure,
     LeaseLost,
     NoTurn,
+    Release,
     Report,
-    Verdict,
     comes_until,
     decide,
     is_last_delivery,
@@ -33,9 +35,9 @@ from hookonce.stores.tokens import new_token
 from hookonce.stores.values import Claimed, DeadReason, delivery_key
 from hookonce.testing import make_event
 
-REJECTED = Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED), DeadReason.REJECTED)
-EXHAUSTED = Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED), DeadReason.EXHAUSTED)
-FAILED = Verdict(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED))
+ACCEPTED = HTTPStatus.ACCEPTED
+FAILED = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED)
+REJECTED, EXHAUSTED = DeadReason.REJECTED, DeadReason.EXHAUSTED
 ABSENT = frozenset({"elsewhere"})
 BUSY, AWAY = NoTurn(Reason.IN_FLIGHT, 7.0), NoTurn(Reason.STORE_UNAVAILABLE)
 
@@ -51,43 +53,74 @@ def report(*errors: Exception, absent: frozenset[str] = frozenset()) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("missing", "verdict", "on_the_last_chance"),
+    ("missing", "usual", "on_the_last_chance"),
     [
         (report(ValueError()), FAILED, EXHAUSTED),
-        (report(Retry(after=5)), Verdict(later(Reason.RETRY_REQUESTED, 5)), EXHAUSTED),
-        (report(Retry(5), Retry(9)), Verdict(later(Reason.RETRY_REQUESTED, 9)), EXHAUSTED),
-        (report(Retry(), Retry(9)), Verdict(later(Reason.RETRY_REQUESTED, 9)), EXHAUSTED),
-        (report(Retry()), Verdict(later(Reason.RETRY_REQUESTED)), EXHAUSTED),
+        (report(Retry(after=5)), later(Reason.RETRY_REQUESTED, 5), EXHAUSTED),
+        (report(Retry(5), Retry(9)), later(Reason.RETRY_REQUESTED, 9), EXHAUSTED),
+        (report(Retry(), Retry(9)), later(Reason.RETRY_REQUESTED, 9), EXHAUSTED),
+        (report(Retry()), later(Reason.RETRY_REQUESTED), EXHAUSTED),
         (report(Retry(), ValueError()), FAILED, EXHAUSTED),
         (report(Reject()), REJECTED, REJECTED),
         (report(Reject(), Reject()), REJECTED, REJECTED),
         (report(Reject(), absent=ABSENT), FAILED, EXHAUSTED),
         (report(Reject(), Retry()), FAILED, EXHAUSTED),
-        (report(LeaseLost()), Verdict(later(Reason.IN_FLIGHT)), EXHAUSTED),
-        (report(LeaseLost(), Retry(5)), Verdict(later(Reason.IN_FLIGHT)), EXHAUSTED),
-        (report(BUSY), Verdict(later(Reason.IN_FLIGHT, 7)), Verdict(later(Reason.IN_FLIGHT, 7))),
+        (report(LeaseLost()), later(Reason.IN_FLIGHT), EXHAUSTED),
+        (report(LeaseLost(), Retry(5)), later(Reason.IN_FLIGHT), EXHAUSTED),
+        (report(BUSY), later(Reason.IN_FLIGHT, 7), later(Reason.IN_FLIGHT, 7)),
         (
             report(AWAY, BUSY),
-            Verdict(later(Reason.STORE_UNAVAILABLE, 7)),
-            Verdict(later(Reason.STORE_UNAVAILABLE, 7)),
+            later(Reason.STORE_UNAVAILABLE, 7),
+            later(Reason.STORE_UNAVAILABLE, 7),
         ),
         (
             report(AWAY),
-            Verdict(later(Reason.STORE_UNAVAILABLE)),
-            Verdict(later(Reason.STORE_UNAVAILABLE)),
+            later(Reason.STORE_UNAVAILABLE),
+            later(Reason.STORE_UNAVAILABLE),
         ),
-        (report(BUSY, Retry(90)), Verdict(later(Reason.IN_FLIGHT, 7)), EXHAUSTED),
-        (report(BUSY, absent=ABSENT), Verdict(later(Reason.IN_FLIGHT, 7)), EXHAUSTED),
-        (report(absent=ABSENT), Verdict(later(Reason.HANDLER_ABSENT)), EXHAUSTED),
+        (report(BUSY, Retry(90)), later(Reason.IN_FLIGHT, 7), EXHAUSTED),
+        (report(BUSY, absent=ABSENT), later(Reason.IN_FLIGHT, 7), EXHAUSTED),
+        (report(absent=ABSENT), later(Reason.HANDLER_ABSENT), EXHAUSTED),
     ],
 )
-def test_a_verdict_weighs_all_that_is_missing(
-    missing: Report, verdict: Verdict, on_the_last_chance: Verdict
+def test_a_settlement_weighs_all_that_is_missing(
+    missing: Report, usual: Outcome | DeadReason, on_the_last_chance: Outcome | DeadReason
 ) -> None:
-    assert decide(missing, last_chance=False, keeps_bodies=True) == verdict
-    assert decide(missing, last_chance=True, keeps_bodies=True) == on_the_last_chance
-    without_bodies = REJECTED if verdict == REJECTED else verdict
-    assert decide(missing, last_chance=True, keeps_bodies=False) == without_bodies
+    def settled(*, last_chance: bool, keeps_bodies: bool) -> Outcome | DeadReason:
+        for backoff in (None, 60.0):
+            settlement = decide(
+                missing,
+                last_chance=last_chance,
+                keeps_bodies=keeps_bodies,
+                backoff_seconds=backoff,
+            )
+            assert settlement.error == ("" if missing.only_waits else missing.describe())
+            assert settlement.outstanding == missing.outstanding
+            if isinstance(settlement, Bury):
+                assert settlement.outcome == Outcome(ACCEPTED, Reason(settlement.reason))
+            else:
+                assert isinstance(settlement, Release if backoff is None else Defer)
+        return settlement.reason if isinstance(settlement, Bury) else settlement.outcome
+
+    assert settled(last_chance=False, keeps_bodies=True) == usual
+    assert settled(last_chance=True, keeps_bodies=True) == on_the_last_chance
+    assert settled(last_chance=True, keeps_bodies=False) == usual
+
+
+def test_an_attempt_that_only_waited_for_a_key_does_not_count() -> None:
+    def deferred(missing: Report) -> Defer:
+        settlement = decide(missing, last_chance=False, keeps_bodies=True, backoff_seconds=60.0)
+        assert isinstance(settlement, Defer)
+        return settlement
+
+    assert (deferred(report(BUSY)).counts, deferred(report(BUSY)).after_seconds) == (False, 7.0)
+    assert (
+        deferred(report(ValueError())).counts,
+        deferred(report(ValueError())).after_seconds,
+    ) == (
+        True,
+        60.0,
+    )
 
 
 def test_a_report_names_each_handler_with_one_line_of_why() -> None:
@@ -108,7 +141,7 @@ def test_a_report_names_each_handler_with_one_line_of_why() -> None:
         "y: no handler of this name is registered for it here",
         "z: no handler of this name is registered for it here",
     ]
-    assert missing.owed == set("abcdeyz")
+    assert missing.outstanding == set("abcdeyz")
     assert [failure.handler for failure in missing.errors] == ["a", "b", "c"]
 
 

@@ -12,7 +12,7 @@ from support.mutants import pytest_collection_modifyitems
 
 @pytest.mark.parametrize(
     ("mutant", "order"),
-    [("hookonce.delivery.run.x_go__mutmut_1", ["new", "b", "a"]), ("", ["a", "b", "new"])],
+    [("hookonce.delivery.attempt.x_go__mutmut_1", ["new", "b", "a"]), ("", ["a", "b", "new"])],
 )
 def test_the_quickest_come_first_where_a_mutant_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str, order: list[str]

@@ -6,23 +6,26 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 from ..errors import AlreadyDone, StoreError
 from ..stores.values import Busy, Stale
 from ..verification.loggers import get_logger
-from .calls import add_note, as_exception
+from .calls import Calls, add_note, as_exception
 from .context import Context
-from .handler import Handler
+from .handler import ErrorHook, Handler
 from .keyed import TooLateError, mark_of
+from .lease import Lease
+from .origin import Origin, Queued, Replay, Request
 from .outcome import Reason
-from .presence import Presence
+from .parts import Parts
 from .records import HandlerFailed, HandlerFinished, HandlerSkipped, HandlerStarted
-from .turns import Turn, Turns
-from .verdict import Failure, LeaseLost, NoTurn
+from .turns import Turn
+from .verdict import Failure, LeaseLost, NoTurn, Report
 
 _log = get_logger("hookonce")
+
+_NONE: frozenset[str] = frozenset()
 
 FIRST_LOOK_SECONDS = 0.05
 LONGEST_LOOK_SECONDS = 0.5
@@ -31,35 +34,64 @@ quick."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Handling(Presence):
-    """An event under way, as far as its handlers go.
+class Handling:
+    """The handlers of one attempt: it runs those that have not succeeded, and reports.
 
     Attributes:
-        event: what was read from the delivery; None if it cannot be read.
-        answer_by: when the request that brings it must have its answer, in the loop's time.
-        delivery_attempt: the sender's own count, unsigned.
-        sent_at: when the sender signed the delivery that a request has brought, in Unix time.
-        is_replay: whether an operator replays a dead letter.
-        last_chance: whether nobody may have the event any more if this attempt fails.
-        backoff_seconds: for an event of the inbox, how long it waits if this attempt fails.
+        parts: what it works with.
+        lease: what the attempt holds; each success is noted there.
+        event: what was read from the delivery.
+        origin: where the attempt comes from.
+        last_chance: whether nobody may bring the event again if this attempt fails.
+        calls: the handlers under way.
+        is_stale: whether the event came too late for every handler, so that none was run.
+        is_refused: whether no handler may be begun any more that still waits for its key.
 
     """
 
-    event: Any = None
-    answer_by: float = inf
-    delivery_attempt: int | None = None
-    sent_at: float = 0.0
-    is_replay: bool = False
+    parts: Parts
+    lease: Lease
+    event: Any
+    origin: Origin
+    calls: Calls
     last_chance: bool = False
-    backoff_seconds: float | None = None
+    is_refused: bool = False
+    is_stale: bool = False
     _most_finished: int = 0
+    _stale: int = 0
+    _waiting: list[Turn] | None = None
+
+    @property
+    def _delivery_attempt(self) -> int | None:
+        return self.origin.delivery_attempt if isinstance(self.origin, Request) else None
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether an operator replays a dead letter."""
+        return isinstance(self.origin, Replay)
+
+    async def run(self) -> Report | None:
+        """Run every handler that has not succeeded; return what is missing then, if anything is."""
+        lease, handlers, absent = self.lease, self.lease.handlers, self.lease.absent
+        if lease.finished:
+            handlers = [handler for handler in handlers if handler.name not in lease.finished]
+        self._most_finished = len(lease.finished) + len(handlers)
+        if len(handlers) == 1:
+            run = self._run if handlers[0].keyed is None else self._run_in_turn
+            failure = await run(handlers[0], lease.task)
+            failures = [] if failure is None else [failure]
+            del failure  # from Python 3.12 on its traceback leads here: a circle
+        else:
+            failures = await self._run_all(handlers)
+        self.is_stale = self._stale > 0 and self._stale == len(handlers)
+        return Report(failures, absent) if failures or absent else None
 
     async def _run_all(self, handlers: Sequence[Handler]) -> list[Failure]:
         """Run handlers side by side, and return the failures in the order of registration."""
         if not handlers:
             return []
         tasks = [
-            self._loop.create_task(
+            self.lease.loop.create_task(
                 self._run(handler) if handler.keyed is None else self._run_in_turn(handler)
             )
             for handler in handlers
@@ -77,19 +109,19 @@ class Handling(Presence):
         self, handler: Handler, task: asyncio.Task[Any] | None = None, turn: Turn | None = None
     ) -> Failure | None:
         """Run one handler in this task, unless another process may have the event by now."""
-        name, delivery, observers = handler.name, self.delivery, self.parts.observers
-        if time.monotonic() >= self._held_until and not await self._extend():
+        name, delivery, observers = handler.name, self.lease.delivery, self.parts.observers
+        if time.monotonic() >= self.lease.sure_until and not await self.lease.extend():
             return Failure(name, LeaseLost())
-        self._has_begun = True
-        arguments = (self.event, self._context(name)) if handler.takes_context else (self.event,)
+        self.lease.has_begun = True
+        arguments = (self.event, self.context(name)) if handler.takes_context else (self.event,)
         if observers.look_closely and observers.wants(HandlerStarted, delivery.event_id):
-            observers.tell(HandlerStarted(delivery, name, self.number, self.is_replay))
+            observers.tell(HandlerStarted(delivery, name, self.lease.attempt, self.is_replay))
         started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
         try:
             error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
         except asyncio.CancelledError:
             error, seconds = RuntimeError("cancelled at shutdown"), time.perf_counter() - started
-            observers.tell(HandlerFailed(delivery, name, self.number, seconds, error))
+            observers.tell(HandlerFailed(delivery, name, self.lease.attempt, seconds, error))
             raise
         seconds = time.perf_counter() - started
         if error is not None and not isinstance(error, AlreadyDone):
@@ -102,9 +134,9 @@ class Handling(Presence):
                 del error  # from Python 3.12 on its traceback leads here: a circle
         if turn is not None:
             turn.succeed()
-            await turn.end(gives_up=lambda: self._loop.time() >= self._ends)
+            await turn.end(gives_up=lambda: self.lease.is_over)
         if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
-            observers.tell(HandlerFinished(delivery, name, self.number, seconds))
+            observers.tell(HandlerFinished(delivery, name, self.lease.attempt, seconds))
         self._finish(name)
         return None
 
@@ -114,25 +146,25 @@ class Handling(Presence):
         if note is not None:
             add_note(error, note)
         self.parts.observers.tell(
-            HandlerFailed(self.delivery, handler, self.number, seconds, error)
+            HandlerFailed(self.lease.delivery, handler, self.lease.attempt, seconds, error)
         )
         add_note(error, f"raised by the handler {handler!r}")
         return Failure(handler, error)
 
     def _skip(self, handler: str, reason: str) -> None:
         """Count a handler as finished that is not run."""
-        observers, delivery = self.parts.observers, self.delivery
-        self._all_turns().stale += reason == "stale"
+        observers, delivery = self.parts.observers, self.lease.delivery
+        self._stale += reason == "stale"
         why = "a newer event" if reason == "stale" else "it"
-        _log.info("%s is not run for %s: %s has succeeded there", handler, self.key, why)
+        _log.info("%s is not run for %s: %s has succeeded there", handler, self.lease.key, why)
         if observers.look_closely and observers.wants(HandlerSkipped, delivery.event_id):
-            observers.tell(HandlerSkipped(delivery, handler, self.number, reason))
+            observers.tell(HandlerSkipped(delivery, handler, self.lease.attempt, reason))
         self._finish(handler)
 
     def _finish(self, handler: str) -> None:
-        self.finished.add(handler)
-        if len(self.finished) < self._most_finished:
-            self._checkpoint_soon()
+        self.lease.finished.add(handler)
+        if len(self.lease.finished) < self._most_finished:
+            self.lease.checkpoint_soon()
 
     async def _run_in_turn(
         self, handler: Handler, task: asyncio.Task[Any] | None = None
@@ -142,24 +174,25 @@ class Handling(Presence):
         if keyed is None:
             raise RuntimeError(f"{name} takes no turns")
         try:
-            gate = keyed.gate(self.event, self.delivery.endpoint, name)
+            gate = keyed.gate(self.event, self.lease.delivery.endpoint, name)
         except BaseException as raised:  # noqa: BLE001 - of the user's own, like a handler's
-            self._has_begun = True
+            self.lease.has_begun = True
             # Not in a variable: its traceback leads here, a circle with the body in it.
             return self._failed(name, as_exception(raised), 0.0, "while its key was asked for")
         if gate is None:
             return await self._run(handler, task)
+        queued = self.origin if isinstance(self.origin, Queued) else None
         turn = Turn(
             parts=self.parts,
             gate=gate,
             mark=mark_of(self.event) if keyed.is_latest else None,
             drop_ties=keyed.drop_ties,
-            event=None if self.backoff_seconds is None else self.key,
-            work=self.work,
+            event=self.lease.key if queued else None,
+            work=queued.work if queued else None,
         )
         why_not = await self._enter(turn)
         if isinstance(why_not, Stale):
-            if self.backoff_seconds is not None:
+            if queued is not None:
                 await turn.end()  # it may have been called: then the next one is
             self._skip(name, "done" if why_not.mark.event_id == self.event.id else "stale")
             return None
@@ -167,7 +200,7 @@ class Handling(Presence):
             return Failure(name, why_not)
         if why_not is not None:
             return self._failed(name, why_not, 0.0)
-        self._all_turns().held.append(turn)
+        self.lease.extend_with(turn)
         try:
             return await self._run(handler, task, turn)
         finally:
@@ -175,23 +208,22 @@ class Handling(Presence):
 
     async def _enter(self, turn: Turn) -> Stale | NoTurn | TimeoutError | None:
         """Wait for the turn; return None when it has come, or why it does not."""
-        limits, now = self.parts.limits, self._loop.time
+        now, origin, limits = self.lease.loop.time, self.origin, self.parts.limits
         waits_on, look = self._waits_on(), FIRST_LOOK_SECONDS
         if waits_on:
-            seconds = limits.handler_timeout_seconds
-        elif self.is_replay:
-            seconds = limits.answer_seconds
-        elif self.backoff_seconds is not None or self.answer_by == inf:
-            seconds = 0.0  # it is called when its turn has come, or was answered already
+            by = now() + limits.handler_timeout_seconds
+        elif isinstance(origin, Request):
+            # The event is released before the answer is due, so that the answer says why.
+            by = origin.answer_by - min(0.1, limits.answer_seconds / 10)
+        elif isinstance(origin, Replay):
+            by = now() + limits.answer_seconds
         else:
-            # The event is given back before the answer is due, so that the answer says why.
-            seconds = self.answer_by - now() - min(0.1, limits.answer_seconds / 10)
-        by = now() + seconds
-        while waits_on or not self._is_refused:
+            by = 0.0  # the event is deferred, and made due when the key is free
+        while waits_on or not self.is_refused:
             try:
                 result = await turn.enter()
             except StoreError as error:
-                _log.error("cannot ask whose turn it is for %s: %s", self.key, error)
+                _log.error("cannot ask whose turn it is for %s: %s", self.lease.key, error)
                 return NoTurn(Reason.STORE_UNAVAILABLE)
             if isinstance(result, Stale):
                 return result
@@ -199,8 +231,10 @@ class Handling(Presence):
                 left = by - now()
                 if left <= 0:
                     if waits_on:
-                        return TimeoutError(f"another run had its key for {seconds:g} s")
-                    self._all_turns().waiting.append(turn)
+                        return TimeoutError(
+                            f"another run had its key for {limits.handler_timeout_seconds:g} s"
+                        )
+                    self._waiting = [*(self._waiting or ()), turn]
                     return NoTurn(Reason.IN_FLIGHT, turn.busy_seconds(result))
                 await asyncio.sleep(min(look, left))
                 look = min(2 * look, LONGEST_LOOK_SECONDS)
@@ -208,20 +242,16 @@ class Handling(Presence):
                 return None
         return NoTurn(Reason.SHUTTING_DOWN)
 
-    def _all_turns(self) -> Turns:
-        if self._turns is None:
-            self._turns = Turns()
-        return self._turns
-
     def _waits_on(self) -> bool:
         """Return whether a handler waits for its turn however long it takes.
 
         On the last chance it does, where nobody would bring the event again, or where another of
         its handlers could use up the attempt.
         """
-        if not self.last_chance or self.is_replay:
+        if not self.last_chance or isinstance(self.origin, Replay):
             return False
-        return self.backoff_seconds is None or self._most_finished > len(self.finished) + 1
+        others = self._most_finished - len(self.lease.finished) - 1
+        return isinstance(self.origin, Request) or others > 0
 
     async def _end_unfinished(self, turn: Turn) -> None:
         """End the turn of a run that has not succeeded, unless a thread goes on.
@@ -239,32 +269,45 @@ class Handling(Presence):
         else:
             await turn.end()
 
-    async def _wait_for_no_turn(self) -> None:
+    async def forget_waiting(self) -> None:
         """Forget the notes of an earlier attempt: who was called would not wait after a failure."""
-        for turn in self._turns.waiting if self._turns is not None else ():
+        for turn in self._waiting or ():
             await turn.end()
 
-    async def _wait_to_be_called(self) -> None:
+    async def note_waiting(self) -> None:
         """Note the event as waiting: only now, since nobody could call it while it was held."""
-        for turn in self._turns.waiting if self._turns is not None else ():
+        for turn in self._waiting or ():
             try:
-                if not isinstance(await turn.enter(self.key), Busy):
+                if not isinstance(await turn.enter(self.lease.key), Busy):
                     await turn.end()
-                    await turn.call(self.key)
+                    await turn.call(self.lease.key)
             except StoreError as error:
-                _log.warning("%s is tried again when a lease ends: %s", self.key, error)
+                _log.warning("%s is tried again when a lease ends: %s", self.lease.key, error)
 
-    def _context(self, handler: str) -> Context:
+    async def call_hooks(
+        self, hooks: Sequence[ErrorHook], group: ExceptionGroup[Exception], names: str
+    ) -> None:
+        """Call the error hooks with the failures of these handlers."""
+        context = self.context(names)
+        for hook in hooks:
+            arguments = (group, self.event, context)[: hook.arguments]
+            raised = await self.calls.call("on_error", hook.function, hook.is_async, arguments)
+            if raised is not None:
+                _log.error("an on_error function failed", exc_info=raised)
+            del raised  # its traceback may lead here: a circle
+
+    def context(self, handler: str) -> Context:
+        """Return what a handler is told about the attempt."""
         return Context(
-            key=self.key,
-            endpoint=self.delivery.endpoint,
+            key=self.lease.key,
+            endpoint=self.lease.delivery.endpoint,
             event_id=self.event.id,
             event_type=self.event.type,
             handler=handler,
-            attempt=self.number,
-            delivery_attempt=self.delivery_attempt,
+            attempt=self.lease.attempt,
+            delivery_attempt=self._delivery_attempt,
             last_chance=self.last_chance,
             is_replay=self.is_replay,
-            received_at=self.delivery.received_at,
-            body=self.delivery.body,
+            received_at=self.lease.delivery.received_at,
+            body=self.lease.delivery.body,
         )

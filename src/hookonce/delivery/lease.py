@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
@@ -12,130 +12,260 @@ from typing import TypeVar
 from ..errors import StoreError
 from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
 from ..verification.loggers import get_logger
+from .calls import Call
 from .handler import Handler
 from .parts import Parts
 from .time_limit import store_error, within
-from .turns import Turns
+from .turns import Turn
+from .verdict import Bury, Complete, Defer, GiveBack, Settlement
 
 _log = get_logger("hookonce.lease")
 
 T = TypeVar("T")
 
-# Handlers of one event often finish together; their success is written down in one step.
+# Handlers of one event often finish together; one call records the success of all of them.
 _CHECKPOINT_SECONDS = 0.1
 _EXTEND_AGAIN_SECONDS = 1.0
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
+
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Lease:
-    """What a run holds: its claim, extended for as long as it needs it.
+    """What an attempt holds: its claim, extended for as long as the attempt needs it.
 
     Attributes:
         parts: what it works with.
         delivery: what was delivered.
-        handlers: every handler the event is for; those that have finished are left out.
-        claim: what it runs under, once it has it.
         key: what is handled once.
-        task: where the run goes on; the watchman cancels it when the store takes too long.
+        handlers: every handler that the event is for, also those that have succeeded.
+        loop: the event loop of the attempt.
+        task: the attempt's; the lease cancels it to end a call that the store does not answer.
+        claim: what the attempt runs under, once it has a claim.
+        sure_until: until when no other process can have the event, by ``time.monotonic``.
         finished: the handlers known to have succeeded.
+        has_begun: whether a handler was begun under it; only then the attempt counts.
 
     """
 
     parts: Parts
     delivery: Delivery
+    key: DeliveryKey
     handlers: Sequence[Handler]
-    claim: Claimed | None = None
-    key: DeliveryKey = field(init=False)
+    loop: asyncio.AbstractEventLoop
     task: asyncio.Task[None] = field(init=False)
-    finished: set[str] = field(init=False)
-    _loop: asyncio.AbstractEventLoop = field(init=False)
-    # When the claim ends unless it is extended, by two clocks: uvloop's stands still in a turn of
-    # the loop, and would not tell that this process, or a handler, has just blocked it.
+    claim: Claimed | None = None
+    finished: set[str] = field(default_factory=set)
+    has_begun: bool = False
+    _locks: list[Turn] | None = None
+    # The claim ends by two clocks: uvloop's clock stands still within one turn of the loop, so it
+    # cannot show that this process has just been blocked.
+    sure_until: float = 0.0
     _ends: float = inf
-    _held_until: float = 0.0  # time.monotonic
     _extend_at: float = inf
     _extension: asyncio.Task[bool] | None = None
+    _is_left: bool = False
     _answer_store_by: float = inf
     _store_is_late: bool = False
     _cancelled: int = 0
-    _turns: Turns | None = None  # where handlers take any
 
     @property
     def left(self) -> float:
         """How many seconds the claim lasts unless it is extended."""
-        return min(self._ends - self._loop.time(), self.parts.limits.lease_seconds)
+        return min(self._ends - self.loop.time(), self.parts.limits.lease_seconds)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the claim has ended, by the event loop's clock."""
+        return self.loop.time() >= self._ends
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at the event it is, from 1."""
+        return 1 if self.claim is None else self.claim.attempt
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The outstanding handlers that this process does not have."""
+        if self.claim is None or not self.claim.owed:
+            return _NONE
+        return self.claim.owed - {handler.name for handler in self.handlers} - self.finished
+
+    @property
+    def outstanding(self) -> frozenset[str]:
+        """The handlers of this process that have not succeeded."""
+        return frozenset(handler.name for handler in self.handlers) - self.finished
 
     def look(self, now: float) -> None:
-        """Do what is due: called by the watchman, every now and then."""
+        """Extend the claim, or end a late call to the store, when that is due."""
         if now >= self._answer_store_by:
             self._answer_store_by, self._store_is_late = inf, True
             self.task.cancel()
         if now >= self._extend_at:
             self._extend_at = now + self.parts.limits.lease_seconds / 3
             if self._extension is None or self._extension.done():
-                self._extension = self._loop.create_task(self._extend())
+                self._extension = self.loop.create_task(self.extend())
 
-    def _hold(self, claim: Claimed, asked_at: float, since: float) -> None:
-        """Note a claim that was asked for at that moment of ``time.monotonic`` and of the loop."""
-        lease, finished = claim.lease, claim.finished
+    def hold(self, claim: Claimed, asked_at: float, since: float) -> None:
+        """Begin the lease of a claim.
+
+        Args:
+            claim: what was granted.
+            asked_at: when the store was asked for it, by ``time.monotonic``.
+            since: the same moment, in the event loop's time.
+
+        """
+        lease, finished, unrecorded = claim.lease, claim.finished, self.parts.unrecorded
         self.claim = claim
-        self._held_until = asked_at + lease
+        self.sure_until = asked_at + lease
         self._ends, self._extend_at = since + lease, since + lease / 3
         if finished:
             self.finished |= finished
-        if self.parts.unrecorded:
-            self.finished |= self.parts.unrecorded.pop(self.key, set())
+        if unrecorded:
+            self.finished |= unrecorded.pop(self.key, set())
 
-    def _held(self) -> Claimed:
-        if self.claim is None:
-            raise RuntimeError(f"{self.key} is handled without a claim")
-        return self.claim
+    def extend_with(self, lock: Turn) -> None:
+        """Extend a key lock whenever the claim is extended."""
+        self._locks = [*(self._locks or ()), lock]
 
-    def _checkpoint_soon(self) -> None:
-        self._extend_at = min(self._extend_at, self._loop.time() + _CHECKPOINT_SECONDS)
+    def adopt(self, claim: Claimed) -> None:
+        """Go on under a claim that the store has granted after this lease was lost."""
+        self.hold(claim, time.monotonic(), self.loop.time())
 
-    def _let_go(self) -> None:
-        """Extend the claim no more."""
+    def checkpoint_soon(self) -> None:
+        """Record soon what has succeeded, so that only the rest runs after a crash."""
+        self._extend_at = min(self._extend_at, self.loop.time() + _CHECKPOINT_SECONDS)
+
+    def stop_extending(self) -> None:
+        """Let the claim end by itself unless it is settled."""
         self._extend_at = inf
         if self._extension is not None:
             self._extension.cancel()
 
-    def _owed(self) -> frozenset[str]:
-        return frozenset(handler.name for handler in self.handlers) - self.finished
-
-    async def _extend(self) -> bool:
-        """Extend the lease, and write down what has succeeded: after a crash only the rest runs."""
-        claim, finished = self._held(), frozenset(self.finished)
-        asked_at, monotonic = self._loop.time(), time.monotonic()
+    async def extend(self) -> bool:
+        """Begin the lease again, and record what has succeeded; return False if that failed."""
+        claim, finished = self._claimed(), frozenset(self.finished)
+        asked_at, monotonic = self.loop.time(), time.monotonic()
+        outstanding = self.outstanding if finished else _NONE
         try:
             ownership = await within(
                 self.parts.limits.store_seconds,
-                self.parts.store.extend(claim, finished, self._owed() if finished else frozenset()),
+                self.parts.store.extend(claim, finished, outstanding),
             )
         except StoreError as error:
             _log.warning("could not extend the lease of %s: %s", self.key, error)
             if self._extend_at < inf:
                 again = min(_EXTEND_AGAIN_SECONDS, claim.lease / 10)
-                self._extend_at = self._loop.time() + again
+                self._extend_at = self.loop.time() + again
             return False
         if claim is not self.claim:
-            return True  # another has been adopted meanwhile
+            return True  # the attempt has adopted another claim meanwhile
         if ownership is Ownership.LOST:
             if self._extend_at < inf:
                 _log.error("the lease of %s was lost; another attempt may have begun", self.key)
             self._extend_at = inf
             return False
-        self._ends, self._held_until = asked_at + claim.lease, monotonic + claim.lease
-        if self._turns is not None:
-            for turn in tuple(self._turns.held):
-                await turn.extend()
+        self._ends, self.sure_until = asked_at + claim.lease, monotonic + claim.lease
+        for lock in tuple(self._locks or ()):
+            await lock.extend()
         return True
 
-    async def _ask(self, call: Awaitable[T], seconds: float | None = None) -> T:
-        """Return what the store answers; raise StoreError if it fails, or not in its time."""
+    async def settle(
+        self, settlement: Settlement, goes_on: Callable[[StoreError], bool]
+    ) -> Ownership | None:
+        """Record what becomes of the event: ask the store again until it answers.
+
+        Args:
+            settlement: what to record.
+            goes_on: called after each failure of the store; returns whether to ask it again.
+
+        Returns:
+            Whether this attempt still owned the event; None where nothing was recorded.
+
+        """
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            claim = self._claimed()
+            try:
+                ownership = await self.ask(self._step(settlement, claim))
+            except StoreError as error:
+                if not goes_on(error):
+                    return None
+            else:
+                if claim is self.claim:
+                    if self._is_left:
+                        self._forget_unrecorded()
+                    return ownership or Ownership.HELD
+                continue  # the attempt has adopted another claim, which is to be settled as well
+            await asyncio.sleep(pause)
+            if self._is_left and self.parts.unrecorded.get(self.key) is not self.finished:
+                return None  # another attempt of this process has taken over what has succeeded
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def leave_unrecorded(self) -> None:
+        """Hand what has succeeded to the next attempt of this process: the lease is over."""
+        self._is_left = True
+        self.parts.unrecorded[self.key] = self.finished
+
+    def _forget_unrecorded(self) -> None:
+        if self.parts.unrecorded.get(self.key) is self.finished:
+            del self.parts.unrecorded[self.key]
+
+    def _step(self, settlement: Settlement, claim: Claimed) -> Awaitable[Ownership | None]:
+        """Return the call to the store that records a settlement."""
+        store, inbox = self.parts.store, self.parts.inbox
+        if isinstance(settlement, Complete):
+            return store.complete(claim)
+        if isinstance(settlement, GiveBack):
+            return self._give_back(settlement.calls, claim)
+        finished, error = frozenset(self.finished), settlement.error
+        if isinstance(settlement, Bury):
+            return store.bury(
+                claim,
+                settlement.reason,
+                error=error,
+                finished=finished,
+                owed=settlement.outstanding,
+                delivery=self.delivery,
+            )
+        owed = settlement.outstanding
+        if isinstance(settlement, Defer) and inbox is not None:
+            after, began = settlement.after_seconds, settlement.counts
+            return inbox.retry(claim, after, finished, error, owed=owed, began=began)
+        return store.release(claim, finished, error, owed=owed, began=self.has_begun)
+
+    async def _give_back(self, calls: Sequence[Call], claim: Claimed) -> Ownership:
+        """Release the claim, unless a thread goes on, which no cancellation can end.
+
+        No other attempt may run beside that thread, so the claim is left to its lease.
+        """
+        # In this order: a thread may end at any moment, and its success must not be missed.
+        thread_goes_on = any(call.thread_goes_on for call in calls)
+        succeeded = {call.name for call in calls if call.has_succeeded}
+        for lock in self._locks or ():
+            if lock.gate.handler in succeeded:
+                lock.succeed()
+            if lock.owes_watermark:
+                await lock.leave()
+            if lock.has_succeeded:
+                succeeded.add(lock.gate.handler)
+        self.finished |= succeeded
+        finished, store = frozenset(self.finished), self.parts.store
+        if thread_goes_on:
+            return await store.extend(claim, finished, self.outstanding)
+        if not self.has_begun:
+            return await store.release(claim, finished, began=False)
+        error = "cancelled at shutdown"
+        return await store.release(claim, finished, error, owed=self.outstanding)
+
+    async def ask(self, call: Awaitable[T], seconds: float | None = None) -> T:
+        """Return what the store answers; raise StoreError if it fails, or is late."""
         if seconds is None:
             seconds = self.parts.limits.store_seconds
-        self._answer_store_by = self._loop.time() + seconds
+        self._answer_store_by = self.loop.time() + seconds
         try:
             return await call
         except StoreError:
@@ -154,9 +284,18 @@ class Lease:
             if self._store_is_late:
                 self._take_back_lateness()
 
+    def accept_cancellation(self) -> None:
+        """Take the cancellation of the attempt so far for known: only a further one ends a call."""
+        self._cancelled = self.task.cancelling()
+
     def _take_back_lateness(self) -> bool:
-        """Return whether the watchman has cancelled the call, and let that be over."""
+        """Return whether the lease has cancelled the call, and undo that cancellation."""
         is_late, self._store_is_late = self._store_is_late, False
         if is_late:
             self.task.uncancel()
         return is_late
+
+    def _claimed(self) -> Claimed:
+        if self.claim is None:
+            raise RuntimeError(f"{self.key} is handled without a claim")
+        return self.claim

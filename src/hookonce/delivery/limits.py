@@ -53,6 +53,10 @@ class Limits:
         """
         return (ANSWER_SECONDS - _ON_THE_WAY_SECONDS - self.answer_seconds) / 2
 
+    def store_seconds_within(self, left: float) -> float:
+        """Return how long a call to the store may take, with so many seconds to the answer."""
+        return min(self.store_seconds, max(left, self.last_look_seconds))
+
     def __post_init__(self) -> None:
         for limit in fields(self):
             value = getattr(self, limit.name)

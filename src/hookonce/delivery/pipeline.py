@@ -19,13 +19,14 @@ from ..stores.values import Dead, Delivery, DeliveryKey, Done, Full, PutResult, 
 from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read_headers
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
+from .attempt import Attempt
+from .attempts import Attempts
 from .handler import Handler
 from .ignored import IgnoredTypes
+from .origin import Request
 from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from .parts import Parts
 from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
-from .run import Run
-from .runs import Runs
 from .time_limit import within
 from .verdict import comes_until, is_last_delivery, unavailable
 
@@ -53,7 +54,7 @@ class Pipeline:
         parts: what it works with.
         verifier: tells genuine deliveries from others.
         service: the sender's name in its own headers, if it is known.
-        runs: the events under way.
+        attempts: the attempts in flight.
         intake: where deliveries are stored instead of handled, if there is an inbox.
         ignored: writes down which types nobody here is registered for.
 
@@ -65,14 +66,14 @@ class Pipeline:
         *,
         verifier: Verifier,
         service: str | None,
-        runs: Runs,
+        attempts: Attempts,
         intake: Intake | None,
         ignored: IgnoredTypes,
     ) -> None:
         self._parts = parts
         self._verifier = verifier
         self._service = service
-        self._runs = runs
+        self._attempts = attempts
         self._intake = intake
         self._ignored_types = ignored
         self._unhandled: set[str] = set()
@@ -142,8 +143,8 @@ class Pipeline:
         self, verified: VerifiedDelivery, hints: DeliveryHints, at: float, deadline: float
     ) -> tuple[str | None, Outcome]:
         """Return the event's type, if it could be read, and the outcome."""
-        parts, runs = self._parts, self._runs
-        if not runs.accepting:
+        parts, attempts = self._parts, self._attempts
+        if not attempts.accepting:
             return None, later(Reason.SHUTTING_DOWN)
         router, message_id, body = parts.router, verified.id, verified.body
         attempt = hints.attempt
@@ -173,38 +174,29 @@ class Pipeline:
                 return event_type, ignored
         elif self._intake is not None:
             return event_type, await self._put(self._intake, arrived, deadline)
-        run = Run(
-            parts=parts,
-            delivery=arrived,
-            event=event,
-            handlers=handlers,
-            answer_by=deadline,
-            delivery_attempt=attempt,
-            sent_at=verified.timestamp,
-            fault=fault,
-            ignored=ignored,
-        )
-        if runs.find(run.key) is None:
-            outcome = await runs.begin(run).answer
+        origin = Request(deadline, attempt, verified.timestamp)
+        own = Attempt(parts, arrived, origin, event, handlers, fault, ignored)
+        if attempts.find(own.key) is None:
+            outcome = await attempts.begin(own).answer.future
         else:
-            outcome = await self._joined(run)
-        if is_last_delivery(attempt) and outcome.reason == Reason.IN_FLIGHT:
+            outcome = await self._joined(own)
+        if outcome.reason is Reason.IN_FLIGHT and is_last_delivery(attempt):
             await self._keep_in_flight(arrived, comes_until(event, verified.timestamp))
         return event_type, outcome
 
-    async def _joined(self, run: Run) -> Outcome:
-        """Join the run of an event that is under way, or begin this one if that fails."""
-        runs = self._runs
-        while (under_way := runs.find(run.key)) is not None:
-            left = run.answer_by - asyncio.get_running_loop().time()
-            # One that is answered already, and is only still being recorded, wakes nobody more.
-            if not under_way.is_answered and not await under_way.join(left):
-                return later(Reason.IN_FLIGHT, under_way.left)
-            if under_way.has_succeeded:
+    async def _joined(self, own: Attempt) -> Outcome:
+        """Join the attempt in flight, or begin this attempt if that one fails."""
+        attempts = self._attempts
+        while (other := attempts.find(own.key)) is not None:
+            left = own.answer.due - asyncio.get_running_loop().time()
+            # An answered attempt has woken its waiters already; do not join it.
+            if not other.answer.is_success and not await other.answer.join(left):
+                return later(Reason.IN_FLIGHT, other.lease.left)
+            if other.has_succeeded:
                 return DUPLICATE
-            if not runs.accepting:
+            if not attempts.accepting:
                 return later(Reason.SHUTTING_DOWN)
-        return await runs.begin(run).answer
+        return await attempts.begin(own).answer.future
 
     def _ignored(self, key: DeliveryKey, event: Event[Any]) -> Outcome:
         """Return the answer to an event that nobody here is registered for, and say so."""
@@ -219,7 +211,7 @@ class Pipeline:
     async def _put(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
         """Store the delivery for the workers, and return the answer that is true after that."""
         limits, left = self._parts.limits, deadline - asyncio.get_running_loop().time()
-        seconds = min(limits.store_seconds, max(left, limits.last_look_seconds))
+        seconds = limits.store_seconds_within(left)
         try:
             result = await within(seconds, intake.put(arrived))
         except StoreError as error:
@@ -244,7 +236,7 @@ class Pipeline:
         store = self._parts.store
         if not store.keeps_bodies:
             return
-        seconds = min(self._parts.limits.store_seconds, self._parts.limits.last_look_seconds)
+        seconds = self._parts.limits.store_seconds_within(0.0)
         try:
             await within(seconds, store.keep_in_flight(arrived, dead_at=until))
         except StoreError as error:

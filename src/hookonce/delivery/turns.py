@@ -185,24 +185,6 @@ class Turn:
         return min(max(0.0, left), self.parts.limits.lease_seconds)
 
 
-@dataclass(slots=True)
-class Turns:
-    """The turns of a run, whose handlers may take several.
-
-    Attributes:
-        held: those under way.
-        waiting: those that were not to be had.
-        stale: how many handlers were not run, since their event came too late.
-        all_stale: whether these were all.
-
-    """
-
-    held: list[Turn] = field(default_factory=list)
-    waiting: list[Turn] = field(default_factory=list)
-    stale: int = 0
-    all_stale: bool = False
-
-
 async def send_watermarks(parts: Parts) -> None:
     """Send the watermarks of runs that a shutdown, or the end of their loop, has cut off."""
     pause = _FIRST_PAUSE_SECONDS

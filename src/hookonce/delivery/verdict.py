@@ -7,18 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import Reject, Retry, StoreError
 from ..events import Event
 from ..sender import ATTEMPTS, LAST_ATTEMPT_SECONDS, SCHEDULE_SECONDS
 from ..stores.values import Claimed, DeadReason
+from .calls import Call
 from .outcome import BROKEN, Outcome, Reason, later
 from .time_limit import BrokenStoreError
 
 # Own attempts can be fewer than the sender's, because a copy that finds the event in flight counts
 # as one of the sender's only; giving up one earlier leaves room for that.
 _LAST_OWN_ATTEMPT = ATTEMPTS - 1
+
+_REJECTED = Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED)
+_EXHAUSTED = Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED)
+_FAILED = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED)
 
 
 def is_last_delivery(delivery_attempt: int | None) -> bool:
@@ -93,7 +98,7 @@ class Report(NamedTuple):
 
     Attributes:
         failures: the handlers that have not succeeded, in the order of registration.
-        absent: handlers that the event still owes and that this process does not have.
+        absent: the outstanding handlers that this process does not have.
 
     """
 
@@ -112,13 +117,19 @@ class Report(NamedTuple):
         return tuple(f for f in self.failures if not isinstance(f.error, Retry))
 
     @property
+    def is_rejected(self) -> bool:
+        """Whether every handler that is missing has rejected the event."""
+        rejects = [isinstance(failure.error, Reject) for failure in self.failures]
+        return bool(rejects) and all(rejects) and not self.absent
+
+    @property
     def only_waits(self) -> bool:
         """Whether nothing has failed, and handlers only wait for their turn."""
         waits = [isinstance(failure.error, NoTurn) for failure in self.failures]
         return bool(waits) and all(waits) and not self.absent
 
     @property
-    def owed(self) -> frozenset[str]:
+    def outstanding(self) -> frozenset[str]:
         """The handlers that have still to succeed."""
         return self.absent.union(failure.handler for failure in self.failures)
 
@@ -140,43 +151,124 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-class Verdict(NamedTuple):
-    """What follows from an attempt that has not succeeded.
+class Complete(NamedTuple):
+    """Every handler has succeeded: the event is done."""
+
+
+COMPLETE = Complete()
+
+
+class Release(NamedTuple):
+    """The event is free: the sender brings it again.
 
     Attributes:
         outcome: the answer.
-        dead: why the event becomes a dead letter; None where it is given back, and the sender or
-            the inbox brings it again.
+        error: what failed, one line for each handler; empty where nothing did.
+        outstanding: the handlers that have still to succeed.
 
     """
 
     outcome: Outcome
-    dead: DeadReason | None = None
+    error: str
+    outstanding: frozenset[str]
 
 
-def decide(report: Report, *, last_chance: bool, keeps_bodies: bool) -> Verdict:
-    """Return what follows from a report of what is missing.
+class Defer(NamedTuple):
+    """The event waits in the inbox for another attempt.
+
+    Attributes:
+        outcome: what became of the attempt; nobody waits for the answer.
+        error: what failed, one line for each handler; empty where nothing did.
+        outstanding: the handlers that have still to succeed.
+        after_seconds: how long the event waits.
+        counts: whether the attempt counts; one that only waited for a key does not.
+
+    """
+
+    outcome: Outcome
+    error: str
+    outstanding: frozenset[str]
+    after_seconds: float
+    counts: bool
+
+
+class Bury(NamedTuple):
+    """The event becomes a dead letter.
+
+    Attributes:
+        outcome: the answer.
+        error: what failed, one line for each handler.
+        outstanding: the handlers that have still to succeed.
+        reason: why the event is given up.
+
+    """
+
+    outcome: Outcome
+    error: str
+    outstanding: frozenset[str]
+    reason: DeadReason
+
+
+class GiveBack(NamedTuple):
+    """The attempt stops before its handlers have ended: at a shutdown, or before it began any.
+
+    Attributes:
+        calls: the handlers that were under way.
+
+    """
+
+    calls: Sequence[Call]
+
+
+Failed: TypeAlias = Release | Defer | Bury
+"""What follows from an attempt that has not succeeded."""
+
+Settlement: TypeAlias = Complete | Failed | GiveBack
+"""What the store records at the end of an attempt."""
+
+
+def decide(
+    report: Report, *, last_chance: bool, keeps_bodies: bool, backoff_seconds: float | None = None
+) -> Failed:
+    """Return what follows from an attempt that has not succeeded.
 
     A rejection counts only when nothing else is missing: as long as another handler may still
-    succeed, the event comes again, and the rejecting one will reject it then.
+    succeed, the event comes again, and the rejecting handler will reject it then.
+
+    Args:
+        report: what became of the handlers.
+        last_chance: whether nobody may bring the event again.
+        keeps_bodies: whether the store can keep a dead letter.
+        backoff_seconds: how long an event of the inbox waits after a failure; None for an event
+            that the sender brings again.
+
     """
+    only_waits = report.only_waits
+    error, outstanding = "" if only_waits else report.describe(), report.outstanding
+    if not only_waits:
+        if report.is_rejected:
+            return Bury(_REJECTED, error, outstanding, DeadReason.REJECTED)
+        if last_chance and keeps_bodies:
+            return Bury(_EXHAUSTED, error, outstanding, DeadReason.EXHAUSTED)
+    outcome = _outcome(report)
+    if backoff_seconds is None:
+        return Release(outcome, error, outstanding)
+    after_seconds = wait_seconds(report, backoff_seconds)
+    return Defer(outcome, error, outstanding, after_seconds, counts=not only_waits)
+
+
+def _outcome(report: Report) -> Outcome:
+    """Return the answer to an event that is to come again."""
     errors = [failure.error for failure in report.failures]
-    waits = [error for error in errors if isinstance(error, NoTurn)]
-    if report.only_waits:
-        return Verdict(_until_its_turn(waits))
-    if errors and not report.absent and all(isinstance(error, Reject) for error in errors):
-        return Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED), DeadReason.REJECTED)
-    if last_chance and keeps_bodies:
-        return Verdict(Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED), DeadReason.EXHAUSTED)
     if report.errors:
-        return Verdict(Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED))
+        return _FAILED
     if any(isinstance(error, LeaseLost) for error in errors):
-        return Verdict(later(Reason.IN_FLIGHT))
-    if waits:
-        return Verdict(_until_its_turn(waits))
+        return later(Reason.IN_FLIGHT)
+    if waits := [error for error in errors if isinstance(error, NoTurn)]:
+        return _until_its_turn(waits)
     if errors:
-        return Verdict(later(Reason.RETRY_REQUESTED, report.retry_after))
-    return Verdict(later(Reason.HANDLER_ABSENT))
+        return later(Reason.RETRY_REQUESTED, report.retry_after)
+    return later(Reason.HANDLER_ABSENT)
 
 
 def _until_its_turn(waits: Sequence[NoTurn]) -> Outcome:

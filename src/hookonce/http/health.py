@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ..delivery.attempts import Attempts
 from ..delivery.parts import Parts
 from ..delivery.registration import Registration
-from ..delivery.runs import Runs
 from ..delivery.time_limit import within
 from ..errors import SecretError, StoreError
 from ..stores.contract import Reports
@@ -58,7 +58,7 @@ class ReadinessLook:
 
     Args:
         parts: what a receiver's rooms share.
-        runs: the events under way.
+        attempts: the events under way.
         store: what can be asked whether it works.
         watches: warnings of what is watched; may raise SecretError.
         registration: knows of other applications under the endpoint.
@@ -70,7 +70,7 @@ class ReadinessLook:
     def __init__(
         self,
         parts: Parts,
-        runs: Runs,
+        attempts: Attempts,
         *,
         store: Reports,
         watches: Iterable[Callable[[], tuple[str, ...]]],
@@ -79,7 +79,7 @@ class ReadinessLook:
         secrets: Callable[[], tuple[str, ...]],
     ) -> None:
         self._parts = parts
-        self._runs = runs
+        self._attempts = attempts
         self._store = store
         self._watches = tuple(watches)
         self._registration = registration
@@ -91,7 +91,7 @@ class ReadinessLook:
 
     async def recent(self) -> Readiness:
         """Return what the last look has found; one that is seconds old is made anew, for all."""
-        if not self._runs.accepting:
+        if not self._attempts.accepting:
             return _SHUTTING_DOWN
         loop = asyncio.get_running_loop()
         if loop.time() >= self._fresh_until:
@@ -102,13 +102,13 @@ class ReadinessLook:
 
     async def now(self) -> Readiness:
         """Return what there is to see at this moment."""
-        if not self._runs.accepting:
+        if not self._attempts.accepting:
             return _SHUTTING_DOWN
         problems: list[str] = []
         warnings: tuple[str, ...] = ()
         fingerprints: tuple[str, ...] = ()
         limits, store = self._parts.limits, self._store
-        if overdue := self._runs.overdue:
+        if overdue := self._attempts.overdue:
             problems.append(
                 f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
                 f" keep their events, and each sync one keeps one of {limits.threads} threads"

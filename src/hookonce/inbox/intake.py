@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from ..delivery.attempts import Attempts
 from ..delivery.parts import Parts
 from ..delivery.records import EventPut
-from ..delivery.runs import Runs
 from ..delivery.time_limit import within
 from ..errors import StoreError
 from ..stores.contract import Queue
@@ -31,7 +31,7 @@ class Intake:
         store: where they wait.
         waiting: the same as an operator sees it.
         settings: how much may wait, and how it is worked off.
-        runs: the events under way.
+        attempts: the events under way.
 
     Attributes:
         embedded: whether the application itself works on it.
@@ -40,14 +40,20 @@ class Intake:
     """
 
     def __init__(
-        self, parts: Parts, *, store: Queue, waiting: WaitingEvents, settings: Inbox, runs: Runs
+        self,
+        parts: Parts,
+        *,
+        store: Queue,
+        waiting: WaitingEvents,
+        settings: Inbox,
+        attempts: Attempts,
     ) -> None:
         self._parts = parts
         self._store = store
         self._waiting = waiting
         self._settings = settings
         self.embedded = settings.embedded
-        self.worker = Worker(parts, store=store, settings=settings, runs=runs)
+        self.worker = Worker(parts, store=store, settings=settings, attempts=attempts)
         self._look: asyncio.Task[None] | None = None
         self._next_look = 0.0
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Unpack
 
+from ..delivery.attempt import Attempt
+from ..delivery.attempts import Attempts
+from ..delivery.origin import Replay
 from ..delivery.outcome import DUPLICATE, Outcome, Reason, later
 from ..delivery.parts import Parts
-from ..delivery.run import Run
-from ..delivery.runs import Runs
 from ..errors import StoreError
 from ..stores.contract import Letters
 from ..stores.tokens import new_token
@@ -24,15 +25,15 @@ class DeadLetters:
     Args:
         parts: what a receiver's rooms share.
         store: where they are.
-        runs: the events under way.
+        attempts: the events under way.
 
     """
 
-    def __init__(self, parts: Parts, *, store: Letters, runs: Runs) -> None:
+    def __init__(self, parts: Parts, *, store: Letters, attempts: Attempts) -> None:
         self._parts = parts
         self._store = store
         self._endpoint = parts.endpoint
-        self._runs = runs
+        self._attempts = attempts
 
     async def list(
         self, *, reason: DeadReason | None = None, **options: Unpack[ListOptions]
@@ -90,19 +91,18 @@ class DeadLetters:
             return later(Reason.IN_FLIGHT)
         if not isinstance(claim, Claimed):  # another replay has just succeeded
             return DUPLICATE
-        if self._runs.adopt(claim):
+        if self._attempts.adopt(claim):
             return later(Reason.IN_FLIGHT)
-        run = Run(
-            parts=self._parts,
-            delivery=letter.delivery,
-            event=event,
-            handlers=handlers,
-            claim=claim,
-            claimed_at=asked_at,
-            is_replay=True,
-            last_chance=not letter.is_kept,
+        attempt = Attempt(
+            self._parts,
+            letter.delivery,
+            Replay(is_last=not letter.is_kept),
+            event,
+            handlers,
+            held=claim,
+            held_since=asked_at,
         )
-        return await self._runs.end_of(self._runs.begin(run))
+        return await self._attempts.end_of(self._attempts.begin(attempt))
 
     async def discard(self, event_id: str) -> bool:
         """Forget a dead letter, and the event with it: it counts as handled from now on.

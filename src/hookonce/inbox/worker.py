@@ -13,10 +13,11 @@ import time
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
+from ..delivery.attempt import Attempt
+from ..delivery.attempts import Attempts
+from ..delivery.origin import Queued
 from ..delivery.parts import Parts
 from ..delivery.records import EventBuried, EventRetried, EventTaken
-from ..delivery.run import Run
-from ..delivery.runs import Runs
 from ..delivery.time_limit import set_within, within
 from ..errors import PayloadError, StoreError
 from ..stores.contract import WORKER_SECONDS, Queue
@@ -44,16 +45,16 @@ class Worker:
         parts: what a receiver's rooms share.
         store: where they wait.
         settings: how many at once, how often, how long apart.
-        runs: the events under way.
+        attempts: the events under way.
 
     """
 
-    def __init__(self, parts: Parts, *, store: Queue, settings: Inbox, runs: Runs) -> None:
+    def __init__(self, parts: Parts, *, store: Queue, settings: Inbox, attempts: Attempts) -> None:
         self._parts = parts
         self._store = store
         self._settings = settings
-        self._runs = runs
-        self._begun: list[Run] = []
+        self._attempts = attempts
+        self._begun: list[Attempt] = []
         self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._asked_at = 0.0
         self._name = ""
@@ -124,8 +125,8 @@ class Worker:
         An event whose handlers have ended is only being recorded: the next ones are taken
         meanwhile, unless the store is so slow that those that wait for it pile up.
         """
-        begun = self._begun = [run for run in self._begun if run.has_the_event]
-        busy = len([run for run in begun if run.is_busy])
+        begun = self._begun = [attempt for attempt in self._begun if attempt.has_the_event]
+        busy = len([attempt for attempt in begun if attempt.is_busy])
         most = self._settings.concurrency
         return max(0, min(most - busy, _MOST_UNRECORDED * most - len(begun)))
 
@@ -152,7 +153,7 @@ class Worker:
         claim = taken.claim
         if self._parts.observers.wants(EventTaken, taken.delivery.event_id):
             self._parts.observers.tell(EventTaken(taken.delivery, claim.attempt))
-        if self._runs.adopt(claim):
+        if self._attempts.adopt(claim):
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
             return None
@@ -173,19 +174,22 @@ class Worker:
         if not handlers:
             # It was stored where there was one, by another version of the application.
             return self._put_off(taken, f"this worker has no handler for {event.type}")
-        run = Run(
-            parts=self._parts,
-            delivery=delivery,
-            event=event,
-            handlers=handlers,
-            claim=claim,
-            claimed_at=self._asked_at,
-            last_chance=claim.attempt >= self._settings.max_attempts,
-            backoff_seconds=self._settings.backoff_seconds(claim.attempt),
+        origin = Queued(
+            self._settings.backoff_seconds(claim.attempt),
+            is_last=claim.attempt >= self._settings.max_attempts,
             room=self._room,
             work=self._work,
         )
-        self._begun.append(self._runs.begin(run))
+        attempt = Attempt(
+            self._parts,
+            delivery,
+            origin,
+            event,
+            handlers,
+            held=claim,
+            held_since=self._asked_at,
+        )
+        self._begun.append(self._attempts.begin(attempt))
         return None
 
     async def _begin_unless_broken_off(self, taken: Taken) -> None:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..delivery.activity import Reporter
+from ..delivery.attempts import Attempts
 from ..delivery.ignored import IgnoredTypes
 from ..delivery.ledgers import check_ledgers
 from ..delivery.parts import Parts
 from ..delivery.registration import Registration
-from ..delivery.runs import Runs
 from ..inbox.intake import Intake
 from ..stores.contract import Openable
 from ..verification.loggers import get_logger
@@ -34,7 +34,7 @@ class Lifetime:
 
     Attributes:
         parts: what the receiver's rooms share.
-        runs: the events under way.
+        attempts: the events under way.
         store: what is opened and closed.
         intake: the inbox, if there is one.
         registration: tells others of this application.
@@ -44,7 +44,7 @@ class Lifetime:
     """
 
     parts: Parts
-    runs: Runs
+    attempts: Attempts
     store: Openable
     intake: Intake | None
     registration: Registration
@@ -91,18 +91,18 @@ class Lifetime:
             await self._leave()
             raise
         self._applications += 1
-        self.runs.accepting = True
+        self.attempts.accepting = True
 
     async def end(self) -> None:
         """Serve one application less: after the last, end what was begun and begin nothing more."""
         self._applications -= 1
         try:
             if self._applications == 0:
-                self.runs.refuse()
+                self.attempts.refuse()
                 if self.intake is not None and self.intake.embedded:
                     await self._end_work(self.intake)
                 else:
-                    await self.runs.drain()
+                    await self.attempts.drain()
         finally:
             await self._leave()
 
@@ -123,7 +123,7 @@ class Lifetime:
             try:
                 if self.intake is not None:
                     await self.intake.stop()
-                await self.runs.drain()
+                await self.attempts.drain()
                 await self.ignored.stop()
                 for gate in self.parts.watermarks:
                     _log.error(
@@ -148,5 +148,5 @@ class Lifetime:
     async def _end_work(self, intake: Intake) -> None:
         """Take nothing more out of the inbox, and let what was begun end."""
         await intake.stop()
-        await self.runs.drain()
+        await self.attempts.drain()
         await intake.worker.retire()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..delivery.activity import Reporter
+from ..delivery.attempts import Attempts
 from ..delivery.calls import Threads
 from ..delivery.disabling import DisableWatch
 from ..delivery.ignored import IgnoredTypes
@@ -16,7 +17,6 @@ from ..delivery.records import BatchFlushed, Observer
 from ..delivery.registration import Registration, application_of
 from ..delivery.rotation import RotationWatch
 from ..delivery.router import Router
-from ..delivery.runs import Runs
 from ..http.health import ReadinessLook
 from ..inbox.intake import Intake
 from ..inbox.letters import DeadLetters
@@ -71,7 +71,7 @@ class Machine:
         )
         if isinstance(store, BatchingStore):
             store.flushes.add(self._note_flush)
-        self.runs = Runs(parts)
+        self.attempts = Attempts(parts)
         self.intake: Intake | None = None
         self.waiting: WaitingEvents | None = None
         if settings.inbox is not None and inbox_store is not None:
@@ -81,7 +81,7 @@ class Machine:
                 store=inbox_store,
                 waiting=self.waiting,
                 settings=settings.inbox,
-                runs=self.runs,
+                attempts=self.attempts,
             )
         self.ignored = IgnoredTypes(
             store if isinstance(store, ReconcilingStore) else None,
@@ -92,11 +92,11 @@ class Machine:
             parts,
             verifier=verifier,
             service=settings.service,
-            runs=self.runs,
+            attempts=self.attempts,
             intake=self.intake,
             ignored=self.ignored,
         )
-        self.dead = DeadLetters(parts, store=store, runs=self.runs)
+        self.dead = DeadLetters(parts, store=store, attempts=self.attempts)
         registration = Registration(
             store if isinstance(store, RegisteringStore) else None,
             settings.endpoint,
@@ -104,13 +104,13 @@ class Machine:
         )
         self.readiness = ReadinessLook(
             parts,
-            self.runs,
+            self.attempts,
             store=store,
             watches=(
                 self.disabling.warnings,
                 self.rotation.warnings,
                 settings.secrets_fault,
-                self.runs.warnings,
+                self.attempts.warnings,
             ),
             registration=registration,
             inbox=None if self.intake is None else self.intake.problem,
@@ -118,7 +118,7 @@ class Machine:
         )
         self.lifetime = Lifetime(
             parts=parts,
-            runs=self.runs,
+            attempts=self.attempts,
             store=store,
             intake=self.intake,
             registration=registration,

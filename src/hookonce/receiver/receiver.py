@@ -536,7 +536,7 @@ class Receiver(Router):
         """
         if not seconds >= 0:
             raise ValueError(f"idle() takes a number of seconds >= 0, not {seconds!r}")
-        return await self._machine.runs.idle(seconds)
+        return await self._machine.attempts.idle(seconds)
 
     def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
         """Return routes for a Starlette or FastAPI application.

@@ -7,12 +7,11 @@ from asyncio.tasks import _unregister_task
 
 from ..stores.values import Claimed, DeliveryKey
 from ..verification.loggers import get_logger
+from .attempt import RETURNING, Attempt
 from .blocking import Pulse
 from .outcome import Outcome, Reason, later
 from .parts import Parts
-from .presence import RETURNING
 from .records import LoopBlocked
-from .run import Run
 from .turns import send_watermarks
 
 _log = get_logger("hookonce")
@@ -31,7 +30,7 @@ _BLOCKED = (
 )
 
 
-class Runs:
+class Attempts:
     """Begins runs, knows those under way, watches their limits, and ends them at a shutdown.
 
     The watchman is a timer of the loop's that lives only while there are runs. It does for all of
@@ -53,8 +52,8 @@ class Runs:
         )
         tick = min(shortest / _TICKS_IN_A_LIMIT, _LONGEST_TICK_SECONDS)
         self._tick = max(tick, _SHORTEST_TICK_SECONDS)
-        self._by_key: dict[DeliveryKey, Run] = {}
-        self._by_task: dict[asyncio.Task[None], Run] = {}
+        self._by_key: dict[DeliveryKey, Attempt] = {}
+        self._by_task: dict[asyncio.Task[None], Attempt] = {}
         self._given_up: set[asyncio.Task[None]] = set()  # a second drain does not wait for them
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -65,11 +64,11 @@ class Runs:
 
     @property
     def overdue(self) -> tuple[str, ...]:
-        """The handlers that run beyond their time limit and cannot be ended, by name."""
+        """The handlers that attempt beyond their time limit and cannot be ended, by name."""
         return tuple(
             call.name
-            for run in self._by_task.values()
-            for call in run.calls.under_way
+            for attempt in self._by_task.values()
+            for call in attempt.handling.calls.under_way
             if call.is_overdue
         )
 
@@ -82,21 +81,21 @@ class Runs:
             return ()
         return (f"the handler {block.handler} {_BLOCKED.format(block.seconds)}",)
 
-    def find(self, key: DeliveryKey) -> Run | None:
-        """Return the run that has an event to itself in this process, if there is one."""
-        run = self._by_key.get(key)
-        if run is not None and run.task.get_loop().is_closed():
+    def find(self, key: DeliveryKey) -> Attempt | None:
+        """Return the attempt that has an event to itself in this process, if there is one."""
+        attempt = self._by_key.get(key)
+        if attempt is not None and attempt.task.get_loop().is_closed():
             self._forget_lost()
             return None
-        return run if run is not None and run.has_the_event else None
+        return attempt if attempt is not None and attempt.has_the_event else None
 
     def adopt(self, claim: Claimed) -> bool:
-        """Let a claim be that of the run under way, and return whether there is one to have it."""
-        run = self.find(claim.key)
-        return run is not None and run.adopt(claim)
+        """Hand a claim to the attempt in flight; return False if there is none."""
+        attempt = self.find(claim.key)
+        return attempt is not None and attempt.adopt(claim)
 
-    def begin(self, run: Run) -> Run:
-        """Start a run in a task of its own."""
+    def begin(self, attempt: Attempt) -> Attempt:
+        """Start a attempt in a task of its own."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._forget_lost()
@@ -104,46 +103,46 @@ class Runs:
         if self._parts.watermarks and self._given_up.issuperset(self._by_task):
             self._send_watermarks(loop)  # no run is left that sends them itself
         # Not by the loop's factory: an eager one would begin it before it is known here.
-        run.task = task = asyncio.Task(self._go(run), loop=loop, name=run.key)
-        self._by_key[run.key] = self._by_task[task] = run
+        attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
+        self._by_key[attempt.key] = self._by_task[task] = attempt
         # The last, where a test has set the time of the loop back.
         if self._watch is None or self._watch.when() > loop.time() + _LONGEST_TICK_SECONDS:
             if self._watch is not None:
                 self._watch.cancel()
             self._watch = loop.call_later(self._tick, self._look)
             self._pulse.start()
-        return run
+        return attempt
 
-    async def _go(self, run: Run) -> None:
-        """Let a run go its way, and forget it."""
+    async def _go(self, attempt: Attempt) -> None:
+        """Let a attempt go its way, and forget it."""
         try:
-            await run.go()
+            await attempt.go()
         except asyncio.CancelledError:
-            await run.stopped()
+            await attempt.stopped()
         except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
-            run.broke_off(error)
-        self._ended(run)
+            attempt.broke_off(error)
+        self._ended(attempt)
 
     def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._sending is None or self._sending.done():
             self._sending = loop.create_task(send_watermarks(self._parts))
 
-    async def end_of(self, run: Run) -> Outcome:
+    async def end_of(self, attempt: Attempt) -> Outcome:
         """Return what became of a run; cancelled, it gives the event back."""
         try:
-            while run.has_the_event:
-                await run.join(None)
+            while attempt.has_the_event:
+                await attempt.answer.join(None)
         except asyncio.CancelledError:
-            run.stop()
-            await asyncio.wait({run.task})
+            attempt.stop()
+            await asyncio.wait({attempt.task})
             raise
-        return run.outcome or later(Reason.SHUTTING_DOWN)
+        return attempt.answer.outcome or later(Reason.SHUTTING_DOWN)
 
     def refuse(self) -> None:
         """Begin nothing more, also of what is only being claimed."""
         self.accepting = False
-        for run in self._by_task.values():
-            run.refuse()
+        for attempt in self._by_task.values():
+            attempt.refuse()
 
     async def idle(self, seconds: float) -> bool:
         """Wait until nothing is under way, but no longer than that; return whether nothing is."""
@@ -154,14 +153,14 @@ class Runs:
         """Wait for what is under way, then cancel and release what still is; in bounded time."""
         limits = self._parts.limits
         self._forget_lost()
-        for task, run in self._by_task.items():
-            if run.phase is RETURNING:
+        for task, attempt in self._by_task.items():
+            if attempt.phase is RETURNING:
                 task.cancel()
         await self._until_idle(limits.drain_seconds)
         # What has ended is only being recorded; that is let go on.
-        late = [run for run in self._waited_for().values() if run.is_busy]
-        for run in late:
-            run.stop()
+        late = [attempt for attempt in self._waited_for().values() if attempt.is_busy]
+        for attempt in late:
+            attempt.stop()
         if late:
             _log.warning(
                 "handlers still running after %g s: %d; their events are left to a retry",
@@ -169,11 +168,11 @@ class Runs:
                 len(late),
             )
         await self._until_idle(2 * limits.store_seconds)
-        for task, run in self._waited_for().items():
+        for task, attempt in self._waited_for().items():
             self._given_up.add(task)
-            calls = run.calls.under_way
+            calls = attempt.handling.calls.under_way
             names = ", ".join(call.name for call in calls) or "what is left to do"
-            _log.error("the end of %s for %s is not waited for any longer", names, run.key)
+            _log.error("the end of %s for %s is not waited for any longer", names, attempt.key)
             task.cancel()
             for waiting in (task, *(call.task for call in calls)):
                 if waiting is not None:
@@ -188,25 +187,27 @@ class Runs:
             await asyncio.wait(tasks, timeout=remaining)
             self._look_at(loop.time())
 
-    def _waited_for(self) -> dict[asyncio.Task[None], Run]:
-        return {task: run for task, run in self._by_task.items() if task not in self._given_up}
+    def _waited_for(self) -> dict[asyncio.Task[None], Attempt]:
+        return {
+            task: attempt for task, attempt in self._by_task.items() if task not in self._given_up
+        }
 
-    def _ended(self, run: Run) -> None:
-        del self._by_task[run.task]
-        self._given_up.discard(run.task)
-        run.end()
-        if self._by_key.get(run.key) is run:
-            del self._by_key[run.key]
+    def _ended(self, attempt: Attempt) -> None:
+        del self._by_task[attempt.lease.task]
+        self._given_up.discard(attempt.task)
+        attempt.end()
+        if self._by_key.get(attempt.key) is attempt:
+            del self._by_key[attempt.key]
 
     def _forget_lost(self) -> None:
         """Forget runs whose loop was closed under them, but not what has succeeded in them."""
-        lost = [run for task, run in self._by_task.items() if task.get_loop().is_closed()]
-        for run in lost:
-            del self._by_task[run.task]
-            self._given_up.discard(run.task)
-            if self._by_key.get(run.key) is run:
-                del self._by_key[run.key]
-                self._parts.unrecorded[run.key] = run.finished
+        lost = [attempt for task, attempt in self._by_task.items() if task.get_loop().is_closed()]
+        for attempt in lost:
+            del self._by_task[attempt.lease.task]
+            self._given_up.discard(attempt.task)
+            if self._by_key.get(attempt.key) is attempt:
+                del self._by_key[attempt.key]
+                self._parts.unrecorded[attempt.key] = attempt.lease.finished
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
@@ -221,20 +222,20 @@ class Runs:
             self._pulse.stop()
 
     def _look_at(self, now: float) -> None:
-        """Let each run do what is due, and forget those whose tasks have ended without a word."""
-        for task, run in list(self._by_task.items()):
+        """Let each attempt do what is due, and forget those whose tasks have ended."""
+        for task, attempt in list(self._by_task.items()):
             if task.done():
-                self._ended(run)
+                self._ended(attempt)
             else:
-                run.look(now)
+                attempt.look(now)
 
     def _current_handler(self) -> str | None:
         """Return the async handler that the loop is in; from a thread beside the loop's."""
         if (task := asyncio.current_task(self._loop)) is None:
             return None
         try:
-            for run in list(self._by_task.values()):
-                for call in list(run.calls.under_way):
+            for attempt in list(self._by_task.values()):
+                for call in list(attempt.handling.calls.under_way):
                     if call.task is task and call.started is not None and call.thread is None:
                         return call.name
         except RuntimeError:  # the loop turns after all, and has changed what was looked through

@@ -1,0 +1,54 @@
+"""The answer of one attempt, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from math import inf
+
+from .outcome import HANDLED, STALE, Outcome
+from .time_limit import set_within
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Answer:
+    """What a request is answered. A later answer replaces an earlier one, but never a success.
+
+    Attributes:
+        future: what the request awaits; it keeps the first answer.
+        due: when the request must have its answer, in the event loop's time.
+        outcome: the answer at the moment; None before the first.
+
+    """
+
+    future: asyncio.Future[Outcome]
+    due: float = inf
+    outcome: Outcome | None = None
+    _joined: asyncio.Event | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether it says that every handler has succeeded."""
+        return self.outcome is HANDLED or self.outcome is STALE
+
+    def give(self, outcome: Outcome) -> None:
+        """Answer the request, unless it has been answered with a success."""
+        if self.outcome is HANDLED or self.outcome is STALE:
+            return
+        self.outcome = outcome
+        if not self.future.done():
+            self.future.set_result(outcome)
+        if self._joined is not None and self.is_success:
+            self.wake()
+
+    async def join(self, seconds: float | None) -> bool:
+        """Wait for a success or for the end of the attempt; return False after so many seconds."""
+        if self._joined is None:
+            self._joined = asyncio.Event()
+        return await set_within(seconds, self._joined)
+
+    def wake(self) -> None:
+        """Wake all who have joined."""
+        if self._joined is not None:
+            self._joined.set()
+            self._joined = None

@@ -1,0 +1,52 @@
+"""Where an attempt comes from: a request, the inbox, or an operator's replay."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple, TypeAlias
+
+
+class Request(NamedTuple):
+    """The sender waits for an answer, and brings the event again after a failure.
+
+    Attributes:
+        answer_by: when the request must have its answer, in the event loop's time.
+        delivery_attempt: the sender's own count of attempts, from 1; unsigned, so only a hint.
+        sent_at: when the sender signed the delivery, in Unix time.
+
+    """
+
+    answer_by: float
+    delivery_attempt: int | None
+    sent_at: float
+
+
+class Queued(NamedTuple):
+    """A worker has fetched the event from the inbox, which keeps it until it is settled.
+
+    Attributes:
+        backoff_seconds: how long the event waits if this attempt fails.
+        is_last: whether the event becomes a dead letter if this attempt fails.
+        room: set when the worker may begin another event.
+        work: set when the event, or one behind its key, is due again.
+
+    """
+
+    backoff_seconds: float
+    is_last: bool
+    room: asyncio.Event
+    work: asyncio.Event
+
+
+class Replay(NamedTuple):
+    """An operator replays a dead letter, which stays one until the attempt succeeds.
+
+    Attributes:
+        is_last: whether nobody else brings the event; false for one that is only kept.
+
+    """
+
+    is_last: bool
+
+
+Origin: TypeAlias = Request | Queued | Replay
