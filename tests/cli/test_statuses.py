@@ -97,7 +97,11 @@ def test_a_command_that_asks_the_service_needs_a_key_and_an_answer(
     arguments += ["--secrets-file", "secrets"] * has_file
     api = {"HOOKONCE_API_URL": closed_port_url()}
     assert invoke(*arguments, environment=api).status == Status.CANNOT_BEGIN
-    key = {**api, "HOOKONCE_API_KEY": "sk_test_of_these_tests"}
+    key = {
+        **api,
+        "HOOKONCE_API_KEY": "sk_test_of_these_tests",
+        "HOOKONCE_HEALTH_TOKEN": "a token that nobody guesses",
+    }
     assert invoke(*arguments, environment=key).status == Status.FOUND
 
 
