@@ -95,7 +95,7 @@ class Client:
             del key
         fault = fault_of_address(base_url, allow_http=allow_http)
         if fault is None and "?" in base_url:
-            fault = "has no query"
+            fault = "takes no query"
         if fault is not None:
             del base_url  # it may hold a password
             raise ValueError(f"base_url {fault}")

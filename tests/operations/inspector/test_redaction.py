@@ -197,6 +197,10 @@ def test_secrets_that_are_known_by_their_form_are_hidden_under_any_name(
     text: str, shown: str
 ) -> None:
     assert Redactor(Redaction(keys=[])).text(text) == shown
+    [name] = [
+        token.text for token in read(json.dumps({text: 1}).encode()).tokens if token.kind == "name"
+    ]
+    assert name == json.dumps(shown)
 
 
 def test_what_is_hidden_already_stays_so() -> None:

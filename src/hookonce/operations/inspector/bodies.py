@@ -177,7 +177,7 @@ class _Reading:
         )
         for index, (name, inner) in enumerate(pairs):
             self._begin_line("," if index else "{", level + 1)
-            self._put_value("name", name)
+            self._put_value("name", self._redactor.text(name))
             self._put("mark", ": ")
             below = (*path, name)
             if rules.hides(below) or (names_a_hidden_one and name in _VALUE_NAMES):
