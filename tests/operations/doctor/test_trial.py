@@ -1,6 +1,7 @@
 """An application is run here with a copy in the receiver's place: nothing real moves."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,10 @@ from fastapi import FastAPI
 from litestar import Litestar
 from starlette.middleware.httpsredirect import HTTPSRedirectMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
+from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Inbox, Limits, Receiver
+from hookonce.delivery import blocking
 from hookonce.events import CommentReceived, WebhookTest
 from hookonce.integrations.fastapi import router_for
 from hookonce.integrations.litestar import handler_for
@@ -106,6 +109,25 @@ async def test_a_slow_handler_of_tests_is_a_warning(is_async: bool) -> None:
     [found] = above_note(await tried(apps.slow(new_receiver(), 2.05, is_async=is_async)))
     assert (found.check, found.level) == ("application.time", Level.WARNING)
     assert "was answered after" in found.found
+
+
+async def test_a_handler_of_tests_that_blocks_the_event_loop_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(blocking, "BLOCKED_SECONDS", 0.1)
+    receiver = new_receiver()
+
+    @receiver.on(WebhookTest, name="blocks")
+    async def blocked(_: WebhookTest) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while all(pulse._looks < 10 for pulse in list(blocking._felt._pulses)):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)  # noqa: ASYNC251 - what is found
+
+    [found, *_] = above_note(await tried(apps.sound(receiver)))
+    assert (found.check, found.level) == ("handlers.blocking", Level.WARNING)
+    assert "the handler blocks has blocked the event loop" in found.found
 
 
 async def test_a_handler_that_outlasts_the_answer_is_one_fault_though_it_holds_up_the_end(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,13 +14,14 @@ from ...delivery.handler import Handler
 from ...delivery.ledgers import OWN_FILE, check_ledger, ledgers_of, shared_file_fault
 from ...errors import LedgerError
 from .findings import Finding, fault, fine, warning
-from .sources import nodes_within, source_of
 
 _SLOW = {
     *("aiohttp", "boto3", "botocore", "http", "httpx", "httpx2", "openai", "requests", "slack_sdk"),
     *("smtplib", "stripe", "subprocess", "urllib", "urllib3"),
 }
 """Libraries whose calls leave the machine, or start programs."""
+
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 async def ledger_findings(
@@ -51,7 +53,10 @@ async def ledger_findings(
 
 
 def transaction_findings(handlers: Sequence[Handler]) -> list[Finding]:
-    """Return the handlers within a ledger whose source shows that they wait for somebody else."""
+    """Return the handlers within a ledger whose source shows that they call another service.
+
+    A linter does not find them: a call that is awaited is no fault outside of a transaction.
+    """
     return [
         warning(
             "handlers.transaction",
@@ -67,15 +72,28 @@ def transaction_findings(handlers: Sequence[Handler]) -> list[Finding]:
 
 def _slow_calls(function: Callable[..., Any]) -> Iterator[tuple[str, int]]:
     """Yield the first call that leaves the machine or sleeps, and its line."""
-    source = source_of(function)
-    if source is None:
+    function = inspect.unwrap(function)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError, ValueError):  # it has no source of its own
         return
-    tree, first = source
-    known = getattr(inspect.unwrap(function), "__globals__", {})
-    for node in nodes_within([tree]):
+    known = getattr(function, "__globals__", {})
+    for node in _nodes_run(tree.body):
         if isinstance(node, ast.Call) and _is_slow(node.func, known):
             yield ast.unparse(node.func), first + node.lineno - 1
             return
+
+
+def _nodes_run(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes of these statements, without functions and classes defined in them."""
+    for statement in statements:
+        yield statement
+        for child in ast.iter_child_nodes(statement):
+            if not isinstance(child, _INNER):
+                yield from _nodes_run([child])
 
 
 def _is_slow(called: ast.expr, known: dict[str, Any]) -> bool:

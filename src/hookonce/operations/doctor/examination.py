@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...errors import SecretError
 from ...verification.clock import system_clock
-from .blocking import blocking_findings
-from .cancellation import cancellation_findings
 from .clocks import clock_finding
 from .effects import ledger_findings, transaction_findings
 from .failures import told
@@ -50,8 +48,6 @@ async def examine(
     retention_seconds = getattr(receiver.store, "retention_seconds", None)
     findings.append(retention_finding(retention_seconds))
     findings += handler_findings(receiver.handlers, classes)
-    findings += cancellation_findings(receiver.handlers)
-    findings += blocking_findings(receiver.handlers)
     findings += transaction_findings(receiver.handlers)
     store_file = getattr(receiver.store, "path", None)
     findings += await ledger_findings(receiver.handlers, retention_seconds, store_file)
