@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.service_api import PUBLIC_URL, calling, checked_error, create, wanted
 
+from hookonce.client.addresses import is_public
 from hookonce.emulator import EmulatedService
-from hookonce.emulator.addresses import is_public
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -29,6 +29,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import from_json, to_json
 
 from ..resources import ErrorResponse, Resource
+from .addresses import is_public
 from .errors import ClientError, NoAnswerError, UnreadableAnswerError, UploadError, refusal
 from .keys import Key
 from .quota import QuotaWatch
@@ -582,6 +583,4 @@ def _is_inward(host: str) -> bool:
         address = ip_address(name)
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return not address.is_global
+    return not is_public(address)

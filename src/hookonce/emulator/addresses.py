@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
+from ..client.addresses import is_public, unwrapped
 from .refusals import Issue, RefusedError, invalid, private_url
 
 # The characters of RFC 3986. Others are read in different ways by different parsers, so that
 # another host could be checked than is delivered to.
 _URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
-
-_GLOBAL_UNICAST = IPv6Network("2000::/3")
-_NAT64 = IPv6Network("64:ff9b::/96")
 
 
 async def check_url(url: str, *, allow_loopback: bool) -> None:
@@ -39,32 +37,12 @@ async def check_url(url: str, *, allow_loopback: bool) -> None:
     if parts.scheme not in ({"https", "http"} if allow_loopback else {"https"}):
         raise _invalid("must be an https URL")
     addresses = await _addresses(parts)
-    if allow_loopback and all(_unwrapped(address).is_loopback for address in addresses):
+    if allow_loopback and all(unwrapped(address).is_loopback for address in addresses):
         return
     if not all(is_public(address) for address in addresses):
         raise private_url()
     if parts.scheme != "https":
         raise _invalid("must be an https URL; http is for loopback addresses alone")
-
-
-def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an address is one that anybody on the internet can reach.
-
-    An IPv6 address that stands for an IPv4 address is judged by that one.
-    """
-    address = _unwrapped(address)
-    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
-        return False
-    # Multicast and reserved addresses count as global for the library.
-    return address.is_global and not (address.is_multicast or address.is_reserved)
-
-
-def _unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address.ipv4_mapped or address.sixtofour or address
 
 
 def _parts(url: str) -> SplitResult:
