@@ -20,8 +20,7 @@ import apsw
 
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.redis.codec import Step, step
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Delivery
+from hookonce.stores.values import Delivery, new_token
 
 from .draining import PATIENCE_SECONDS, Drained, Stopwatch
 from .filling import ENDPOINT, deliveries, fill

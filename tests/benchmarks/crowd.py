@@ -12,8 +12,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from hookonce.stores.contract import InboxStore, Store
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, Stored, Taken, delivery_key
+from hookonce.stores.values import Claimed, Stored, Taken, delivery_key, new_token
 
 from .filling import ENDPOINT, deliveries
 

@@ -10,8 +10,7 @@ from itertools import count, islice
 
 from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Delivery, Stored
+from hookonce.stores.values import Delivery, Stored, new_token
 from hookonce.testing.samples import event_body
 from hookonce.verification.clock import system_clock
 

@@ -24,8 +24,7 @@ from hookonce.events import CommentReceived
 from hookonce.stores import open_store
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, DeliveryKey
+from hookonce.stores.values import Claimed, DeliveryKey, new_token
 from hookonce.testing.samples import event_body
 from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret

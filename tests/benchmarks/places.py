@@ -15,8 +15,7 @@ from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, Done, delivery_key
+from hookonce.stores.values import Claimed, Done, delivery_key, new_token
 
 from .filling import ENDPOINT
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from support.redis_servers import redis_server
 
-from hookonce.stores.tokens import new_token
+from hookonce.stores.values import new_token
 
 from .crowd import InboxBurst, RememberingBurst, inbox_burst, remembering_burst
 from .draining import Work, drain_by_processes

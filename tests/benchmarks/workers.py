@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from support.redis_servers import RedisServer, redis_server
 
-from hookonce.stores.tokens import new_token
+from hookonce.stores.values import new_token
 
 from .bulk import redis_bulk, row_by_row, slow_disk, sync_seconds
 from .draining import Drained, Work, drain

@@ -15,8 +15,7 @@ from hookonce.emulator import EmulatedService
 from hookonce.events import CommentReceived
 from hookonce.http.app import Receive, Scope, Send
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, delivery_key
+from hookonce.stores.values import Claimed, delivery_key, new_token
 
 from .running import SECRET, Result, invoke
 

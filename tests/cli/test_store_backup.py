@@ -10,8 +10,7 @@ import pytest
 from support.sqlite_processes import is_sound
 
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Delivery
+from hookonce.stores.values import Delivery, new_token
 
 from .running import invoke
 

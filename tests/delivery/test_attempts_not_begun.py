@@ -15,8 +15,7 @@ from hookonce import Context
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, delivery_key
+from hookonce.stores.values import Claimed, delivery_key, new_token
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio

@@ -23,8 +23,7 @@ from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import DeadReason, InFlight, Known, delivery_key
+from hookonce.stores.values import DeadReason, InFlight, Known, delivery_key, new_token
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio

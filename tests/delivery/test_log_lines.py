@@ -21,8 +21,7 @@ from hookonce import Inbox, Receiver, Reject, SecretError
 from hookonce.events import ChannelUnhealthy, CommentReceived
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Gate
+from hookonce.stores.values import Gate, new_token
 from hookonce.testing import event_body, make_event, signed_request
 
 pytestmark = pytest.mark.anyio

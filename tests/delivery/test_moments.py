@@ -16,8 +16,7 @@ from hookonce import Limits, Outcome, Receiver, Retry
 from hookonce.emulator.rehearsal.virtual_loop import VirtualLoop
 from hookonce.events import CommentReceived
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Delivery, Gate, PutResult, delivery_key
+from hookonce.stores.values import Delivery, Gate, PutResult, delivery_key, new_token
 from hookonce.testing import signed_request
 
 T = TypeVar("T")

@@ -18,8 +18,7 @@ from support.waiting import until, until_async
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, delivery_key
+from hookonce.stores.values import Claimed, delivery_key, new_token
 from hookonce.testing import TestSender, make_event, signed_request
 
 pytestmark = pytest.mark.anyio

@@ -34,8 +34,7 @@ from hookonce.operations import HandlerFailed, HandlerSkipped, HandlerStarted, O
 from hookonce.stores import open_store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Entered, Gate
+from hookonce.stores.values import Entered, Gate, new_token
 from hookonce.testing import event_body, make_event, signed_request
 
 pytestmark = pytest.mark.anyio

@@ -31,8 +31,7 @@ from hookonce.sender import (
     RETRY_SECONDS,
     SCHEDULE_SECONDS,
 )
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, DeadReason, delivery_key
+from hookonce.stores.values import Claimed, DeadReason, delivery_key, new_token
 from hookonce.testing import make_event
 
 ACCEPTED = HTTPStatus.ACCEPTED

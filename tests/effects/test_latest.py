@@ -21,8 +21,7 @@ from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import ChannelUnhealthy, CommentReceived, UnknownEvent
 from hookonce.operations import HandlerFailed, HandlerSkipped, Observer
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Entered, Gate
+from hookonce.stores.values import Entered, Gate, new_token
 from hookonce.testing import event_body, make_event, signed_request
 
 from .shops import Shop

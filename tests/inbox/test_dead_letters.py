@@ -28,8 +28,7 @@ from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, DeadReason, delivery_key
+from hookonce.stores.values import Claimed, DeadReason, delivery_key, new_token
 from hookonce.testing import TestSender, event_body, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 

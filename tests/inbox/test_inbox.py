@@ -23,7 +23,6 @@ from hookonce import Backoff, Context, Inbox, Limits, Receiver, Reject, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     INTERRUPTED,
     Claimed,
@@ -31,6 +30,7 @@ from hookonce.stores.values import (
     DeadReason,
     Delivery,
     delivery_key,
+    new_token,
 )
 from hookonce.testing import TestSender, event_body, make_event, new_event_id
 

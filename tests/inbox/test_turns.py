@@ -19,8 +19,7 @@ from hookonce import Backoff, Context, Inbox, Receiver, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.operations import EventParked, EventRetried, EventTaken, Observer
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Busy, DeadReason, Entered, Gate, Mark, delivery_key
+from hookonce.stores.values import Busy, DeadReason, Entered, Gate, Mark, delivery_key, new_token
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio

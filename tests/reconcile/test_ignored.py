@@ -29,8 +29,7 @@ from hookonce.receiver import Gap, Reconciliation, Verdict, Why
 from hookonce.stores.contract import Store, Wrapped
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, delivery_key
+from hookonce.stores.values import Claimed, delivery_key, new_token
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,14 @@ from collections.abc import Callable, Iterable
 
 from hookonce.errors import StoreError
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, DeadReason, Delivery, DeliveryKey, delivery_key
+from hookonce.stores.values import (
+    Claimed,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    delivery_key,
+    new_token,
+)
 
 LEASE = 600.0
 FORKS = 8

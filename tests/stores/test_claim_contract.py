@@ -18,8 +18,15 @@ from freezegun import freeze_time
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, DeliveryKey, Done, InFlight, Ownership, delivery_key
+from hookonce.stores.values import (
+    Claimed,
+    DeliveryKey,
+    Done,
+    InFlight,
+    Ownership,
+    delivery_key,
+    new_token,
+)
 from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,6 @@ import pytest
 
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -27,6 +26,7 @@ from hookonce.stores.values import (
     InFlight,
     Ownership,
     StoreStats,
+    new_token,
 )
 from hookonce.verification.clock import Clock
 

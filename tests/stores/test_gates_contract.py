@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from hookonce.stores.contract import DEFAULT_RETENTION, Gates, Store
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Busy,
     Claimed,
@@ -23,6 +22,7 @@ from hookonce.stores.values import (
     Stale,
     Token,
     delivery_key,
+    new_token,
 )
 from hookonce.verification.clock import Clock
 

@@ -11,7 +11,6 @@ from stores.conftest import BACKENDS
 from support.waiting import PATIENCE_SECONDS
 
 from hookonce.stores.contract import DEFAULT_RETENTION, WORKER_SECONDS, InboxStore, Store
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     INTERRUPTED,
     Batch,
@@ -32,6 +31,7 @@ from hookonce.stores.values import (
     Token,
     Waiting,
     delivery_key,
+    new_token,
 )
 from hookonce.verification.clock import Clock
 

@@ -8,8 +8,7 @@ import pytest
 
 from hookonce.errors import StoreError
 from hookonce.stores.contract import Store
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, Dead, DeadReason, Delivery, Done, InFlight
+from hookonce.stores.values import Claimed, Dead, DeadReason, Delivery, Done, InFlight, new_token
 
 pytestmark = pytest.mark.anyio
 

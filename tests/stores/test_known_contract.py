@@ -12,13 +12,13 @@ from support.redis_servers import RedisServer
 
 from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     DeadReason,
     Delivery,
     Known,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

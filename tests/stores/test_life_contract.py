@@ -13,7 +13,6 @@ import pytest
 
 from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.life import LIFE, Answer, State, Step
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -24,6 +23,7 @@ from hookonce.stores.values import (
     Ownership,
     Stored,
     Waiting,
+    new_token,
 )
 from hookonce.verification.clock import Clock
 

@@ -10,7 +10,6 @@ import pytest
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -24,6 +23,7 @@ from hookonce.stores.values import (
     Ownership,
     Stale,
     delivery_key,
+    new_token,
 )
 from hookonce.verification.clock import Clock
 

@@ -14,7 +14,6 @@ from support.redis_servers import RedisServer
 from hookonce.errors import StoreError
 from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     DeadReason,
@@ -24,6 +23,7 @@ from hookonce.stores.values import (
     Ownership,
     Stored,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

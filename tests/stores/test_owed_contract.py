@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 
 from hookonce.stores.contract import InboxStore, Store
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     INTERRUPTED,
     Claimed,
@@ -20,6 +19,7 @@ from hookonce.stores.values import (
     Ownership,
     Stored,
     Token,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,7 @@ from support.redis_servers import RedisServer
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
 from hookonce.stores.reconciling import JOIN_SECONDS, MOST_SPANS, ReconcilingStore, Span
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, delivery_key
+from hookonce.stores.values import Claimed, delivery_key, new_token
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,6 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     DeadReason,
@@ -23,6 +22,7 @@ from hookonce.stores.values import (
     Ownership,
     Stored,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,6 @@ from support.redis_servers import RedisServer, redis_server, sentinel, valkey_cl
 from support.waiting import until_async
 
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     DeadReason,
@@ -29,6 +28,7 @@ from hookonce.stores.values import (
     StoreStats,
     Token,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,6 @@ from support.waiting import until_async
 
 from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Busy,
     Claimed,
@@ -35,6 +34,7 @@ from hookonce.stores.values import (
     Stored,
     Waiting,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,7 @@ from support.redis_servers import RedisServer, free_port
 
 from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import delivery_key
+from hookonce.stores.values import delivery_key, new_token
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,6 @@ from support.waiting import until, until_async
 
 from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Busy,
     Claimed,
@@ -30,6 +29,7 @@ from hookonce.stores.values import (
     Token,
     Waiting,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

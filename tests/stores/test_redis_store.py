@@ -19,7 +19,6 @@ from support.waiting import PATIENCE_SECONDS, until, until_async
 
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -34,6 +33,7 @@ from hookonce.stores.values import (
     Taken,
     Waiting,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

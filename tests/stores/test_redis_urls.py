@@ -11,8 +11,7 @@ from support.redis_servers import RedisServer, redis_server
 
 from hookonce.stores import open_store
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, delivery_key
+from hookonce.stores.values import Claimed, delivery_key, new_token
 from hookonce.verification.clock import system_clock
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -25,6 +24,7 @@ from hookonce.stores.values import (
     Ownership,
     StoreStats,
     Token,
+    new_token,
 )
 from hookonce.verification.clock import Clock
 

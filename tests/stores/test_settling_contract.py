@@ -13,7 +13,6 @@ import pytest
 
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -26,6 +25,7 @@ from hookonce.stores.values import (
     StoreStats,
     Token,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

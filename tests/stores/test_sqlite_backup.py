@@ -20,8 +20,7 @@ from hookonce.errors import StoreError
 from hookonce.stores.sqlite import SQLiteStore, backup
 from hookonce.stores.sqlite.file import OpenFile
 from hookonce.stores.sqlite.schema import create_private
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Delivery
+from hookonce.stores.values import Delivery, new_token
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,6 @@ import pytest
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -35,6 +34,7 @@ from hookonce.stores.values import (
     Token,
     Waiting,
     delivery_key,
+    new_token,
 )
 from hookonce.verification.clock import Clock
 

@@ -16,7 +16,6 @@ import pytest
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore, schema
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -30,6 +29,7 @@ from hookonce.stores.values import (
     Ownership,
     Token,
     delivery_key,
+    new_token,
 )
 from hookonce.verification.clock import Clock
 

@@ -21,8 +21,7 @@ from support.sqlite_processes import is_sound
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Delivery, Stored, Waiting
+from hookonce.stores.values import Delivery, Stored, Waiting, new_token
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,6 @@ from support.waiting import until, until_async
 from hookonce.errors import StoreError
 from hookonce.stores.applications import Application
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     DeadReason,
@@ -26,6 +25,7 @@ from hookonce.stores.values import (
     InFlight,
     Stored,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,6 @@ from support.waiting import until, until_async
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Delivery,
@@ -29,6 +28,7 @@ from hookonce.stores.values import (
     Stored,
     Waiting,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,16 @@ from support.sqlite_processes import PATIENCE_SECONDS, child, is_sound
 
 from hookonce.stores.contract import Store
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, Dead, Delivery, Done, InFlight, Token, delivery_key
+from hookonce.stores.values import (
+    Claimed,
+    Dead,
+    Delivery,
+    Done,
+    InFlight,
+    Token,
+    delivery_key,
+    new_token,
+)
 from hookonce.verification.clock import uptime
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,7 @@ from support.waiting import PATIENCE_SECONDS, until
 from hookonce import Receiver
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, DeliveryKey, Done, delivery_key
+from hookonce.stores.values import Claimed, DeliveryKey, Done, delivery_key, new_token
 
 pytestmark = pytest.mark.anyio
 

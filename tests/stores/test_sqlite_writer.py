@@ -16,7 +16,6 @@ import pytest
 
 from hookonce.errors import StoreError
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
 from hookonce.stores.values import (
     Claimed,
     Dead,
@@ -27,6 +26,7 @@ from hookonce.stores.values import (
     InFlight,
     Ownership,
     delivery_key,
+    new_token,
 )
 
 pytestmark = pytest.mark.anyio

@@ -6,12 +6,12 @@ from subprocess import run
 
 import pytest
 
-from hookonce.stores import tokens
-from hookonce.stores.tokens import new_token
+from hookonce.stores import values
+from hookonce.stores.values import new_token
 
 FORKING = """
 import os
-from hookonce.stores.tokens import new_token
+from hookonce.stores.values import new_token
 
 new_token()
 read, write = os.pipe()
@@ -39,7 +39,7 @@ def test_processes_that_were_forked_draw_different_ones() -> None:
 
 
 def test_a_machine_restored_from_a_snapshot_draws_other_ones_than_its_twin() -> None:
-    state = tokens._random.getstate()
+    state = values._random.getstate()
     first = new_token()
-    tokens._random.setstate(state)
+    values._random.setstate(state)
     assert new_token() != first

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import StoreError
 from ..stores.activity import ActivityStore
-from ..stores.tokens import new_token
+from ..stores.values import new_token
 from ..verification.clock import Clock
 from ..verification.headers import DeliveryHints
 from ..verification.loggers import get_logger

@@ -22,7 +22,6 @@ from math import inf
 from typing import Any
 
 from ..errors import Reject, Retry, StoreError
-from ..stores.tokens import new_token
 from ..stores.values import (
     Claimed,
     DeadReason,
@@ -32,6 +31,7 @@ from ..stores.values import (
     InFlight,
     Ownership,
     Token,
+    new_token,
 )
 from ..verification.loggers import get_logger
 from .answer import Answer

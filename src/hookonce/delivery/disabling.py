@@ -13,7 +13,7 @@ from ..verification.clock import Clock, moment
 from ..verification.loggers import get_logger
 from .handler import TEST_TYPE
 from .outcome import Reason
-from .records import DeliveryAnswered, Observer
+from .records import DeliveryAnswered
 
 _log = get_logger("hookonce.disabling")
 
@@ -49,7 +49,7 @@ class FailureStreak(NamedTuple):
         return now - self.since >= _WARNED_AFTER_SECONDS and self.attempts >= _WARNED_AFTER_ATTEMPTS
 
 
-class DisableWatch(Observer):
+class DisableWatch:
     """Counts answers that are failures to the sender, from one success to the next.
 
     It knows of this process alone, from its start: where several answer for one endpoint, a success
@@ -68,16 +68,13 @@ class DisableWatch(Observer):
         self.streak: FailureStreak | None = None
         self._next_log = 0.0
 
-    def delivery_answered(self, record: DeliveryAnswered) -> None:
+    def note(self, record: DeliveryAnswered) -> None:
         """Count an answer, unless it cannot have been one to a delivery, or was to a test.
 
         What this program makes up for is no answer either: the sender goes by what it has sent
         (interface, States: deliveries failing).
         """
-        outcome = record.outcome
-        if self.streak is None and outcome.status < 400:
-            return
-        received = record.received
+        outcome, received = record.outcome, record.received
         if received is not None and received.is_made_up:
             return
         if record.event_type == TEST_TYPE:

@@ -21,51 +21,45 @@ from .records import (
 _log = get_logger("hookonce")
 
 
-class DeliveryLog(Observer):
-    """Writes a line for each request, with the parts beside it as ``extra``.
+def log_answer(record: DeliveryAnswered) -> None:
+    """Write a line for a request, with the parts beside it as ``extra``.
 
     A refused delivery is a warning, every other one information. The parts are ``endpoint``,
     ``event_id``, ``event_type``, ``delivery_attempt``, ``status``, ``reason`` and ``milliseconds``;
     there is never a body, a signature or a secret among them.
     """
-
-    def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Write the line."""
-        level = logging.INFO if record.refusal is None else logging.WARNING
-        if not _log.isEnabledFor(level):
-            return
-        outcome = record.outcome
-        extra = {
-            "endpoint": record.endpoint,
-            "event_id": record.event_id and printable(record.event_id),
-            "event_type": record.event_type and printable(record.event_type),
-            "delivery_attempt": record.hints and record.hints.attempt,
-            "status": int(outcome.status),
-            "reason": str(outcome.reason),
-            "milliseconds": round(record.seconds * 1000, 1),
-        }
-        if record.refusal is not None:
-            headers = record.headers
-            # Quoted, since anybody wrote it.
-            named = "nothing readable" if headers is None else repr(headers.message_id)
-            _log.warning(
-                "refused a delivery at %s that calls itself %s: %s",
-                record.endpoint,
-                named,
-                record.refusal,
-                extra=extra,
-            )
-        else:
-            _log.info(
-                "%s %s at %s: %d %s (%.1f ms)",
-                record.event_type or _hinted(record),
-                record.event_id or "that was not read",
-                record.endpoint,
-                outcome.status,
-                outcome.reason,
-                extra["milliseconds"],
-                extra=extra,
-            )
+    outcome = record.outcome
+    extra = {
+        "endpoint": record.endpoint,
+        "event_id": record.event_id and printable(record.event_id),
+        "event_type": record.event_type and printable(record.event_type),
+        "delivery_attempt": record.hints and record.hints.attempt,
+        "status": int(outcome.status),
+        "reason": str(outcome.reason),
+        "milliseconds": round(record.seconds * 1000, 1),
+    }
+    if record.refusal is not None:
+        headers = record.headers
+        # Quoted, since anybody wrote it.
+        named = "nothing readable" if headers is None else repr(headers.message_id)
+        _log.warning(
+            "refused a delivery at %s that calls itself %s: %s",
+            record.endpoint,
+            named,
+            record.refusal,
+            extra=extra,
+        )
+    else:
+        _log.info(
+            "%s %s at %s: %d %s (%.1f ms)",
+            record.event_type or _hinted(record),
+            record.event_id or "that was not read",
+            record.endpoint,
+            outcome.status,
+            outcome.reason,
+            extra["milliseconds"],
+            extra=extra,
+        )
 
 
 class AttemptLog(Observer):

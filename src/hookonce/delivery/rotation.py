@@ -15,7 +15,7 @@ from ..verification.clock import Clock, moment
 from ..verification.headers import DeliveryHeaders
 from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, sign
-from .records import DeliveryAnswered, Observer
+from .records import DeliveryAnswered
 
 _log = get_logger("hookonce.rotation")
 
@@ -49,7 +49,7 @@ class Rotation:
         return self.since + TWO_SIGNATURES_SECONDS
 
 
-class RotationWatch(Observer):
+class RotationWatch:
     """Watches which secrets deliveries are signed with.
 
     Args:
@@ -58,6 +58,8 @@ class RotationWatch(Observer):
 
     Attributes:
         current: the rotation under way, if there is one.
+        matched: when each secret, by its index, has last matched since the last look at them.
+        quiet_until: until then, in Unix time, a delivery that is signed once needs no note.
 
     """
 
@@ -67,12 +69,12 @@ class RotationWatch(Observer):
         self._began = clock()
         self._known = secrets()
         self._matched: dict[str, float] = {}
-        self._matched_since_look: dict[int, float] = {}
+        self.matched: dict[int, float] = {}
         self.current: Rotation | None = None
         self._signed_twice_at = 0
         # When events arrived with a second signature that is nobody's we know.
         self._half_known: dict[str, float] = {}
-        self._next_look = self._next_log = 0.0
+        self._next_look = self._next_log = self.quiet_until = 0.0
 
     def last_matched(self) -> tuple[float | None, ...]:
         """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
@@ -81,13 +83,16 @@ class RotationWatch(Observer):
         """
         return tuple(self._matched.get(secret) for secret in self._look())
 
-    def delivery_answered(self, record: DeliveryAnswered) -> None:
+    def note(self, record: DeliveryAnswered) -> None:
         """Note which secret matched, and how many signatures there were."""
+        self._note(record)
+        self.quiet_until = 0.0 if self.current or self._half_known else self._next_look
+
+    def _note(self, record: DeliveryAnswered) -> None:
         delivery, received = record.verified, record.received
-        if delivery is None or received is None or received.is_made_up:
+        if delivery is None or received is None:
             return
         at = received.at
-        self._matched_since_look[delivery.secret_index] = at
         is_double, is_news = delivery.signature_count > 1, False
         if is_double:
             self._signed_twice_at = max(self._signed_twice_at, delivery.timestamp)
@@ -125,9 +130,9 @@ class RotationWatch(Observer):
         """Return the secrets in force, and note which of them have matched since the last look."""
         secrets = self._secrets()
         if secrets == self._known:  # else nobody knows any more which ones were meant
-            for index, at in self._matched_since_look.items():
+            for index, at in self.matched.items():
                 self._matched[secrets[index]] = at
-        self._matched_since_look.clear()
+        self.matched.clear()
         self._matched = {s: when for s, when in self._matched.items() if s in secrets}
         self._known = secrets
         return secrets

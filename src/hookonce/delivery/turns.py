@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 from ..errors import StoreError
 from ..stores.contract import Listing
-from ..stores.tokens import new_token
-from ..stores.values import Busy, DeliveryKey, Entered, EnterResult, Gate, Mark, Token
+from ..stores.values import Busy, DeliveryKey, Entered, EnterResult, Gate, Mark, Token, new_token
 from ..verification.loggers import get_logger
 from .parts import Parts
 from .time_limit import within

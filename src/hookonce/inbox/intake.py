@@ -10,8 +10,7 @@ from ..delivery.records import EventPut
 from ..delivery.time_limit import within
 from ..errors import StoreError
 from ..stores.contract import Queue
-from ..stores.tokens import new_token
-from ..stores.values import Delivery, PutResult, Stored
+from ..stores.values import Delivery, PutResult, Stored, new_token
 from ..verification.loggers import get_logger
 from .settings import Inbox
 from .waiting import WaitingEvents

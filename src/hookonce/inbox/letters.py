@@ -14,8 +14,7 @@ from ..delivery.outcome import DUPLICATE, Outcome, Reason, later
 from ..delivery.parts import Parts
 from ..errors import StoreError
 from ..stores.contract import Letters
-from ..stores.tokens import new_token
-from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key
+from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key, new_token
 from .waiting import ListOptions, check_options
 
 

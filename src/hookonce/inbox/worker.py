@@ -21,8 +21,7 @@ from ..delivery.records import EventBuried, EventRetried, EventTaken
 from ..delivery.time_limit import set_within, within
 from ..errors import PayloadError, StoreError
 from ..stores.contract import WORKER_SECONDS, Queue
-from ..stores.tokens import new_token
-from ..stores.values import INTERRUPTED, Batch, DeadReason, Ownership, Taken, Token
+from ..stores.values import INTERRUPTED, Batch, DeadReason, Ownership, Taken, Token, new_token
 from ..verification.loggers import get_logger
 from .settings import Inbox
 

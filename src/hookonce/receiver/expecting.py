@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from time import monotonic
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -26,31 +25,9 @@ _POLL_SECONDS = 15.0
 
 # A program that causes an event and then waits for it does so within moments.
 _EARLY_SECONDS = 60.0
-# So much is kept for it: some hundred kilobytes of usual events.
-_MOST_EARLY = 128
-_LARGEST_BYTES = 64 * 1024
 
 Poll = Callable[[], Awaitable[P | None]]
 """Asks elsewhere for what is waited for; None where it is not known yet."""
-
-
-class RecentEvents(Observer):
-    """The events of the last minute, for a program that waits after it has caused one."""
-
-    def __init__(self) -> None:
-        self._recent: deque[tuple[float, VerifiedDelivery]] = deque(maxlen=_MOST_EARLY)
-
-    def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Keep an event that could be read."""
-        delivery = record.verified
-        if record.event_type is None or delivery is None or len(delivery.body) > _LARGEST_BYTES:
-            return
-        self._recent.append((monotonic(), delivery))
-
-    def deliveries(self) -> list[VerifiedDelivery]:
-        """Return them, oldest first."""
-        earliest = monotonic() - _EARLY_SECONDS
-        return [delivery for at, delivery in list(self._recent) if at >= earliest]
 
 
 class Expectation(Observer, Generic[E, P]):
@@ -61,7 +38,7 @@ class Expectation(Observer, Generic[E, P]):
 
     Args:
         observers: of the receiver.
-        recent: what it was sent lately.
+        recent: returns the deliveries of so many last seconds.
         parser: reads its events.
         classes: the classes of event that are waited for.
         where: which of these.
@@ -75,7 +52,7 @@ class Expectation(Observer, Generic[E, P]):
     def __init__(
         self,
         observers: Observers,
-        recent: RecentEvents,
+        recent: Callable[[float], Iterable[VerifiedDelivery]],
         parser: Callable[[], EventParser],
         classes: tuple[type[E], ...],
         *,
@@ -111,7 +88,7 @@ class Expectation(Observer, Generic[E, P]):
         self._deadline = self._loop.time() + self._seconds
         self._observers.add(self)
         if self._where is not None:
-            for delivery in self._recent.deliveries():
+            for delivery in self._recent(_EARLY_SECONDS):
                 self._take(delivery)
             await asyncio.sleep(0)  # so that `first` finds them there
         return self

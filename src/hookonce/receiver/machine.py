@@ -9,7 +9,7 @@ from ..delivery.attempts import Attempts
 from ..delivery.calls import Threads
 from ..delivery.disabling import DisableWatch
 from ..delivery.ignored import IgnoredTypes
-from ..delivery.log import AttemptLog, DeliveryLog
+from ..delivery.log import AttemptLog
 from ..delivery.observers import Observers
 from ..delivery.parts import Parts
 from ..delivery.pipeline import Pipeline
@@ -17,6 +17,7 @@ from ..delivery.records import BatchFlushed, Observer
 from ..delivery.registration import Registration, application_of
 from ..delivery.rotation import RotationWatch
 from ..delivery.router import Router
+from ..delivery.watch import AnswerWatch
 from ..http.health import ReadinessLook
 from ..inbox.intake import Intake
 from ..inbox.letters import DeadLetters
@@ -26,7 +27,6 @@ from ..stores.applications import Application, RegisteringStore
 from ..stores.contract import BatchingStore, InboxStore
 from ..stores.reconciling import ReconcilingStore
 from ..verification.signature import Verifier
-from .expecting import RecentEvents
 from .lifetime import Lifetime
 from .settings import Settings
 
@@ -54,10 +54,9 @@ class Machine:
         verifier = Verifier(settings.secrets.source, tolerance=settings.tolerance, clock=clock)
         self.rotation = RotationWatch(settings.current_secrets, clock)
         self.disabling = DisableWatch(clock)
-        self.recent = RecentEvents()
-        logs = [DeliveryLog(), *([] if settings.inbox is None else [AttemptLog(clock)])]
-        watches = (self.rotation, self.disabling, self.recent)
-        self.observers = Observers([*logs, *watches, *observers])
+        self.answers = AnswerWatch(self.rotation, self.disabling, clock)
+        attempts = () if settings.inbox is None else (AttemptLog(clock),)
+        self.observers = Observers([self.answers, *attempts, *observers])
         inbox_store = store if settings.inbox and isinstance(store, InboxStore) else None
         parts = Parts(
             endpoint=settings.endpoint,

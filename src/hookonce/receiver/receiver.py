@@ -394,7 +394,7 @@ class Receiver(Router):
         seconds = within.total_seconds() if isinstance(within, timedelta) else within
         return Expectation(
             self._machine.observers,
-            self._machine.recent,
+            self._machine.answers.recent,
             lambda: self.parser,
             classes,
             where=where,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from random import Random
 from typing import NamedTuple, NewType, TypeAlias, TypedDict
 
 DeliveryKey = NewType("DeliveryKey", str)
@@ -13,6 +16,18 @@ DeliveryKey = NewType("DeliveryKey", str)
 
 Token = NewType("Token", str)
 """Made once per request. A store that finds a caller's own token says "yours", never "taken"."""
+
+
+# A system call for each token would let go of the interpreter's lock in the middle of a request,
+# and the thread of a SQLite store would take it and keep the event loop waiting.
+_random = Random()  # noqa: S311 - a token is no secret; it only has to be another one
+os.register_at_fork(after_in_child=_random.seed)
+
+
+def new_token() -> Token:
+    """Return a token that no other request has."""
+    # The time too, since a restored snapshot of a machine draws what another one draws.
+    return Token(hex(_random.getrandbits(64) << 64 | time.time_ns()))
 
 
 INTERRUPTED = "the process ended, or its lease ran out"

@@ -22,8 +22,7 @@ from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Batch, Delivery, Stored, Taken, Token
+from hookonce.stores.values import Batch, Delivery, Stored, Taken, Token, new_token
 
 from .rehearsing import SECRET, comment, delivering
 

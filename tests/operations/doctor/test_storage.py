@@ -14,8 +14,7 @@ from hookonce.events import CommentReceived
 from hookonce.operations.doctor import Finding, Level, Subject
 from hookonce.operations.doctor.storage import store_findings
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import DeadReason, Delivery
+from hookonce.stores.values import DeadReason, Delivery, new_token
 from hookonce.testing import TestSender, make_event
 from hookonce.testing.samples import event_body
 from hookonce.verification.secrets import new_secret

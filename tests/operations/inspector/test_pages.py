@@ -23,8 +23,7 @@ from hookonce import Inbox, Receiver, Reject
 from hookonce.events import CommentReceived, Event
 from hookonce.operations.inspector import Bounds, Inspector, Redaction
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Claimed, DeadReason, Delivery
+from hookonce.stores.values import Claimed, DeadReason, Delivery, new_token
 from hookonce.testing import SignedRequest, event_body, make_event, signed_request
 from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret

@@ -12,8 +12,7 @@ from markupsafe import Markup
 from hookonce import Inbox
 from hookonce.events import CommentReceived
 from hookonce.stores.contract import InboxStore
-from hookonce.stores.tokens import new_token
-from hookonce.stores.values import Delivery, Stored
+from hookonce.stores.values import Delivery, Stored, new_token
 from hookonce.testing import make_event, signed_request
 
 from .inspecting import SECRET, a_receiver, inspected

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ...http.app import Receive, Send
-from ...stores.tokens import new_token
+from ...stores.values import new_token
 from ...verification.clock import uptime
 from ...verification.loggers import get_logger
 from .bounds import Bounds

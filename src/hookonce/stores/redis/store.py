@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from ...verification.clock import Clock, system_clock
 from ...verification.loggers import get_logger
 from ..contract import DEFAULT_RETENTION, Flushes
-from ..tokens import new_token
 from ..values import (
     Batch,
     Claimed,
@@ -29,6 +28,7 @@ from ..values import (
     PutResult,
     Stored,
     Token,
+    new_token,
 )
 from . import codec
 from .codec import step
