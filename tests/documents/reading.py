@@ -4,6 +4,7 @@ A comment before a block says how it is compared: ``<!-- test: figures vary, any
 """
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,12 @@ DOCUMENTS = sorted(
         *(ROOT / "tests").rglob("*.md"),
     ]
 )
+
+IN_SDIST = (ROOT / "PKG-INFO").exists()
+"""Whether the tests run in an unpacked source distribution, and not in the repository."""
+
+_BUILT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+NOT_IN_SDIST = [ROOT / name for name in _BUILT["targets"]["sdist"]["exclude"]]
 
 
 def name_of(path: Path) -> str:
