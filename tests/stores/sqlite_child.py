@@ -12,8 +12,12 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Self
+
+import apsw
 
 from hookonce.errors import StoreError
 from hookonce.stores.sqlite import SQLiteStore
@@ -296,6 +300,96 @@ def fork_while_others_are_made(path: str) -> None:
     asyncio.run(close(stores))
 
 
+class SlowBackup:
+    """A backup that a thread makes, so slowly that there is time to fork."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._is_copying = threading.Event()
+        self._thread = threading.Thread(target=self._make)
+        self.result = "made"
+
+    def __enter__(self) -> Self:
+        asyncio.run(self._fill())
+        apsw.connection_hooks.append(self._slow_down)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait_for_its_end()
+        apsw.connection_hooks.remove(self._slow_down)
+
+    def is_copying(self) -> bool:
+        """Wait until it is in the middle of copying; return False if it is over."""
+        self._is_copying.clear()
+        while self._thread.is_alive():
+            if self._is_copying.wait(0.01):
+                return True
+        return False
+
+    def wait_for_its_end(self) -> None:
+        self._thread.join()
+
+    async def _fill(self) -> None:
+        store = SQLiteStore(self._path)
+        await asyncio.gather(*(complete(store, f"evt_{n}") for n in range(1_000)))
+        await store.aclose()
+
+    def _make(self) -> None:
+        try:
+            asyncio.run(SQLiteStore(self._path).backup(f"{self._path}.copy"))
+        except StoreError as error:
+            self.result = str(error)
+
+    def _slow_down(self, connection: apsw.Connection) -> None:
+        statements = [""]
+
+        def note(_cursor: apsw.Cursor, statement: str, _values: object) -> bool:
+            statements.append(statement)
+            return True
+
+        def pause() -> bool:
+            if statements[-1].startswith("VACUUM"):
+                self._is_copying.set()
+                time.sleep(0.002)
+            return False
+
+        connection.exec_trace = note
+        connection.set_progress_handler(pause, 100)
+
+
+def fork_while_backing_up(path: str) -> None:
+    """Use the store in a fork that began in the middle of a backup, during and after that."""
+    with SlowBackup(path) as backup:
+        ended = os.pipe()
+        if not backup.is_copying():
+            say("the backup was over too early")
+        pid = os.fork()
+        if pid == 0:
+            os.close(ended[1])  # so that the fork goes on if its parent is killed
+            store = SQLiteStore(path)
+            with asyncio.Runner() as runner:
+                runner.run(complete(store, "during"))
+                say("done during")
+                os.read(ended[0], 1)
+                runner.run(complete(store, "after"))
+                say("done after")
+                runner.run(store.aclose())
+            os._exit(0)
+        backup.wait_for_its_end()
+        say(backup.result)
+        os.write(ended[1], b".")
+        os.waitpid(pid, 0)
+
+
+def fork_again_and_again_while_backing_up(path: str) -> None:
+    """Fork until a backup gives up."""
+    with SlowBackup(path) as backup:
+        while backup.is_copying():
+            in_fork(lambda: None)
+    say(backup.result)
+
+
 COROUTINES = {
     "race": race,
     "meet": meet,
@@ -311,6 +405,8 @@ FORKING = {
     "fork-and-share": fork_and_share,
     "fork-while-writing": fork_while_writing,
     "fork-while-others-are-made": fork_while_others_are_made,
+    "fork-while-backing-up": fork_while_backing_up,
+    "fork-again-and-again-while-backing-up": fork_again_and_again_while_backing_up,
 }
 
 if __name__ == "__main__":

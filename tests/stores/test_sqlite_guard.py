@@ -8,8 +8,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,15 @@ WAYS: dict[str, Callable[[Path], Any]] = {
     "sqlite3, text": lambda path: sqlite3.connect(str(path)),
     "sqlite3, bytes": lambda path: sqlite3.connect(os.fsencode(path)),
     "sqlite3, URI": lambda path: sqlite3.connect(f"file:{path}?mode=ro", uri=True),
+    "sqlite3, URI in bytes": lambda path: sqlite3.connect(
+        os.fsencode(f"file:{path}#part"), uri=True
+    ),
+    "sqlite3, URI as a path": lambda path: sqlite3.connect(
+        Path(f"file:{os.path.relpath(path)}?mode=ro"), uri=True
+    ),
+    "sqlite3, URI of this machine": lambda path: sqlite3.connect(
+        f"file://localhost{path}".replace("hooks", "%68ooks"), uri=True
+    ),
     "sqlite3, relative": lambda path: sqlite3.connect(os.path.relpath(path)),
     "open": lambda path: path.open("rb"),
     "read": lambda path: path.read_bytes(),
@@ -76,8 +86,9 @@ async def test_a_link_is_seen_through(path: Path, store: SQLiteStore) -> None:
 async def test_other_files_can_be_opened(tmp_path: Path, store: SQLiteStore) -> None:
     with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         connection.execute("CREATE TABLE t (x)")
-    with closing(sqlite3.connect(":memory:")):
-        await store.open()
+    for name in (":memory:", f"file:{store.path}?cache=shared&mode=memory", ""):
+        with closing(sqlite3.connect(name, uri=True)):
+            await store.open()
 
 
 async def test_after_the_last_store_on_it_is_closed_the_file_is_anybodys(path: Path) -> None:
@@ -108,6 +119,37 @@ async def test_a_file_that_another_library_has_open_is_not_opened_until_it_is_cl
                 with pytest.raises(StoreError, match="another library of this process"):
                     await put(store, "evt_1")
         assert await put(store, "evt_1") == Stored()
+
+
+async def test_another_library_is_found_while_another_store_is_busy(
+    path: Path, connections: list[apsw.Connection]
+) -> None:
+    """A connection in the middle of a statement cannot be asked which file it has open."""
+    async with aclosing(SQLiteStore(path)) as store:
+        await store.open()
+    async with aclosing(SQLiteStore(path.with_name("other.db"))) as other:
+        await other.open()
+        ended = threading.Event()
+        counting = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+
+        def count() -> None:
+            with suppress(apsw.InterruptError):
+                connections[-1].execute(counting).get  # noqa: B018 - reading runs it
+
+        connections[-1].set_progress_handler(ended.is_set, 1_000)
+        busy = threading.Thread(target=count)
+        busy.start()
+        try:
+            async with aclosing(SQLiteStore(path)) as store:
+                with (
+                    closing(sqlite3.connect(path)),
+                    pytest.raises(StoreError, match="another library of this process"),
+                ):
+                    await store.open()
+                await store.open()
+        finally:
+            ended.set()
+            busy.join()
 
 
 async def test_connections_of_the_same_library_are_no_danger(

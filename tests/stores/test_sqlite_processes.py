@@ -240,6 +240,23 @@ class TestForks:
         async with child("fork-while-others-are-made", path) as process:
             assert await process.lines() == ["done"]
 
+    async def test_a_fork_in_the_middle_of_a_backup_has_locks_of_its_own(
+        self, path: Path, store: SQLiteStore
+    ) -> None:
+        """Without them, the backup's end deletes the log into which the fork writes."""
+        async with child("fork-while-backing-up", path) as process:
+            assert sorted(await process.lines()) == ["done after", "done during", "made"]
+        assert await all_are(store, Done, ["evt_0", "during", "after"])
+        assert is_sound(path)
+        async with aclosing(SQLiteStore(f"{path}.copy")) as copy:
+            assert await all_are(copy, Done, ["evt_0", "evt_999"])
+
+    async def test_a_backup_that_every_fork_interrupts_says_so(self, path: Path) -> None:
+        async with child("fork-again-and-again-while-backing-up", path) as process:
+            [said] = await process.lines()
+        assert "forks too often" in said
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
 
 async def test_a_file_behind_a_link_wakes_those_who_wait_for_it(path: Path) -> None:
     (path.parent / "elsewhere").mkdir()

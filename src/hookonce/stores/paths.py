@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from typing import Any, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes
 
 AnyPath: TypeAlias = str | bytes | os.PathLike[Any]
 
@@ -36,9 +36,13 @@ def file_of_database(name: object) -> AnyPath | None:
     """Return the file that ``sqlite3.connect`` opens by a name, which may be a URI; or None."""
     if not isinstance(name, str | bytes | os.PathLike):
         return None
-    if isinstance(name, str) and name.startswith("file:") and not os.path.lexists(name):
-        try:
-            name = unquote(urlsplit(name).path)
-        except ValueError:
+    path = os.fsencode(name)
+    if path.startswith(b"file:") and not os.path.lexists(path):
+        uri = path.removeprefix(b"file:").partition(b"#")[0]
+        path, _, query = uri.partition(b"?")
+        if b"mode=memory" in query.split(b"&"):
             return None
-    return None if name in ("", b"", ":memory:", b":memory:") else name
+        if path.startswith(b"//"):  # and then a host, which SQLite allows to be this machine
+            path = b"/" + path[2:].partition(b"/")[2]
+        path = unquote_to_bytes(path)
+    return None if path in (b"", b":memory:") else path

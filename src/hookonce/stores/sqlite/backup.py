@@ -2,6 +2,9 @@
 
 SQLite itself makes the copy, from one snapshot, by the library that the store uses: another library
 in this process would drop the store's locks. The copy has no free pages, and so no deleted bodies.
+
+A backup has a connection of its own, in a thread of its own. None may be open in a fork: SQLite
+would take the locks of the parent's connection for the child's, and the child would have none.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +26,54 @@ from .schema import check_owner
 from .writer import BUSY_MILLISECONDS, reason_of, use_write_ahead_log
 
 _BESIDE = ("-wal", "-shm", "-journal")
+_MOST_TRIES = 10
+_PAUSE_SECONDS = 0.01
+
+
+class _Alone:
+    """Lets a process have one backup at a time, and none while it forks."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._statement_lock = threading.Lock()
+        self._busy: apsw.Connection | None = None
+
+    @contextmanager
+    def statement(self, connection: apsw.Connection) -> Iterator[None]:
+        """Let ``stop`` interrupt what the connection does in the body, and not its closing."""
+        with self._statement_lock:
+            self._busy = connection
+        try:
+            yield
+        finally:
+            with self._statement_lock:
+                self._busy = None
+
+    def stop(self) -> None:
+        """Interrupt the backup that is being made, and let none begin before the lock is free."""
+        while not self.lock.acquire(timeout=_PAUSE_SECONDS):
+            with self._statement_lock:
+                if self._busy is not None:
+                    self._busy.interrupt()
+
+
+_alone = _Alone()
+
+
+def before_fork() -> None:
+    """Close the connection of a backup; the backup begins again after the fork."""
+    _alone.stop()
+
+
+def after_fork_in_parent() -> None:
+    """Let backups go on."""
+    _alone.lock.release()
+
+
+def after_fork_in_child() -> None:
+    """Begin without a backup: no thread that makes one is here."""
+    global _alone  # noqa: PLW0603 - a fork from C may have left its locks taken
+    _alone = _Alone()
 
 
 def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
@@ -40,18 +92,34 @@ def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
     """
     # The folder may be changed meanwhile, and SQLite follows no link.
     target = Path(os.path.realpath(target.parent)) / target.name
-    try:
-        _check_target(source, target, overwrite=overwrite)
-        with _draft_beside(target) as (draft, descriptor):
+    for _ in range(_MOST_TRIES):
+        try:
+            return _write(source, target, overwrite=overwrite)
+        except apsw.InterruptError:
+            continue
+        except apsw.Error as error:
+            raise _failed(target, reason_of(error)) from error
+        except OSError as error:
+            raise _failed(target, error.strerror or str(error)) from error
+    why = "this process forks too often; make the backup in another, by `hookonce store backup`"
+    raise _failed(target, why)
+
+
+def _failed(target: Path, why: str) -> StoreError:
+    return StoreError(f"the backup to {str(target)!r} failed: {why}")
+
+
+def _write(source: Path, target: Path, *, overwrite: bool) -> int:
+    """Make the copy, or raise apsw.InterruptError because somebody forks."""
+    _check_target(source, target, overwrite=overwrite)
+    with _draft_beside(target) as (draft, descriptor):
+        with _alone.lock:
             _copy(source, draft)
             _check_copy(draft, descriptor)
-            os.fsync(descriptor)
-            _give_name(draft, target, overwrite=overwrite)
-            size = os.fstat(descriptor).st_size
-        _sync_folder(target.parent)
-    except (apsw.Error, OSError) as error:
-        reason = reason_of(error) if isinstance(error, apsw.Error) else error.strerror or str(error)
-        raise StoreError(f"the backup to {str(target)!r} failed: {reason}") from error
+        os.fsync(descriptor)
+        _give_name(draft, target, overwrite=overwrite)
+        size = os.fstat(descriptor).st_size
+    _sync_folder(target.parent)
     return size
 
 
@@ -90,7 +158,8 @@ def _draft_beside(target: Path) -> Iterator[tuple[Path, int]]:
 def _copy(source: Path, draft: Path) -> None:
     file = OpenFile(source, _prepare, creates=False)
     try:
-        file.connection.execute("VACUUM INTO ?", (str(draft),))  # which must be empty
+        with _alone.statement(file.connection):
+            file.connection.execute("VACUUM INTO ?", (str(draft),))  # which must be empty
         if not file.is_in_place:
             raise StoreError("the store's file was replaced during the backup; try again")
     finally:
@@ -110,7 +179,8 @@ def _check_copy(draft: Path, descriptor: int) -> None:
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW
     copy = apsw.Connection(str(draft), flags=flags)
     try:
-        is_whole = copy.pragma("integrity_check") == "ok" and check_owner(copy)
+        with _alone.statement(copy):
+            is_whole = copy.pragma("integrity_check") == "ok" and check_owner(copy)
     finally:
         copy.close()
     if not is_whole or identity_of(draft) != (status.st_dev, status.st_ino):

@@ -82,7 +82,7 @@ class OpenFile:
             except BaseException:
                 self.connection.close()
                 raise
-            self._guard = Guard(self._own)
+            self._guard = Guard(self._own, self.connection)
         finally:
             opening.release()
 

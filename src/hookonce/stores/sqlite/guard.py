@@ -32,10 +32,19 @@ _DESCRIPTORS = "/dev/fd"
 
 
 class Guard:
-    """Refuses files to other libraries of this process, until it is released."""
+    """Refuses files to other libraries of this process, until it is released.
 
-    def __init__(self, files: Iterable[Identity | None]) -> None:
+    Args:
+        files: which; None among them is left out.
+        connection: that has them open.
+
+    """
+
+    def __init__(
+        self, files: Iterable[Identity | None], connection: apsw.Connection | None = None
+    ) -> None:
         _install_hook()
+        self.connection = connection
         self.files = frozenset(file for file in files if file is not None)
         _guards.add(self)
 
@@ -72,7 +81,10 @@ def check_alone(path: str) -> None:
 
 
 def _apsw_has_open(files: Container[Identity | None]) -> bool:
+    own = [guard.connection for guard in tuple(_guards)]
     for connection in apsw.connections():
+        if connection in own:
+            continue
         try:
             if identity_of(connection.filename) in files:
                 return True
@@ -103,5 +115,5 @@ def _refuse_opening(event: str, arguments: tuple[Any, ...]) -> None:
             "this SQLite store is open in this process by hookonce: when another library closes it,"
             " the store loses its locks, and events with them. Keep your own tables in another"
             " file; copy the store by `hookonce store backup`, or SQLiteStore.backup()",
-            path,
+            os.fsdecode(path),
         )

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
 from ...verification.clock import Clock
+from . import backup
 from .claims import Claims
 from .inbox import InboxTable
 from .upkeep import Upkeep
@@ -59,6 +60,7 @@ def shared_file(path: Path, retention: timedelta, clock: Clock) -> SharedFile:
 
 def _before_fork() -> None:
     _lock.acquire()  # no writer comes into being until the fork is over
+    backup.before_fork()
     _closed_for_fork.extend(_writers)
     for writer in _closed_for_fork:
         writer.before_fork()
@@ -72,6 +74,10 @@ def _after_fork(*, in_child: bool) -> None:
         else:
             writer.after_fork_in_parent()
     _closed_for_fork.clear()
+    if in_child:
+        backup.after_fork_in_child()
+    else:
+        backup.after_fork_in_parent()
     if _lock.locked():
         _lock.release()
 
