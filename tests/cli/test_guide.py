@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from cli.running import invoke, on_a_terminal
+from hookonce.cli.commands import cli
 from hookonce.guide import page, reference
 
 
@@ -28,6 +30,12 @@ def test_api_lists_every_public_name() -> None:
 
 def test_a_topic_that_is_none_is_told_the_near_one() -> None:
     invoke("guide", "store").says("no page 'store'; did you mean 'stores'?", status=2)
+
+
+def test_a_shell_completes_topics() -> None:
+    shell = ShellComplete(cli, {}, "hookonce", "_HOOKONCE_COMPLETE")
+    offered = [(item.value, item.help) for item in shell.get_completions(["guide"], "st")]
+    assert offered == [("stores", page("stores").title)]
 
 
 def test_a_search_shows_lines_with_their_page_and_heading() -> None:

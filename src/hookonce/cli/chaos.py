@@ -15,7 +15,6 @@ from hookonce.emulator.rehearsal import Breach, Mode, Report, rehearse
 from hookonce.emulator.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
 from hookonce.errors import StoreError
 
-from .completing import complete_targets
 from .ending import terminated_as_interrupted
 from .loading import factory_option, load_receivers, stand_in_secrets
 from .numbers import FiniteRange
@@ -39,7 +38,7 @@ _COUNTED = {
 
 
 @click.command()
-@click.argument("receiver", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
+@click.argument("receiver", metavar="MODULE:RECEIVER")
 @click.option(
     "--events",
     default=DEFAULT_EVENTS,

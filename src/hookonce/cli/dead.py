@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from hookonce import Receiver
 from hookonce.delivery.outcome import SUCCEEDED
@@ -18,7 +17,6 @@ from hookonce.errors import PayloadError, StoreError
 from hookonce.stores.contract import InboxStore, Letters
 from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, delivery_key
 
-from .completing import complete_targets
 from .ending import end_with_its_threads, terminated_as_interrupted
 from .loading import factory_option, load_receivers
 from .output import Output, json_option
@@ -28,7 +26,6 @@ from .selecting import (
     PAGE,
     ByEvent,
     Page,
-    Pages,
     check_selection,
     conclude,
     for_each,
@@ -42,7 +39,6 @@ from .statuses import CannotBegin, Nothing, Status
 from .stores import (
     STORE_HELP,
     endpoint_option,
-    ids_here,
     run,
     store_argument,
     with_store,
@@ -63,17 +59,6 @@ _NOTHING = "no dead letters"
 
 # A replay of more has a bar on a terminal, and no line for each success.
 _MANY = 20
-
-
-def _pages(store: InboxStore) -> Pages[DeadLetter]:
-    return lambda after, limit: store.dead_letters(after=after, limit=limit)
-
-
-def _complete_ids(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
-    given = context.params
-    ids = given.get("event_ids") or ()
-    factory = bool(given.get("factory"))
-    return ids_here(given["receiver"], _pages, typed, ids, factory=factory)
 
 
 @click.group(epilog=STORE_HELP)
@@ -135,7 +120,7 @@ def list_letters(
 
 
 @dead.command()
-@show_options(_pages)
+@show_options
 def show(
     store_url: str, event_ids: tuple[str, ...], endpoint: str | None, *, raw: bool, as_json: bool
 ) -> None:
@@ -156,7 +141,7 @@ def show(
 
 
 @dead.command()
-@store_argument("[ID]...", listed=_pages)
+@store_argument("[ID]...")
 @click.option("--all", "every", is_flag=True, help="Discard every dead letter of the endpoint.")
 @click.option("--type", "event_type", help="Discard those of this event type.")
 @click.option(
@@ -223,8 +208,8 @@ def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> No
 
 
 @dead.command()
-@click.argument("receiver", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
-@click.argument("event_ids", metavar="[ID]...", nargs=-1, shell_complete=_complete_ids)
+@click.argument("receiver", metavar="MODULE:RECEIVER")
+@click.argument("event_ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Replay every dead letter of the receivers.")
 @click.option("--type", "event_type", help="Replay those of this event type.")
 @endpoint_option

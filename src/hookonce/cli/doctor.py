@@ -30,7 +30,6 @@ from hookonce.operations.doctor import (
 from hookonce.operations.doctor.failures import told
 from hookonce.operations.doctor.findings import fault
 
-from .completing import complete_targets
 from .ending import end_with_its_threads
 from .loading import factory_option, import_named, receivers_of
 from .output import Output, json_option
@@ -43,7 +42,7 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
+@click.argument("target", metavar="MODULE:RECEIVER")
 @click.option(
     "--url", help="Where it is served: also deliver tests there, four requests at the most."
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hookonce.stores.contract import InboxStore, Listing
+from hookonce.stores.contract import Listing
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats
 from hookonce.verification.clock import duration_text, system_clock
 
@@ -17,7 +17,6 @@ from .selecting import (
     NOT_FOUND,
     PAGE,
     ByEvent,
-    Pages,
     check_selection,
     conclude,
     for_each,
@@ -44,10 +43,6 @@ _COLUMNS = {
     "attempts": "attempts",
     "error": "last error",
 }
-
-
-def _pages(store: InboxStore) -> Pages[Entry]:
-    return lambda after, limit: store.entries(after=after, limit=limit)
 
 
 @click.group(epilog=STORE_HELP)
@@ -134,7 +129,7 @@ def list_entries(
 
 
 @inbox.command()
-@show_options(_pages)
+@show_options
 def show(
     store_url: str, event_ids: tuple[str, ...], endpoint: str | None, *, raw: bool, as_json: bool
 ) -> None:
@@ -155,7 +150,7 @@ def show(
 
 
 @inbox.command()
-@store_argument("[ID]...", listed=_pages)
+@store_argument("[ID]...")
 @click.option("--all", "every", is_flag=True, help="Retry everything that waits.")
 @click.option("--type", "event_type", help="Retry what waits and is of this event type.")
 @endpoint_option

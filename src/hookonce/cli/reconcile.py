@@ -19,7 +19,6 @@ from hookonce.resources import WebhookEndpoint
 from hookonce.stores.reconciling import ReconcilingStore
 from hookonce.verification.clock import system_clock
 
-from .completing import complete_targets
 from .loading import load_receiver
 from .output import Output
 from .records import read_since, time_text
@@ -51,7 +50,7 @@ def _since(
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
+@click.argument("target", metavar="MODULE:RECEIVER")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
 @click.option(
     "--webhook",

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 
 import click
 
-from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import DeadLetter, Entry
 from hookonce.verification.clock import system_clock, utc_text
 
@@ -121,14 +120,12 @@ class EventList(Generic[E]):
             click.echo(f"{least}{more} more; --all lists them", err=True)
 
 
-def show_options(listed: Callable[[InboxStore], Pages[E]]) -> Callable[[Any], Any]:
-    """Return what a command takes that shows one event, the id of which a shell completes."""
-    return together(
-        store_argument("ID", listed=listed),
-        endpoint_option,
-        click.option("--raw", is_flag=True, help="Write the body alone, byte for byte."),
-        json_option,
-    )
+show_options = together(
+    store_argument("ID"),
+    endpoint_option,
+    click.option("--raw", is_flag=True, help="Write the body alone, byte for byte."),
+    json_option,
+)
 
 
 def print_event(

@@ -25,7 +25,6 @@ from hookonce.http.health import HEALTH_PATHS
 from hookonce.stores.memory import MemoryStore
 
 from .collecting import collect_rarely
-from .completing import complete_targets
 from .connections import OVERLOADED, Connections, allow_files
 from .ending import end_seconds_of, end_with_its_threads
 from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE, bound, url_of
@@ -88,7 +87,7 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
 
 
 @click.command()
-@click.argument("receiver", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
+@click.argument("receiver", metavar="MODULE:RECEIVER")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",

@@ -5,36 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
-from click.shell_completion import CompletionItem
 
 from hookonce.errors import StoreError
 from hookonce.stores import open_store, sqlite_path
 from hookonce.stores.applications import RegisteringStore
 from hookonce.stores.contract import InboxStore, Store
-from hookonce.stores.values import DeadLetter, Entry
 from hookonce.verification.clock import system_clock
 
-from .completing import MOST_OFFERED, stores_here, targets_here
 from .loading import load_receivers, stand_in_secrets
-from .selecting import Pages, pages_of
 from .statuses import CannotBegin
 
 T = TypeVar("T")
-E = TypeVar("E", DeadLetter, Entry)
 
 STORE_VARIABLE = "HOOKONCE_STORE"
-
-# A person waits for it at every press of the key.
-_OFFER_SECONDS = 2.0
 
 STORE_HELP = f"""STORE_URL is what the receiver has as its store, for example
 sqlite:///hookonce.db or redis://localhost:6379/0. Where it has a password in it, put it into the
@@ -53,9 +43,7 @@ endpoint_option = click.option(
 )
 
 
-def store_argument(
-    ids: str = "", *, listed: Callable[[InboxStore], Pages[E]] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a command take a store, as ``store_url``, and ids of events, as ``event_ids``.
 
     It is named by its URL, or by the receivers that have it, MODULE:NAME. It is the first argument,
@@ -64,23 +52,11 @@ def store_argument(
 
     Args:
         ids: how the help calls the ids; none are taken without it.
-        listed: the events whose ids a shell completes.
 
     """
 
-    def complete(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
-        words: tuple[str, ...] = context.params.get("words") or ()
-        file = context.params.get("store_file")
-        if not (words or file or os.environ.get(STORE_VARIABLE)):
-            offered = chain(stores_here(typed), targets_here(typed))
-            return [CompletionItem(one) for one in islice(offered, MOST_OFFERED)]
-        url, event_ids = _named(words, file)
-        return [] if listed is None else ids_here(url, listed, typed, event_ids)
-
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        @click.argument(
-            "words", metavar=f"[STORE_URL] {ids}".rstrip(), nargs=-1, shell_complete=complete
-        )
+        @click.argument("words", metavar=f"[STORE_URL] {ids}".rstrip(), nargs=-1)
         @click.option(
             "--store-file",
             type=_file,
@@ -113,45 +89,6 @@ def _named(words: tuple[str, ...], store_file: Path | None) -> tuple[str, tuple[
             f"name the store: STORE_URL, --store-file, or ${STORE_VARIABLE} in the environment"
         )
     return words[0], words[1:]
-
-
-def ids_here(
-    url: str,
-    listed: Callable[[InboxStore], Pages[E]],
-    typed: str,
-    given: Sequence[str],
-    *,
-    factory: bool = False,
-) -> list[CompletionItem]:
-    """Return the ids in a store that begin so, for a shell: none where it cannot be read.
-
-    Args:
-        url: what names the store.
-        listed: its events.
-        typed: how the ids begin.
-        given: those that are on the line already.
-        factory: whether MODULE:NAME is a function to be called.
-
-    """
-
-    async def found(store: InboxStore) -> dict[str, None]:
-        ids: dict[str, None] = {}
-        with suppress(TimeoutError):  # what was found until then is an offer as well
-            async with asyncio.timeout(_OFFER_SECONDS):
-                async for page in pages_of(listed(store)):
-                    ids |= dict.fromkeys(
-                        one for one in page.ids if one.startswith(typed) and one not in given
-                    )
-                    if len(ids) >= MOST_OFFERED:
-                        break
-        return ids
-
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        try:
-            ids = with_store(url, found, factory=factory)
-        except click.ClickException:
-            return []
-    return [CompletionItem(event_id) for event_id in islice(ids, MOST_OFFERED)]
 
 
 def chosen_url(url: str | None, file: Path | None) -> str | None:
@@ -207,14 +144,14 @@ def is_target(word: str) -> bool:
     return _TARGET.fullmatch(word) is not None
 
 
-def named_store(url: str, *, factory: bool = False) -> InboxStore:
+def named_store(url: str) -> InboxStore:
     """Return the store a URL names if other processes can see it, or end with what is wrong.
 
-    MODULE:NAME stands for the store of the receivers it names, or of those that it makes.
+    MODULE:NAME stands for the store of the receivers it names.
     """
     if is_target(url):
         with stand_in_secrets():
-            stores = [receiver.store for receiver in load_receivers(url, factory=factory)]
+            stores = [receiver.store for receiver in load_receivers(url)]
         places = {s.place if isinstance(s, RegisteringStore) else s for s in stores}
         if len(places) > 1:
             raise CannotBegin(f"the receivers of {url} have {len(places)} stores; name one of them")
@@ -229,9 +166,9 @@ def named_store(url: str, *, factory: bool = False) -> InboxStore:
     return store
 
 
-def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]], *, factory: bool = False) -> T:
+def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
     """Return what ``use`` returns for the store a URL names, or end with what is wrong."""
-    store = named_store(url, factory=factory)
+    store = named_store(url)
     # Not split before it was accepted: the error for what cannot be split may quote a password.
     if not is_target(url) and urlsplit(url).scheme == "sqlite":
         _check_is_there(Path(sqlite_path(url)))

@@ -12,7 +12,6 @@ from hookonce import Receiver
 from hookonce.verification.loggers import get_logger
 
 from .collecting import collect_rarely
-from .completing import complete_targets
 from .ending import end_seconds_of, end_with_its_threads, ended_by_signals
 from .loading import factory_option, load_receivers
 from .logs import log_options, start_logging
@@ -24,7 +23,7 @@ _log = get_logger("hookonce")
 
 
 @click.command()
-@click.argument("receiver", metavar="MODULE:RECEIVER", shell_complete=complete_targets)
+@click.argument("receiver", metavar="MODULE:RECEIVER")
 @click.option(
     "--processes",
     default=1,
