@@ -18,13 +18,14 @@ class Answer:
         future: what the request awaits; it keeps the first answer.
         due: when the request must have its answer, in the event loop's time.
         outcome: the answer at the moment; None before the first.
+        joined: what those who have joined wait for; None if nobody has.
 
     """
 
     future: asyncio.Future[Outcome]
     due: float = inf
     outcome: Outcome | None = None
-    _joined: asyncio.Event | None = None
+    joined: asyncio.Event | None = None
 
     @property
     def is_success(self) -> bool:
@@ -38,17 +39,17 @@ class Answer:
         self.outcome = outcome
         if not self.future.done():
             self.future.set_result(outcome)
-        if self._joined is not None and self.is_success:
+        if self.joined is not None and self.is_success:
             self.wake()
 
     async def join(self, seconds: float | None) -> bool:
         """Wait for a success or for the end of the attempt; return False after so many seconds."""
-        if self._joined is None:
-            self._joined = asyncio.Event()
-        return await set_within(seconds, self._joined)
+        if self.joined is None:
+            self.joined = asyncio.Event()
+        return await set_within(seconds, self.joined)
 
     def wake(self) -> None:
         """Wake all who have joined."""
-        if self._joined is not None:
-            self._joined.set()
-            self._joined = None
+        if self.joined is not None:
+            self.joined.set()
+            self.joined = None

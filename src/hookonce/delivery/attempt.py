@@ -132,17 +132,19 @@ class Attempt:
     _token: Token | None = None
 
     def __post_init__(self, held: Claimed | None, held_since: float) -> None:
-        parts, origin, due = self.parts, self.origin, inf
-        if origin.__class__ is Request:
+        parts, origin, due, last_chance = self.parts, self.origin, inf, False
+        if isinstance(origin, Request):
             due = origin.answer_by
-        elif origin.__class__ is Queued:
-            self._queued = origin
+        else:
+            last_chance = origin.is_last
+            if isinstance(origin, Queued):
+                self._queued = origin
         loop = asyncio.get_running_loop()
         self.key = key = self.delivery.key
         self.lease = lease = Lease(parts, self.delivery, key, self.handlers, loop)
         self.answer = Answer(loop.create_future(), due)
         calls = Calls(parts.threads, parts.limits.handler_timeout_seconds)
-        self.handling = Handling(parts, lease, self.event, origin, calls)
+        self.handling = Handling(parts, lease, self.event, origin, calls, last_chance)
         if held is not None:
             lease.hold(held, held_since, loop.time() - (time.monotonic() - held_since))
             self.phase = HANDLING
@@ -169,20 +171,29 @@ class Attempt:
 
     async def go(self) -> None:
         """Go the whole way: claim → handlers → settle."""
-        claim = self.lease.claim or await self._claim()
+        origin, claim = self.origin, self.lease.claim or await self._claim()
         if claim is None:
             return
         if self.fault:
             await self._quarantine()
-        elif self.ignored is not None and not self.handlers and not self.lease.absent:
+            return
+        absent = self.lease.absent if claim.owed else _NONE
+        if self.ignored is not None and not self.handlers and not absent:
             self.answer.give(self.ignored)
             await self._give_back()
-        elif not self._may_be_last(claim) or await self._is_kept(claim):
-            report = await self.handling.run()
-            if report is None:
-                await self._succeed(STALE if self.handling.is_stale else HANDLED)
-            else:
-                await self._fail(report)
+            return
+        if isinstance(origin, Request) and may_be_last(claim, origin.delivery_attempt):
+            # Not even a crash of the last attempt may lose the event: keep its body first.
+            until = comes_until(self.event, origin.sent_at)
+            self.handling.last_chance = until is None
+            if self.parts.store.keeps_bodies and not await self._is_kept(claim, until):
+                self.answer.give(later(Reason.IN_FLIGHT))
+                return
+        report = await self.handling.run(absent)
+        if report is None:
+            await self._succeed(STALE if self.handling.is_stale else HANDLED)
+        else:
+            await self._fail(report)
 
     async def _claim(self) -> Claimed | None:
         """Claim the event; answer, and return None, where it cannot be had in time."""
@@ -223,39 +234,29 @@ class Attempt:
         self.answer.give(later(Reason.SHUTTING_DOWN))
         return None
 
-    def _may_be_last(self, claim: Claimed) -> bool:
-        """Return whether the sender may not bring the event again, by counts that are unsigned."""
-        origin = self.origin
-        if isinstance(origin, Request):
-            return may_be_last(claim, origin.delivery_attempt)
-        self.handling.last_chance = origin.is_last
-        return False  # the store has the body already
+    async def _is_kept(self, claim: Claimed, until: float | None) -> bool:
+        """Keep the body; return False if another attempt has the event by now.
 
-    async def _is_kept(self, claim: Claimed) -> bool:
-        """Keep the body, so that not even a crash of the last attempt can lose the event.
+        Args:
+            claim: what the attempt runs under.
+            until: until when the sender may bring the event again; None if it will not.
 
-        Return False if another attempt has the event by now.
         """
-        origin, store = self.origin, self.parts.store
-        until = comes_until(self.event, origin.sent_at) if isinstance(origin, Request) else None
-        self.handling.last_chance = until is None
-        if not store.keeps_bodies:
-            return True
+        store = self.parts.store
         try:
             ownership = await self.lease.ask(store.keep(claim, self.delivery, dead_at=until))
         except StoreError as error:
             _log.error("could not keep %s for its last attempt: %s", self.key, error)
             return True
-        if ownership is Ownership.LOST:
-            self.answer.give(later(Reason.IN_FLIGHT))
         return ownership is Ownership.HELD
 
     async def _quarantine(self) -> None:
         """Bury a genuine delivery that cannot be read, with its bytes, for a person to look at."""
         settlement = Bury(_QUARANTINED, self.fault, _NONE, DeadReason.UNREADABLE)
-        if await self._settle(settlement) is None:
+        ownership = await self._settle(settlement)
+        if ownership is None:
             await self._give_up()
-        else:
+        elif ownership is Ownership.HELD:
             _log.error("%s cannot be read, and is a dead letter now: %s", self.key, self.fault)
 
     async def _succeed(self, outcome: Outcome) -> None:
@@ -289,7 +290,6 @@ class Attempt:
     async def _settle(self, settlement: Failed) -> Ownership | None:
         """Have the store record a failure, answer, and let others have the event."""
         self.phase = FAILED
-        self.lease.stop_extending()  # extended for ever, a claim that cannot be released stays
         if self._queued is not None:
             self._queued.room.set()
         ownership = await self.lease.settle(settlement, self._store_failed)
@@ -306,7 +306,7 @@ class Attempt:
         return ownership
 
     def _notify(self, settlement: Failed) -> None:
-        delivery, number, tell = self.delivery, self.lease.attempt, self.parts.observers.tell
+        delivery, number, tell = self.delivery, self.lease.number, self.parts.observers.tell
         match settlement:
             case Release(outcome):
                 self._notify_settled(outcome)
@@ -320,7 +320,7 @@ class Attempt:
     def _notify_settled(self, outcome: Outcome) -> None:
         observers = self.parts.observers
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
-            observers.tell(EventSettled(self.delivery, self.lease.attempt, outcome))
+            observers.tell(EventSettled(self.delivery, self.lease.number, outcome))
 
     def _store_failed(self, error: StoreError) -> bool:
         """Answer what is true while the store fails; return whether to ask it again."""
@@ -362,7 +362,6 @@ class Attempt:
             # The store may have granted the claim without being heard.
             lease = self.parts.limits.lease_seconds
             self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
-        self.lease.stop_extending()
         await self.lease.settle(GiveBack(self.handling.calls.under_way), self._store_failed)
 
     async def _report_failures(self, report: Report, *, is_buried: bool) -> None:
@@ -378,7 +377,7 @@ class Attempt:
         failures = report.failures if is_buried else report.errors
         if not failures:
             return
-        count, number = len(failures), self.lease.attempt
+        count, number = len(failures), self.lease.number
         group = ExceptionGroup(
             f"{count} handler{'s' if count > 1 else ''} of {self.event.type} failed",
             [failure.error for failure in failures],
@@ -441,6 +440,7 @@ class Attempt:
     def end(self) -> None:
         """Let nobody wait for it any longer, however its task has ended."""
         if self.phase is not ENDED:
+            self.lease.stop_extending()
             self._leave()
         if self.answer.outcome is None:
             self.answer.give(later(Reason.SHUTTING_DOWN))
@@ -452,5 +452,5 @@ class Attempt:
             if self.phase is not SUCCEEDED:
                 queued.work.set()  # nobody else wakes an idle worker when the event is due again
         self.phase = phase
-        self.lease.stop_extending()
-        self.answer.wake()
+        if self.answer.joined is not None:
+            self.answer.wake()

@@ -70,9 +70,14 @@ class Handling:
         """Whether an operator replays a dead letter."""
         return isinstance(self.origin, Replay)
 
-    async def run(self) -> Report | None:
-        """Run every handler that has not succeeded; return what is missing then, if anything is."""
-        lease, handlers, absent = self.lease, self.lease.handlers, self.lease.absent
+    async def run(self, absent: frozenset[str]) -> Report | None:
+        """Run every handler that has not succeeded; return what is missing then, if anything is.
+
+        Args:
+            absent: the outstanding handlers that this process does not have.
+
+        """
+        lease, handlers = self.lease, self.lease.handlers
         if lease.finished:
             handlers = [handler for handler in handlers if handler.name not in lease.finished]
         self._most_finished = len(lease.finished) + len(handlers)
@@ -115,13 +120,13 @@ class Handling:
         self.lease.has_begun = True
         arguments = (self.event, self.context(name)) if handler.takes_context else (self.event,)
         if observers.look_closely and observers.wants(HandlerStarted, delivery.event_id):
-            observers.tell(HandlerStarted(delivery, name, self.lease.attempt, self.is_replay))
+            observers.tell(HandlerStarted(delivery, name, self.lease.number, self.is_replay))
         started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
         try:
             error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
         except asyncio.CancelledError:
             error, seconds = RuntimeError("cancelled at shutdown"), time.perf_counter() - started
-            observers.tell(HandlerFailed(delivery, name, self.lease.attempt, seconds, error))
+            observers.tell(HandlerFailed(delivery, name, self.lease.number, seconds, error))
             raise
         seconds = time.perf_counter() - started
         if error is not None and not isinstance(error, AlreadyDone):
@@ -136,7 +141,7 @@ class Handling:
             turn.succeed()
             await turn.end(gives_up=lambda: self.lease.is_over)
         if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
-            observers.tell(HandlerFinished(delivery, name, self.lease.attempt, seconds))
+            observers.tell(HandlerFinished(delivery, name, self.lease.number, seconds))
         self._finish(name)
         return None
 
@@ -146,7 +151,7 @@ class Handling:
         if note is not None:
             add_note(error, note)
         self.parts.observers.tell(
-            HandlerFailed(self.lease.delivery, handler, self.lease.attempt, seconds, error)
+            HandlerFailed(self.lease.delivery, handler, self.lease.number, seconds, error)
         )
         add_note(error, f"raised by the handler {handler!r}")
         return Failure(handler, error)
@@ -158,7 +163,7 @@ class Handling:
         why = "a newer event" if reason == "stale" else "it"
         _log.info("%s is not run for %s: %s has succeeded there", handler, self.lease.key, why)
         if observers.look_closely and observers.wants(HandlerSkipped, delivery.event_id):
-            observers.tell(HandlerSkipped(delivery, handler, self.lease.attempt, reason))
+            observers.tell(HandlerSkipped(delivery, handler, self.lease.number, reason))
         self._finish(handler)
 
     def _finish(self, handler: str) -> None:
@@ -304,7 +309,7 @@ class Handling:
             event_id=self.event.id,
             event_type=self.event.type,
             handler=handler,
-            attempt=self.lease.attempt,
+            attempt=self.lease.number,
             delivery_attempt=self._delivery_attempt,
             last_chance=self.last_chance,
             is_replay=self.is_replay,

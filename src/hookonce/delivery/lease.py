@@ -17,7 +17,7 @@ from .handler import Handler
 from .parts import Parts
 from .time_limit import store_error, within
 from .turns import Turn
-from .verdict import Bury, Complete, Defer, GiveBack, Settlement
+from .verdict import COMPLETE, Bury, Complete, Defer, GiveBack, Settlement
 
 _log = get_logger("hookonce.lease")
 
@@ -45,6 +45,7 @@ class Lease:
         loop: the event loop of the attempt.
         task: the attempt's; the lease cancels it to end a call that the store does not answer.
         claim: what the attempt runs under, once it has a claim.
+        number: which attempt at the event it is, from 1.
         sure_until: until when no other process can have the event, by ``time.monotonic``.
         finished: the handlers known to have succeeded.
         has_begun: whether a handler was begun under it; only then the attempt counts.
@@ -58,6 +59,7 @@ class Lease:
     loop: asyncio.AbstractEventLoop
     task: asyncio.Task[None] = field(init=False)
     claim: Claimed | None = None
+    number: int = 1
     finished: set[str] = field(default_factory=set)
     has_begun: bool = False
     _locks: list[Turn] | None = None
@@ -81,11 +83,6 @@ class Lease:
     def is_over(self) -> bool:
         """Whether the claim has ended, by the event loop's clock."""
         return self.loop.time() >= self._ends
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt at the event it is, from 1."""
-        return 1 if self.claim is None else self.claim.attempt
 
     @property
     def absent(self) -> frozenset[str]:
@@ -119,7 +116,7 @@ class Lease:
 
         """
         lease, finished, unrecorded = claim.lease, claim.finished, self.parts.unrecorded
-        self.claim = claim
+        self.claim, self.number = claim, claim.attempt
         self.sure_until = asked_at + lease
         self._ends, self._extend_at = since + lease, since + lease / 3
         if finished:
@@ -187,6 +184,10 @@ class Lease:
 
         """
         pause = _FIRST_PAUSE_SECONDS
+        if settlement is not COMPLETE:
+            # Extended for ever, a claim that cannot be released would never be free. A success
+            # keeps its claim until it is recorded, so that no other process runs it again.
+            self.stop_extending()
         while True:
             claim = self._claimed()
             try:
@@ -196,6 +197,7 @@ class Lease:
                     return None
             else:
                 if claim is self.claim:
+                    self.stop_extending()
                     if self._is_left:
                         self._forget_unrecorded()
                     return ownership or Ownership.HELD
@@ -207,6 +209,7 @@ class Lease:
 
     def leave_unrecorded(self) -> None:
         """Hand what has succeeded to the next attempt of this process: the lease is over."""
+        self.stop_extending()
         self._is_left = True
         self.parts.unrecorded[self.key] = self.finished
 
