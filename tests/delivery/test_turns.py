@@ -462,7 +462,11 @@ class TestTrouble:
         receiver, records, runs = receiver_on(url), Records(), Runs()
         receiver.observe(records)
         errors: list[ExceptionGroup[Exception]] = []
-        receiver.on_error(errors.append)
+
+        @receiver.on_error
+        async def note(group: ExceptionGroup[Exception]) -> None:  # threads would not keep order
+            errors.append(group)
+
         keys: list[Callable[[], object]] = [lambda: 1 / 0, lambda: 1.5, _exits, lambda: "k"]
 
         @receiver.on(CommentReceived, name="keyed", serial_by=lambda _: keys.pop(0)())  # type: ignore[arg-type, return-value]

@@ -18,7 +18,9 @@ from hookonce.events import Event
 from hookonce.operations.inspector import Redaction
 from hookonce.operations.inspector.bodies import model_of
 from hookonce.operations.inspector.redaction import Redactor
-from hookonce.stores.values import DeadReason
+from hookonce.stores.contract import Store, Wrapped
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.values import DeadReason, Ownership
 from hookonce.testing import event_body, make_event, signed_request
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +76,15 @@ FAILURES: dict[str, Callable[[], Any]] = {
 BODY = event_body("invoice.paid", event_id="evt_1", data={"text": MARK})
 
 
+class Overtaken(Wrapped):
+    """A store in which another process takes every event before it can be buried."""
+
+    keeps_bodies = True
+
+    async def bury(self, *_: Any, **__: Any) -> Ownership:
+        return Ownership.LOST
+
+
 class Notes(Observer):
     def __init__(self) -> None:
         self.buried: list[DeadReason] = []
@@ -99,11 +110,24 @@ def notes() -> Notes:
 
 
 def receiver_with(
-    event_class: type[Event[Any]], url: str, *, inbox: Inbox | None = None
+    event_class: type[Event[Any]], store: Store | str, *, inbox: Inbox | None = None
 ) -> tuple[Receiver, list[str]]:
-    receiver, ran = receiver_on(url, inbox=inbox), []
+    receiver, ran = receiver_on(store, inbox=inbox), []
     receiver.on(event_class, name="note")(lambda event: ran.append(event.id))
     return receiver, ran
+
+
+async def test_a_claim_that_was_lost_meanwhile_is_not_told_as_a_burial(
+    notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver, _ = receiver_with(Paid, Overtaken(MemoryStore()))
+    receiver.observe(notes)
+    request = signed_request(b"{", SECRET, message_id="evt_1")
+    async with receiver:
+        outcome = await receiver.handle(request.body, request.headers)
+    assert answer_of(outcome) == (503, "in_flight")
+    assert notes.buried == []
+    assert "is a dead letter now" not in caplog.text
 
 
 @pytest.mark.parametrize("inbox", [None, Inbox()], ids=["inline", "inbox"])

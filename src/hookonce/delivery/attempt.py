@@ -194,6 +194,7 @@ class Attempt:
             await self._succeed(STALE if self.handling.is_stale else HANDLED)
         else:
             await self._fail(report)
+            report.failures.clear()  # from Python 3.12 on their tracebacks lead here: a circle
 
     async def _claim(self) -> Claimed | None:
         """Claim the event; answer, and return None, where it cannot be had in time."""

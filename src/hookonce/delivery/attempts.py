@@ -31,13 +31,13 @@ _BLOCKED = (
 
 
 class Attempts:
-    """Begins runs, knows those under way, watches their limits, and ends them at a shutdown.
+    """Begins attempts, knows those in flight, watches their limits, and ends them at a shutdown.
 
-    The watchman is a timer of the loop's that lives only while there are runs. It does for all of
-    them what a timer for each would do: hardly any of these limits is ever reached.
+    The watchman is a timer of the loop's that lives only while there are attempts. It does for all
+    of them what a timer for each would do: hardly any of these limits is ever reached.
 
     Args:
-        parts: what runs work with.
+        parts: what attempts work with.
 
     """
 
@@ -64,7 +64,7 @@ class Attempts:
 
     @property
     def overdue(self) -> tuple[str, ...]:
-        """The handlers that attempt beyond their time limit and cannot be ended, by name."""
+        """The handlers that run beyond their time limit and cannot be ended, by name."""
         return tuple(
             call.name
             for attempt in self._by_task.values()
@@ -95,13 +95,13 @@ class Attempts:
         return attempt is not None and attempt.adopt(claim)
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Start a attempt in a task of its own."""
+        """Start an attempt in a task of its own."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._forget_lost()
             self._loop, self._watch, self._sending = loop, None, None
         if self._parts.watermarks and self._given_up.issuperset(self._by_task):
-            self._send_watermarks(loop)  # no run is left that sends them itself
+            self._send_watermarks(loop)  # no attempt is left that sends them itself
         # Not by the loop's factory: an eager one would begin it before it is known here.
         attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
         self._by_key[attempt.key] = self._by_task[task] = attempt
@@ -114,7 +114,7 @@ class Attempts:
         return attempt
 
     async def _go(self, attempt: Attempt) -> None:
-        """Let a attempt go its way, and forget it."""
+        """Let an attempt go its way, and forget it."""
         try:
             await attempt.go()
         except asyncio.CancelledError:
@@ -128,7 +128,7 @@ class Attempts:
             self._sending = loop.create_task(send_watermarks(self._parts))
 
     async def end_of(self, attempt: Attempt) -> Outcome:
-        """Return what became of a run; cancelled, it gives the event back."""
+        """Return what became of an attempt; cancelled, it gives the event back."""
         try:
             while attempt.has_the_event:
                 await attempt.answer.join(None)
@@ -200,7 +200,7 @@ class Attempts:
             del self._by_key[attempt.key]
 
     def _forget_lost(self) -> None:
-        """Forget runs whose loop was closed under them, but not what has succeeded in them."""
+        """Forget attempts whose loop was closed under them, but not what has succeeded in them."""
         lost = [attempt for task, attempt in self._by_task.items() if task.get_loop().is_closed()]
         for attempt in lost:
             del self._by_task[attempt.lease.task]

@@ -102,7 +102,7 @@ class Report(NamedTuple):
 
     """
 
-    failures: Sequence[Failure]
+    failures: list[Failure]
     absent: frozenset[str] = frozenset()
 
     @property
