@@ -247,6 +247,29 @@ async def test_no_checkpoint_records_the_success_before_its_watermark() -> None:
     assert store.violations == []
 
 
+async def test_an_older_event_whose_key_is_granted_while_a_newer_one_succeeds_is_left_out() -> None:
+    """The older event asks when the lease of the newer one is over, and before that succeeds."""
+    now = [NOON.timestamp()]
+    store = WatchingStore(MemoryStore(clock=lambda: now[0]))
+    receiver = receiver_on(store)
+    latest, older, newer = Latest(receiver, store), channel_event(1), channel_event(2)
+    async with receiver:
+        newer_answer = asyncio.create_task(deliver(receiver, newer))
+        await until(lambda: latest.ids)
+        now[0] += 31.0
+        may_be_granted, asked = store.hang("enter"), store.calls["enter"]
+        older_answer = asyncio.create_task(deliver(receiver, older))
+        await until(lambda: store.calls["enter"] > asked)
+        store.failures["leave"] = 1
+        latest.may_end.set()
+        await until(lambda: store.calls["leave"])
+        may_be_granted.set()
+        assert answer_of(await older_answer) == (200, "stale")
+        assert answer_of(await newer_answer) == (200, "handled")
+    assert latest.ids == [newer.id]
+    assert store.violations == []
+
+
 async def test_a_reply_that_was_lost_only_repeats_the_watermark() -> None:
     store = WatchingStore(MemoryStore())
     receiver = receiver_on(store, **LIMITS)

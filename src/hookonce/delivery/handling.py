@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import AlreadyDone, StoreError
-from ..stores.values import Busy, Stale
+from ..stores.values import Busy, Entered, Stale
 from ..verification.loggers import get_logger
 from .calls import Calls, add_note, as_exception
 from .context import Context
@@ -227,6 +227,10 @@ class Handling:
         while waits_on or not self.is_refused:
             try:
                 result = await turn.enter()
+                if isinstance(result, Entered) and turn.gate in self.parts.watermarks:
+                    # A newer event has succeeded here while the store granted the key.
+                    await turn.leave()
+                    continue
             except StoreError as error:
                 _log.error("cannot ask whose turn it is for %s: %s", self.lease.key, error)
                 return NoTurn(Reason.STORE_UNAVAILABLE)
