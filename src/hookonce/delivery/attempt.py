@@ -281,8 +281,6 @@ class Attempt:
             keeps_bodies=self.parts.store.keeps_bodies,
             backoff_seconds=None if self._queued is None else self._queued.backoff_seconds,
         )
-        if isinstance(settlement, Defer) and settlement.counts:
-            await self.handling.forget_waiting()
         ownership = await self._settle(settlement)
         if isinstance(settlement, Defer) and not settlement.counts and ownership is Ownership.HELD:
             await self.handling.note_waiting()
@@ -293,6 +291,8 @@ class Attempt:
         self.phase = FAILED
         if self._queued is not None:
             self._queued.room.set()
+        if isinstance(settlement, Defer) and settlement.counts:
+            await self.handling.forget_waiting()
         ownership = await self.lease.settle(settlement, self._store_failed)
         if self.phase is LATE or ownership is None:
             pass  # the answer was given when the store failed
