@@ -9,11 +9,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
 import pytest
 from support.deliveries import comment, deliver, receiver_on
 from support.postgres import PostgresServer
 
 from hookonce.effects import create_sql
+from hookonce.effects.asyncpg import AsyncpgLedger
 from hookonce.effects.once import is_async_ledger
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import CommentReceived
@@ -70,6 +72,36 @@ async def test_a_savepoint_in_postgresql_is_no_obstacle(
     async with ON_POSTGRES[name](tables.url, time.time) as parts:
         assert await statuses(parts, way) == [200, 200]
     assert tables.execute("SELECT key FROM done") == [("whole",)]
+
+
+async def search_path_of_a_tenant(
+    server: PostgresServer, **options: Any
+) -> tuple[int, list[tuple[Any, ...]]]:
+    """Return the answer where a handler changes the search_path, and what it has written."""
+    async with asyncpg.create_pool(server.url, min_size=0) as pool:
+        receiver = receiver_on()
+
+        @receiver.on(CommentReceived, within=AsyncpgLedger(pool, **options))
+        async def book(_: CommentReceived, connection: Any) -> None:
+            await connection.execute("SET LOCAL search_path TO tenant")
+            await connection.execute("INSERT INTO public.done VALUES ('whole')")
+
+        outcome = await deliver(receiver, comment())
+    return outcome.status, server.execute("SELECT key FROM public.done")
+
+
+async def test_a_handler_may_change_the_search_path_where_the_table_is_named_with_its_schema(
+    tables: PostgresServer,
+) -> None:
+    named = await search_path_of_a_tenant(tables, table="public.hookonce_effects")
+    assert named == (200, [("whole",)])
+
+
+async def test_else_the_error_says_to_name_it_so(
+    tables: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await search_path_of_a_tenant(tables) == (500, [])
+    assert "name the ledger's table with its schema" in caplog.text
 
 
 async def test_another_attempt_that_has_committed_meanwhile_does_not_make_this_one_a_success(

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from django.db import connections  # type: ignore[import-untyped] # Django ships no types
 from django.db.transaction import atomic  # type: ignore[import-untyped] # the same
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from support.deliveries import answer_of, comment, deliver, receiver_on
@@ -269,17 +269,50 @@ async def test_a_session_that_commits_by_itself_is_refused(
     engine = create_engine(f"sqlite:///{shop.file}", **on_engine)
     with Session(engine) as session, session.begin():
         session.connection(execution_options=options)
-        with pytest.raises(LedgerError, match="AUTOCOMMIT"):
+        with pytest.raises(LedgerError, match="in no transaction"):
             context.record_in_sync(session)
     later = create_async_engine(f"sqlite+aiosqlite:///{shop.file}", **on_engine)
     async with later.connect() as connection:
         await connection.execution_options(**options)
-        with pytest.raises(LedgerError, match="AUTOCOMMIT"):
+        with pytest.raises(LedgerError, match="in no transaction"):
             await context.record_in(connection)
     await later.dispose()
     engine.dispose()
     assert shop.recorded() == []
     shop.ledger.close()
+
+
+async def test_a_driver_that_commits_behind_sqlalchemy_is_refused(shop: Shop) -> None:
+    """Else an attempt that fails leaves its row, and the next one counts as done."""
+    context, alone = context_of("evt_1"), {"isolation_level": None}
+    engine = create_engine(f"sqlite:///{shop.file}", connect_args=alone)
+    with (
+        Session(engine) as session,
+        session.begin(),
+        pytest.raises(LedgerError, match="in no transaction"),
+    ):
+        context.record_in_sync(session)
+    later = create_async_engine(f"sqlite+aiosqlite:///{shop.file}", connect_args=alone)
+    async with later.begin() as connection:
+        with pytest.raises(LedgerError, match="in no transaction"):
+            await context.record_in(connection)
+    await later.dispose()
+    assert shop.recorded() == []
+    event.listen(engine, "begin", lambda begun: begun.exec_driver_sql("BEGIN"))
+    with Session(engine) as session, session.begin():
+        context.record_in_sync(session)
+    engine.dispose()
+    assert shop.recorded() == ["own"]
+    shop.ledger.close()
+
+
+async def test_nor_may_a_driver_of_postgresql(tables: PostgresServer) -> None:
+    url = tables.url.replace("postgresql:", "postgresql+psycopg:")
+    engine = create_engine(url, connect_args={"autocommit": True})
+    with engine.begin() as connection, pytest.raises(LedgerError, match="in no transaction"):
+        context_of("evt_1").record_in_sync(connection)
+    engine.dispose()
+    assert tables.execute("SELECT event_id FROM hookonce_effects") == []
 
 
 async def test_in_postgresql_too(postgres: PostgresServer) -> None:

@@ -72,6 +72,17 @@ _NOT_HELD = (
     "does not find, in its own transaction, the row that it has inserted there; so no handler could"
     " succeed"
 )
+_NOT_COMMITTABLE = (
+    "the handler's transaction cannot be committed any more: its connection was lost, or a"
+    " statement has failed and the handler went on; let such an error pass, or put the"
+    " statement into a savepoint"
+)
+_OUT_OF_REACH = {"42P01", "42501"}  # undefined_table and insufficient_privilege
+_NOT_REACHED = (
+    "the ledger cannot reach its row after the handler, which has changed the search_path or the"
+    " role; name the ledger's table with its schema (table='public.hookonce_effects'), and set the"
+    " role back before the handler ends"
+)
 
 
 class Performed(Enum):
@@ -210,11 +221,8 @@ async def _check_intact(ledger: Ledger[T], transaction: T, effect: Effect) -> No
     try:
         is_intact = await ledger.holds(transaction, effect)
     except Exception as error:
-        raise LedgerError(
-            "the handler's transaction cannot be committed any more: its connection was lost, or a"
-            " statement has failed and the handler went on; let such an error pass, or put the"
-            " statement into a savepoint"
-        ) from error
+        why = _NOT_REACHED if sqlstate(error) in _OUT_OF_REACH else _NOT_COMMITTABLE
+        raise LedgerError(why) from error
     if not is_intact:
         raise LedgerError(
             "the handler's transaction has ended before the handler: the ledger commits it, and"

@@ -22,6 +22,7 @@ from sqlalchemy import (
     event,
     text,
 )
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -33,6 +34,7 @@ from sqlalchemy.types import TypeEngine
 
 from ..errors import LedgerError
 from .ledger import Effect
+from .once import sqlstate
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
 from .statements import Parameters, Statements, check_done, check_kept, row_of
 from .table import EFFECTS, LENGTHS, MARKS, TABLE, marks_table
@@ -258,8 +260,12 @@ def record_in_sync(
 
 
 def _record(connection: Connection, table: str, effect: Effect, now: float) -> bool:
-    _check_transaction(connection)
     statements = _statements_for(connection, table)
+    if _commits_by_itself(connection) or not _is_in_transaction(connection, statements):
+        raise LedgerError(
+            "the connection is in no transaction, since it commits by itself; take isolation_level"
+            " (None or AUTOCOMMIT) and autocommit out of what its engine or connect_args are given"
+        )
     if _count(connection.execute(*_executable(statements.insert, row_of(effect, now)))) == 1:
         _look_at_commit(connection, statements, effect)
         return True
@@ -358,9 +364,21 @@ def _commits_by_itself(target: Engine | AsyncEngine | Connection) -> bool:
     return level is not None and str(level).upper() == _AUTOCOMMIT
 
 
-def _check_transaction(connection: Connection) -> None:
-    if _commits_by_itself(connection):
-        raise LedgerError(
-            "the connection is in no transaction, since its isolation level is AUTOCOMMIT; give it"
-            " another, or open the session on an engine that has another"
-        )
+# In PostgreSQL no savepoint can be set outside of a transaction; in MySQL it is gone at once.
+_NO_TRANSACTION = {"25P01", 1305}
+
+
+def _is_in_transaction(connection: Connection, statements: Statements) -> bool:
+    """Return whether a statement waits for a COMMIT; the driver may commit behind SQLAlchemy."""
+    if _dialect_name(connection) == "sqlite":
+        connection.execute(*_executable(statements.prune[0], (0, 0)))  # of no rows: begins it
+        return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
+    try:
+        connection.exec_driver_sql("SAVEPOINT hookonce_record")
+        connection.exec_driver_sql("RELEASE SAVEPOINT hookonce_record")
+    except DBAPIError as error:
+        codes = {sqlstate(error), *getattr(error.orig, "args", ())[:1]}
+        if codes.isdisjoint(_NO_TRANSACTION):
+            raise
+        return False
+    return True
