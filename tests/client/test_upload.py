@@ -113,6 +113,8 @@ async def test_what_is_not_known_of_a_file_is_asked_for_before_anything_is_sent(
         await client.media.upload(b"x")
     with pytest.raises(ValueError, match=r"media type of 'notes\.txt'"):
         await client.media.upload(b"x", filename="notes.txt")
+    with pytest.raises(ValueError, match="finite number of seconds"):
+        await client.media.upload(b"1", filename="a.png", seconds=float("nan"))
     with pytest.raises(ValueError, match="how many bytes"):
         await client.media.upload(pieces(), filename="a.png")
     with pytest.raises(FileNotFoundError):

@@ -79,3 +79,17 @@ async def test_a_link_that_comes_between_the_look_and_the_opening_is_not_followe
     with pytest.raises(StoreError, match="cannot be opened"):
         await SQLiteStore(path).open()
     assert not other.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+async def test_a_link_that_another_user_has_planted_makes_no_file(tmp_path: Path) -> None:
+    link, elsewhere = tmp_path / "hookonce.db", tmp_path / "elsewhere"
+    link.symlink_to(elsewhere)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(StoreError, match="a link of another user"):
+        await SQLiteStore(link).open()
+    assert not elsewhere.exists()
+    elsewhere.touch()
+    store = SQLiteStore(link)  # what the link leads to is there: nothing is made
+    await store.open()
+    await store.aclose()

@@ -137,10 +137,12 @@ class MediaLibrary:
             UploadError: the storage did not take it. The id that was reserved stays unfinished;
                 upload again.
             ValueError: the name, type or size is needed and cannot be told, or there are more or
-                fewer bytes than was said.
+                fewer bytes than was said; or the seconds are no finite number above 0.
             OSError: the file cannot be read.
 
         """
+        if not 0 < seconds < float("inf"):
+            raise ValueError("upload takes a finite number of seconds above 0")
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             with await asyncio.to_thread(path.open, "rb") as file:

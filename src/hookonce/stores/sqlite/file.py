@@ -67,6 +67,7 @@ class OpenFile:
         self._resolved = Path(os.path.realpath(path))
         self.log, self._index = log_of(path), Path(f"{self._resolved}-shm")
         if creates:
+            _check_link(path)
             create_private(self._resolved)
         # Links are followed above, and by nobody after that: who can write in the folder could lead
         # SQLite to any other file. What VACUUM INTO writes is opened by the same flags.
@@ -186,6 +187,20 @@ class OpenFile:
     def _leave_the_log(self) -> None:
         """Let SQLite not delete the log at its path, whosever it is, when it closes."""
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
+def _check_link(path: Path) -> None:
+    """Raise StoreError if a link of another user would have a file made where it leads.
+
+    A store of root's in a folder of the service's user could become a file anywhere.
+    """
+    if not path.is_symlink() or path.exists():
+        return
+    if path.lstat().st_uid not in {0, os.geteuid()}:
+        raise StoreError(
+            "a link of another user leads from there to a file that is not there; remove the link,"
+            " or create the store as the user who runs the service"
+        )
 
 
 def log_of(path: Path) -> Path:
