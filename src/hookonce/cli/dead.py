@@ -7,58 +7,75 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
 from hookonce import Receiver
 from hookonce.delivery.outcome import SUCCEEDED
 from hookonce.errors import PayloadError, StoreError
-from hookonce.stores.contract import InboxStore, Letters
-from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, delivery_key
+from hookonce.stores.contract import InboxStore
+from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, Wanted, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted
 from .loading import factory_option, load_receivers
 from .output import Output, json_option
-from .records import EventList, list_options, print_event, show_options, time_text
+from .records import list_options, print_list, print_one, show_options, time_text
 from .selecting import (
     NOT_FOUND,
     PAGE,
-    ByEvent,
+    Kind,
     Page,
+    change_selected,
     check_selection,
-    conclude,
-    for_each,
-    keys_of,
-    one_of,
-    only,
     pages_of,
     print_result,
 )
-from .statuses import CannotBegin, Nothing, Status
-from .stores import (
-    STORE_HELP,
-    endpoint_option,
-    run,
-    store_argument,
-    with_store,
-)
-
-_COLUMNS = {
-    "buried_at": "buried",
-    "endpoint": "endpoint",
-    "id": "id",
-    "type": "type",
-    "state": "state",
-    "reason": "reason",
-    "attempts": "attempts",
-    "error": "error",
-}
+from .statuses import CannotBegin, Status
+from .stores import STORE_HELP, endpoint_option, run, store_argument, with_store
 
 _NOTHING = "no dead letters"
 
 # A replay of more has a bar on a terminal, and no line for each success.
 _MANY = 20
+
+
+def _record(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "buried_at": time_text(letter.buried_at),
+        "endpoint": letter.delivery.endpoint,
+        "id": letter.delivery.event_id,
+        "type": letter.delivery.event_type,
+        "state": "kept" if letter.is_kept else "dead",
+        "reason": str(letter.reason),
+        "attempts": letter.attempts,
+        "received_at": time_text(letter.delivery.received_at),
+        "error": letter.error,
+    }
+
+
+def _is_dead(letter: DeadLetter) -> bool:
+    return not letter.is_kept
+
+
+_LETTERS: Kind[DeadLetter] = Kind(
+    name="dead letter",
+    nothing=_NOTHING,
+    find=lambda store: store.dead_letters,
+    load=lambda store: store.dead_letter,
+    count=lambda stats: stats.dead + stats.kept,
+    record=_record,
+    columns={
+        "buried_at": "buried",
+        "endpoint": "endpoint",
+        "id": "id",
+        "type": "type",
+        "state": "state",
+        "reason": "reason",
+        "attempts": "attempts",
+        "error": "error",
+    },
+)
 
 
 @click.group(epilog=STORE_HELP)
@@ -71,52 +88,25 @@ def dead() -> None:
 @click.option(
     "--reason",
     type=click.Choice([str(reason) for reason in DeadReason]),
+    callback=lambda _, __, name: name and DeadReason(name),
     help="Only those given up for this reason.",
 )
 def list_letters(
     store_url: str,
-    endpoint: str | None,
-    event_type: str | None,
-    since: float | None,
-    handler: str | None,
-    reason: str | None,
     limit: int,
+    reason: DeadReason | None,
     *,
     every: bool,
     as_json: bool,
+    **wanted: Unpack[Wanted],
 ) -> None:
     """List dead letters, oldest first; --since goes by when they were given up.
 
     An event in the state "kept" is no dead letter yet: the sender may bring it again, until the
     time in the first column.
     """
-    output = Output(as_json=as_json)
-
-    async def print_letters(store: InboxStore) -> None:
-        page = partial(
-            store.dead_letters,
-            endpoint=endpoint,
-            event_type=event_type,
-            reason=None if reason is None else DeadReason(reason),
-            handler=handler,
-            since=since,
-        )
-
-        async def total() -> int:
-            stats = await store.stats(endpoint=endpoint)
-            return stats.dead + stats.kept
-
-        is_filtered = any((event_type, reason, handler, since))
-        listing = EventList(
-            lambda after, limit: page(after=after, limit=limit),
-            None if is_filtered else total,
-            _record,
-            _COLUMNS,
-            _NOTHING,
-        )
-        await listing.print(output, None if every else limit)
-
-    with_store(store_url, print_letters)
+    shown = None if every else limit
+    print_list(_LETTERS, store_url, shown, as_json=as_json, reason=reason, **wanted)
 
 
 @dead.command()
@@ -128,16 +118,7 @@ def show(
 
     Bytes that are no text are shown as escapes; --raw gives them as they came.
     """
-    event_id = only(event_ids)
-
-    async def found(store: Letters) -> DeadLetter | None:
-        key = await one_of(event_id, endpoint, "dead letter", _by_event(store))
-        return await store.dead_letter(key)
-
-    letter = with_store(store_url, found)
-    if letter is None:  # somebody has taken it away meanwhile
-        raise Nothing(f"{event_id!r} is no dead letter any more")
-    print_event(letter, _record(letter), raw=raw, as_json=as_json)
+    print_one(_LETTERS, store_url, event_ids, endpoint, raw=raw, as_json=as_json)
 
 
 @dead.command()
@@ -171,23 +152,21 @@ def discard(
         endpoint = endpoint or "default"
     if not (event_ids or yes):
         _confirm(store_url, endpoint, event_type)
-    output = Output(as_json=as_json)
+    change_selected(
+        _LETTERS,
+        store_url,
+        _discarded,
+        event_ids=event_ids,
+        event_type=event_type,
+        endpoint=endpoint,
+        wanted=_is_dead,
+        nothing=_NOTHING,
+        as_json=as_json,
+    )
 
-    async def discard_all(store: Letters) -> set[str]:
-        async def discarded(key: DeliveryKey) -> str:
-            return "discarded" if await store.discard(key) else NOT_FOUND
 
-        if event_ids:
-            keys = await keys_of(event_ids, endpoint, _by_event(store))
-            return await for_each(keys, discarded, output)
-        results = set()
-        listing = partial(store.dead_letters, endpoint=endpoint, event_type=event_type)
-        pages = pages_of(lambda after, limit: listing(after=after, limit=limit), wanted=_is_dead)
-        async for page in pages:
-            results |= await for_each(page.keys, discarded, output)
-        return results
-
-    conclude(with_store(store_url, discard_all), event_ids, _NOTHING, output)
+async def _discarded(store: InboxStore, key: DeliveryKey) -> str:
+    return "discarded" if await store.discard(key) else NOT_FOUND
 
 
 def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> None:
@@ -331,25 +310,3 @@ async def _listed(
     receiver: Receiver, event_type: str | None, after: str | None, limit: int
 ) -> Sequence[DeadLetter]:
     return await receiver.dead.list(event_type=event_type, after=after, limit=limit)
-
-
-def _is_dead(letter: DeadLetter) -> bool:
-    return not letter.is_kept
-
-
-def _by_event(store: Letters) -> ByEvent:
-    return lambda event_id: store.dead_letters(event_id=event_id, limit=PAGE)
-
-
-def _record(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "buried_at": time_text(letter.buried_at),
-        "endpoint": letter.delivery.endpoint,
-        "id": letter.delivery.event_id,
-        "type": letter.delivery.event_type,
-        "state": "kept" if letter.is_kept else "dead",
-        "reason": str(letter.reason),
-        "attempts": letter.attempts,
-        "received_at": time_text(letter.delivery.received_at),
-        "error": letter.error,
-    }

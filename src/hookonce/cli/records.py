@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, TypeVar
 
 import click
 
-from hookonce.stores.values import DeadLetter, Entry
+from hookonce.stores.contract import InboxStore
 from hookonce.verification.clock import system_clock, utc_text
 
 from .output import Output, json_option, one_line, together
-from .selecting import PAGE, Pages
-from .stores import endpoint_option, store_argument
-
-E = TypeVar("E", DeadLetter, Entry)
+from .selecting import PAGE, E, Kind, one_of
+from .statuses import Nothing
+from .stores import endpoint_option, store_argument, with_store
 
 
 def time_text(seconds: float) -> str:
@@ -75,49 +71,52 @@ list_options = together(
 _MOST_COUNTED = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class EventList(Generic[E]):
-    """Events of a store in a list: where they come from, and how they are printed.
+def print_list(
+    kind: Kind[E],
+    store_url: str,
+    limit: int | None,
+    *,
+    as_json: bool,
+    endpoint: str | None = None,
+    **wanted: object,
+) -> None:
+    """Print the first events of a listing, oldest first; and say how many are left out.
 
-    Attributes:
-        page: returns so many events behind a place, or from the start.
-        total: asks how many there are in all; None where only a look at each tells.
-        record: what is printed of one.
-        columns: the headings of the fields, as in ``Output.table``.
-        nothing: what to say where there are none.
+    Args:
+        kind: which events of the store.
+        store_url: names the store.
+        limit: how many at the most; None for all.
+        as_json: print one JSON object a line.
+        endpoint: only events of this endpoint.
+        wanted: what else they must be, by the names of ``WantedLetters``.
 
     """
+    output = Output(as_json=as_json)
+    is_filtered = any(wanted.values())
 
-    page: Pages[E]
-    total: Callable[[], Awaitable[int]] | None
-    record: Callable[[E], Mapping[str, Any]]
-    columns: Mapping[str, str]
-    nothing: str
-
-    async def print(self, output: Output, limit: int | None) -> None:
-        """Print the first events, oldest first, a page at a time; and say how many are left out."""
+    async def print_pages(store: InboxStore) -> None:
+        page = kind.pages(store, endpoint=endpoint, **wanted)
         shown, after = 0, None
         while limit is None or shown < limit:
             count = PAGE if limit is None else min(PAGE, limit - shown)
-            events = await self.page(after, count)
+            events = await page(after, count)
             if events or not shown:
-                output.table([self.record(one) for one in events], self.columns, self.nothing)
+                output.table([kind.record(one) for one in events], kind.columns, kind.nothing)
             shown += len(events)
             if len(events) < count:
                 return
             after = events[-1].place
-        await self._say_more(shown, after)
-
-    async def _say_more(self, shown: int, after: str | None) -> None:
-        """Say how many are left out, beside the listing: a program reads that."""
-        if self.total is not None:
-            more, least = max(0, await self.total() - shown), ""
+        least = ""
+        if is_filtered:  # only a look at each tells
+            more = len(await page(after, _MOST_COUNTED + 1))
+            if more > _MOST_COUNTED:
+                more, least = _MOST_COUNTED, "more than "
         else:
-            more = len(await self.page(after, _MOST_COUNTED + 1))
-            least = "more than " if more > _MOST_COUNTED else ""
-            more = min(more, _MOST_COUNTED)
-        if more:
+            more = kind.count(await store.stats(endpoint=endpoint)) - shown
+        if more > 0:  # beside the listing, which a program reads
             click.echo(f"{least}{more} more; --all lists them", err=True)
+
+    with_store(store_url, print_pages)
 
 
 show_options = together(
@@ -128,28 +127,44 @@ show_options = together(
 )
 
 
-def print_event(
-    event: DeadLetter | Entry, record: Mapping[str, Any], *, raw: bool, as_json: bool
+def print_one(
+    kind: Kind[E],
+    store_url: str,
+    event_ids: tuple[str, ...],
+    endpoint: str | None,
+    *,
+    raw: bool,
+    as_json: bool,
 ) -> None:
-    """Print one event with a line for each attempt that failed, and its body.
+    """Print one event with its failed attempts and its body, or end if there is none.
 
     Args:
-        event: a dead letter, or what is in an inbox.
-        record: what a listing shows of it.
+        kind: which events of the store.
+        store_url: names the store.
+        event_ids: has to be one id.
+        endpoint: only at this endpoint.
         raw: write the body alone, byte for byte.
         as_json: print one JSON object.
 
-    Raises:
-        UsageError: it is to be both.
-
     """
+    if len(event_ids) != 1:
+        raise click.UsageError(f"name one event by its id, not {len(event_ids)}")
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
+
+    [event_id] = event_ids
+
+    async def found(store: InboxStore) -> E | None:
+        return await kind.load(store)(await one_of(kind, store, event_id, endpoint))
+
+    event = with_store(store_url, found)
+    if event is None:  # somebody has handled or discarded it meanwhile
+        raise Nothing(f"there is no {kind.name} {event_id!r} any more")
     if raw:
         click.echo(event.delivery.body, nl=False)
         return
     body = event.delivery.body.decode("utf-8", "backslashreplace")
-    shown = {**record, "finished": sorted(event.finished)}
+    shown = {**kind.record(event), "finished": sorted(event.finished)}
     failed = [
         {"number": one.number, "ended_at": time_text(one.ended_at), "error": one.error}
         for one in event.history

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import click
 
-from hookonce.stores.values import DeadLetter, DeliveryKey, Entry, delivery_key
+from hookonce.stores.contract import InboxStore
+from hookonce.stores.values import DeadLetter, DeliveryKey, Entry, StoreStats, delivery_key
 
 from .output import Output
 from .statuses import Nothing, Status
+from .stores import with_store
 
-E = TypeVar("E", DeadLetter, Entry)
+E = TypeVar("E", bound=DeadLetter | Entry)
 
 PAGE = 500
 """How many events are listed at a time, since a store may do nothing else meanwhile."""
@@ -28,11 +32,38 @@ Pages: TypeAlias = Callable[[str | None, int], Awaitable[Sequence[E]]]
 """Returns so many events of a listing behind a place, or from the start, oldest first."""
 
 
-def only(event_ids: tuple[str, ...]) -> str:
-    """Return the one id that was given, or end with the usage."""
-    if len(event_ids) != 1:
-        raise click.UsageError(f"name one event by its id, not {len(event_ids)}")
-    return event_ids[0]
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[E]):
+    """Dead letters, or events in an inbox: how a store finds them, and how they are printed.
+
+    Attributes:
+        name: what one of them is called in messages.
+        nothing: what to print where there are none.
+        find: returns the store's method that lists them.
+        load: returns the store's method that returns one with its body.
+        count: returns how many there are, from the numbers of a store.
+        record: returns the fields of one that are printed.
+        columns: the headings of the fields, as in ``Output.table``.
+
+    """
+
+    name: str
+    nothing: str
+    find: Callable[[InboxStore], Callable[..., Awaitable[Sequence[E]]]]
+    load: Callable[[InboxStore], Callable[[DeliveryKey], Awaitable[E | None]]]
+    count: Callable[[StoreStats], int]
+    record: Callable[[E], Mapping[str, Any]]
+    columns: Mapping[str, str]
+
+    def pages(self, store: InboxStore, **wanted: object) -> Pages[E]:
+        """Return the listing of those that are wanted, by the names of ``WantedLetters``."""
+        find = self.find(store)
+        return lambda after, limit: find(after=after, limit=limit, **wanted)
+
+    async def endpoints_of(self, store: InboxStore, event_id: str) -> list[str]:
+        """Return the endpoints at which a store has an event."""
+        found = await self.find(store)(event_id=event_id, limit=PAGE)
+        return [one.delivery.endpoint for one in found]
 
 
 def check_selection(event_ids: Sequence[str], event_type: str | None, *, every: bool) -> None:
@@ -82,48 +113,11 @@ async def pages_of(
             after = events[-1].place
 
 
-ByEvent: TypeAlias = Callable[[str], Awaitable[Sequence[DeadLetter | Entry]]]
-"""Returns what a store has of an event, at every endpoint."""
-
-
-async def keys_of(
-    event_ids: Sequence[str], endpoint: str | None, listing: ByEvent
-) -> list[DeliveryKey]:
-    """Return the keys of events that are named by their ids: at every endpoint that has them.
-
-    One that is nowhere is looked for at the default endpoint, where it is not found either.
-
-    Args:
-        event_ids: the ids.
-        endpoint: the one endpoint to look at, if it was named.
-        listing: finds what there is of one.
-
-    """
-    if endpoint is not None:
-        return [delivery_key(endpoint, event_id) for event_id in event_ids]
-    return [
-        delivery_key(place, event_id)
-        for event_id in event_ids
-        for place in (await _places_of(event_id, listing) or ["default"])
-    ]
-
-
-async def _places_of(event_id: str, listing: ByEvent) -> list[str]:
-    """Return at which endpoints an event is."""
-    return [found.delivery.endpoint for found in await listing(event_id)]
-
-
-async def one_of(event_id: str, endpoint: str | None, what: str, listing: ByEvent) -> DeliveryKey:
-    """Return the key of one event, or end with where it is instead.
-
-    Args:
-        event_id: its id.
-        endpoint: the one endpoint to look at, if it was named.
-        what: what it is called, for the message.
-        listing: finds what there is of it.
-
-    """
-    places = await _places_of(event_id, listing)
+async def one_of(
+    kind: Kind[E], store: InboxStore, event_id: str, endpoint: str | None
+) -> DeliveryKey:
+    """Return the key of an event, or end with the endpoints where it is instead."""
+    places = await kind.endpoints_of(store, event_id)
     named = [place for place in places if endpoint in {None, place}]
     if len(named) == 1:
         return delivery_key(named[0], event_id)
@@ -132,10 +126,74 @@ async def one_of(event_id: str, endpoint: str | None, what: str, listing: ByEven
         raise Nothing(f"{event_id!r} is at {elsewhere}; name one of them with --endpoint")
     where = f" at {endpoint!r}" if endpoint else ""
     hint = f"; there is one at {elsewhere}" if places else ""
-    raise Nothing(f"there is no {what} {event_id!r}{where}{hint}")
+    raise Nothing(f"there is no {kind.name} {event_id!r}{where}{hint}")
 
 
-async def for_each(
+async def _keys_of(
+    kind: Kind[E], store: InboxStore, event_ids: Sequence[str], endpoint: str | None
+) -> list[DeliveryKey]:
+    """Return the keys of events at the endpoint, or else at every endpoint that has them.
+
+    An unknown id gets the default endpoint, where it is not found either.
+    """
+    if endpoint is not None:
+        return [delivery_key(endpoint, event_id) for event_id in event_ids]
+    return [
+        delivery_key(place, event_id)
+        for event_id in event_ids
+        for place in (await kind.endpoints_of(store, event_id) or ["default"])
+    ]
+
+
+def change_selected(
+    kind: Kind[E],
+    store_url: str,
+    change: Callable[[InboxStore, DeliveryKey], Awaitable[str]],
+    *,
+    event_ids: Sequence[str],
+    event_type: str | None,
+    endpoint: str | None,
+    wanted: Callable[[E], bool],
+    nothing: str,
+    as_json: bool,
+) -> None:
+    """Change the events named by their ids, or else those of a listing that are wanted.
+
+    Exits with 1 if a named event is not found. Somebody else may have taken away a listed event
+    meanwhile, which is no failure.
+
+    Args:
+        kind: which events of the store.
+        store_url: names the store.
+        change: changes one event, and returns the result to print.
+        event_ids: the ids; without any, all that ``wanted`` returns True for.
+        event_type: without ids, only events of this type.
+        endpoint: only events of this endpoint.
+        wanted: without ids, which of the listed events.
+        nothing: what to print where there are none.
+        as_json: print one JSON object a line.
+
+    """
+    output = Output(as_json=as_json)
+
+    async def change_all(store: InboxStore) -> set[str]:
+        if event_ids:
+            keys = await _keys_of(kind, store, event_ids, endpoint)
+            return await _for_each(keys, partial(change, store), output)
+        results = set()
+        listing = kind.pages(store, endpoint=endpoint, event_type=event_type)
+        async for page in pages_of(listing, wanted=wanted):
+            results |= await _for_each(page.keys, partial(change, store), output)
+        return results
+
+    results = with_store(store_url, change_all)
+    if not results:
+        output.say(nothing)
+    if event_ids and NOT_FOUND in results:
+        raise SystemExit(Status.FOUND)
+
+
+async def _for_each(
     keys: Sequence[DeliveryKey],
     step: Callable[[DeliveryKey], Awaitable[str]],
     output: Output,
@@ -160,14 +218,3 @@ def print_result(key: DeliveryKey, result: str, output: Output, style: str = "")
         f"{event_id}{where}: {result}",
         style,
     )
-
-
-def conclude(results: set[str], event_ids: Sequence[str], nothing: str, output: Output) -> None:
-    """End with 1 if an event was not found that was named by its id.
-
-    What a selection has found and somebody else has taken away meanwhile is no failure.
-    """
-    if not results:
-        output.say(nothing)
-    if event_ids and NOT_FOUND in results:
-        raise SystemExit(Status.FOUND)
