@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic_core import core_schema
 
 from .errors import PayloadError, PayloadFault, WebhookError
 from .resources import Channel, Instant, PostTarget, ReceivedComment, ReceivedMessage, Resource
@@ -269,15 +270,20 @@ def _raised(error: Exception) -> str:
 
 
 _MAX_PROBLEMS = 5
-# What pydantic says of these can hold what it found.
-_REVEALING = {"union_tag_invalid", "value_error", "assertion_error"}
+# What pydantic says of these does not hold what it found. It can for those that are left out, and
+# for the kinds of a class's own.
+_DISCREET = frozenset(get_args(core_schema.ErrorType)) - {
+    "union_tag_invalid",
+    "value_error",
+    "assertion_error",
+}
 
 
 def _problems(error: ValidationError) -> tuple[str, ...]:
     details = error.errors(include_url=False, include_input=False, include_context=False)
     return tuple(
         f"{'.'.join(str(part) for part in detail['loc']) or 'body'}:"
-        f" {'not accepted' if detail['type'] in _REVEALING else detail['msg']}"
+        f" {detail['msg'] if detail['type'] in _DISCREET else 'not accepted'}"
         for detail in details[:_MAX_PROBLEMS]
     )
 

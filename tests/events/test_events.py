@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Union
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, PydanticUndefinedAnnotation
+from pydantic import BaseModel, Field, PydanticUndefinedAnnotation, field_validator
+from pydantic_core import PydanticCustomError
 
 from hookonce import Event, PayloadError, PayloadFault, Receiver, VerificationError, sign, unwrap
 from hookonce.events import (
@@ -432,6 +433,23 @@ def test_an_unknown_tag_inside_data_does_not_make_the_event_an_unknown_one() -> 
         own.parse(encoded(type="invoice.paid", data={"by": {"kind": MARK}}))
     assert caught.value.fault is PayloadFault.WRONG_SHAPE
     assert "data.by" in str(caught.value)
+    assert MARK not in str(caught.value)
+
+
+class Strict(Event[Any]):
+    type: Literal["invoice.paid"]
+
+    @field_validator("data")
+    @classmethod
+    def refuse(cls, data: object) -> object:
+        raise PydanticCustomError("own", "we do not take {data}", {"data": data})
+
+
+def test_what_a_class_says_of_its_own_errors_is_not_repeated() -> None:
+    """It may quote what it was given, and the text is logged."""
+    with pytest.raises(PayloadError) as caught:
+        EventParser([Strict]).parse(encoded(type="invoice.paid", data=MARK))
+    assert "data: not accepted" in str(caught.value)
     assert MARK not in str(caught.value)
 
 
