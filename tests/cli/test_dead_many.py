@@ -106,6 +106,21 @@ def test_discard_of_many_asks_on_a_terminal(here: Path) -> None:
     assert "no dead letters" in on_a_terminal(*command, here=here), "it asks nothing then"
 
 
+def test_discard_asks_though_a_whole_page_of_kept_ones_comes_first(here: Path) -> None:
+    async def keep_many() -> None:
+        store = SQLiteStore(here / "hookonce.db")
+        await store.open()
+        kept = (Delivery("default", f"evt_{number}", "a.b", 1e9, b"{}") for number in range(500))
+        await asyncio.gather(*(store.keep_in_flight(one, dead_at=4e9) for one in kept))
+        await store.aclose()
+
+    asyncio.run(keep_many())
+    store = bury(here, COMMENT)
+    shown = on_a_terminal("dead", "discard", store, "--all", here=here, typed=b"n\n", status=1)
+    assert "Discard 1 dead letters at 'default' for good? [y/N]" in shown
+    assert "evt_comment" in listed(store, "--all")
+
+
 @pytest.mark.parametrize("arguments", [[], ["evt_1", "--all"], ["--all", "--type", "a.b"]])
 def test_discard_wants_one_way_of_selection(arguments: list[str], here: Path) -> None:
     result = invoke("dead", "discard", bury(here), *arguments, "--yes")

@@ -173,13 +173,19 @@ def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> No
     """Ask a person whether the bytes of so many events may be lost for good."""
     if not sys.stdin.isatty():
         raise click.UsageError("this discards for good, and nobody can be asked here: add --yes")
-    letters = with_store(
-        store_url,
-        lambda store: store.dead_letters(endpoint=endpoint, event_type=event_type, limit=PAGE),
-    )
-    dead = sum(map(_is_dead, letters))
+
+    async def count_dead(store: InboxStore) -> int:
+        listing = _LETTERS.pages(store, endpoint=endpoint, event_type=event_type)
+        found = 0
+        async for page in pages_of(listing, wanted=_is_dead):
+            found += len(page.events)
+            if found >= PAGE:
+                break
+        return found
+
+    dead = with_store(store_url, count_dead)
     if dead:
-        count = f"{PAGE} or more" if dead == PAGE else str(dead)
+        count = f"{PAGE} or more" if dead >= PAGE else str(dead)
         kind = f" of the type {event_type!r}" if event_type else ""
         click.confirm(
             f"Discard {count} dead letters{kind} at {endpoint!r} for good?", abort=True, err=True
