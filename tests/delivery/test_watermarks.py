@@ -30,7 +30,7 @@ from support.stores import FaultyStore
 from support.waiting import until, until_async
 from support.watermarks import WatchingInboxStore, WatchingStore
 
-from hookonce import Inbox, Limits, Outcome, Receiver
+from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import ChannelUnhealthy
 from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore
@@ -284,6 +284,34 @@ async def test_a_reply_that_was_lost_only_repeats_the_watermark() -> None:
         store.loses_replies = False
         assert await accepted(receiver, older) == (200, "stale")
         assert await accepted(receiver, newer) == (200, "duplicate")
+    assert latest.ids == [newer.id]
+    assert store.violations == []
+
+
+async def test_a_replay_that_is_cancelled_in_an_outage_leaves_its_watermark_to_the_process(
+    durable_outage: Outage,
+) -> None:
+    store = durable_outage.store
+    receiver, other = receiver_on(store, **LIMITS), Receiver(secrets=SECRET, store=store)
+    latest, newer = Latest(receiver, store), channel_event(2)
+
+    @other.on("channel.unhealthy", name="latest")
+    async def reject(_: ChannelUnhealthy) -> None:
+        raise Reject("not yet")
+
+    async with receiver:
+        assert answer_of(await deliver(other, newer)) == (202, "rejected")
+        replay = asyncio.create_task(receiver.dead.replay(newer.id))
+        await until(lambda: latest.ids)
+        durable_outage.begin()
+        latest.may_end.set()
+        await until(lambda: store.calls["leave"])
+        replay.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await replay
+        assert not store.is_recorded(newer, "latest")
+        durable_outage.end()
+        await until(lambda: store.is_recorded(newer, "latest"))
     assert latest.ids == [newer.id]
     assert store.violations == []
 

@@ -135,6 +135,8 @@ class Attempts:
         except asyncio.CancelledError:
             attempt.stop()
             await asyncio.wait({attempt.task})
+            if self._parts.watermarks:
+                self._send_watermarks(attempt.lease.loop)
             raise
         return attempt.answer.outcome or later(Reason.SHUTTING_DOWN)
 
