@@ -1,4 +1,4 @@
-"""What tests of `hookonce demo` share."""
+"""What tests of commands share."""
 
 import logging
 from collections.abc import Iterator

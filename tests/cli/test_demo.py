@@ -14,107 +14,154 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.redis_servers import RedisServer
 
 import hookonce.verification.signature
 from hookonce import VerifiedDelivery, Verifier
 from hookonce.delivery.calls import Calls
+from hookonce.delivery.outcome import Outcome, Reason
+from hookonce.delivery.pipeline import Pipeline
 from hookonce.events import EVENT_CLASSES
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import ClaimResult, DeliveryKey, Ownership, Token
 from hookonce.verification.headers import SignedParts
 
 from .recorder import closed_port_url
-from .running import Result, invoke, run, running
+from .running import Result, invoke, on_a_terminal, run, running
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(6, of="file")
 
 # "A few seconds" (README), on a machine that has other things to do.
 A_FEW_SECONDS = 30.0
 
-EXPECTED = [
-    *((event_type, 1, "genuine", "handled", 200) for event_type in EVENT_CLASSES),
-    ("comment.received", 1, "genuine", "handled", 200),
-    ("comment.received", 1, "genuine", "duplicate", 200),
-    ("post.target.failed", 1, "genuine", "handler_failed", 500),
-    ("post.target.failed", 2, "genuine", "handled", 200),
-    ("message.received", 1, "genuine", "handled", 200),
-    ("message.received", 1, "genuine", "duplicate", 200),
-    ("comment.received", 1, "refused", "no_matching_signature", 401),
-    ("comment.received", 1, "refused", "timestamp_too_old", 401),
-    ("channel.unhealthy", 1, "genuine", "handled", 200),
-    ("post.target.boosted", 1, "genuine", "unknown_type", 200),
-    ("comment.received", 1, "genuine", "quarantined", 202),
-]
-"""Type, attempt, verdict, outcome and status of each delivery the demo promises."""
+MODES = pytest.mark.parametrize("mode", [[], ["--inbox"]], ids=["inline", "inbox"])
+
+
+def deliveries(mode: list[str]) -> list[tuple[object, ...]]:
+    """Return type, attempt, verdict, outcome and status of each delivery the demo promises."""
+    accepted = ("genuine", "stored", 202) if mode else ("genuine", "handled", 200)
+    failing: list[tuple[object, ...]] = [
+        ("post.target.failed", 1, "genuine", "handler_failed", 500),
+        ("post.target.failed", 2, *accepted),
+        ("comment.received", 1, "genuine", "rejected", 202),
+    ]
+    if mode:
+        types = ("post.target.failed", "channel.disconnected", "comment.received")
+        failing = [(event_type, 1, *accepted) for event_type in types]
+    return [
+        *((event_type, 1, *accepted) for event_type in EVENT_CLASSES),
+        ("comment.received", 1, *accepted),
+        ("comment.received", 1, "genuine", "duplicate", 200),
+        ("message.received", 1, *accepted),
+        ("message.received", 1, "genuine", "duplicate", 200),
+        ("comment.received", 1, "refused", "no_matching_signature", 401),
+        ("comment.received", 1, "refused", "timestamp_too_old", 401),
+        ("channel.unhealthy", 1, *accepted),
+        ("post.target.boosted", 1, "genuine", "unknown_type", 200),
+        ("comment.received", 1, "genuine", "quarantined", 202),
+        *failing,
+        ("comment.received", 2, "genuine", "already_dead", 202),
+    ]
 
 
 def ordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return rows with the two copies sent at the same time in one order."""
-    return [*rows[:11], *sorted(rows[11:13], key=str, reverse=True), *rows[13:]]
+    """Return deliveries with the two copies sent at the same time in one order."""
+    return [*rows[:9], *sorted(rows[9:11], key=str, reverse=True), *rows[11:]]
 
 
-@pytest.fixture(scope="module")
-def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return what the demo printed where there is no terminal."""
-    here = tmp_path_factory.mktemp("demo")
+def attempts(mode: list[str]) -> dict[str, list[tuple[int, str]]]:
+    """Return the attempts that the demo promises to show, of the events whose ids are fixed."""
+    replay = (2, "succeeded")
+    if not mode:
+        return {"evt_unwanted": [replay]}
+    return {
+        "evt_slow": [(1, "succeeded")],
+        "evt_flaky": [(1, "failed"), (2, "succeeded")],
+        "evt_poison": [(1, "failed"), (2, "failed"), (3, "failed")],
+        "evt_unwanted": [(1, "rejected"), replay],
+    }
+
+
+def summary(mode: list[str]) -> dict[str, int]:
+    """Return what the demo promises to count."""
+    return {
+        "deliveries": 20,
+        "events": 17 if mode else 16,
+        "handled": 12,
+        "handler_runs": 17 if mode else 14,
+        "waiting": 0,
+        "dead_letters": 2 if mode else 1,
+        "wrong_outcomes": 0,
+    }
+
+
+def records(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def shows_everything(result: Result, mode: list[str]) -> None:
+    """Check what a demo with --json has printed."""
+    assert (result.status, result.errors) == (0, "")
+    *rows, last = records(result)
+    assert last == {**summary(mode), "right": True}
+    assert all(row["right"] is True for row in rows)
+    names = ("type", "attempt", "verdict", "outcome", "status")
+    sent = [row for row in rows if row["verdict"] != "handler"]
+    shown = [tuple(row[name] for name in names) for row in sent]
+    assert ordered(shown) == ordered(deliveries(mode))
+    assert {row["id"] for row in sent[9:11]} == {"evt_slow"}
+    if not mode:  # the handler takes 200 ms, and the copy has waited for it
+        assert all(row["milliseconds"] > 100 for row in sent[9:11]), sent[9:11]
+    ran: dict[str, list[tuple[int, str]]] = {}
+    for row in rows:
+        if row["verdict"] == "handler":
+            ran.setdefault(row["id"], []).append((row["attempt"], row["outcome"]))
+    assert {event_id: ran.pop(event_id) for event_id in attempts(mode)} == attempts(mode)
+    others = len(EVENT_CLASSES) + 2 if mode else 0
+    assert list(ran.values()) == [[(1, "succeeded")]] * others
+
+
+@MODES
+def test_it_ends_well_and_reads_well_without_a_terminal(mode: list[str], tmp_path: Path) -> None:
     started = time.monotonic()
-    result = run("demo", here=here)
+    result = run("demo", *mode, here=tmp_path, environment={"PYTHONIOENCODING": "ascii"})
     assert time.monotonic() - started < A_FEW_SECONDS
-    assert list(here.iterdir()) == [], "it left something in the current folder"
-    return result
-
-
-def test_it_ends_well_and_reads_well_without_a_terminal(plain_run: Result) -> None:
-    assert (plain_run.status, plain_run.errors) == (0, "")
-    assert "\x1b" not in plain_run.output
-    lines = plain_run.output.splitlines()
+    assert list(tmp_path.iterdir()) == [], "it left something in the current folder"
+    assert (result.status, result.errors) == (0, "")
+    assert result.output.isascii()
+    assert re.search(r"[^\x20-\x7e\n]|\\u", result.output) is None, "an escape"
+    lines = result.output.splitlines()
     assert re.fullmatch(r"receiver +http://127\.0\.0\.1:\d+/webhooks, store SQLite .*", lines[0])
-    rows = [line.split() for line in lines if re.match(r"\d\d:\d\d:\d\d\.\d{3} ", line)]
-    shown = [
-        (event_type, int(attempt), verdict, outcome, int(status))
-        for _, event_type, _, attempt, verdict, outcome, status, _ in rows
-    ]
-    assert ordered(shown) == ordered(EXPECTED)
-    assert lines[-1] == (
-        "18 deliveries of 15 events: 11 handled in 12 runs (one had failed first), 1 dead letter"
-        " kept with its bytes, 0 wrong outcomes"
-    )
-
-
-def test_what_a_line_says_stands_below_its_heading(plain_run: Result) -> None:
-    lines = plain_run.output.splitlines()
     heading = next(line for line in lines if line.startswith("time "))
     assert heading.split() == ["time", "type", "id", "try", "verdict", "outcome", "status", "ms"]
-    line = next(line for line in lines if "comment.received" in line)
-    for word, value in (("type", "comment.received"), ("verdict", "genuine")):
-        assert heading.index(word) == line.index(value)
-    assert heading.index("status") + len("status") == line.index(" 200") + len(" 200")
-    assert len(heading) == len(line)
+    rows = [line for line in lines if re.match(r"\d\d:\d\d:\d\d\.\d{3} ", line)]
+    assert {len(row) for row in rows} == {len(heading)}
+    for word, value in (("type", "comment.received"), ("verdict", "refused"), ("id", "evt_slow")):
+        assert heading.index(word) in {row.find(value) for row in rows}
+    ends = {row.find(" 401 ") + len(" 401") for row in rows}
+    assert heading.index("status") + len("status") in ends
+    sent = [row.split() for row in rows if " handler " not in row]
+    shown = [
+        (name, int(number), *rest, int(status)) for _, name, _, number, *rest, status, _ in sent
+    ]
+    assert ordered(shown) == ordered(deliveries(mode))
+    counts = (f"{name.replace('_', ' ')}: {number}" for name, number in summary(mode).items())
+    assert lines[-1] == ", ".join(counts)
 
 
+@MODES
 def test_with_json_each_line_is_a_record_and_the_last_says_that_all_was_right(
-    tmp_path: Path,
+    mode: list[str], tmp_path: Path
 ) -> None:
-    result = run("demo", "--json", here=tmp_path)
-    assert (result.status, result.errors) == (0, "")
-    *deliveries, summary = [json.loads(line) for line in result.output.splitlines()]
-    assert all(record["right"] is True for record in deliveries)
-    names = ("type", "attempt", "verdict", "outcome", "status")
-    shown = [tuple(record[name] for name in names) for record in deliveries]
-    assert ordered(shown) == ordered(EXPECTED)
-    copies = deliveries[11:13]
-    assert {record["id"] for record in copies} == {"evt_demo_slow"}
-    # The handler takes 200 ms, and the copy that came meanwhile has waited for it.
-    assert all(record["milliseconds"] > 100 for record in copies), copies
-    assert summary == {
-        "deliveries": 18,
-        "events": 15,
-        "handled": 11,
-        "handler_runs": 12,
-        "dead_letters": 1,
-        "wrong_outcomes": 0,
-        "right": True,
-    }
+    shows_everything(run("demo", *mode, "--json", here=tmp_path), mode)
+
+
+def test_a_narrow_terminal_gets_the_same_lines_in_colour(tmp_path: Path) -> None:
+    printed = on_a_terminal("demo", here=tmp_path, columns=40)
+    assert "\x1b[33m" in printed, "a failure has a colour of its own"
+    rows = re.findall(r"\x1b\[\d+m(\d\d:\d\d:\d\d\.\d{3} .+)\x1b\[0m\n", printed)
+    assert len(rows) == summary([])["deliveries"] + 1
+    assert len({len(row) for row in rows}) == 1
 
 
 def forget_what_was_claimed(patch: pytest.MonkeyPatch) -> None:
@@ -143,43 +190,56 @@ def run_handlers_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def bury_nothing(patch: pytest.MonkeyPatch) -> None:
-    async def pretend(*_: object, **__: object) -> Ownership:
+    async def pretend(self: SQLiteStore, claim: Any, *_: object, **__: object) -> Ownership:
+        await self.complete(claim)
         return Ownership.HELD
 
     patch.setattr(SQLiteStore, "bury", pretend)
 
 
+def answer_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    handle = Pipeline.handle
+
+    async def pretend(self: Pipeline, body: bytes, *arguments: Any, **options: Any) -> Outcome:
+        if b"evt_flaky" in body:
+            return Outcome(202, Reason.STORED)
+        return await handle(self, body, *arguments, **options)
+
+    patch.setattr(Pipeline, "handle", pretend)
+
+
+FORGED = "WRONG: expected 401 no_matching_signature"
+NO_DEAD_LETTERS = "WRONG: the dead letters: {}, not {'evt_unreadable': 'unreadable'"
+
+
 @pytest.mark.usefixtures("quiet_again")
 @pytest.mark.parametrize(
-    ("plant", "wrong_outcomes"),
+    ("mode", "plant", "said"),
     [
-        (forget_what_was_claimed, 2),  # the duplicate and the retry; copies meet in the process
-        (accept_any_signature, 1),  # the body changed on its way
-        (run_handlers_twice, 0),  # every answer is right, but not what happened
-        (bury_nothing, 0),
+        ([], forget_what_was_claimed, "WRONG: expected 200 duplicate"),
+        ([], accept_any_signature, FORGED),
+        ([], run_handlers_twice, "the attempts at evt_slow: ['succeeded', 'succeeded'], not ['suc"),
+        ([], bury_nothing, NO_DEAD_LETTERS),
+        (["--inbox"], accept_any_signature, FORGED),
+        (["--inbox"], bury_nothing, NO_DEAD_LETTERS),
+        (["--inbox"], answer_before_it_is_stored, "the attempts at evt_flaky: [], not ['failed',"),
     ],
 )
-def test_a_fault_makes_it_fail(
+def test_a_fault_makes_it_fail_and_is_said_where_it_shows(
+    mode: list[str],
     plant: Callable[[pytest.MonkeyPatch], None],
-    wrong_outcomes: int,
+    said: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plant(monkeypatch)
-    result = invoke("demo", "--json")
-    *deliveries, summary = [json.loads(line) for line in result.output.splitlines()]
-    assert (result.status, summary["right"]) == (1, False)
-    assert summary["wrong_outcomes"] == wrong_outcomes
-    assert sum(not record["right"] for record in deliveries) == wrong_outcomes
-
-
-@pytest.mark.usefixtures("quiet_again")
-def test_a_wrong_outcome_is_marked_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    accept_any_signature(monkeypatch)
-    result = invoke("demo")
-    marked = [line for line in result.output.splitlines() if "WRONG" in line]
-    assert len(marked) == 1
-    assert marked[0].endswith("WRONG: expected 401 no_matching_signature")
-    assert "1 wrong outcomes" in result.output.splitlines()[-1]
+    result = invoke("demo", *mode)
+    wrong = [line for line in result.output.splitlines() if "WRONG: " in line]
+    assert any(said in line for line in wrong), wrong
+    assert result.status == 1
+    assert result.output.endswith(f", wrong outcomes: {len(wrong)}\n")
+    *rows, last = records(invoke("demo", *mode, "--json"))
+    assert last["right"] is False
+    assert sum(not row["right"] for row in rows) == last["wrong_outcomes"] == len(wrong)
 
 
 @pytest.mark.usefixtures("quiet_again")
@@ -196,30 +256,32 @@ def test_it_sends_what_it_says_that_it_sends(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Verifier, "verify_parts", look)
     assert invoke("demo").status == 0
-    signatures = [number for _, number, _ in seen]
-    assert signatures == [1] * 15 + [2] * 3, "from the rotation on, there are two for a day"
-    ids = [event_id for event_id, _, _ in seen]
-    for first, second in ((7, 8), (9, 10), (11, 12)):
-        assert ids[first] == ids[second]
-    assert len(set(ids)) == 15
-    assert ids[-1].encode() not in seen[-1][2], "the unreadable body is cut off"
+    ids, signatures, bodies = zip(*seen, strict=True)
+    assert signatures == (1,) * 13 + (2,) * 7, "from the rotation on, there are two"
+    for first, second in ((7, 8), (9, 10), (16, 17), (18, 19)):
+        assert (ids[first], bodies[first]) == (ids[second], bodies[second])
+    assert len(set(ids)) == 16
+    assert ids[15].encode() not in bodies[15], "the unreadable body is cut off"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
+@MODES
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
 def test_kept_it_takes_the_deliveries_it_names_until_it_is_stopped(
-    way: signal.Signals, tmp_path: Path, temporary: Path
+    mode: list[str], way: signal.Signals, tmp_path: Path, temporary: Path
 ) -> None:
-    with running("demo", "--keep", here=tmp_path, environment={"TMPDIR": str(temporary)}) as demo:
+    arguments, environment = ["demo", *mode, "--keep"], {"TMPDIR": str(temporary)}
+    with running(*arguments, here=tmp_path, environment=environment) as demo:
         url = demo.printed(r"serving at (http://127\.0\.0\.1:\d+/webhooks) until Ctrl-C")[1]
         name, *arguments = shlex.split(demo.printed(r"\n +(hookonce send .+)\n")[1])
         assert (name, arguments[arguments.index("--url") + 1]) == ("hookonce", url)
         sent = run(*arguments, "--id", "evt_mine", "--times", "2", here=tmp_path)
         assert sent.status == 0, sent
-        assert '"handled"' in sent.output.splitlines()[0]
-        assert '"duplicate"' in sent.output.splitlines()[1]
-        demo.printed(r"comment\.received evt_mine at default: 200 handled \([\d.]+ ms\)\n")
-        demo.printed(r"comment\.received evt_mine at default: 200 duplicate \([\d.]+ ms\)\n")
+        accepted = "202 stored" if mode else "200 handled"
+        for answer in (accepted, "200 duplicate"):
+            demo.printed(rf"comment\.received evt_mine at demo-\w+: {answer} \([\d.]+ ms\)\n")
+        if mode:
+            demo.printed(r"comment\.received +evt_mine +1 +handler +succeeded")
         assert len(list(temporary.iterdir())) == 1
         demo.signal(way)
         ended = demo.ended()
@@ -239,21 +301,13 @@ def test_kept_with_json_it_names_url_and_secrets_in_a_record_and_goes_on_in_reco
         assert run("send", "webhook.test", *arguments, here=tmp_path).status == 0
         demo.printed(r'\{"log": "webhook\.test ')
         demo.signal(signal.SIGINT)
-        records = [json.loads(line) for line in demo.ended().output.splitlines()]
-    assert records[-2] == place
-    assert records[-1]["log"].endswith(" ms)")
-
-
-SABOTAGED = """
-from hookonce.cli import main
-from hookonce.cli.demo.sender import Sender
-{sabotage}
-main()
-"""
+        *_, named, last = records(demo.ended())
+    assert named == place
+    assert last["log"].endswith(" ms)")
 
 
 def sabotaged(sabotage: str) -> list[str]:
-    return [sys.executable, "-c", SABOTAGED.format(sabotage=sabotage)]
+    return [sys.executable, "-c", f"from hookonce.cli import main\n{sabotage}\nmain()"]
 
 
 def test_stopping_it_does_not_turn_wrong_outcomes_into_right_ones(
@@ -275,8 +329,9 @@ def test_broken_off_midway_it_fails_quietly_and_cleans_up(
     way: signal.Signals, tmp_path: Path, temporary: Path
 ) -> None:
     command = sabotaged(
-        "import asyncio\nasync def go_on(self, *_, **__):\n    print('going on', flush=True)\n"
-        "    await asyncio.Event().wait()\nSender.deliver = go_on"
+        "import asyncio\nfrom hookonce.emulator.over_http import OverHttp\n"
+        "async def go_on(*_):\n    print('going on', flush=True)\n"
+        "    await asyncio.Event().wait()\nOverHttp.post = go_on"
     )
     environment = {"TMPDIR": str(temporary)}
     with running("demo", here=tmp_path, environment=environment, command=command) as demo:
@@ -298,3 +353,50 @@ def test_it_serves_on_the_port_it_is_given_if_that_is_free(tmp_path: Path) -> No
     served = run("demo", "--port", str(port), here=tmp_path, environment=proxies)
     assert (served.status, served.errors) == (0, "")
     assert f"http://127.0.0.1:{port}/webhooks" in served.output
+
+
+@pytest.mark.full("3 s each")
+@MODES
+def test_in_a_file_it_can_be_repeated_and_leaves_no_dead_letters(
+    mode: list[str], tmp_path: Path
+) -> None:
+    store = "sqlite:///mine.db"
+    for _ in range(2):
+        shows_everything(run("demo", *mode, "--store", store, "--json", here=tmp_path), mode)
+    assert run("dead", "list", store, here=tmp_path).output == "no dead letters\n"
+    assert "\ndepth: 0\n" in run("inbox", "stats", store, here=tmp_path).output
+
+
+@pytest.mark.full("4 s")
+@pytest.mark.timeout(60)
+def test_on_redis_it_can_be_repeated_and_leaves_no_dead_letters(
+    tmp_path: Path, lasting_valkey: RedisServer
+) -> None:
+    url = lasting_valkey.url
+    for _ in range(2):
+        shows_everything(
+            run("demo", "--inbox", "--store", url, "--json", here=tmp_path), ["--inbox"]
+        )
+    inline = run("demo", "--store", url, here=tmp_path)
+    assert inline.status == 0, inline
+    assert "/webhooks, store Redis\n" in inline.output
+    assert re.search(r"^endpoint  demo-[0-9a-f]{8}$", inline.output, re.MULTILINE)
+    assert run("dead", "list", url, here=tmp_path).output == "no dead letters\n"
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("memory://", "only its own process can see what is in memory://"),
+        ("mongodb://localhost", "no store has the scheme 'mongodb'"),
+        ("sqlite:///no/such/folder/mine.db", "does its folder exist"),
+        ("redis://:opensesame@127.0.0.1:1", "the Redis store cannot be opened"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_said_in_one_line(
+    store: str, message: str, tmp_path: Path
+) -> None:
+    result = run("demo", "--store", store, here=tmp_path)
+    result.says(message)
+    assert "opensesame" not in result.errors
