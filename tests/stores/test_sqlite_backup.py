@@ -219,6 +219,14 @@ async def test_where_it_cannot_be_written_the_error_says_why(
     assert files_beside(copy) == []
 
 
+async def test_what_is_no_file_is_not_replaced_by_one(store: SQLiteStore, copy: Path) -> None:
+    """Else the administrator's backup to /dev/null would take that from everybody."""
+    os.mkfifo(copy)
+    with pytest.raises(StoreError, match="is no plain file"):
+        await store.backup(copy, overwrite=True)
+    assert stat.S_ISFIFO(status_of(copy).st_mode)
+
+
 async def test_where_there_are_no_hard_links_nothing_is_overwritten_either(
     store: SQLiteStore, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,8 @@ def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
         raise StoreError(f"{str(target)!r} is a file of the store itself; choose another")
     if target.is_dir():
         raise StoreError(f"{str(target)!r} is a folder; name a file in it")
+    if target.exists() and not target.is_file():  # root could replace /dev/null
+        raise StoreError(f"{str(target)!r} is no plain file; choose another")
     if not overwrite and os.path.lexists(target):
         raise StoreError(f"{str(target)!r} is there already; choose another file, or overwrite it")
     for suffix in _BESIDE:
