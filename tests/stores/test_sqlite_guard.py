@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -121,25 +121,25 @@ async def test_a_file_that_another_library_has_open_is_not_opened_until_it_is_cl
         assert await put(store, "evt_1") == Stored()
 
 
-async def test_another_library_is_found_while_another_store_is_busy(
-    path: Path, connections: list[apsw.Connection]
-) -> None:
+async def test_another_library_is_found_while_another_store_is_busy(path: Path) -> None:
     """A connection in the middle of a statement cannot be asked which file it has open."""
     async with aclosing(SQLiteStore(path)) as store:
         await store.open()
+    is_busy, ended = threading.Event(), threading.Event()
+    counting = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+
+    def pause() -> bool:
+        is_busy.set()
+        return ended.is_set()
+
+    def count(connection: apsw.Connection) -> None:
+        connection.set_progress_handler(pause, 1_000)
+        connection.execute(counting).get  # noqa: B018 - reading runs it
+
     async with aclosing(SQLiteStore(path.with_name("other.db"))) as other:
-        await other.open()
-        ended = threading.Event()
-        counting = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-
-        def count() -> None:
-            with suppress(apsw.InterruptError):
-                connections[-1].execute(counting).get  # noqa: B018 - reading runs it
-
-        connections[-1].set_progress_handler(ended.is_set, 1_000)
-        busy = threading.Thread(target=count)
-        busy.start()
+        counted = other._run(count)
         try:
+            await asyncio.to_thread(is_busy.wait)
             async with aclosing(SQLiteStore(path)) as store:
                 with (
                     closing(sqlite3.connect(path)),
@@ -149,7 +149,8 @@ async def test_another_library_is_found_while_another_store_is_busy(
                 await store.open()
         finally:
             ended.set()
-            busy.join()
+        with pytest.raises(StoreError):
+            await counted
 
 
 async def test_connections_of_the_same_library_are_no_danger(
