@@ -210,6 +210,63 @@ asyncio.run(use())
     assert is_sound(path)
 
 
+async def test_between_a_fork_and_its_next_use_the_file_stays_guarded_in_the_parent(
+    path: Path,
+) -> None:
+    program = f"""
+import asyncio, os, sqlite3, sys
+from hookonce.stores.sqlite import SQLiteStore
+
+def connect(who):
+    try:
+        sqlite3.connect({str(path)!r}).close()
+    except PermissionError:
+        print(who, "is refused", flush=True)
+    else:
+        print(who, "is not", flush=True)
+
+store = SQLiteStore({str(path)!r})
+asyncio.run(store.open())
+if not os.fork():
+    connect("the child")
+    os._exit(0)
+os.wait()
+connect("the parent")
+asyncio.run(store.aclose())
+connect("later, the parent")
+"""
+    result = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    said = ["the child is not", "the parent is refused", "later, the parent is not"]
+    assert result.stdout.splitlines() == said
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+async def test_files_that_are_there_are_guarded_while_they_are_opened(
+    path: Path, suffix: str
+) -> None:
+    async with aclosing(SQLiteStore(path)) as store:
+        await store.open()
+    refused: list[PermissionError] = []
+
+    def pry(_: apsw.Connection) -> None:
+        try:
+            os.close(os.open(f"{path}{suffix}", os.O_RDONLY))
+        except PermissionError as error:
+            refused.append(error)
+
+    with closing(apsw.Connection(str(path))) as keeps_them:
+        assert keeps_them.execute("SELECT count(*) FROM entries").get == 0
+        apsw.connection_hooks.append(pry)
+        try:
+            async with aclosing(SQLiteStore(path)) as store:
+                await store.open()
+        finally:
+            apsw.connection_hooks.remove(pry)
+    assert len(refused) == 1
+
+
 COMMANDS = [
     ["inbox", "stats", "{url}"],
     ["inbox", "list", "{url}"],

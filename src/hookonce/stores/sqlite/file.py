@@ -20,7 +20,7 @@ import apsw
 
 from ...errors import StoreError
 from ..paths import Identity, identity_of
-from .guard import Guard, check_alone
+from .guard import Guard, check_alone, files_of
 from .schema import create_private, transaction
 
 GONE = (
@@ -73,7 +73,7 @@ class OpenFile:
         # SQLite to any other file. What VACUUM INTO writes is opened by the same flags.
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         flags |= apsw.SQLITE_OPEN_CREATE if creates else 0
-        opening = Guard([identity_of(self._resolved)])
+        opening = Guard(files_of(self._resolved))
         try:
             check_alone(str(self._resolved))
             self.connection = apsw.Connection(str(self._resolved), flags=flags)

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -57,10 +58,16 @@ class Guard:
 _guards: set[Guard] = set()
 
 
+def files_of(path: str | Path) -> set[Identity]:
+    """Return which files a database has by now."""
+    real = os.path.realpath(path)
+    found = (identity_of(f"{real}{suffix}") for suffix in ("", "-wal", "-shm"))
+    return {file for file in found if file is not None}
+
+
 def check_alone(path: str) -> None:
     """Raise StoreError if another library of this process has a guarded database open already."""
-    found = (identity_of(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
-    files = {file for file in found if file is not None}
+    files = files_of(path)
     # The descriptors of apsw's own connections would be among those listed.
     own = sum(not files.isdisjoint(guard.files) for guard in tuple(_guards))
     if own > 1 or _apsw_has_open(files):

@@ -24,6 +24,7 @@ from ...verification.loggers import get_logger
 from ..contract import Flushes
 from .batch import Job, Step, answer, commit, fail
 from .file import GONE, MovedError, OpenFile, log_of
+from .guard import Guard, files_of
 from .schema import check_owner, migrate
 
 _log = get_logger("hookonce.store")
@@ -122,6 +123,7 @@ class Writer:
         self._path = path
         self._maintenance = maintenance
         self._file: OpenFile | None = None
+        self._guard: Guard | None = None
         self._creates = True
         self._told: set[str] = set()
         self._syncs = True
@@ -137,6 +139,9 @@ class Writer:
     def before_fork(self) -> None:
         """Close the file: a connection and its locks cannot live in two processes."""
         self._connection_lock.acquire()
+        if self._file is not None:
+            # So that no other library opens the file before this process does again.
+            self._guard = Guard(files_of(self._path))
         self._close()
 
     def after_fork_in_parent(self) -> None:
@@ -150,6 +155,7 @@ class Writer:
         if self._file is not None:
             _abandoned.append(self._file)
         self._file = None
+        self._leave_guard()
         self._begin()
 
     def run(self, job: Job[T]) -> asyncio.Future[T]:
@@ -227,6 +233,7 @@ class Writer:
                 self._end_transaction()
         with self._connection_lock:
             self._close()
+            self._leave_guard()
             self._creates = True
 
     def _do(self, batch: list[Job[Any]]) -> None:
@@ -259,6 +266,7 @@ class Writer:
         if not self._creates and not self._path.exists():
             raise MovedError(GONE)
         file = OpenFile(self._path, _prepare, creates=self._creates)
+        self._leave_guard()
         self._creates = False
         self._syncs = True
         self.log = file.log
@@ -293,6 +301,11 @@ class Writer:
                 file.close()
             except (apsw.Error, OSError) as error:
                 _log.warning("closing the SQLite store failed: %s", error)
+
+    def _leave_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
 
     def _tell_once(self, message: str) -> None:
         """Log what is wrong, and not again before it has been well."""
