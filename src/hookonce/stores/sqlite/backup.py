@@ -35,6 +35,9 @@ class _Alone:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        # Whoever takes a lock again at once takes it from those who wait for it.
+        self.may_begin = threading.Event()
+        self.may_begin.set()
         self._statement_lock = threading.Lock()
         self._busy: apsw.Connection | None = None
 
@@ -50,11 +53,17 @@ class _Alone:
                 self._busy = None
 
     def stop(self) -> None:
-        """Interrupt the backup that is being made, and let none begin before the lock is free."""
+        """Interrupt the backup that is being made, and let none begin until ``go_on``."""
+        self.may_begin.clear()
         while not self.lock.acquire(timeout=_PAUSE_SECONDS):
             with self._statement_lock:
                 if self._busy is not None:
                     self._busy.interrupt()
+
+    def go_on(self) -> None:
+        """Let backups begin again."""
+        self.lock.release()
+        self.may_begin.set()
 
 
 _alone = _Alone()
@@ -67,7 +76,7 @@ def before_fork() -> None:
 
 def after_fork_in_parent() -> None:
     """Let backups go on."""
-    _alone.lock.release()
+    _alone.go_on()
 
 
 def after_fork_in_child() -> None:
@@ -113,6 +122,7 @@ def _write(source: Path, target: Path, *, overwrite: bool) -> int:
     """Make the copy, or raise apsw.InterruptError because somebody forks."""
     _check_target(source, target, overwrite=overwrite)
     with _draft_beside(target) as (draft, descriptor):
+        _alone.may_begin.wait()
         with _alone.lock:
             _copy(source, draft)
             _check_copy(draft, descriptor)
