@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import socket
 import subprocess
@@ -35,13 +36,22 @@ REDIS_SERVER = shutil.which("redis-server")
 
 _SLOTS = 16_384
 
+# Not the shared generator: it draws the same ports in every process of a test run.
+_chance = random.SystemRandom()
+
 
 def free_port() -> int:
-    """Return a port that is free now, and whose cluster bus port exists."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port if port < 55_000 else free_port()
+    """Return a port that is free now, and so is the port of its cluster bus, 10,000 above.
+
+    Both lie below the ports that the system gives to connections: one of those may be taken by the
+    time the server begins to listen.
+    """
+    while True:
+        port = _chance.randrange(12_000, 22_000)
+        with suppress(OSError), socket.socket() as own, socket.socket() as bus:
+            own.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))
+            return port
 
 
 @dataclass
