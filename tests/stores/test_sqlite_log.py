@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 import pytest
-from support.disks import fill, small_disk
+from support.disks import NoDiskError, fill, small_disk
 from support.waiting import until, until_async
 
 from hookonce.errors import StoreError
@@ -233,5 +233,5 @@ async def test_a_store_that_has_filled_its_small_disk_recovers_once_there_is_spa
                 claim = await store.claim(delivery_key("default", event_id), new_token(), LEASE)
                 assert isinstance(claim, Done)
             await store.aclose()
-    except PermissionError as error:
+    except NoDiskError as error:
         pytest.skip(str(error))

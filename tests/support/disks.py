@@ -8,18 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["fill", "small_disk"]
+__all__ = ["NoDiskError", "fill", "small_disk"]
+
+
+class NoDiskError(PermissionError):
+    """No disk may be mounted here; the guard of a store raises a plain PermissionError."""
 
 
 @contextmanager
 def small_disk(here: Path, megabytes: int) -> Iterator[Path]:
-    """Mount a disk that is soon full; raises PermissionError where that is not allowed."""
+    """Mount a disk that is soon full; raises NoDiskError where that is not allowed."""
     disk = here / "disk"
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(disk)]
     if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
         remedy = "run as root, in Docker with --cap-add SYS_ADMIN"
-        raise PermissionError(f"a small disk cannot be mounted; to enable: {remedy}")
+        raise NoDiskError(f"a small disk cannot be mounted; to enable: {remedy}")
     try:
         yield disk
     finally:

@@ -82,7 +82,7 @@ class Attempts:
         return (f"the handler {block.handler} {_BLOCKED.format(block.seconds)}",)
 
     def find(self, key: DeliveryKey) -> Attempt | None:
-        """Return the attempt that has an event to itself in this process, if there is one."""
+        """Return the attempt in flight for an event in this process; None if there is none."""
         attempt = self._by_key.get(key)
         if attempt is not None and attempt.task.get_loop().is_closed():
             self._forget_lost()

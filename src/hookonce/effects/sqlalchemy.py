@@ -369,7 +369,7 @@ _NO_TRANSACTION = {"25P01", 1305}
 
 
 def _is_in_transaction(connection: Connection, statements: Statements) -> bool:
-    """Return whether a statement waits for a COMMIT; the driver may commit behind SQLAlchemy."""
+    """Return whether the transaction is still open: the driver may commit by itself."""
     if _dialect_name(connection) == "sqlite":
         connection.execute(*_executable(statements.prune[0], (0, 0)))  # of no rows: begins it
         return bool(getattr(connection.connection.driver_connection, "in_transaction", True))

@@ -1,4 +1,4 @@
-"""Ending reads that block for too long.
+"""Time limits for reads that block a thread.
 
 A thread that reads from a socket cannot be interrupted. Another thread can close that socket for
 reading: the read then ends as if the client had, and the answer can still be written. gunicorn and

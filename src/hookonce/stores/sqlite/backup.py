@@ -186,7 +186,7 @@ def _prepare(connection: apsw.Connection) -> None:
 
 
 def _check_copy(draft: Path, descriptor: int) -> None:
-    """Raise StoreError unless the copy is whole, and is the file that was made for it."""
+    """Raise StoreError if the copy is damaged, or if another file has taken its place."""
     status = os.fstat(descriptor)
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW
     copy = apsw.Connection(str(draft), flags=flags)

@@ -69,8 +69,8 @@ class OpenFile:
         if creates:
             _check_link(path)
             create_private(self._resolved)
-        # Links are followed above, and by nobody after that: who can write in the folder could lead
-        # SQLite to any other file. What VACUUM INTO writes is opened by the same flags.
+        # SQLite follows no link itself: a user who can write in the folder could swap in a link to
+        # any other file. SQLite opens what VACUUM INTO writes with the same flags.
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         flags |= apsw.SQLITE_OPEN_CREATE if creates else 0
         opening = Guard(files_of(self._resolved))

@@ -227,7 +227,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         )
 
     def _run(self, step: Callable[[apsw.Connection], T], **allowed: bool) -> asyncio.Future[T]:
-        """Take a step within a transaction; what it allows is as in ``Job``."""
+        """Run a step in a transaction; the keyword arguments are those of ``Job``."""
         return self._file.writer.run(Step(self.flushes, step, **allowed))
 
     def _log_state(self) -> tuple[int, int] | None:
