@@ -1,4 +1,4 @@
-"""Publish to two channels, answer a comment, and make up for what an outage of two days has missed.
+"""Publish to two channels, answer a comment, and backfill what an outage of two days has missed.
 
 hookonce emulate --port 8100 --no-events --speed 40000 --data examples/publishing.yaml
 HOOKONCE_API_KEY=example_sk_bakery0123456789 python examples/publishing.py http://127.0.0.1:8100
@@ -83,7 +83,7 @@ def receiver_with(secret: str) -> Receiver:
                 workspace_id=workspace_id,
                 data=item,
             )
-            await receiver.make_up(event)
+            await receiver.backfill(event)
 
     return receiver
 
@@ -212,7 +212,7 @@ async def main(api_url: str) -> bool:
         receiver = receiver_with(secret)  # it was restarted, and knows what is in files
         async with served(receiver, port):
             found = await receiver.reconcile(client, webhook_id)
-        print(f"made up for {len(found.made_up)}, {len(found.gaps)} missing", flush=True)
+        print(f"backfilled {len(found.backfilled)}, {len(found.gaps)} missing", flush=True)
         return found.is_whole
 
 

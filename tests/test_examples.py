@@ -30,7 +30,7 @@ COVERED = {
     "litestar_app.py": "test_the_litestar_application_handles_each_event_once",
     "metrics_app.py": "test_the_metrics_of_the_example_are_on_a_port_of_their_own",
     "out_of_turn.py": "test_chaos_finds_out_the_example_whose_handlers_do_not_take_turns",
-    "publishing.py": "test_what_an_outage_of_two_days_has_missed_is_made_up_for",
+    "publishing.py": "test_what_an_outage_of_two_days_has_missed_is_backfilled",
     "social_inbox.py": "test_two_workers_handle_what_three_tenants_are_sent",
     "seen_too_soon.py": "test_chaos_finds_out_the_example_that_is_wrong_on_purpose",
     "standalone_verify.py": "test_the_standalone_script_prints_what_it_shows",
@@ -352,7 +352,7 @@ def test_the_metrics_of_the_example_are_on_a_port_of_their_own(tmp_path: Path) -
         assert site.get("/metrics").status_code == 404
 
 
-def test_what_an_outage_of_two_days_has_missed_is_made_up_for(tmp_path: Path) -> None:
+def test_what_an_outage_of_two_days_has_missed_is_backfilled(tmp_path: Path) -> None:
     arguments = ["emulate", "--port", "0", "--no-events", "--speed", "40000"]
     data = str(EXAMPLES / "publishing.yaml")
     with running(*arguments, "--data", data, here=tmp_path) as service:
@@ -369,7 +369,7 @@ def test_what_an_outage_of_two_days_has_missed_is_made_up_for(tmp_path: Path) ->
     assert "published on instagram\n" in done.output
     assert "published on bluesky\n" in done.output
     assert "answered ines.walks: done" in done.output
-    assert done.output.endswith("made up for 2, 0 missing\n")
+    assert done.output.endswith("backfilled 2, 0 missing\n")
     assert key not in done.output + done.errors
 
 
@@ -394,13 +394,13 @@ class Posts:
 
     async def get(self, post_id):
         if self.status == "publishing":
-            await receiver.make_up(make_event(PostTargetPublished, data={"id": "own"}))
+            await receiver.backfill(make_event(PostTargetPublished, data={"id": "own"}))
             self.status = "own"
         return SimpleNamespace(status=self.status, targets=[SimpleNamespace(id="own")])
 
     async def publish(self, post_id):
         self.status = "publishing"
-        await receiver.make_up(make_event(PostTargetPublished, data={"id": "another"}))
+        await receiver.backfill(make_event(PostTargetPublished, data={"id": "another"}))
 
 
 async def main():

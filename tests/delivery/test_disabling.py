@@ -121,11 +121,11 @@ async def test_refusals_count_and_are_told_apart(
     assert "6 of them refused as not genuine" in await warnings_of(receiver)
 
 
-async def test_what_is_made_up_for_ends_no_streak_of_failures_and_is_none(
+async def test_a_backfill_neither_ends_a_streak_of_failures_nor_counts_as_one(
     receiver: Receiver, switch: Switch, virtual_clock: VirtualClock
 ) -> None:
     """The sender goes by what it has sent: active webhook endpoint | deliveries failing."""
-    await receiver.make_up(make_event(CommentReceived))
+    await receiver.backfill(make_event(CommentReceived))
     assert receiver.failing is None
     event, now = make_event(CommentReceived), int(virtual_clock())
     body = event.model_dump_json().encode()
@@ -134,7 +134,7 @@ async def test_what_is_made_up_for_ends_no_streak_of_failures_and_is_none(
     streak = receiver.failing
     assert streak is not None
     switch.is_on = True
-    assert (await receiver.make_up(make_event(CommentReceived))).status == 200
+    assert (await receiver.backfill(make_event(CommentReceived))).status == 200
     assert receiver.failing == streak
     assert (await receiver.handle(body, headers)).status == 200
     assert receiver.failing is None

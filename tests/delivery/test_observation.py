@@ -141,7 +141,7 @@ async def test_a_refusal_is_told_with_its_reason_and_its_skew(
     assert notes.names == ["DeliveryReceived", "DeliveryRefused", "DeliveryAnswered"]
     received, refused, answered = notes.records
     assert refused.received is answered.received is received
-    assert (received.endpoint, received.body, received.is_made_up) == (
+    assert (received.endpoint, received.body, received.is_backfill) == (
         "default",
         request.body,
         False,

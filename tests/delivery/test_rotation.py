@@ -182,7 +182,7 @@ async def test_after_a_rotation_it_is_told_when_the_old_secret_last_matched(
         newest, oldest = receiver.secrets_last_matched()
         assert (newest, oldest) == (virtual_clock(), began + 60)
         await service.advance(seconds=1)
-        await receiver.make_up(make_event(CommentReceived))  # which the sender has not signed
+        await receiver.backfill(make_event(CommentReceived))  # which the sender has not signed
         assert receiver.secrets_last_matched() == (newest, oldest)
         await service.emit(CommentReceived)
         assert "secret 2 of 2 last matched at" in await warnings_of(receiver)

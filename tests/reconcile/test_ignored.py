@@ -324,10 +324,10 @@ async def test_what_was_tried_and_given_back_is_a_gap_whatever_was_ignored(bench
     assert await bench.gaps(replaced) == {event_id: Why.UNKNOWN_HERE}
 
 
-async def test_an_event_that_was_made_up_is_no_evidence(bench: Bench) -> None:
+async def test_a_backfilled_event_is_no_evidence(bench: Bench) -> None:
     store = MemoryStore(clock=bench.clock)
     async with bench.deployed(bench.make(store, MessageReceived)):
-        outcome = await bench.receiver.make_up(make_event(CommentReceived))
+        outcome = await bench.receiver.backfill(make_event(CommentReceived))
         assert outcome.reason == "no_handler"
     assert await store.ignored("default", ["comment.received"]) == {}
 

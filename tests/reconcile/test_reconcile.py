@@ -269,7 +269,7 @@ async def test_a_long_log_costs_one_request_for_each_hundred() -> None:
         assert (len(found.gaps), found.requests) == (201, 4)
 
 
-async def test_gaps_that_are_made_up_go_to_the_same_handlers_once() -> None:
+async def test_a_backfilled_gap_goes_to_the_same_handlers_once() -> None:
     async with bench() as it:
         it.answers_with = 410
         event = await it.service.emit(CommentReceived)
@@ -283,19 +283,19 @@ async def test_gaps_that_are_made_up_go_to_the_same_handlers_once() -> None:
             for gap in gaps:
                 told.append(gap.event_id)
                 missed = make_event(CommentReceived, event_id=gap.event_id)
-                assert (await it.receiver.make_up(missed)).status == 200
-                assert (await it.receiver.make_up(missed)).reason == "duplicate"
+                assert (await it.receiver.backfill(missed)).status == 200
+                assert (await it.receiver.backfill(missed)).reason == "duplicate"
 
         found = await it.reconcile()
         assert found.is_whole
-        assert [gap.event_id for gap in found.made_up] == told == [event.id]
+        assert [gap.event_id for gap in found.backfilled] == told == [event.id]
         assert found.counts == {Verdict.HANDLED: 1, Verdict.GAP: 0}
         assert it.handled == [event.id]
-        assert (await it.reconcile()).made_up == ()
-        assert told == [event.id]  # what was made up is no gap the next time
+        assert (await it.reconcile()).backfilled == ()
+        assert told == [event.id]  # a backfilled event is no gap the next time
 
 
-async def test_a_gap_whose_event_the_handler_rejects_is_not_made_up_for(tmp_path: Path) -> None:
+async def test_a_gap_whose_event_the_handler_rejects_is_not_backfilled(tmp_path: Path) -> None:
     async with bench(file=tmp_path / "hooks.db") as it:
         it.receiver.on(ChannelUnhealthy, name="reject")(_reject)
         it.answers_with = 410
@@ -304,11 +304,11 @@ async def test_a_gap_whose_event_the_handler_rejects_is_not_made_up_for(tmp_path
         @it.receiver.on_gap
         async def sweep(gaps: Sequence[Gap], _: Client) -> None:
             for gap in gaps:
-                await it.receiver.make_up(make_event(ChannelUnhealthy, event_id=gap.event_id))
+                await it.receiver.backfill(make_event(ChannelUnhealthy, event_id=gap.event_id))
 
         found = await it.reconcile()
         assert [gap.event_id for gap in found.gaps] == [event.id]
-        assert found.made_up == ()
+        assert found.backfilled == ()
         assert (await it.reconcile()).counts == {Verdict.DEAD: 1}
 
 
@@ -336,7 +336,7 @@ async def test_an_accepted_gap_is_handled_if_it_is_delivered_after_all() -> None
         event = await it.service.emit(CommentReceived)
         it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
         await it.receiver.accept_gaps(await it.reconcile())
-        assert (await it.receiver.make_up(event)).reason == "handled"
+        assert (await it.receiver.backfill(event)).reason == "handled"
         assert it.handled == [event.id, event.id]  # by the lost store's receiver, and by this one
         assert (await it.reconcile()).counts == {Verdict.HANDLED: 1}
 
@@ -368,14 +368,14 @@ async def test_accepted_gaps_do_not_go_to_on_gap_functions() -> None:
         assert (await it.reconcile()).is_whole
 
 
-async def test_what_was_made_up_for_may_be_named_to_be_accepted() -> None:
+async def test_a_backfilled_gap_may_be_named_to_be_accepted() -> None:
     async with bench() as it:
         event = await it.service.emit(CommentReceived)
         it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
 
         @it.receiver.on_gap
         async def sweep(_: Sequence[Gap], __: Client) -> None:
-            await it.receiver.make_up(event)
+            await it.receiver.backfill(event)
 
         found = await it.reconcile()
         assert await it.receiver.accept_gaps(found, [event.id]) == found
@@ -447,7 +447,7 @@ class Misfortunes:
 
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(200))
-async def test_exactly_the_planted_gaps_are_found_and_made_up_once(
+async def test_exactly_the_planted_gaps_are_found_and_backfilled_once(
     seed: int, tmp_path: Path
 ) -> None:
     random, file = Random(seed), tmp_path / "hooks.db"
@@ -475,9 +475,9 @@ async def test_exactly_the_planted_gaps_are_found_and_made_up_once(
         assert await it.gaps() == expected
 
         @it.receiver.on_gap
-        async def make_up(gaps: Sequence[Gap], _: Client) -> None:
+        async def backfill(gaps: Sequence[Gap], _: Client) -> None:
             for gap in gaps:
-                await it.receiver.make_up(make_event(gap.event_type, event_id=gap.event_id))
+                await it.receiver.backfill(make_event(gap.event_type, event_id=gap.event_id))
 
         assert (await it.reconcile()).is_whole
         assert set(expected) <= set(it.handled)

@@ -1,7 +1,7 @@
 """The sweep of the example, in processes that know nothing of each other but what is in files.
 
-The first process receives, and ends. Later ones are ``hookonce reconcile``: they make up for what
-was missed meanwhile, for nothing else, and for nothing twice.
+The first process receives, and ends. Later ones are ``hookonce reconcile``: they backfill what
+was missed meanwhile, nothing else, and nothing twice.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def ids(events: Sequence[Event[Any]]) -> list[str]:
     return [event.id for event in events]
 
 
-async def test_a_later_process_makes_up_for_what_was_missed_and_for_nothing_else(
+async def test_a_later_process_backfills_what_was_missed_and_nothing_else(
     tmp_path: Path,
 ) -> None:
     async with bakery(tmp_path) as it:
@@ -141,12 +141,12 @@ async def test_a_later_process_makes_up_for_what_was_missed_and_for_nothing_else
         status, gaps, summary = await it.reconcile()
         assert set(it.noted) == before | missed
         assert (status, gaps) == (1, ids(either))
-        assert (summary["made_up"], summary["gap"], summary["retrying"]) == (3, 2, 1)
+        assert (summary["backfilled"], summary["gap"], summary["retrying"]) == (3, 2, 1)
         assert (await it.reconcile())[:2] == (1, ids(either))
         assert len(it.noted) == len(before | missed)
 
 
-async def test_a_target_that_failed_is_made_up_for_where_only_one_is_missing(
+async def test_a_target_that_failed_is_backfilled_where_only_one_is_missing(
     tmp_path: Path,
 ) -> None:
     async with bakery(tmp_path) as it:
@@ -172,5 +172,5 @@ async def test_a_store_restored_from_a_backup_learns_what_was_noted_and_nothing_
         noted = it.noted
         assert len(noted) == 2
         status, gaps, summary = await it.reconcile()
-        assert (status, gaps, summary["made_up"]) == (0, [], 2)
+        assert (status, gaps, summary["backfilled"]) == (0, [], 2)
         assert it.noted == noted

@@ -77,7 +77,7 @@ def _since(
     "--accept",
     "accepts",
     is_flag=True,
-    help="Record the gaps named by ID as accepted: nobody will make up for them.",
+    help="Record the gaps named by ID as accepted: nobody will backfill them.",
 )
 @click.option("--all", "every", is_flag=True, help="With --accept: every gap that is found.")
 @service_options
@@ -97,7 +97,7 @@ def reconcile(
     """Compare the service's delivery log with what MODULE:RECEIVER has handled.
 
     It names each event that was missed: answered and unknown here, or given up by the sender. They
-    go to the receiver's on_gap functions, and what these make up for is no gap any more.
+    go to the receiver's on_gap functions; an event that these backfill is no gap any more.
 
     With --accept, gaps that are left are recorded as accepted: those of the IDs, or --all. Later
     runs count them as accepted and not as gaps. An event that is delivered after all is handled.
@@ -177,7 +177,7 @@ def _show(found: Reconciliation, client: Client, output: Output) -> None:
         "webhook": found.webhook_id,
         "since": found.since.isoformat(),
         **counts,
-        "made_up": len(found.made_up),
+        "backfilled": len(found.backfilled),
         "requests": found.requests,
         "quota_remaining": None if quota is None else quota.remaining,
     }
@@ -185,7 +185,7 @@ def _show(found: Reconciliation, client: Client, output: Output) -> None:
     left = "" if quota is None else f" of the {quota.remaining + found.requests} that were left"
     line = (
         f"{words or 'no deliveries'} since {time_text(found.since.timestamp())};"
-        f" {len(found.made_up)} made up for; {found.requests} requests{left}"
+        f" {len(found.backfilled)} backfilled; {found.requests} requests{left}"
     )
     output.record(summary, line, "bold red" if found.gaps else "green")
 

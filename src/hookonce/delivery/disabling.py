@@ -71,11 +71,11 @@ class DisableWatch:
     def note(self, record: DeliveryAnswered) -> None:
         """Count an answer, unless it cannot have been one to a delivery, or was to a test.
 
-        What this program makes up for is no answer either: the sender goes by what it has sent
-        (interface, States: deliveries failing).
+        A backfill does not count either: the sender judges only its own deliveries (interface,
+        States: deliveries failing).
         """
         outcome, received = record.outcome, record.received
-        if received is not None and received.is_made_up:
+        if received is not None and received.is_backfill:
             return
         if record.event_type == TEST_TYPE:
             return

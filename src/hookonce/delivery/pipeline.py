@@ -84,7 +84,7 @@ class Pipeline:
         headers: RawHeaders,
         *,
         started: float | None = None,
-        is_made_up: bool = False,
+        is_backfill: bool = False,
     ) -> Outcome:
         """Return what to answer to a delivery.
 
@@ -92,7 +92,7 @@ class Pipeline:
             body: the raw request body, exactly as received.
             headers: a mapping or (name, value) pairs, str or bytes, any case.
             started: when the request arrived, in the event loop's time; now by default.
-            is_made_up: whether it is this program's own, and not from the sender.
+            is_backfill: whether ``Receiver.backfill`` made this delivery.
 
         """
         now = asyncio.get_running_loop().time()
@@ -102,7 +102,7 @@ class Pipeline:
         parts, observers = self._parts, self._parts.observers
         if headers.__class__ is not list:
             headers = _readable_twice(headers)
-        received = DeliveryReceived(parts.endpoint, body, headers, parts.clock(), is_made_up)
+        received = DeliveryReceived(parts.endpoint, body, headers, parts.clock(), is_backfill)
         observers.tell(received)
         verified = event_type = hints = refusal = None
         try:
@@ -122,7 +122,7 @@ class Pipeline:
                 observers.tell(DeliveryAuthenticated(received, verified, hints))
             deadline = started + parts.limits.answer_seconds
             event_type, outcome = await self._receive(verified, hints, received.at, deadline)
-            if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_made_up:
+            if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_backfill:
                 self._ignored_types.note(event_type or "", verified.timestamp, received.at)
         seconds = now - started + time.perf_counter() - entered
         observers.tell(

@@ -22,8 +22,8 @@ class DeliveryReceived(NamedTuple):
         body: the raw request body.
         headers: as they arrived; with a signature among them.
         at: Unix seconds.
-        is_made_up: whether this program has made it, for an event that the sender did not bring; it
-            says nothing of the sender then.
+        is_backfill: whether ``Receiver.backfill`` made this delivery. It tells nothing about the
+            sender then.
 
     """
 
@@ -31,7 +31,7 @@ class DeliveryReceived(NamedTuple):
     body: bytes
     headers: RawHeaders
     at: float
-    is_made_up: bool = False
+    is_backfill: bool = False
 
     def __repr__(self) -> str:
         return f"DeliveryReceived(endpoint={self.endpoint!r}, at={self.at!r})"

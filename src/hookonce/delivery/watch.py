@@ -52,7 +52,7 @@ class AnswerWatch(Observer):
             return
         if record.event_type is not None and len(received.body) <= _LARGEST_RECENT_BYTES:
             self._recent.append((received.at, delivery))
-        if not received.is_made_up:
+        if not received.is_backfill:
             rotation = self._rotation
             rotation.matched[delivery.secret_index] = received.at
             if delivery.signature_count > 1 or received.at >= rotation.quiet_until:

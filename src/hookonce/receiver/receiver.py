@@ -52,7 +52,7 @@ from ..verification.secrets import SecretSource
 from ..verification.signature import DEFAULT_TOLERANCE, sign
 from .expecting import Expectation, Poll
 from .machine import Machine
-from .reconcile import GapHook, Reconciliation, compare, with_accepted, without_made_up
+from .reconcile import GapHook, Reconciliation, after_backfill, compare, with_accepted
 from .settings import Changes, HiddenSecrets, Settings, opened_store
 
 if TYPE_CHECKING:
@@ -404,12 +404,12 @@ class Receiver(Router):
         )
 
     def on_gap(self, function: G, /) -> G:
-        """Register a function that makes up for events that were missed: ``(gaps, client)``.
+        """Register a function that backfills missed events: ``(gaps, client)``.
 
         ``reconcile`` calls it with every ``Gap`` it has found, oldest first, and the client. The
         log has no payload: look for what was missed among the posts and comments of the service,
         find out by ``hookonce.receiver.pair_by_time`` what is certain, and hand each to
-        ``make_up`` under the gap's id. What was handled already it has to know from a file or a
+        ``backfill`` under the gap's id. What was handled already it has to know from a file or a
         database: it may run in another process than the handlers did.
         """
         if not is_async(function):
@@ -422,10 +422,10 @@ class Receiver(Router):
     ) -> Reconciliation:
         """Return what was missed: what the sender's log has, and this receiver has not handled.
 
-        Gaps go to the functions registered with ``on_gap``, and what they make up for is no gap
-        any more; what they raise is logged and in ``failures``. It can be done at any time, beside
-        deliveries, as often as you like. It costs one request of the day's quota for each 100
-        deliveries, and one for the endpoint's status.
+        Gaps go to the functions registered with ``on_gap``. An event that they backfill is no gap
+        any more; an exception that they raise is logged and in ``failures``. Call this at any time,
+        as often as you like; deliveries go on. It costs one request of the day's quota for each
+        100 deliveries, and one for the endpoint's status.
 
         Args:
             client: of the service, with an admin's key.
@@ -449,7 +449,7 @@ class Receiver(Router):
             since=since,
             clock=self.clock,
         )
-        return await without_made_up(
+        return await after_backfill(
             found, client, self._gap_hooks, store=self.store, endpoint=self.endpoint
         )
 
@@ -458,8 +458,8 @@ class Receiver(Router):
     ) -> Reconciliation:
         """Record gaps as accepted, so that later reconciliations do not report them as open.
 
-        Accept what nobody will make up for. The record is kept as long as those of handled events.
-        It changes nothing about the event: if the sender brings it after all, it is handled.
+        Accept gaps that nobody will backfill. The store keeps this record as long as its records of
+        handled events. If the sender delivers the event after all, it is still handled.
 
         Args:
             found: what ``reconcile`` has returned.
@@ -485,7 +485,7 @@ class Receiver(Router):
             )
         gaps = [gap.event_id for gap in found.gaps]
         chosen = gaps if event_ids is None else list(dict.fromkeys(event_ids))
-        settled = {gap.event_id for gap in (*found.accepted, *found.made_up)}
+        settled = {gap.event_id for gap in (*found.accepted, *found.backfilled)}
         strange = [event_id for event_id in chosen if event_id not in {*gaps, *settled}]
         if strange:
             raise ValueError(f"no gap here, so nothing was accepted: {', '.join(strange)}")
@@ -498,15 +498,14 @@ class Receiver(Router):
         known = event_type in self.parser.classes
         return any(handler.wants(event_type, known=known) for handler in self.handlers)
 
-    async def make_up(self, event: Event[Any]) -> Outcome:
-        """Hand an event to the handlers that was not delivered, as if it had been.
+    async def backfill(self, event: Event[Any]) -> Outcome:
+        """Process a missed event as if the sender had delivered it now.
 
-        It goes the way of a delivery: an event of the same id that is handled already is not
-        handled again, and with an inbox it waits for a worker. It is no answer to the sender, so
-        ``failing`` and ``rotation`` are as before.
+        An event with this id that is handled already is not handled again. With an inbox the event
+        waits for a worker. ``failing`` and ``rotation`` do not change: they describe the sender.
 
         Args:
-            event: what was missed, made from what the service has; its id is that of the gap.
+            event: the missed event, built from the service's resources; its id is the gap's id.
 
         Raises:
             SecretError: a secret cannot be used, or there is none.
@@ -514,7 +513,7 @@ class Receiver(Router):
         """
         body = event.model_dump_json().encode()
         headers = sign(self.current_secrets()[0], event.id, body, timestamp=int(self.clock()))
-        return await self._machine.pipeline.handle(body, headers, is_made_up=True)
+        return await self._machine.pipeline.handle(body, headers, is_backfill=True)
 
     def note_unread(self, outcome: Outcome, seconds: float) -> None:
         """Tell observers of a request that was answered without its body: by an HTTP face.

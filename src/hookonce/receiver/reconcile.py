@@ -44,8 +44,8 @@ if TYPE_CHECKING:  # it needs httpx2
 
 _log = get_logger("hookonce")
 
-# What has been handled, or waits in the inbox, which loses nothing.
-_MADE_UP = {Known.DONE, Known.WAITING}
+# An event is backfilled once it is handled, or stored in the inbox, which loses nothing.
+_BACKFILLED = {Known.DONE, Known.WAITING}
 
 _PENDING = "pending"
 """The one status of a delivery that the interface shows."""
@@ -101,7 +101,7 @@ class Gap:
 
 
 GapHook: TypeAlias = "Callable[[Sequence[Gap], Client], Awaitable[object]]"
-"""Makes up for gaps with the service at hand."""
+"""Backfills missed events, with the client of the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class Reconciliation:
         webhook_id: whose log it was.
         since: the log was read back to here.
         counts: how many events there are of each verdict.
-        gaps: the events that must be made up for, oldest first.
-        made_up: the events that were gaps until an ``on_gap`` function made up for them.
+        gaps: the events that are still missing, oldest first.
+        backfilled: the events that ``on_gap`` functions have backfilled; they are no gaps any more.
         accepted: the gaps that a person has accepted, oldest first.
         endpoint: the endpoint as the service has it; None where it does not tell.
         requests: what it cost of the day's quota, without what ``on_gap`` functions asked.
@@ -125,7 +125,7 @@ class Reconciliation:
     since: datetime
     counts: Counter[Verdict] = field(default_factory=Counter)
     gaps: tuple[Gap, ...] = ()
-    made_up: tuple[Gap, ...] = ()
+    backfilled: tuple[Gap, ...] = ()
     accepted: tuple[Gap, ...] = ()
     endpoint: WebhookEndpoint | None = None
     requests: int = 0
@@ -260,7 +260,7 @@ def beginning(since: datetime | timedelta | None, *, now: datetime) -> datetime:
     return start
 
 
-async def without_made_up(
+async def after_backfill(
     found: Reconciliation,
     client: Client,
     hooks: Sequence[GapHook],
@@ -268,7 +268,7 @@ async def without_made_up(
     store: Reports,
     endpoint: str,
 ) -> Reconciliation:
-    """Return what is left once functions have made up for gaps; what they raise is in it.
+    """Call the ``on_gap`` functions, and return the reconciliation without what they backfilled.
 
     Args:
         found: the gaps.
@@ -291,11 +291,11 @@ async def without_made_up(
             _log.exception("a function of on_gap failed")
             failures.append(error)
     known = await store.known(endpoint, [gap.event_id for gap in found.gaps])
-    made_up = tuple(gap for gap in found.gaps if known.get(gap.event_id) in _MADE_UP)
-    gaps = tuple(gap for gap in found.gaps if gap not in made_up)
-    counts = found.counts + Counter({Verdict.HANDLED: len(made_up)})
+    backfilled = tuple(gap for gap in found.gaps if known.get(gap.event_id) in _BACKFILLED)
+    gaps = tuple(gap for gap in found.gaps if gap not in backfilled)
+    counts = found.counts + Counter({Verdict.HANDLED: len(backfilled)})
     counts[Verdict.GAP] = len(gaps)
-    return replace(found, counts=counts, gaps=gaps, made_up=made_up, failures=tuple(failures))
+    return replace(found, counts=counts, gaps=gaps, backfilled=backfilled, failures=tuple(failures))
 
 
 def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
