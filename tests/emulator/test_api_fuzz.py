@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.workspaces import bakery
 
-from hookonce.emulator.operations import OPERATIONS, Operation
+from hookonce.emulator.operations import OPERATIONS, ApiOperation
 from hookonce.resources import ErrorResponse
 
 ERROR_STATUSES = {401, 402, 403, 404, 409, 422, 429, 502}
@@ -55,7 +55,7 @@ QUERIES = st.dictionaries(
 @given(operation=st.sampled_from(OPERATIONS), body=BODIES, query=QUERIES)
 @settings(max_examples=60)
 def test_every_request_is_answered_as_the_interface_says(
-    operation: Operation, body: object, query: dict[str, str]
+    operation: ApiOperation, body: object, query: dict[str, str]
 ) -> None:
     """Errors: "Every failure is JSON under an `error` key", and never one of the kind internal.
 

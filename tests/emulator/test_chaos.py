@@ -14,7 +14,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Receiver, VerificationError, verify
 from hookonce.delivery.limits import Limits
-from hookonce.emulator import Attempt, Chaos, Disturbance, EmulatedService, VirtualClock
+from hookonce.emulator import Chaos, DeliveryAttempt, Disturbance, EmulatedService, VirtualClock
 from hookonce.emulator.chaos import _LAST_KEPT_OUT as KEPT_OUT
 from hookonce.emulator.chaos import Plan
 from hookonce.events import CommentReceived
@@ -74,7 +74,7 @@ async def emit_all(service: EmulatedService, count: int = EVENTS, every: float =
 
 async def handle_all(
     chaos: Chaos, *, seed: int = 1, count: int = EVENTS
-) -> tuple[Handling, list[str], list[Attempt]]:
+) -> tuple[Handling, list[str], list[DeliveryAttempt]]:
     """Let a receiver live through chaos; check that it handled every event once."""
     clock = VirtualClock()
     handling = Handling(clock)
@@ -90,7 +90,7 @@ async def handle_all(
 
 async def record_all(
     chaos: Chaos, *, seed: int = 1, count: int = EVENTS
-) -> tuple[Recorder, list[str], list[Attempt]]:
+) -> tuple[Recorder, list[str], list[DeliveryAttempt]]:
     """Let a recorder that accepts everything live through chaos."""
     clock = VirtualClock()
     app = Recorder(clock=clock)

@@ -8,7 +8,7 @@ from support.service_api import checked_error
 from support.workspaces import Bakery, bakery
 
 from hookonce.emulator.access import ROLES
-from hookonce.emulator.operations import NOT_SHOWN, OPERATIONS, Operation, operation_for
+from hookonce.emulator.operations import NOT_SHOWN, OPERATIONS, ApiOperation, operation_for
 from hookonce.emulator.refusals import RefusedError
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ async def here() -> AsyncIterator[Bakery]:
         yield place
 
 
-def path_of(operation: Operation) -> str:
+def path_of(operation: ApiOperation) -> str:
     path = operation.path
     for name, row_id in IDS.items():
         path = path.replace(name, row_id)
@@ -36,7 +36,7 @@ def path_of(operation: Operation) -> str:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
 async def test_an_operation_is_for_its_role_and_those_above(
-    here: Bakery, operation: Operation
+    here: Bakery, operation: ApiOperation
 ) -> None:
     """Authentication 8: "A role that does not allow the operation is answered with 403"."""
     for role in ROLES:

@@ -9,7 +9,7 @@ from support.secrets import ChangingSecrets
 
 from hookonce import Receiver
 from hookonce.emulator import EmulatedService, VirtualClock
-from hookonce.emulator.records import Attempt
+from hookonce.emulator.records import DeliveryAttempt
 from hookonce.events import CommentReceived
 from hookonce.verification.secrets import new_secret
 
@@ -23,7 +23,7 @@ WINDOW_HOURS = 24
 
 async def drill(
     provider: ChangingSecrets, hours: float, change: Callable[[float], None] = lambda _: None
-) -> list[Attempt]:
+) -> list[DeliveryAttempt]:
     """Rotate, emit an event every half hour from then on, and return every attempt.
 
     Each event fails once at first, so that half of the attempts are retries, signed anew.
@@ -49,7 +49,7 @@ async def drill(
         return service.attempts()
 
 
-def refused(attempts: Sequence[Attempt]) -> list[Attempt]:
+def refused(attempts: Sequence[DeliveryAttempt]) -> list[DeliveryAttempt]:
     return [attempt for attempt in attempts if attempt.status == 401]
 
 

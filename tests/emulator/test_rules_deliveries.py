@@ -17,7 +17,7 @@ from support.recorder import Recorder, add_endpoint, answering, ticking
 from support.servers import serving
 
 from hookonce import Receiver
-from hookonce.emulator import Attempt, EmulatedService, VirtualClock
+from hookonce.emulator import DeliveryAttempt, EmulatedService, VirtualClock
 from hookonce.events import CommentReceived
 from hookonce.resources import WebhookDelivery
 from hookonce.sender import ANSWER_SECONDS
@@ -420,7 +420,7 @@ async def test_a_test_is_marked_in_the_log() -> None:
 async def test_an_attempt_says_what_was_sent_and_what_came_of_it() -> None:
     clock = VirtualClock()
     receiver = Receiver(secrets=new_secret(), store="memory://", clock=clock)
-    told: list[Attempt] = []
+    told: list[DeliveryAttempt] = []
 
     @receiver.on(CommentReceived)
     async def handle(_: CommentReceived) -> None:

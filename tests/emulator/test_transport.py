@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request as StarletteRequest
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -19,7 +19,15 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce.emulator import EmulatedService, transport
 from hookonce.emulator.over_http import OverHttp
-from hookonce.emulator.transport import CALM, Break, InProcess, Network, Request, Transport, pieces
+from hookonce.emulator.transport import (
+    CALM,
+    Break,
+    InProcess,
+    Network,
+    OutgoingRequest,
+    Transport,
+    pieces,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +35,7 @@ URL = "https://receiver.test/in"
 BODY = b'{"id":"evt_1"}'
 
 
-def request_to(url: str, body: bytes = BODY) -> Request:
+def request_to(url: str, body: bytes = BODY) -> OutgoingRequest:
     headers = {
         "content-type": "application/json",
         "webhook-id": "evt_1",
@@ -35,7 +43,7 @@ def request_to(url: str, body: bytes = BODY) -> Request:
         "example-delivery-attempt": "1",
         "user-agent": "mine/1.0",
     }
-    return Request(url, headers, body)
+    return OutgoingRequest(url, headers, body)
 
 
 def no_others() -> AbstractAsyncContextManager[Transport]:
@@ -127,7 +135,7 @@ async def test_a_request_arrives_as_it_was_sent(by: str) -> None:
 
 
 async def test_an_answer_comes_back_whole(by: str) -> None:
-    async def answer(request: StarletteRequest) -> Response:
+    async def answer(request: Request) -> Response:
         body = await request.body()
 
         async def parts() -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from typing import Any
 from hookonce import Event
 from hookonce.delivery.handler import TEST_TYPE
 from hookonce.delivery.outcome import Reason
-from hookonce.emulator import Attempt
+from hookonce.emulator import DeliveryAttempt
 from hookonce.resources import WebhookEndpoint
 
 from .output import Output, cut, one_line
@@ -64,7 +64,7 @@ class Tally:
         self.sent += 1
         self.deliveries += endpoints
 
-    def count(self, attempt: Attempt) -> None:
+    def count(self, attempt: DeliveryAttempt) -> None:
         """Count an attempt; a test that was asked for counts for nothing."""
         if attempt.event_type == TEST_TYPE:
             return
@@ -80,7 +80,7 @@ class Tally:
             self.dead_letters += attempt.failure is None and attempt.reason in _GIVEN_UP
 
 
-def print_attempt(attempt: Attempt, output: Output) -> None:
+def print_attempt(attempt: DeliveryAttempt, output: Output) -> None:
     """Print one line, or one record, for an attempt."""
     now = datetime.now(UTC)
     record = {
@@ -109,7 +109,7 @@ def print_attempt(attempt: Attempt, output: Output) -> None:
     output.record(record, line.rstrip(), _style(attempt))
 
 
-def _style(attempt: Attempt) -> str:
+def _style(attempt: DeliveryAttempt) -> str:
     if not attempt.is_genuine:
         return "bold red" if attempt.failure is None else "dim"
     if attempt.failure is None:

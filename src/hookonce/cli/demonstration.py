@@ -15,7 +15,7 @@ from hookonce.delivery.outcome import Reason
 from hookonce.emulator.over_http import OverHttp
 from hookonce.emulator.records import OutgoingEvent
 from hookonce.emulator.signing import delivery_headers
-from hookonce.emulator.transport import Request
+from hookonce.emulator.transport import OutgoingRequest
 from hookonce.events import EVENT_CLASSES
 from hookonce.sender import ANSWER_SECONDS
 from hookonce.stores.contract import Store
@@ -163,7 +163,7 @@ class Demonstration:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                response = await self._http.post(Request(self._url, headers, body))
+                response = await self._http.post(OutgoingRequest(self._url, headers, body))
             answer: _Answer = (response.status, response.reason)
         except (TimeoutError, ConnectionError) as error:
             answer = (0, str(error) or type(error).__name__)

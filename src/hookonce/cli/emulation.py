@@ -14,7 +14,13 @@ from typing import Any
 from pydantic import JsonValue
 
 from hookonce import Event
-from hookonce.emulator import FLOWS, Attempt, EmulatedService, EndpointStatus, EventGenerator
+from hookonce.emulator import (
+    FLOWS,
+    DeliveryAttempt,
+    EmulatedService,
+    EndpointStatus,
+    EventGenerator,
+)
 from hookonce.errors import SecretError
 from hookonce.resources import Channel
 from hookonce.testing.samples import new_event_id
@@ -118,7 +124,7 @@ class Run:
         self._ended = asyncio.Event()
         self._fault: Exception | None = None
 
-    def note(self, attempt: Attempt) -> None:
+    def note(self, attempt: DeliveryAttempt) -> None:
         """Count an attempt and print it."""
         self._tally.count(attempt)
         try:

@@ -20,7 +20,7 @@ from ..resources import ErrorResponse, Page, Resource
 from ..testing.finite import non_finite
 from ..verification.loggers import get_logger
 from .access import ROLES, Allowance, DailyQuota, KeyRow, Keys, presented_key
-from .operations import Call, Desk, Operation, operation_for, row_of
+from .operations import ApiCall, ApiOperation, Desk, operation_for, row_of
 from .refusals import (
     Issue,
     RefusedError,
@@ -97,7 +97,7 @@ class Api:
             raise wrong_role(key.shown.role, operation.role)
         row = row_of(self._desk.workspace, ids)
         answer = await operation.perform(
-            Call(
+            ApiCall(
                 desk=self._desk,
                 key=key.shown,
                 base_url=_base_url(request),
@@ -130,7 +130,7 @@ def _base_url(request: Request) -> str:
     return f"{request.url.scheme}://{request.url.netloc}{request.scope.get('root_path', '')}"
 
 
-def _query(request: Request, operation: Operation) -> BaseModel | None:
+def _query(request: Request, operation: ApiOperation) -> BaseModel | None:
     if operation.query is None:
         return None
     try:
@@ -139,7 +139,7 @@ def _query(request: Request, operation: Operation) -> BaseModel | None:
         raise invalid(_issues(error)) from None
 
 
-async def _body(request: Request, operation: Operation) -> BaseModel | None:
+async def _body(request: Request, operation: ApiOperation) -> BaseModel | None:
     if operation.body is None:
         return None
     content = await _content(request)

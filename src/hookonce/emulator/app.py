@@ -17,7 +17,7 @@ from .publishing import Publishing
 from .refusals import conflict
 from .states import CHANNELS, ChannelStep, PostStep, after
 from .timeline import ServiceTime
-from .workspace import Workspace
+from .workspace import WorkspaceState
 
 Emit = Callable[[str, Mapping[str, JsonValue]], Awaitable[object]]
 
@@ -37,7 +37,7 @@ class App:
     """
 
     def __init__(
-        self, workspace: Workspace, publishing: Publishing, *, time: ServiceTime, emit: Emit
+        self, workspace: WorkspaceState, publishing: Publishing, *, time: ServiceTime, emit: Emit
     ) -> None:
         self._workspace = workspace
         self._publishing = publishing

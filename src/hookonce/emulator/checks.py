@@ -24,7 +24,7 @@ from .content import ChannelRow, PostRow, TargetRow
 from .moments import instant
 from .platforms import NEEDS_MEDIA, unknown_settings
 from .refusals import RefusedError, blocked, refused_for
-from .workspace import Workspace
+from .workspace import WorkspaceState
 
 _X = "x"
 _CREDITS_EACH = 1
@@ -75,7 +75,7 @@ class Findings:
         )
 
 
-def check(post: PostRow, mode: PostMode, workspace: Workspace, now: float) -> Findings:
+def check(post: PostRow, mode: PostMode, workspace: WorkspaceState, now: float) -> Findings:
     """Return what the checks find of a post that is to be saved with a mode.
 
     Args:
@@ -127,7 +127,7 @@ def _blockers(
     mode: PostMode,
     scheduled_at: float | None,
     credits_taken: int,
-    workspace: Workspace,
+    workspace: WorkspaceState,
     now: float,
 ) -> Iterable[Blocker]:
     if mode == "queue" and scheduled_at is None:
@@ -165,7 +165,9 @@ def _blockers(
         )
 
 
-def _warnings(target: TargetRow, post: PostRow, workspace: Workspace) -> Iterable[PublishWarning]:
+def _warnings(
+    target: TargetRow, post: PostRow, workspace: WorkspaceState
+) -> Iterable[PublishWarning]:
     for name in unknown_settings(target.channel.platform, target.settings):
         yield _warning(
             target,
@@ -205,7 +207,7 @@ def _warning(target: TargetRow, code: str, field: str, message: str, hint: str) 
     )
 
 
-def _free_slot(post: PostRow, workspace: Workspace, now: float) -> float | None:
+def _free_slot(post: PostRow, workspace: WorkspaceState, now: float) -> float | None:
     """Return the next free slot from the channel queue; the first target's, where there are more.
 
     "Queue takes the next free slot from the channel queue (weekly slots, resolved in the workspace
@@ -222,7 +224,7 @@ def _free_slot(post: PostRow, workspace: Workspace, now: float) -> float | None:
     return next((slot for slot in _slots(channel, workspace, now) if slot not in taken), None)
 
 
-def _slots(channel: ChannelRow, workspace: Workspace, now: float) -> Iterable[float]:
+def _slots(channel: ChannelRow, workspace: WorkspaceState, now: float) -> Iterable[float]:
     today = datetime.fromtimestamp(now, workspace.zone).date()
     for day in range(_QUEUE_WEEKS * 7 + 1):
         date = today + timedelta(days=day)

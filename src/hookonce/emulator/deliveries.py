@@ -14,7 +14,7 @@ from random import Random
 from ..sender import LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
 from .chaos import UNDISTURBED, Chaos, Plan
 from .records import (
-    Attempt,
+    DeliveryAttempt,
     DeliveryRow,
     DeliveryStatus,
     DisabledReason,
@@ -165,7 +165,7 @@ class Deliveries:
         if endpoint.status is EndpointStatus.ACTIVE:
             await self._wire.deliver_copy(row, endpoint, plan)
 
-    def _settle(self, row: DeliveryRow, endpoint: EndpointRow, attempt: Attempt) -> None:
+    def _settle(self, row: DeliveryRow, endpoint: EndpointRow, attempt: DeliveryAttempt) -> None:
         now = self._time.now()
         row.response_status, row.error_message = attempt.status, attempt.failure
         row.duration_ms = round(attempt.milliseconds)

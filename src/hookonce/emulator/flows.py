@@ -22,7 +22,7 @@ Emitted: TypeAlias = tuple[Event[Any], ...]
 """The events of a flow in the order they were emitted."""
 
 
-class Emitter(Protocol):
+class EventEmitter(Protocol):
     """What a flow needs of a service."""
 
     async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
@@ -34,14 +34,14 @@ class Flow(Protocol):
     """A flow with everything left to its defaults, as the command line runs it."""
 
     async def __call__(
-        self, service: Emitter, *, generator: EventGenerator | None = None
+        self, service: EventEmitter, *, generator: EventGenerator | None = None
     ) -> Emitted:
         """Emit the events and return them."""
         ...
 
 
 async def publish_post(
-    service: Emitter,
+    service: EventEmitter,
     *,
     channels: Sequence[Channel] | None = None,
     caption: str = "The walnut bread is back 🍞 Saturdays from 8.",
@@ -83,7 +83,7 @@ async def publish_post(
 
 
 async def receive_comment(
-    service: Emitter,
+    service: EventEmitter,
     *,
     channel: Channel | None = None,
     text: str | None = None,
@@ -112,7 +112,7 @@ async def receive_comment(
 
 
 async def receive_story_reply(
-    service: Emitter,
+    service: EventEmitter,
     *,
     text: str | None = None,
     generator: EventGenerator | None = None,
@@ -135,7 +135,7 @@ async def receive_story_reply(
 
 
 async def lose_channel(
-    service: Emitter,
+    service: EventEmitter,
     *,
     channel: Channel | None = None,
     reason: str = "The access token has expired.",

@@ -9,7 +9,7 @@ from typing import Self
 import httpx2
 
 from ..testing.inprocess import HttpAnswer
-from .transport import CALM, Break, Network, Request, pieces
+from .transport import CALM, Break, Network, OutgoingRequest, pieces
 
 
 class OverHttp:
@@ -26,7 +26,7 @@ class OverHttp:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def post(self, request: Request, network: Network = CALM) -> HttpAnswer:
+    async def post(self, request: OutgoingRequest, network: Network = CALM) -> HttpAnswer:
         """Return the answer; ConnectionError where there is none to be had."""
         headers = {"content-length": str(len(request.body)), **request.headers}
         sent = asyncio.Event()

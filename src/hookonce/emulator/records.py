@@ -183,7 +183,7 @@ class DeliveryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttempt:
     """One request that went to a receiver, and what came of it.
 
     Attributes:

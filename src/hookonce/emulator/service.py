@@ -41,7 +41,14 @@ from .faults import FaultsOnPurpose
 from .generated import EventGenerator
 from .operations import Desk
 from .publishing import Publishing
-from .records import Attempt, DisabledReason, EndpointRow, EndpointStatus, Notice, OutgoingEvent
+from .records import (
+    DeliveryAttempt,
+    DisabledReason,
+    EndpointRow,
+    EndpointStatus,
+    Notice,
+    OutgoingEvent,
+)
 from .rules import SUBSCRIBABLE
 from .storage import Storage
 from .timeline import FrozenTime, ServiceTime, Timeline, TimeSource
@@ -127,7 +134,7 @@ class EmulatedService(FaultsOnPurpose):
         seed: int | None = None,
         answer_seconds: float = ANSWER_SECONDS,
         allow_loopback: bool = True,
-        on_attempt: Callable[[Attempt], None] | None = None,
+        on_attempt: Callable[[DeliveryAttempt], None] | None = None,
         on_event: Callable[[Event[Any], int], None] | None = None,
         on_rotation: Callable[[str], None] | None = None,
     ) -> None:
@@ -149,7 +156,7 @@ class EmulatedService(FaultsOnPurpose):
         self._timeline = Timeline(self._time)
         self._transport = InProcess(others=_over_http)
         self._open = AsyncExitStack()
-        self._attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS_KEPT)
+        self._attempts: deque[DeliveryAttempt] = deque(maxlen=_ATTEMPTS_KEPT)
         self._on_attempt = on_attempt
         self._on_event = on_event
         self._on_rotation = on_rotation
@@ -422,7 +429,7 @@ class EmulatedService(FaultsOnPurpose):
             if event_id in {None, row.event.id} and status in {None, row.status}
         ]
 
-    def attempts(self, event_id: str | None = None) -> list[Attempt]:
+    def attempts(self, event_id: str | None = None) -> list[DeliveryAttempt]:
         """Return the requests of one event or of all, oldest first; the last 100,000 are kept."""
         return [attempt for attempt in self._attempts if event_id in {None, attempt.event_id}]
 
@@ -519,7 +526,7 @@ class EmulatedService(FaultsOnPurpose):
     def _new_id(self, prefix: str) -> str:
         return f"{prefix}_{self._random.randbytes(12).hex()}"
 
-    def _note(self, attempt: Attempt) -> None:
+    def _note(self, attempt: DeliveryAttempt) -> None:
         self._attempts.append(attempt)
         if self._on_attempt is not None:
             self._on_attempt(attempt)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from .content import MediaRow
 from .refusals import at_storage
-from .workspace import Workspace
+from .workspace import WorkspaceState
 
 Method: TypeAlias = Literal["PUT", "POST"]
 
@@ -42,7 +42,7 @@ class Storage:
 
     """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: WorkspaceState) -> None:
         self._workspace = workspace
 
     def reserve(

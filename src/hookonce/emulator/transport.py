@@ -50,7 +50,7 @@ CALM = Network()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OutgoingRequest:
     """A POST as it goes over the wire.
 
     Attributes:
@@ -68,7 +68,7 @@ class Request:
 class Transport(Protocol):
     """Takes requests to receivers."""
 
-    async def post(self, request: Request, network: Network = CALM) -> HttpAnswer:
+    async def post(self, request: OutgoingRequest, network: Network = CALM) -> HttpAnswer:
         """Return the answer; ConnectionError where there is none to be had."""
         ...
 
@@ -127,7 +127,7 @@ class InProcess:
         self._others = None  # closed now; entered again, it opens another
         await self._open.aclose()
 
-    async def post(self, request: Request, network: Network = CALM) -> HttpAnswer:
+    async def post(self, request: OutgoingRequest, network: Network = CALM) -> HttpAnswer:
         """Return the answer; ConnectionError where there is none to be had."""
         app = self._apps.get(request.url)
         if app is None:

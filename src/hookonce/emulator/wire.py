@@ -10,10 +10,10 @@ from random import Random
 
 from ..verification.secrets import new_secret
 from .chaos import UNDISTURBED, Disturbance, Plan
-from .records import Attempt, DeliveryRow, EndpointRow, OutgoingEvent
+from .records import DeliveryAttempt, DeliveryRow, EndpointRow, OutgoingEvent
 from .signing import delivery_headers
 from .timeline import ServiceTime
-from .transport import CALM, Network, Request, Transport
+from .transport import CALM, Network, OutgoingRequest, Transport
 
 # What an eavesdropper remembers.
 _RECORDED = 200
@@ -25,8 +25,8 @@ NO_ANSWER_IN_TIME = "no answer within {:g} s"
 class _Sent:
     """A request, and what is known of it before it is answered."""
 
-    request: Request
-    attempt: Attempt
+    request: OutgoingRequest
+    attempt: DeliveryAttempt
 
 
 class Wire:
@@ -50,7 +50,7 @@ class Wire:
         service: str,
         answer_seconds: float,
         flows: bool,
-        note: Callable[[Attempt], None],
+        note: Callable[[DeliveryAttempt], None],
     ) -> None:
         self._transport = transport
         self._time = time
@@ -62,7 +62,7 @@ class Wire:
 
     async def deliver(
         self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan = UNDISTURBED
-    ) -> Attempt:
+    ) -> DeliveryAttempt:
         """Make the attempt that counts, and return what came of it."""
         sent = self._signed(row, endpoint, plan)
         if not plan.is_tampered:
@@ -121,7 +121,7 @@ class Wire:
         body = row.event.body
         if plan.is_tampered:
             body = _changed(body)
-        attempt = Attempt(
+        attempt = DeliveryAttempt(
             delivery_id=row.id,
             endpoint_id=endpoint.id,
             event_id=row.event.id,
@@ -136,11 +136,11 @@ class Wire:
             disturbance=plan.disturbance,
             is_genuine=not plan.is_tampered,
         )
-        return _Sent(Request(endpoint.url, headers, body), attempt)
+        return _Sent(OutgoingRequest(endpoint.url, headers, body), attempt)
 
     async def _post(
         self, sent: _Sent, network: Network = CALM, *, loses_answer: bool = False
-    ) -> Attempt:
+    ) -> DeliveryAttempt:
         if not self._flows:
             network = replace(network, body_seconds=0.0)
         loop = asyncio.get_running_loop()

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from ..resources import Comment, ReceivedComment
-from ..resources import Workspace as ShownWorkspace
+from ..resources import Comment, ReceivedComment, Workspace
 from .content import ChannelRow, CommentRow, MediaRow, PostRow
 from .records import EndpointRow
 from .rules import PLANS, SUBSCRIBABLE, Allowances, PlanLimits
@@ -44,7 +43,7 @@ class Usage:
 
 
 @dataclass(slots=True)
-class Workspace:
+class WorkspaceState:
     """A workspace of the service.
 
     Attributes:
@@ -97,9 +96,9 @@ class Workspace:
         """The time zone that queue slots are in."""
         return zone_of(self.timezone)
 
-    def shown(self) -> ShownWorkspace:
+    def shown(self) -> Workspace:
         """Return the resource of the interface."""
-        return ShownWorkspace(
+        return Workspace(
             id=self.id, slug=self.slug, name=self.name, timezone=self.timezone, plan=self.plan
         )
 

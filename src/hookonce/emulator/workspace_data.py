@@ -32,7 +32,7 @@ from .described import (
 )
 from .platforms import one_of
 from .rules import PLANS, Allowances
-from .workspace import Workspace, zone_of
+from .workspace import WorkspaceState, zone_of
 
 
 def _zone(name: str) -> str:
@@ -120,7 +120,7 @@ class WorkspaceData(Described):
         except ValidationError as error:
             raise ValueError(_problems(error)) from None
 
-    def empty_workspace(self, default_id: str, *, plan: str | None, service: str) -> Workspace:
+    def empty_workspace(self, default_id: str, *, plan: str | None, service: str) -> WorkspaceState:
         """Return the workspace with nothing in it.
 
         Args:
@@ -132,7 +132,7 @@ class WorkspaceData(Described):
             ValueError: there is no such plan.
 
         """
-        return Workspace(
+        return WorkspaceState(
             id=self.id or default_id,
             plan=plan or self.plan,
             service=service,
@@ -144,7 +144,7 @@ class WorkspaceData(Described):
 
     def fill(
         self,
-        workspace: Workspace,
+        workspace: WorkspaceState,
         channels: Sequence[Channel],
         now: float,
         new_id: Callable[[str], str],

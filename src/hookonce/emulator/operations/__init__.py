@@ -15,13 +15,13 @@ from pydantic import BaseModel
 from ...resources import Page, Resource
 from ..access import ADMIN
 from ..refusals import no_such, no_such_path, wrong_method
-from ..workspace import Workspace
+from ..workspace import WorkspaceState
 from . import account, comments, media, posts, webhooks
 from .bodies import (
     Body,
     ChannelQuery,
     CommentQuery,
-    Completion,
+    CompletionBody,
     EndpointBody,
     EndpointChange,
     MediaQuery,
@@ -31,14 +31,14 @@ from .bodies import (
     ReplyBody,
     UploadBody,
 )
-from .call import Call, Desk, Service
+from .call import ApiCall, Desk, Service
 
 __all__ = [
     "NOT_SHOWN",
     "OPERATIONS",
-    "Call",
+    "ApiCall",
+    "ApiOperation",
     "Desk",
-    "Operation",
     "Service",
     "operation_for",
     "row_of",
@@ -50,7 +50,7 @@ VIEWER, CONTRIBUTOR, EDITOR = "viewer", "contributor", "editor"
 
 
 @dataclass(frozen=True)
-class Operation:
+class ApiOperation:
     """One operation.
 
     Attributes:
@@ -69,7 +69,7 @@ class Operation:
     method: str
     path: str
     role: str
-    perform: Callable[[Call], Awaitable[Answer]]
+    perform: Callable[[ApiCall], Awaitable[Answer]]
     status: HTTPStatus = HTTPStatus.OK
     query: type[BaseModel] | None = None
     body: type[Body] | None = None
@@ -83,43 +83,43 @@ class Operation:
 
 _CREATED = HTTPStatus.CREATED
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation("GET", "/v1/me", VIEWER, account.me),
-    Operation("GET", "/v1/channels", VIEWER, account.list_channels, query=ChannelQuery),
-    Operation("GET", "/v1/posts", VIEWER, posts.list_posts, query=PostQuery),
-    Operation("POST", "/v1/posts", CONTRIBUTOR, posts.create, _CREATED, body=PostBody),
-    Operation("POST", "/v1/posts/validate", CONTRIBUTOR, posts.validate, body=PostBody),
-    Operation("GET", "/v1/posts/{postId}", VIEWER, posts.read),
-    Operation("PATCH", "/v1/posts/{postId}", CONTRIBUTOR, posts.replace_post, body=PostBody),
-    Operation("DELETE", "/v1/posts/{postId}", CONTRIBUTOR, posts.delete),
-    Operation("POST", "/v1/posts/{postId}/publish", EDITOR, posts.publish),
-    Operation("GET", "/v1/media", VIEWER, media.list_media, query=MediaQuery),
-    Operation(
+OPERATIONS: tuple[ApiOperation, ...] = (
+    ApiOperation("GET", "/v1/me", VIEWER, account.me),
+    ApiOperation("GET", "/v1/channels", VIEWER, account.list_channels, query=ChannelQuery),
+    ApiOperation("GET", "/v1/posts", VIEWER, posts.list_posts, query=PostQuery),
+    ApiOperation("POST", "/v1/posts", CONTRIBUTOR, posts.create, _CREATED, body=PostBody),
+    ApiOperation("POST", "/v1/posts/validate", CONTRIBUTOR, posts.validate, body=PostBody),
+    ApiOperation("GET", "/v1/posts/{postId}", VIEWER, posts.read),
+    ApiOperation("PATCH", "/v1/posts/{postId}", CONTRIBUTOR, posts.replace_post, body=PostBody),
+    ApiOperation("DELETE", "/v1/posts/{postId}", CONTRIBUTOR, posts.delete),
+    ApiOperation("POST", "/v1/posts/{postId}/publish", EDITOR, posts.publish),
+    ApiOperation("GET", "/v1/media", VIEWER, media.list_media, query=MediaQuery),
+    ApiOperation(
         "POST", "/v1/media/uploads", CONTRIBUTOR, media.start_upload, _CREATED, body=UploadBody
     ),
-    Operation(
+    ApiOperation(
         "POST",
         "/v1/media/{mediaId}/complete",
         CONTRIBUTOR,
         media.complete,
-        body=Completion,
+        body=CompletionBody,
         body_is_optional=True,
     ),
-    Operation("GET", "/v1/comments", VIEWER, comments.list_comments, query=CommentQuery),
-    Operation(
+    ApiOperation("GET", "/v1/comments", VIEWER, comments.list_comments, query=CommentQuery),
+    ApiOperation(
         "POST", "/v1/comments/{commentId}/reply", CONTRIBUTOR, comments.reply, body=ReplyBody
     ),
-    Operation("POST", "/v1/webhooks", ADMIN, webhooks.create, _CREATED, body=EndpointBody),
-    Operation("PATCH", "/v1/webhooks/{webhookId}", ADMIN, webhooks.change, body=EndpointChange),
-    Operation("POST", "/v1/webhooks/{webhookId}/test", ADMIN, webhooks.test),
-    Operation(
+    ApiOperation("POST", "/v1/webhooks", ADMIN, webhooks.create, _CREATED, body=EndpointBody),
+    ApiOperation("PATCH", "/v1/webhooks/{webhookId}", ADMIN, webhooks.change, body=EndpointChange),
+    ApiOperation("POST", "/v1/webhooks/{webhookId}/test", ADMIN, webhooks.test),
+    ApiOperation(
         "GET",
         "/v1/webhooks/{webhookId}/deliveries",
         ADMIN,
         webhooks.list_deliveries,
         query=PageQuery,
     ),
-    Operation("POST", "/v1/webhooks/{webhookId}/rotate-secret", ADMIN, webhooks.rotate_secret),
+    ApiOperation("POST", "/v1/webhooks/{webhookId}/rotate-secret", ADMIN, webhooks.rotate_secret),
 )
 
 NOT_SHOWN: tuple[str, ...] = (
@@ -150,7 +150,7 @@ NOT_SHOWN: tuple[str, ...] = (
 None of it is served: a request for it is answered as any unknown path or method is.
 """
 
-_Rows: TypeAlias = Callable[[Workspace], Mapping[str, object]]
+_Rows: TypeAlias = Callable[[WorkspaceState], Mapping[str, object]]
 
 _ROWS: Mapping[str, tuple[_Rows, str, str]] = MappingProxyType(
     {
@@ -162,7 +162,7 @@ _ROWS: Mapping[str, tuple[_Rows, str, str]] = MappingProxyType(
 )
 
 
-def operation_for(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
+def operation_for(method: str, path: str) -> tuple[ApiOperation, Mapping[str, str]]:
     """Return the operation that a request asks for, and the ids in its path by their names.
 
     Raises:
@@ -178,7 +178,7 @@ def operation_for(method: str, path: str) -> tuple[Operation, Mapping[str, str]]
     raise wrong_method(", ".join(dict.fromkeys(operation.method for operation, _ in found)))
 
 
-def row_of(workspace: Workspace, ids: Mapping[str, str]) -> object:
+def row_of(workspace: WorkspaceState, ids: Mapping[str, str]) -> object:
     """Return the row that a path names, or None; RefusedError if it is not in this workspace."""
     for name, row_id in ids.items():
         rows, what, called = _ROWS[name]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ...resources import Channel, Me, Page, RequestLimits
 from .bodies import ChannelQuery
-from .call import Call
+from .call import ApiCall
 
 
-async def me(call: Call) -> Me:
+async def me(call: ApiCall) -> Me:
     """``GET /v1/me``; the shape of ``features`` is not shown, so it is empty."""
     workspace = call.desk.workspace
     return Me(
@@ -18,7 +18,7 @@ async def me(call: Call) -> Me:
     )
 
 
-async def list_channels(call: Call) -> Page[Channel]:
+async def list_channels(call: ApiCall) -> Page[Channel]:
     """``GET /v1/channels``: "disconnected channels are excluded by default"."""
     query: ChannelQuery = call.query
     shown = [

@@ -119,7 +119,7 @@ class UploadBody(Body):
     folder_id: str | None = None
 
 
-class Completion(Body):
+class CompletionBody(Body):
     """What is known of a file that was sent (interface, Endpoints: Media)."""
 
     width: Annotated[int, Field(ge=1)] = 1

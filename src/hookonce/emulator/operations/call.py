@@ -12,14 +12,14 @@ from ..faults import Faults
 from ..publishing import Publishing
 from ..records import DeliveryRow
 from ..storage import Storage
-from ..workspace import Workspace
+from ..workspace import WorkspaceState
 
 
 class Service(Protocol):
     """What the API needs of the service behind it."""
 
     @property
-    def workspace(self) -> Workspace:
+    def workspace(self) -> WorkspaceState:
         """The workspace of every key."""
         ...
 
@@ -75,7 +75,7 @@ class Desk:
     allow_loopback: bool
 
     @property
-    def workspace(self) -> Workspace:
+    def workspace(self) -> WorkspaceState:
         """The workspace of every key."""
         return self.service.workspace
 
@@ -86,7 +86,7 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """A request that was admitted.
 
     Attributes:

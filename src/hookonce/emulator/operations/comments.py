@@ -8,10 +8,10 @@ from ..paging import page_of
 from ..refusals import platform_rejected
 from ..states import COMMENTS, CommentStep, after
 from .bodies import CommentQuery
-from .call import Call
+from .call import ApiCall
 
 
-async def list_comments(call: Call) -> Page[Comment]:
+async def list_comments(call: ApiCall) -> Page[Comment]:
     """``GET /v1/comments``: by other people, newest first."""
     query: CommentQuery = call.query
     wanted, text = query.channel_ids, query.q.casefold()
@@ -27,7 +27,7 @@ async def list_comments(call: Call) -> Page[Comment]:
     return page_of(rows, CommentRow.shown, prefix="cmt", limit=query.limit, cursor=query.cursor)
 
 
-async def reply(call: Call) -> RepliedComment:
+async def reply(call: ApiCall) -> RepliedComment:
     """``POST /v1/comments/{commentId}/reply``: "Sends the reply to the platform at once"."""
     desk, row = call.desk, call.row
     channel_id = row.resource.channel_id

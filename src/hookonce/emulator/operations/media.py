@@ -7,11 +7,11 @@ from ..content import MediaRow
 from ..paging import page_of
 from ..refusals import Issue, conflict, invalid, storage_full
 from ..states import MEDIA, MediaStep, after
-from .bodies import Completion, MediaQuery, UploadBody
-from .call import Call
+from .bodies import CompletionBody, MediaQuery, UploadBody
+from .call import ApiCall
 
 
-async def list_media(call: Call) -> Page[Media]:
+async def list_media(call: ApiCall) -> Page[Media]:
     """``GET /v1/media``: "Lists only finished uploads"."""
     query: MediaQuery = call.query
     rows = [
@@ -22,7 +22,7 @@ async def list_media(call: Call) -> Page[Media]:
     return page_of(rows, MediaRow.shown, prefix="med", limit=query.limit, cursor=query.cursor)
 
 
-async def start_upload(call: Call) -> Upload:
+async def start_upload(call: ApiCall) -> Upload:
     """``POST /v1/media/uploads``."""
     desk, body = call.desk, call.body
     _check_room(body, call)
@@ -40,10 +40,10 @@ async def start_upload(call: Call) -> Upload:
     return Upload(media_id=row.id, upload_url=address, method=method, headers=headers, url=row.url)
 
 
-async def complete(call: Call) -> Media:
+async def complete(call: ApiCall) -> Media:
     """``POST /v1/media/{mediaId}/complete``."""
     row: MediaRow = call.row
-    body: Completion = call.body
+    body: CompletionBody = call.body
     sent = body.model_fields_set
     if "duration_ms" in sent and row.kind != "video":
         raise invalid([Issue("durationMs", "is for videos only")])
@@ -61,7 +61,7 @@ async def complete(call: Call) -> Media:
     return row.shown()
 
 
-def _check_room(body: UploadBody, call: Call) -> None:
+def _check_room(body: UploadBody, call: ApiCall) -> None:
     workspace, now = call.desk.workspace, call.desk.now
     used = sum(
         row.size

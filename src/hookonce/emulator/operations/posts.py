@@ -21,14 +21,14 @@ from ..paging import page_of
 from ..platforms import FIRST_COMMENTS, NEEDS_MEDIA, content_types, settings_issues
 from ..refusals import Issue, conflict, invalid, no_first_comments, no_such_media
 from ..states import POST_CONFLICTS, PostStep
-from ..workspace import Workspace
+from ..workspace import WorkspaceState
 from .bodies import PostBody, PostQuery, TargetBody
-from .call import Call, Desk
+from .call import ApiCall, Desk
 
 _CONTRIBUTOR = "contributor"
 
 
-async def list_posts(call: Call) -> Page[PostListItem]:
+async def list_posts(call: ApiCall) -> Page[PostListItem]:
     """``GET /v1/posts``."""
     query: PostQuery = call.query
     workspace, wanted = call.desk.workspace, query.channel_ids
@@ -48,7 +48,7 @@ async def list_posts(call: Call) -> Page[PostListItem]:
     )
 
 
-async def create(call: Call) -> SavedPost:
+async def create(call: ApiCall) -> SavedPost:
     """``POST /v1/posts``."""
     desk, body = call.desk, call.body
     post = _read(body, desk)
@@ -58,20 +58,20 @@ async def create(call: Call) -> SavedPost:
     return _save(post, findings, call)
 
 
-async def validate(call: Call) -> ValidationResult:
+async def validate(call: ApiCall) -> ValidationResult:
     """``POST /v1/posts/validate``."""
     body: PostBody = call.body
     post = _read(body, call.desk)
     return check(post, body.mode, call.desk.workspace, call.desk.now).shown()
 
 
-async def read(call: Call) -> Post:
+async def read(call: ApiCall) -> Post:
     """``GET /v1/posts/{postId}``."""
     post: PostRow = call.row
     return post.shown()
 
 
-async def replace_post(call: Call) -> SavedPost:
+async def replace_post(call: ApiCall) -> SavedPost:
     """``PATCH /v1/posts/{postId}``: "The body is the whole post, not a partial change"."""
     desk, body, post = call.desk, call.body, call.row
     refuse(post, PostStep.SAVE_DRAFT if body.mode == "draft" else PostStep.SUBMIT)
@@ -82,7 +82,7 @@ async def replace_post(call: Call) -> SavedPost:
     return _save(new, findings, call)
 
 
-async def delete(call: Call) -> DeletedPost:
+async def delete(call: ApiCall) -> DeletedPost:
     """``DELETE /v1/posts/{postId}``."""
     post: PostRow = call.row
     refuse(post, PostStep.DELETE)
@@ -91,7 +91,7 @@ async def delete(call: Call) -> DeletedPost:
     return DeletedPost(id=post.id, deleted=True)
 
 
-async def publish(call: Call) -> PublishedPost:
+async def publish(call: ApiCall) -> PublishedPost:
     """``POST /v1/posts/{postId}/publish``: "returns at once"; no platform is waited for."""
     desk, post = call.desk, call.row
     refuse(post, PostStep.PUBLISH)
@@ -118,7 +118,7 @@ def _checked(post: PostRow, body: PostBody, desk: Desk) -> Findings:
     return findings
 
 
-def _save(post: PostRow, findings: Findings, call: Call) -> SavedPost:
+def _save(post: PostRow, findings: Findings, call: ApiCall) -> SavedPost:
     desk = call.desk
     if findings.mode != "draft":
         _count(post, findings, desk)
@@ -143,7 +143,7 @@ def _count(post: PostRow, findings: Findings, desk: Desk) -> None:
     desk.workspace.usage.x_credits[post.id] = findings.x_credits
 
 
-def _places(rows: list[PostRow], workspace: Workspace) -> Mapping[str, int]:
+def _places(rows: list[PostRow], workspace: WorkspaceState) -> Mapping[str, int]:
     """Return the numbers of posts that a filter or their end keeps from a list.
 
     A post can change its status, or be deleted, between two pages; the cursor that names it still
@@ -204,7 +204,7 @@ def _usual_type(platform: str, *, has_media: bool) -> str:
     return next((name for name in types if name not in NEEDS_MEDIA), types[0])
 
 
-def _unreadable(body: PostBody, workspace: Workspace) -> Iterator[Issue]:
+def _unreadable(body: PostBody, workspace: WorkspaceState) -> Iterator[Issue]:
     seen = set()
     for number, target in enumerate(body.targets):
         place = f"targets.{number}"
@@ -222,14 +222,14 @@ def _unreadable(body: PostBody, workspace: Workspace) -> Iterator[Issue]:
                 yield Issue(f"{place}.settings.{name}", message)
 
 
-def _first_comments(body: PostBody, workspace: Workspace) -> Iterator[Issue]:
+def _first_comments(body: PostBody, workspace: WorkspaceState) -> Iterator[Issue]:
     for number, target in enumerate(body.targets):
         platform = workspace.channels[target.channel].platform
         if target.first_comment and platform not in FIRST_COMMENTS:
             yield Issue(f"targets.{number}.firstComment", f"{platform} has no first comments here")
 
 
-def _unknown_media(body: PostBody, workspace: Workspace) -> Iterator[Issue]:
+def _unknown_media(body: PostBody, workspace: WorkspaceState) -> Iterator[Issue]:
     lists = [("mediaIds", body.media_ids)]
     lists += [(f"targets.{n}.mediaIds", target.media_ids) for n, target in enumerate(body.targets)]
     for field, media_ids in lists:

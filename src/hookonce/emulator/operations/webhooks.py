@@ -9,10 +9,10 @@ from ..paging import page_of
 from ..records import DeliveryRow, EndpointRow, EndpointStatus
 from ..refusals import at_endpoint_limit
 from .bodies import EndpointBody, EndpointChange, PageQuery
-from .call import Call
+from .call import ApiCall
 
 
-async def create(call: Call) -> WebhookEndpoint:
+async def create(call: ApiCall) -> WebhookEndpoint:
     """``POST /v1/webhooks``: the endpoint including its secret."""
     desk = call.desk
     body: EndpointBody = call.body
@@ -26,7 +26,7 @@ async def create(call: Call) -> WebhookEndpoint:
     return row.shown(with_secret=True)
 
 
-async def change(call: Call) -> WebhookEndpoint:
+async def change(call: ApiCall) -> WebhookEndpoint:
     """``PATCH /v1/webhooks/{webhookId}``."""
     service = call.desk.service
     row: EndpointRow = call.row
@@ -49,13 +49,13 @@ async def change(call: Call) -> WebhookEndpoint:
     return row.shown()
 
 
-async def test(call: Call) -> WebhookDelivery:
+async def test(call: ApiCall) -> WebhookDelivery:
     """``POST /v1/webhooks/{webhookId}/test``: "delivers a webhook.test event at once"."""
     row: EndpointRow = call.row
     return await call.desk.service.test(row.id)
 
 
-async def list_deliveries(call: Call) -> Page[WebhookDelivery]:
+async def list_deliveries(call: ApiCall) -> Page[WebhookDelivery]:
     """``GET /v1/webhooks/{webhookId}/deliveries``: "Newest first, kept 14 days"."""
     row: EndpointRow = call.row
     query: PageQuery = call.query
@@ -68,7 +68,7 @@ async def list_deliveries(call: Call) -> Page[WebhookDelivery]:
     )
 
 
-async def rotate_secret(call: Call) -> WebhookEndpoint:
+async def rotate_secret(call: ApiCall) -> WebhookEndpoint:
     """``POST /v1/webhooks/{webhookId}/rotate-secret``: the new secret, shown once."""
     row: EndpointRow = call.row
     call.desk.service.rotate_secret(row.id)

@@ -28,7 +28,7 @@ from ...testing.samples import make_event
 from ...verification.secrets import new_secret
 from ..chaos import Chaos
 from ..generated import EventGenerator
-from ..records import Attempt
+from ..records import DeliveryAttempt
 from ..rules import SUBSCRIBABLE
 from ..service import EmulatedService
 from .counted import counted
@@ -220,7 +220,7 @@ class _Rehearsal:
     async def run(self, events: int, progress: Callable[[int, int], None] | None) -> Report:
         """Rehearse, and return what it came to."""
         started = self._loop.time()
-        attempts: list[Attempt] = []
+        attempts: list[DeliveryAttempt] = []
         deployment = _Deployment(self._original, self._loop)
         await deployment.deploy(self._copy())
         service = EmulatedService(

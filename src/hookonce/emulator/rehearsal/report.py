@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...delivery.outcome import is_punished
 from ...sender import ANSWER_SECONDS, TOLERANCE_SECONDS
 from ...stores.values import DeadReason
-from ..records import Attempt
+from ..records import DeliveryAttempt
 from .ledger import HandlerRun, Ledger, RunOutcome
 from .turns import Turns
 
@@ -144,7 +144,7 @@ def settled(emitted: Sequence[Emitted], ledger: Ledger, turns: Turns) -> Settled
 
 def judged(
     emitted: Sequence[Emitted],
-    attempts: Sequence[Attempt],
+    attempts: Sequence[DeliveryAttempt],
     ledger: Ledger,
     letters: Mapping[str, DeadReason],
     waiting: Collection[str] = (),
@@ -208,14 +208,14 @@ def judged(
     return tuple(findings)
 
 
-def _never_accepted(attempts: Sequence[Attempt]) -> set[str]:
+def _never_accepted(attempts: Sequence[DeliveryAttempt]) -> set[str]:
     """Return the events none of whose scheduled attempts was answered 2xx."""
     scheduled = [attempt for attempt in attempts if not attempt.is_extra]
     accepted = {attempt.event_id for attempt in scheduled if attempt.failure is None}
     return {attempt.event_id for attempt in scheduled} - accepted
 
 
-def _breach_of(attempt: Attempt) -> Breach | None:
+def _breach_of(attempt: DeliveryAttempt) -> Breach | None:
     status = attempt.status or 0
     is_accepted = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
     off = abs(attempt.at - attempt.timestamp)
@@ -231,7 +231,7 @@ def _breach_of(attempt: Attempt) -> Breach | None:
 class _Stories:
     """Tells what happened to an event."""
 
-    def __init__(self, attempts: Sequence[Attempt], runs: Sequence[HandlerRun]) -> None:
+    def __init__(self, attempts: Sequence[DeliveryAttempt], runs: Sequence[HandlerRun]) -> None:
         self._begin = attempts[0].at if attempts else 0.0
         self._lines: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         for attempt in attempts:
@@ -257,7 +257,7 @@ class _Stories:
         return Finding(breach, event.event_id, event.event_type, handler, story)
 
 
-def _said(attempt: Attempt) -> str:
+def _said(attempt: DeliveryAttempt) -> str:
     answer = f"{attempt.status} {attempt.reason}" if attempt.status else str(attempt.failure)
     return f"{answer} ({attempt.disturbance})" if attempt.disturbance else answer
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from ...delivery.outcome import Reason
 from ...emulator.addresses import check_url
 from ...emulator.refusals import RefusedError
-from ...emulator.transport import Request, Transport
+from ...emulator.transport import OutgoingRequest, Transport
 from ...errors import Refusal
 from ...sender import ANSWER_SECONDS
 from ...testing import SignedRequest
@@ -77,7 +77,7 @@ async def _post(transport: Transport, url: str, request: SignedRequest) -> Reply
     started = loop.time()
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            answer = await transport.post(Request(url, request.headers, request.body))
+            answer = await transport.post(OutgoingRequest(url, request.headers, request.body))
     except TimeoutError:
         found = f"no answer within {ANSWER_SECONDS:g} s, which is all that the sender has"
         return fault("url.answer", found, "look for a slow handler, or a proxy that waits")
