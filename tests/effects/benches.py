@@ -77,9 +77,9 @@ def driver_connection_in_thread(transaction: Any) -> Any:
     return transaction
 
 
-def by_statement(mark: str) -> dict[str, Any]:
+def by_statement(placeholder: str) -> dict[str, Any]:
     return {
-        "write": lambda t, key: t.execute(INSERT.format(mark), (key,)),
+        "write": lambda t, key: t.execute(INSERT.format(placeholder), (key,)),
         "fail": lambda t: t.execute(FAILS),
     }
 
@@ -234,7 +234,7 @@ def mysql_bench(name: str, url: str) -> MakeBench:
         with engine.begin() as connection:
             for statement in (
                 "DROP TABLE IF EXISTS done",
-                "DROP TABLE IF EXISTS hookonce_effects, hookonce_marks",
+                "DROP TABLE IF EXISTS hookonce_effects, hookonce_watermarks",
                 *create_statements("mysql", "hookonce_effects"),
                 TABLE.replace("key", "`key`"),
             ):

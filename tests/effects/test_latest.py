@@ -1,4 +1,4 @@
-"""Handlers within a ledger whose event may come too late: its mark is in their transaction."""
+"""Handlers within a ledger whose event may come too late: its watermark is in their transaction."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -139,7 +139,7 @@ async def test_any_key_is_one_that_a_database_holds_and_tells_from_others(
 
         for minute in range(len(keys), 0, -1):
             assert answer_of(await deliver(receiver, channel_event(minute))) == (200, "handled")
-        rows = await pool.fetch("SELECT resource FROM hookonce_marks")
+        rows = await pool.fetch("SELECT resource FROM hookonce_watermarks")
     assert len({resource.rstrip(" ") for (resource,) in rows}) == len(keys)
 
 
@@ -158,7 +158,7 @@ async def test_what_the_key_function_raises_rolls_back(shop: Shop) -> None:
 
 
 async def test_serial_by_within_a_ledger_is_a_turn_of_the_store(shop: Shop) -> None:
-    store, gate, token = MemoryStore(), Gate("default", "book", "post_1"), new_token()
+    store, key_lock, token = MemoryStore(), Gate("default", "book", "post_1"), new_token()
     receiver = receiver_on(store, answer_seconds=0.2)
 
     @receiver.on(
@@ -168,10 +168,10 @@ async def test_serial_by_within_a_ledger_is_a_turn_of_the_store(shop: Shop) -> N
         shop.book(connection, event.id)
 
     event = make_event(CommentReceived, data={"postId": "post_1"})
-    assert await store.enter(gate, token, 60.0) == Entered()
+    assert await store.enter(key_lock, token, 60.0) == Entered()
     assert answer_of(await deliver(receiver, event)) == (503, "in_flight")
     assert shop.orders() == []
-    await store.leave(gate, token)
+    await store.leave(key_lock, token)
     assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
     assert shop.orders() == [(event.id, "book")]
 
@@ -191,8 +191,8 @@ async def test_unknown_types_can_be_handled_within_a_ledger(shop: Shop) -> None:
     assert len(shop.orders()) == 1
 
 
-class WithoutMarks:
-    """A ledger of somebody's own that was written before there were marks."""
+class WithoutWatermarks:
+    """A ledger of somebody's own that was written before there were watermarks."""
 
     def __init__(self, inner: SQLiteLedger) -> None:
         self._inner = inner
@@ -217,10 +217,10 @@ class WithoutMarks:
 def test_a_ledger_that_keeps_no_marks_is_refused_when_the_handler_is_registered(
     shop: Shop,
 ) -> None:
-    receiver, ledger = Receiver(secrets=SECRET, store="memory://"), WithoutMarks(shop.ledger)
+    receiver, ledger = Receiver(secrets=SECRET, store="memory://"), WithoutWatermarks(shop.ledger)
 
     def sync(event: ChannelUnhealthy, connection: sqlite3.Connection) -> None: ...
 
-    with pytest.raises(TypeError, match="WithoutMarks keeps no marks"):
+    with pytest.raises(TypeError, match="WithoutWatermarks keeps no watermarks"):
         receiver.on(ChannelUnhealthy, within=ledger, latest_by=lambda event: event.data.id)(sync)
     receiver.on(ChannelUnhealthy, within=ledger, serial_by=lambda event: event.data.id)(sync)

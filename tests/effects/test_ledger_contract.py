@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.postgres import PostgresServer
 
-from hookonce.effects.contract import MARK_RULES, RULES, Rule
+from hookonce.effects.contract import RULES, WATERMARK_RULES, Rule
 from hookonce.effects.contract.rules import (
     a_row_of_an_earlier_transaction_is_not_held,
     a_row_that_is_not_there_is_not_held,
@@ -29,7 +29,9 @@ from .benches import (
 MYSQL = "HOOKONCE_TEST_MYSQL"
 MYSQL_URL = os.environ.get(MYSQL)  # such as mysql://root@127.0.0.1:3306/test
 
-EACH_RULE = pytest.mark.parametrize("rule", [*RULES, *MARK_RULES], ids=lambda rule: rule.__name__)
+EACH_RULE = pytest.mark.parametrize(
+    "rule", [*RULES, *WATERMARK_RULES], ids=lambda rule: rule.__name__
+)
 
 
 @pytest.mark.sample(50)

@@ -82,7 +82,7 @@ def test_a_migration_of_django_makes_the_table_and_drops_it(tmp_path: Path) -> N
         with connection.schema_editor() as editor:
             migration.apply(state, editor)
         made = set(connection.introspection.table_names())
-        assert made == {"hookonce_effects", "hookonce_marks"}
+        assert made == {"hookonce_effects", "hookonce_watermarks"}
         with connection.schema_editor() as editor:
             migration.unapply(state, editor)
         assert connection.introspection.table_names() == []

@@ -65,7 +65,7 @@ def shop(tmp_path: Path) -> Shop:
 
 def left_in(file: Path) -> list[tuple[str, ...]]:
     with closing(sqlite3.connect(file)) as connection:
-        tables = ("hookonce_effects", "hookonce_marks")
+        tables = ("hookonce_effects", "hookonce_watermarks")
         return [row for table in tables for row in connection.execute(f"SELECT * FROM {table}")]
 
 
@@ -150,7 +150,7 @@ def tables(postgres: PostgresServer) -> PostgresServer:
 
 
 def left_on(server: PostgresServer) -> list[tuple[Any, ...]]:
-    tables = ("hookonce_effects", "hookonce_marks")
+    tables = ("hookonce_effects", "hookonce_watermarks")
     return [row for table in tables for row in server.execute(f"SELECT * FROM {table}")]
 
 
@@ -247,9 +247,9 @@ async def test_a_ledger_of_somebody_elses_that_does_not_roll_back_is_refused(sho
 
 async def test_a_check_that_finds_no_table_of_marks_leaves_no_effect_behind(shop: Shop) -> None:
     with closing(sqlite3.connect(shop.file)) as connection:
-        connection.execute("DROP TABLE hookonce_marks")
+        connection.execute("DROP TABLE hookonce_watermarks")
     async with ON_SQLITE["sqlite3"](f"sqlite:///{shop.file}") as ledger:
-        with pytest.raises(LedgerError, match="no such table: hookonce_marks"):
+        with pytest.raises(LedgerError, match="no such table: hookonce_watermarks"):
             await check(ledger)
     assert shop.recorded() == []
     shop.ledger.close()

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.anyio
 
 OLD = "CREATE TABLE hookonce_effects (endpoint text, event_id text, recorded_at bigint)"
 NOT_UNIQUE = "CREATE TABLE hookonce_effects (endpoint, event_id, handler, recorded_at)"
-EFFECTS, MARKS = create_statements("sqlite", TABLE)[::2]  # and their indexes between
-NO_KEY = MARKS.replace("PRIMARY KEY (endpoint, handler, resource)", "PRIMARY KEY (created_at)")
+EFFECTS, WATERMARKS = create_statements("sqlite", TABLE)[::2]  # and their indexes between
+NO_KEY = WATERMARKS.replace("PRIMARY KEY (endpoint, handler, resource)", "PRIMARY KEY (created_at)")
 
 
 def with_table(folder: Path, *statements: str) -> Path:
@@ -57,7 +57,10 @@ def book(_: CommentReceived, __: sqlite3.Connection) -> None: ...
         ((), "no such table: hookonce_effects.*hookonce ledger sql"),
         ((OLD,), "has no column named handler.*hookonce ledger sql"),
         ((NOT_UNIQUE,), "SQLiteLedger would record an effect twice: its table is old"),
-        ((EFFECTS,), "SQLiteLedger cannot.*no such table: hookonce_marks.*hookonce ledger sql"),
+        (
+            (EFFECTS,),
+            "SQLiteLedger cannot.*no such table: hookonce_watermarks.*hookonce ledger sql",
+        ),
         ((EFFECTS, NO_KEY), "does not match any PRIMARY KEY.*hookonce ledger sql"),
     ],
 )
@@ -93,7 +96,7 @@ async def test_a_ledger_that_works_is_found_to_and_leaves_nothing_behind(tmp_pat
         "SQLiteLedger records the effects of handlers: 1",
     )
     with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
-        for table in ("hookonce_effects", "hookonce_marks"):
+        for table in ("hookonce_effects", "hookonce_watermarks"):
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     ledger.close()
 
@@ -115,7 +118,7 @@ def test_the_command_prints_the_table(dialect: str) -> None:
     assert (result.exit_code, result.output) == (0, create_sql(dialect))
     other = CliRunner().invoke(cli, ["ledger", "sql", "--dialect", dialect, "--table", "app.done"])
     assert "CREATE TABLE IF NOT EXISTS app.done (" in other.output
-    assert "CREATE TABLE IF NOT EXISTS app.done_marks (" in other.output
+    assert "CREATE TABLE IF NOT EXISTS app.done_watermarks (" in other.output
 
 
 def test_the_command_refuses_a_name_that_needs_quoting() -> None:

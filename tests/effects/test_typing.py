@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from hookonce import Context, Receiver
-from hookonce.effects import Ledger, MarkingLedger, SyncLedger, SyncMarkingLedger
+from hookonce.effects import Ledger, WatermarkLedger, SyncLedger, SyncWatermarkLedger
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.psycopg import PsycopgLedger
 from hookonce.effects.sqlalchemy import SQLAlchemyLedger, SyncSQLAlchemyLedger
@@ -35,8 +35,8 @@ receiver = Receiver(secrets="whsec_")
 sessions = SQLAlchemyLedger(async_sessionmaker(class_=OwnSession))
 plain = SyncSQLAlchemyLedger(sessionmaker(class_=Session))
 file = SQLiteLedger("app.db")
-a: MarkingLedger[OwnSession] = sessions
-b: SyncMarkingLedger[Session] = plain
+a: WatermarkLedger[OwnSession] = sessions
+b: SyncWatermarkLedger[Session] = plain
 c: SyncLedger[sqlite3.Connection] = file
 d: Ledger[aiosqlite.Connection] = AioSQLiteLedger("app.db")
 

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from ..effects.ledger import AnyLedger, Latest, SyncLedger
-from ..effects.once import InThread, Once, Performed, finish, is_async_ledger, keeps_marks
+from ..effects.once import InThread, Once, Performed, finish, is_async_ledger, keeps_watermarks
 from ..effects.table import HANDLER_CHARACTERS
 from ..events import Event
 from .context import Context
@@ -32,7 +32,8 @@ def within_ledger(
             handler raises TooLateError.
 
     Raises:
-        TypeError: the function does not suit the ledger, it keeps no marks, or it is no ledger.
+        TypeError: the function does not suit the ledger; or the ledger is none, or keeps no
+            watermarks.
         ValueError: the name is too long for the ledger's table.
 
     """
@@ -45,10 +46,11 @@ def within_ledger(
             f"the handler's name is longer than the {HANDLER_CHARACTERS} characters that a ledger"
             " records; register it with a shorter name=…"
         )
-    if keyed is not None and not keeps_marks(ledger):
+    if keyed is not None and not keeps_watermarks(ledger):
         raise TypeError(
-            f"{type(ledger).__name__} keeps no marks, which latest_by needs; give it advance(),"
-            " as hookonce.effects.MarkingLedger has it, or register the handler without latest_by"
+            f"{type(ledger).__name__} keeps no watermarks, which latest_by needs; give it"
+            " advance(), as hookonce.effects.WatermarkLedger has it, or register the handler"
+            " without latest_by"
         )
     with_context = takes_context(function, "event", "transaction")
     if any(map(is_context, list(inspect.signature(function).parameters.values())[1:2])):

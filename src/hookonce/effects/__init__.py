@@ -21,9 +21,9 @@ from .ledger import (
     Effect,
     Latest,
     Ledger,
-    MarkingLedger,
     SyncLedger,
-    SyncMarkingLedger,
+    SyncWatermarkLedger,
+    WatermarkLedger,
 )
 from .once import check, prune
 from .sql import LedgerOptions
@@ -41,9 +41,9 @@ __all__ = [
     "LedgerError",
     "LedgerOptions",
     "Mark",
-    "MarkingLedger",
     "SyncLedger",
-    "SyncMarkingLedger",
+    "SyncWatermarkLedger",
+    "WatermarkLedger",
     "check",
     "create_sql",
     "prune",

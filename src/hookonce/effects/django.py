@@ -21,7 +21,7 @@ from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
 from .statements import Parameters, Statements, check_done, check_kept, row_of
-from .table import TABLE, create_statements, marks_table
+from .table import TABLE, create_statements, watermarks_table
 
 _PLACEHOLDERS = ("%s",) * 6
 
@@ -77,7 +77,7 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
         return super().holds(transaction, effect)
 
     def create_table(self) -> None:
-        """Make the tables of effects and of marks where there are none."""
+        """Make the tables of effects and of watermarks where there are none."""
         _create(connections[self._using], self._table)
 
     def _run(
@@ -96,7 +96,7 @@ def create_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPy
 
 def drop_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython passes it
     """Undo that migration."""
-    for table in (TABLE, marks_table(TABLE)):
+    for table in (TABLE, watermarks_table(TABLE)):
         schema_editor.execute(f"DROP TABLE {table}")
 
 

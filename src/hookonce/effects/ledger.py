@@ -35,14 +35,14 @@ class Latest(NamedTuple):
     """What an effect's event must be, to be worked on: the latest of its resource.
 
     Attributes:
-        gate: the endpoint, the handler, and the resource: its key, at most 200 characters.
-        mark: when the event was created, and its id.
+        key_lock: the endpoint, the handler, and the resource: its key, at most 200 characters.
+        watermark: when the event was created, and its id.
         drop_ties: whether one is too late where another of the same moment has succeeded.
 
     """
 
-    gate: Gate
-    mark: Mark
+    key_lock: Gate
+    watermark: Mark
     drop_ties: bool = False
 
 
@@ -134,28 +134,28 @@ class SyncLedger(AnyLedger[T], Protocol[T]):
         ...
 
 
-class MarkingLedger(Ledger[T], Protocol[T]):
+class WatermarkLedger(Ledger[T], Protocol[T]):
     """A ledger that also knows how far a handler has come with each resource.
 
-    A mark is unique by endpoint, handler and key of the resource, compared byte for byte. It goes
-    with the transaction: what is rolled back has not advanced it. ``prune`` deletes it when it has
-    not been advanced for the retention.
+    A watermark is unique by endpoint, handler and key of the resource, compared byte for byte. It
+    is part of the transaction: a rollback undoes the advance. ``prune`` deletes a watermark that
+    has not been advanced for the retention.
     """
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
-        """Make the event's mark that of its resource; return False if the event comes too late.
+        """Advance the resource's watermark to this event; return False if the event comes too late.
 
-        It does if the mark that is there was created later; and, with ``drop_ties``, if it was
-        created in the same moment and is of another event. Where another transaction has advanced
-        the mark and not ended, this waits for its end, and compares with what it has left. What was
-        compared stays as it is until this transaction's end.
+        The event comes too late if the watermark is newer; with ``drop_ties`` also if it is of
+        another event that was created at the same moment. If another transaction has advanced the
+        watermark and has not ended, this call waits for its end, then compares. The watermark stays
+        locked until this transaction ends, also when it was not advanced.
         """
         ...
 
 
-class SyncMarkingLedger(SyncLedger[T], Protocol[T]):
+class SyncWatermarkLedger(SyncLedger[T], Protocol[T]):
     """The same for handlers that run in threads."""
 
     def advance(self, transaction: T, latest: Latest) -> bool:
-        """Make the event's mark that of its resource; return False if the event comes too late."""
+        """Advance the resource's watermark; return False if the event comes too late."""
         ...

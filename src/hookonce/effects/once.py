@@ -30,9 +30,9 @@ from .ledger import (
     Effect,
     Latest,
     Ledger,
-    MarkingLedger,
     SyncLedger,
-    SyncMarkingLedger,
+    SyncWatermarkLedger,
+    WatermarkLedger,
 )
 
 _log = get_logger("hookonce.effects")
@@ -60,8 +60,8 @@ _NOT_UNIQUE = (
     " to be its primary key, as `hookonce ledger sql` prints it"
 )
 _NOT_NEWER = (
-    "would let events pass that come too late: its table of marks is old or not ours; make it as"
-    " `hookonce ledger sql` prints it"
+    "would let events pass that come too late: its table of watermarks is old or not ours; make it"
+    " as `hookonce ledger sql` prints it"
 )
 _NOT_UNDONE = (
     "commits by itself: a rollback has not removed what it had recorded, so an attempt that fails"
@@ -120,8 +120,8 @@ class Once(Generic[T]):
     ) -> Performed:
         """Do the work in a transaction with the effect's record; or nothing, if it was done before.
 
-        With ``latest``, of a ledger that keeps marks, nothing is done either where a newer event of
-        the resource was; runs on one resource wait for each other.
+        With ``latest``, which needs a ledger that keeps watermarks, nothing is done either if a
+        newer event of the resource was done. Attempts on one resource wait for each other.
 
         A serialization failure or a deadlock is tried again at once, on a new transaction, a few
         times. Whatever else is raised is raised here, and everything is rolled back.
@@ -214,7 +214,7 @@ class Once(Generic[T]):
 
 
 async def _advance(ledger: Ledger[T], transaction: T, latest: Latest) -> bool:
-    return await cast("MarkingLedger[T]", ledger).advance(transaction, latest)
+    return await cast("WatermarkLedger[T]", ledger).advance(transaction, latest)
 
 
 async def _check_intact(ledger: Ledger[T], transaction: T, effect: Effect) -> None:
@@ -241,14 +241,16 @@ async def _undone(ledger: Ledger[T]) -> AsyncIterator[T]:
 
 
 async def check(ledger: AnyLedger[Any]) -> None:
-    """Return if the ledger can record effects, and marks if it keeps them; nothing is left of it.
+    """Check that the ledger can record effects, and watermarks if it keeps them; leave no rows.
 
     Raises:
         LedgerError: they cannot; the message says what to do.
 
     """
-    name, with_marks = type(ledger).__name__, keeps_marks(ledger)
-    await _either(ledger, lambda any_ledger: _check(any_ledger, name, with_marks=with_marks))
+    name, with_watermarks = type(ledger).__name__, keeps_watermarks(ledger)
+    await _either(
+        ledger, lambda any_ledger: _check(any_ledger, name, with_watermarks=with_watermarks)
+    )
 
 
 async def prune(ledger: AnyLedger[Any]) -> int:
@@ -268,33 +270,35 @@ async def _either(
     return await asyncio.to_thread(lambda: finish(step(threaded)))
 
 
-async def _check(ledger: Ledger[Any], name: str, *, with_marks: bool) -> None:
+async def _check(ledger: Ledger[Any], name: str, *, with_watermarks: bool) -> None:
     probe = Effect("hookonce.check", uuid4().hex, "check")
-    gate = Gate(probe.endpoint, probe.handler, probe.event_id)
+    key_lock = Gate(probe.endpoint, probe.handler, probe.event_id)
     inserted: list[bool] = []
     try:
-        wrong = await _probe(ledger, probe, gate if with_marks else None, inserted)
+        wrong = await _probe(ledger, probe, key_lock if with_watermarks else None, inserted)
     except Exception as error:
         if inserted:
-            await _erase(ledger, probe, gate, error)
+            await _erase(ledger, probe, key_lock, error)
         says_what_to_do = isinstance(error, LedgerError)
         why = f": {error}" if says_what_to_do else f" ({_first_line(error)}); {_TABLE_HINT}"
         raise LedgerError(f"{name} cannot record effects{why}") from error
     if wrong is not None:
         refusal = LedgerError(f"{name} {wrong}")
-        await _erase(ledger, probe, gate, refusal)
+        await _erase(ledger, probe, key_lock, refusal)
         raise refusal
 
 
 async def _probe(
-    ledger: Ledger[Any], probe: Effect, gate: Gate | None, inserted: list[bool]
+    ledger: Ledger[Any], probe: Effect, key_lock: Gate | None, inserted: list[bool]
 ) -> str | None:
     """Record an effect, roll it back, and look whether it is gone; return what is wrong.
 
     What each insert has returned is added to ``inserted``, so that it is known after an error too.
     """
     advanced: list[bool] = []
-    older, newer = (gate and Latest(gate, Mark(moment, probe.event_id)) for moment in (1, 2))
+    older, newer = (
+        key_lock and Latest(key_lock, Mark(moment, probe.event_id)) for moment in (1, 2)
+    )
     async with _undone(ledger) as transaction:
         inserted.append(await ledger.insert(transaction, probe))
         is_held = await ledger.holds(transaction, probe)
@@ -319,14 +323,14 @@ async def _probe(
     return None if is_held else _NOT_HELD
 
 
-async def _erase(ledger: Ledger[Any], probe: Effect, gate: Gate, error: Exception) -> None:
+async def _erase(ledger: Ledger[Any], probe: Effect, key_lock: Gate, error: Exception) -> None:
     """Delete what a ledger that rolls nothing back has kept of a probe."""
     erase = getattr(ledger, "erase", None)
     if erase is None:
         return
     try:
         async with ledger.transaction() as transaction:
-            await erase(transaction, probe, gate)
+            await erase(transaction, probe, key_lock)
     except Exception as raised:  # noqa: BLE001 - the error of the check says more
         error.add_note(f"nor can it delete what it has recorded: {_first_line(raised)}")
 
@@ -378,7 +382,7 @@ def is_async_ledger(ledger: AnyLedger[T]) -> TypeGuard[Ledger[T]]:
     return inspect.iscoroutinefunction(getattr(ledger, "insert", None))
 
 
-def keeps_marks(ledger: AnyLedger[Any]) -> bool:
+def keeps_watermarks(ledger: AnyLedger[Any]) -> bool:
     """Return whether a ledger knows how far a handler has come with a resource."""
     return callable(getattr(ledger, "advance", None))
 
@@ -414,18 +418,18 @@ class InThread(Generic[T]):
         return self._ledger.holds(transaction, effect)
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
-        """Make the event's mark that of its resource; return False if the event comes too late."""
-        return cast("SyncMarkingLedger[T]", self._ledger).advance(transaction, latest)
+        """Advance the resource's watermark; return False if the event comes too late."""
+        return cast("SyncWatermarkLedger[T]", self._ledger).advance(transaction, latest)
 
     async def prune(self, transaction: T, limit: int) -> int:
         """Delete old rows; return how many."""
         return self._ledger.prune(transaction, limit)
 
-    async def erase(self, transaction: T, effect: Effect, gate: Gate) -> None:
-        """Delete the row of an effect, and that of a mark, where the ledger can."""
+    async def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+        """Delete the row of an effect, and that of a watermark, where the ledger can."""
         erase = getattr(self._ledger, "erase", None)
         if erase is not None:
-            erase(transaction, effect, gate)
+            erase(transaction, effect, key_lock)
 
 
 def finish(step: Coroutine[Any, Any, R]) -> R:

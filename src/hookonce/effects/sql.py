@@ -29,9 +29,10 @@ class LedgerOptions(TypedDict, total=False):
 
     Attributes:
         table: the name of the table of effects, with a schema before it if it is in one;
-            ``hookonce_effects``. The table of marks is called like it, with ``_marks`` at its end.
-        retention: how long a row stays, no shorter than the store remembers a handled event; a mark
-            stays so long after it was last advanced. 15 days.
+            ``hookonce_effects``. The table of watermarks has the same name, but ends in
+            ``_watermarks``.
+        retention: how long a row stays, no shorter than the store remembers a handled event; a
+            watermark stays that long after its last advance. 15 days.
         clock: Unix time in seconds.
 
     """
@@ -107,9 +108,9 @@ class SQLLedger(_InTables[T]):
         return await self._run(transaction, statements.finish, finished) == 1
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
-        """Make the event's mark that of its resource; return False if the event comes too late."""
-        gate, mark, drop_ties = latest
-        statements, row = self._statements(transaction), self._rows.mark(gate, mark)
+        """Advance the resource's watermark; return False if the event comes too late."""
+        key_lock, watermark, drop_ties = latest
+        statements, row = self._statements(transaction), self._rows.watermark(key_lock, watermark)
         changed = await self._run(transaction, statements.advance[drop_ties], row)
         if statements.is_advanced is not None:
             changed = await self._run(transaction, statements.is_advanced, row[:-1])
@@ -122,13 +123,15 @@ class SQLLedger(_InTables[T]):
             pruned += await self._run(transaction, statement, (self._rows.oldest, limit - pruned))
         return pruned
 
-    async def erase(self, transaction: T, effect: Effect, gate: Gate) -> None:
-        """Delete the row of an effect, and that of a mark."""
-        for statement, row in zip(self._statements(transaction).erase, (effect, gate), strict=True):
+    async def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+        """Delete the row of an effect, and that of a watermark."""
+        for statement, row in zip(
+            self._statements(transaction).erase, (effect, key_lock), strict=True
+        ):
             await self._run(transaction, statement, row)
 
     async def create_table(self) -> None:
-        """Make the tables of effects and of marks where there are none."""
+        """Make the tables of effects and of watermarks where there are none."""
         async with self.transaction() as transaction:
             for statement in create_statements(self._dialect(transaction), self._table):
                 await self._run(transaction, statement)
@@ -164,9 +167,9 @@ class SyncSQLLedger(_InTables[T]):
         return self._run(transaction, statements.finish, finished) == 1
 
     def advance(self, transaction: T, latest: Latest) -> bool:
-        """Make the event's mark that of its resource; return False if the event comes too late."""
-        gate, mark, drop_ties = latest
-        statements, row = self._statements(transaction), self._rows.mark(gate, mark)
+        """Advance the resource's watermark; return False if the event comes too late."""
+        key_lock, watermark, drop_ties = latest
+        statements, row = self._statements(transaction), self._rows.watermark(key_lock, watermark)
         changed = self._run(transaction, statements.advance[drop_ties], row)
         if statements.is_advanced is not None:
             changed = self._run(transaction, statements.is_advanced, row[:-1])
@@ -179,13 +182,15 @@ class SyncSQLLedger(_InTables[T]):
             pruned += self._run(transaction, statement, (self._rows.oldest, limit - pruned))
         return pruned
 
-    def erase(self, transaction: T, effect: Effect, gate: Gate) -> None:
-        """Delete the row of an effect, and that of a mark."""
-        for statement, row in zip(self._statements(transaction).erase, (effect, gate), strict=True):
+    def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+        """Delete the row of an effect, and that of a watermark."""
+        for statement, row in zip(
+            self._statements(transaction).erase, (effect, key_lock), strict=True
+        ):
             self._run(transaction, statement, row)
 
     def create_table(self) -> None:
-        """Make the tables of effects and of marks where there are none."""
+        """Make the tables of effects and of watermarks where there are none."""
         with self.transaction() as transaction:
             for statement in create_statements(self._dialect(transaction), self._table):
                 self._run(transaction, statement)

@@ -37,7 +37,7 @@ from .ledger import Effect
 from .once import sqlstate
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
 from .statements import Parameters, Statements, check_done, check_kept, row_of
-from .table import EFFECTS, LENGTHS, MARKS, TABLE, marks_table
+from .table import EFFECTS, LENGTHS, TABLE, WATERMARKS, watermarks_table
 
 AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
 SessionT = TypeVar("SessionT", bound=Session)
@@ -201,10 +201,10 @@ def ledger_tables(metadata: MetaData, name: str = TABLE) -> tuple[Table, Table]:
         name: the name of the table of effects, without a schema: that of the metadata counts.
 
     Returns:
-        The tables of effects and of marks.
+        The tables of effects and of watermarks.
 
     """
-    return _table(metadata, name, EFFECTS), _table(metadata, marks_table(name), MARKS)
+    return _table(metadata, name, EFFECTS), _table(metadata, watermarks_table(name), WATERMARKS)
 
 
 def _table(metadata: MetaData, name: str, columns: Mapping[str, bool]) -> Table:

@@ -11,7 +11,7 @@ from ..stores.contract import check_retention
 from ..stores.values import Gate, Mark
 from ..verification.clock import Clock
 from .ledger import Effect
-from .table import EFFECTS, LENGTHS, MARKS, check_table, keys_of, marks_table
+from .table import EFFECTS, LENGTHS, WATERMARKS, check_table, keys_of, watermarks_table
 
 Parameters: TypeAlias = tuple[str | int, ...]
 """What stands for the placeholders of a statement."""
@@ -42,11 +42,11 @@ class Statements:
         insert: takes an effect's row that says when it ended; inserts none where one is there.
         is_done: takes an effect; gives a row where there is one that says that it has ended.
         is_ours: does the same, and in PostgreSQL only if this transaction has inserted the row.
-        erase: each takes a row's key, and deletes the row; of an effect, and of a mark.
-        advance: takes a mark's row; puts it in the place of an older one or of none, and locks what
-            is there in any case. By whether an event as old as the mark is dropped.
-        is_advanced: takes a mark's row without its last value; gives a row where the mark is that.
-            None where the number of rows that ``advance`` has changed tells it.
+        erase: each takes a row's key, and deletes the row; of an effect, and of a watermark.
+        advance: takes a watermark's row; inserts it, or updates an older one, and locks the row in
+            either case. Keyed by whether to drop an event as old as the watermark.
+        is_advanced: takes a watermark's row without its last value; selects a row if the watermark
+            is this one. None if the number of rows that ``advance`` changes says so already.
         prune: each takes a moment in Unix seconds and a number of rows; one for each table.
 
     """
@@ -67,7 +67,7 @@ class Statements:
 
     def __init__(self, dialect: str, table: str, placeholders: Sequence[str]) -> None:
         check_table(dialect, table)
-        marks = marks_table(table)
+        watermarks = watermarks_table(table)
         ignore, otherwise = (
             (" IGNORE", "") if dialect == "mysql" else ("", " ON CONFLICT DO NOTHING")
         )
@@ -92,37 +92,38 @@ class Statements:
         self.is_ours = f"{self.is_done}{proof}"
         self.erase = (
             f"DELETE FROM {table} WHERE {is_effect}",
-            f"DELETE FROM {marks} WHERE {_equal(keys_of(MARKS), placeholders)}",
+            f"DELETE FROM {watermarks} WHERE {_equal(keys_of(WATERMARKS), placeholders)}",
         )
         of_dialect = _advance_in_mysql if dialect == "mysql" else _advance
-        values = _values(MARKS, placeholders)
+        values = _values(WATERMARKS, placeholders)
         self.advance = {
-            is_dropped: of_dialect(marks, values, is_dropped) for is_dropped in (False, True)
+            is_dropped: of_dialect(watermarks, values, is_dropped) for is_dropped in (False, True)
         }
         self.is_advanced: str | None = None
         if dialect == "mysql":
-            is_this = _equal([name for name in MARKS if name != "recorded_at"], placeholders)
-            self.is_advanced = f"SELECT 1 FROM {marks} WHERE {is_this} FOR UPDATE"
+            is_this = _equal([name for name in WATERMARKS if name != "recorded_at"], placeholders)
+            self.is_advanced = f"SELECT 1 FROM {watermarks} WHERE {is_this} FOR UPDATE"
         self.prune = (
             _prune(dialect, table, keys_of(EFFECTS), placeholders),
-            _prune(dialect, marks, keys_of(MARKS), placeholders),
+            _prune(dialect, watermarks, keys_of(WATERMARKS), placeholders),
         )
 
 
-def _advance(marks: str, values: str, drop_ties: bool) -> str:
+def _advance(watermarks: str, values: str, drop_ties: bool) -> str:
     """Return the statement that changes one row, or none where the event comes too late.
 
     A row that it does not change is locked too; so what it has compared stays as it is.
     """
     return (
-        f"INSERT INTO {marks} AS mark {values} ON CONFLICT ({', '.join(keys_of(MARKS))})"
+        f"INSERT INTO {watermarks} AS watermark {values}"
+        f" ON CONFLICT ({', '.join(keys_of(WATERMARKS))})"
         " DO UPDATE SET created_at = excluded.created_at, event_id = excluded.event_id,"
         " recorded_at = excluded.recorded_at"
-        f" WHERE {_newer('mark.{}', 'excluded.{}', drop_ties=drop_ties)}"
+        f" WHERE {_newer('watermark.{}', 'excluded.{}', drop_ties=drop_ties)}"
     )
 
 
-def _advance_in_mysql(marks: str, values: str, drop_ties: bool) -> str:
+def _advance_in_mysql(watermarks: str, values: str, drop_ties: bool) -> str:
     """Return the statement for MySQL, where its number of rows depends on the driver's settings.
 
     An INSERT IGNORE, or a SELECT before it, would lock what is there for reading first; two
@@ -134,13 +135,13 @@ def _advance_in_mysql(marks: str, values: str, drop_ties: bool) -> str:
         f"{name} = IF({newer}, VALUES({name}), {name})"
         for name in ("recorded_at", "event_id", "created_at")
     )
-    return f"INSERT INTO {marks} {values} ON DUPLICATE KEY UPDATE {assigned}"
+    return f"INSERT INTO {watermarks} {values} ON DUPLICATE KEY UPDATE {assigned}"
 
 
 def _newer(old: str, new: str, *, drop_ties: bool) -> str:
-    """Return the condition for an event to take the mark's place.
+    """Return the condition for an event to take the watermark's place.
 
-    The mark's own event is no tie: whether it was done is told by its effect's row.
+    The watermark's own event is no tie: whether it was done is told by its effect's row.
     """
     at, other_at = old.format("created_at"), new.format("created_at")
     if not drop_ties:
@@ -157,7 +158,7 @@ def _prune(dialect: str, table: str, keys: Sequence[str], placeholders: Sequence
     key = ", ".join(keys)
     if dialect == "sqlite":
         return f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} {old})"
-    # Locked while it is old: a mark that is advanced meanwhile is not, and nobody waits.
+    # Locked while it is old: a watermark that is advanced meanwhile is not, and nobody waits.
     return (
         f"WITH old AS (SELECT {key} {old} FOR UPDATE SKIP LOCKED)"
         f" DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM old)"
@@ -198,10 +199,10 @@ class Rows:
         """Return the moment at which an effect has ended, and its row's key."""
         return (int(self.clock()), *effect)
 
-    def mark(self, gate: Gate, mark: Mark) -> Parameters:
-        """Return a mark's row; LedgerError for one that the table cannot tell from others."""
-        row = (*gate, *mark, int(self.clock()))
-        _check_lengths(zip(MARKS, row, strict=True))
+    def watermark(self, key_lock: Gate, watermark: Mark) -> Parameters:
+        """Return a watermark's row; LedgerError for one that the table cannot tell from others."""
+        row = (*key_lock, *watermark, int(self.clock()))
+        _check_lengths(zip(WATERMARKS, row, strict=True))
         return row
 
     @property

@@ -1,4 +1,4 @@
-"""The tables of a ledger, in each dialect of SQL: of effects, and of the marks of resources."""
+"""The two tables of a ledger, in each dialect of SQL: effects, and watermarks of resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTHS = {"endpoint": 64, "event_id": 512, "handler": HANDLER_CHARACTERS, "reso
 EFFECTS = {"endpoint": True, "event_id": True, "handler": True, "recorded_at": False}
 """The columns of the table of effects, and which are its key; those of no length are numbers."""
 
-MARKS = {
+WATERMARKS = {
     "endpoint": True,
     "handler": True,
     "resource": True,
@@ -26,10 +26,10 @@ MARKS = {
     "event_id": False,
     "recorded_at": False,
 }
-"""The columns of the table of marks, in the same way."""
+"""The columns of the table of watermarks, in the same way."""
 
-# With the ending of an index, a name has at most the 63 bytes that PostgreSQL keeps of it.
-_NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,42}", re.ASCII)
+# With `_watermarks_recorded_at`, a name has at most the 63 bytes that PostgreSQL keeps of it.
+_NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,39}", re.ASCII)
 
 _TEXT = {
     # Byte for byte, and by no collation that an upgrade of the operating system could change under
@@ -46,9 +46,9 @@ def keys_of(columns: Mapping[str, bool]) -> list[str]:
     return [name for name, is_key in columns.items() if is_key]
 
 
-def marks_table(table: str) -> str:
-    """Return the name of the table of marks that belongs to a table of effects."""
-    return f"{table.removesuffix('_effects')}_marks"
+def watermarks_table(table: str) -> str:
+    """Return the name of the table of watermarks that belongs to a table of effects."""
+    return f"{table.removesuffix('_effects')}_watermarks"
 
 
 def create_sql(dialect: str, table: str = TABLE) -> str:
@@ -56,8 +56,8 @@ def create_sql(dialect: str, table: str = TABLE) -> str:
 
     Args:
         dialect: ``postgresql``, ``mysql`` (MariaDB too) or ``sqlite``.
-        table: the name of the table of effects, with a schema before it if it is in one; that of
-            the marks is called like it, with ``_marks`` at its end.
+        table: the name of the table of effects, with a schema before it if it is in one; the
+            table of watermarks has the same name, but ends in ``_watermarks``.
 
     Raises:
         ValueError: there is no such dialect, or the name needs quoting.
@@ -69,7 +69,7 @@ def create_sql(dialect: str, table: str = TABLE) -> str:
 def create_statements(dialect: str, table: str) -> tuple[str, ...]:
     """Return the statements that make the tables where there are none."""
     check_table(dialect, table)
-    return (*_made(dialect, table, EFFECTS), *_made(dialect, marks_table(table), MARKS))
+    return (*_made(dialect, table, EFFECTS), *_made(dialect, watermarks_table(table), WATERMARKS))
 
 
 def _made(dialect: str, table: str, columns: Mapping[str, bool]) -> tuple[str, ...]:
@@ -98,6 +98,6 @@ def check_table(dialect: str, table: str) -> None:
         raise ValueError(f"there is no ledger for {dialect!r}; there is for {', '.join(DIALECTS)}")
     if _NAME.fullmatch(table) is None:
         raise ValueError(
-            "a table's name is letters, digits and underscores, 43 at most, with a schema and a"
+            "a table's name is letters, digits and underscores, 40 at most, with a schema and a"
             f" full stop before it if it is in one, not {table!r}"
         )

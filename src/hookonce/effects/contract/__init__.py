@@ -6,14 +6,14 @@ Give each rule a bench: the ledger on an empty table, and a table of yours in th
     def test_my_ledger(rule):
         asyncio.run(rule(my_bench))
 
-A rule that is broken raises AssertionError. ``MARK_RULES`` are for ledgers that keep marks, which
-handlers with ``latest_by`` need.
+A rule that is broken raises AssertionError. ``WATERMARK_RULES`` are for ledgers that
+keep watermarks, which handlers with ``latest_by`` need.
 """
 
 from __future__ import annotations
 
 from .bench import Bench, MakeBench, Rule
-from .marks import MARK_RULES
 from .rules import RULES
+from .watermarks import WATERMARK_RULES
 
-__all__ = ["MARK_RULES", "RULES", "Bench", "MakeBench", "Rule"]
+__all__ = ["RULES", "WATERMARK_RULES", "Bench", "MakeBench", "Rule"]

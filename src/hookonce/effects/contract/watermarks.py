@@ -1,4 +1,4 @@
-"""The rules for a ledger that keeps marks: what comes too late is left out."""
+"""The rules for a ledger that keeps watermarks: what comes too late is left out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def a_newer_event_is_done_and_an_older_one_is_not(make: MakeBench) -> None
 
 
 async def a_newer_event_that_fails_holds_no_other_up(make: MakeBench) -> None:
-    """The mark goes back with what is rolled back."""
+    """The watermark goes back with what is rolled back."""
     async with make(time.time) as bench:
         older, newer = _moment(bench, 1), _moment(bench, 2)
 
@@ -49,25 +49,25 @@ async def a_newer_event_that_fails_holds_no_other_up(make: MakeBench) -> None:
         with suppress(WorkError):
             await newer.perform(fail)
         seen = [await older.perform(), await newer.perform()]
-        expect(seen == [Performed.NOW, Performed.NOW], "a failure has advanced the mark")
+        expect(seen == [Performed.NOW, Performed.NOW], "a failure has advanced the watermark")
         await expect_rows(bench, ["1", "2"])
 
 
 async def events_of_one_moment_are_dropped_where_that_is_asked_for(make: MakeBench) -> None:
     """They are worked on in any order else."""
     async with make(time.time) as bench:
-        gate = _gate()
-        ties = [_moment(bench, 1, gate) for _ in range(3)]
+        key_lock = _key_lock()
+        ties = [_moment(bench, 1, key_lock) for _ in range(3)]
         seen = [await ties[1].perform(), await ties[0].perform()]
         expect(seen == [Performed.NOW, Performed.NOW], "a tie was dropped")
         dropped = await ties[2].perform(drop_ties=True)
         expect(dropped is Performed.STALE, "a tie was not dropped")
-        later = await _moment(bench, 2, gate).perform(drop_ties=True)
+        later = await _moment(bench, 2, key_lock).perform(drop_ties=True)
         expect(later is Performed.NOW, "a newer event was dropped")
 
 
 async def an_event_is_no_tie_of_itself(make: MakeBench) -> None:
-    """Where its record was deleted, so that it is done again, its own mark is no obstacle."""
+    """Where its record was deleted, so that it is done again, its own watermark is no obstacle."""
     async with make(time.time) as bench:
         once = _moment(bench, 1)
         again = _Moment(bench, once.effect._replace(handler="again"), once.latest)
@@ -114,8 +114,8 @@ async def _meet(make: MakeBench, *, does_fail: bool) -> None:
 async def runs_of_one_resource_at_the_same_time_end_with_the_newest(make: MakeBench) -> None:
     """However they meet, also at the resource's very first events, the newest is done at last."""
     async with make(time.time) as bench:
-        gate, order = _gate(), [3, 1, 4, 2]
-        moments = [_moment(bench, created_at, gate) for created_at in order]
+        key_lock, order = _key_lock(), [3, 1, 4, 2]
+        moments = [_moment(bench, created_at, key_lock) for created_at in order]
         runs = [moment.perform() for moment in moments]
         seen = await asyncio.wait_for(asyncio.gather(*runs), PATIENCE_SECONDS)
         expect(seen[2] is Performed.NOW, "the newest event was not done")
@@ -129,9 +129,9 @@ async def runs_of_one_resource_at_the_same_time_end_with_the_newest(make: MakeBe
 async def resources_are_told_apart_by_every_character(make: MakeBench) -> None:
     """Endpoint, handler and key count, each byte for byte and in its full length."""
     async with make(time.time) as bench:
-        base = _gate()
+        base = _key_lock()
         longest = Gate("e" * 64, "\N{SNOWMAN}" * 200, "\N{LATIN SMALL LETTER SHARP S}" * 200)
-        gates = [
+        key_locks = [
             base,
             base._replace(endpoint="other"),
             base._replace(handler="other"),
@@ -142,48 +142,48 @@ async def resources_are_told_apart_by_every_character(make: MakeBench) -> None:
             longest._replace(handler=longest.handler[:-1] + "x"),
             longest._replace(key=longest.key[:-1] + "x"),
         ]
-        for created_at, gate in zip(range(len(gates), 0, -1), gates, strict=True):
-            performed = await _moment(bench, created_at, gate).perform()
-            expect(performed is Performed.NOW, f"{gate} was taken for another")
+        for created_at, key_lock in zip(range(len(key_locks), 0, -1), key_locks, strict=True):
+            performed = await _moment(bench, created_at, key_lock).perform()
+            expect(performed is Performed.NOW, f"{key_lock} was taken for another")
 
 
-async def marks_go_when_they_have_not_advanced_for_the_retention(make: MakeBench) -> None:
-    """Pruning deletes a mark so long after its last advance, and counts it as a row."""
+async def watermarks_go_when_they_have_not_advanced_for_the_retention(make: MakeBench) -> None:
+    """Pruning deletes a watermark so long after its last advance, and counts it as a row."""
     now = time.time()
     async with make(lambda: now) as bench:
-        old, kept = _gate(), _gate()
-        for gate in (old, kept):
-            await _moment(bench, 2, gate).perform()
+        old, kept = _key_lock(), _key_lock()
+        for key_lock in (old, kept):
+            await _moment(bench, 2, key_lock).perform()
         now += bench.ledger.retention_seconds - 5
         await _moment(bench, 3, kept).perform()
         now += 10
         expect(await prune(bench.ledger) == 3, "pruning has deleted another number of rows")
-        late = [await _moment(bench, 1, gate).perform() for gate in (old, kept)]
-        expect(late[0] is Performed.NOW, "a mark older than the retention is still there")
-        expect(late[1] is Performed.STALE, "a mark was deleted before its retention was over")
+        late = [await _moment(bench, 1, key_lock).perform() for key_lock in (old, kept)]
+        expect(late[0] is Performed.NOW, "a watermark older than the retention is still there")
+        expect(late[1] is Performed.STALE, "a watermark was deleted before its retention was over")
 
 
-async def a_mark_that_is_being_advanced_is_not_pruned(make: MakeBench) -> None:
-    """Pruning that meets a run leaves the mark that the run commits."""
+async def a_watermark_that_is_being_advanced_is_not_pruned(make: MakeBench) -> None:
+    """Pruning that meets a run leaves the watermark that the run commits."""
     now = time.time()
     async with make(lambda: now) as bench:
-        gate, is_working = _gate(), threading.Event()
+        key_lock, is_working = _key_lock(), threading.Event()
 
         async def work(_: Any) -> None:
             is_working.set()
             await wait_a_little(bench)
 
-        await _moment(bench, 2, gate).perform()
+        await _moment(bench, 2, key_lock).perform()
         now += bench.ledger.retention_seconds + 5
-        run = asyncio.create_task(_moment(bench, 3, gate).perform(work))
+        run = asyncio.create_task(_moment(bench, 3, key_lock).perform(work))
         await asyncio.to_thread(is_working.wait, PATIENCE_SECONDS)
         await asyncio.wait_for(prune(bench.ledger), PATIENCE_SECONDS)
         await run
-        late = await _moment(bench, 1, gate).perform()
-        expect(late is Performed.STALE, "a mark was deleted that had just been advanced")
+        late = await _moment(bench, 1, key_lock).perform()
+        expect(late is Performed.STALE, "a watermark was deleted that had just been advanced")
 
 
-MARK_RULES: tuple[Rule, ...] = (
+WATERMARK_RULES: tuple[Rule, ...] = (
     a_newer_event_is_done_and_an_older_one_is_not,
     a_newer_event_that_fails_holds_no_other_up,
     events_of_one_moment_are_dropped_where_that_is_asked_for,
@@ -192,10 +192,10 @@ MARK_RULES: tuple[Rule, ...] = (
     an_event_that_has_waited_for_one_that_fails_is_done,
     runs_of_one_resource_at_the_same_time_end_with_the_newest,
     resources_are_told_apart_by_every_character,
-    marks_go_when_they_have_not_advanced_for_the_retention,
-    a_mark_that_is_being_advanced_is_not_pruned,
+    watermarks_go_when_they_have_not_advanced_for_the_retention,
+    a_watermark_that_is_being_advanced_is_not_pruned,
 )
-"""Every rule for a ledger that keeps marks."""
+"""Every rule for a ledger that keeps watermarks."""
 
 
 class _Moment(NamedTuple):
@@ -212,7 +212,7 @@ class _Moment(NamedTuple):
         drop_ties: bool = False,
     ) -> Coroutine[Any, Any, Performed]:
         """Do the work, or else write a row of when the event was created."""
-        created_at = str(self.latest.mark.created_at)
+        created_at = str(self.latest.watermark.created_at)
         latest = self.latest._replace(drop_ties=drop_ties)
 
         def write(transaction: Any) -> Awaitable[object] | None:
@@ -221,11 +221,11 @@ class _Moment(NamedTuple):
         return perform(self.bench, self.effect, work or write, latest)
 
 
-def _moment(bench: Bench[Any], created_at: int, gate: Gate | None = None) -> _Moment:
-    gate = gate or Gate("default", "app.handlers.book", "channel")
-    effect = Effect(gate.endpoint, f"evt_{uuid4().hex}", gate.handler)
-    return _Moment(bench, effect, Latest(gate, Mark(created_at, effect.event_id)))
+def _moment(bench: Bench[Any], created_at: int, key_lock: Gate | None = None) -> _Moment:
+    key_lock = key_lock or Gate("default", "app.handlers.book", "channel")
+    effect = Effect(key_lock.endpoint, f"evt_{uuid4().hex}", key_lock.handler)
+    return _Moment(bench, effect, Latest(key_lock, Mark(created_at, effect.event_id)))
 
 
-def _gate() -> Gate:
+def _key_lock() -> Gate:
     return Gate("default", "app.handlers.book", f"channel_{uuid4().hex}")
