@@ -207,7 +207,7 @@ def test_a_change_is_said_with_how_many_secrets_there_are(
     verifier.verify(BODY, BY_NEW, now=NOW)
     verifier.verify(BODY, BY_NEW, now=NOW)
     said = [line.getMessage() for line in caplog.records if line.levelno == logging.INFO]
-    assert said == ["the secrets were read anew; there are now 2"]
+    assert said == ["reloaded 2 secrets"]
 
 
 def replace_by_a_twin(file: Path, text: str) -> None:

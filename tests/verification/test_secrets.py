@@ -169,13 +169,13 @@ URL_SAFE = "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'w
         ),
         (
             "whsec_a=bc",
-            "the secret is not standard base64: its '=' padding is not where it belongs",
+            "the secret is not standard base64: its '=' padding is in the wrong place",
         ),
         (
             "whsec_abcde",
             (
-                "the secret is not standard base64: its length is not a multiple of four, so"
-                " characters (perhaps the '=' at its end) are missing"
+                "the secret is not standard base64: its length is not a multiple of four:"
+                " characters are missing, perhaps the '=' at the end"
             ),
         ),
         (
@@ -220,7 +220,7 @@ def test_a_key_shorter_than_usual_is_said_once_and_not_shown(
             Verifier(f"whsec_{short}")
             sign([f"whsec_{usual}", f"whsec_{short}"], "evt_1", b"")
     (record,) = caplog.records
-    assert "23 bytes, and 24 to 64 are usual" in record.getMessage()
+    assert "only 23 bytes (24 to 64 are usual)" in record.getMessage()
     assert not [
         piece for piece in windows(short) if piece in f"{record.getMessage()}{vars(record)}"
     ]

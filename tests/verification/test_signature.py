@@ -107,8 +107,8 @@ def test_a_body_that_is_not_bytes_is_a_mistake_of_the_program_and_told_so(
     with pytest.raises(TypeError) as caught:
         use(body)
     assert str(caught.value) == (
-        f"body must be the raw bytes of the request, not {type(body).__name__};"
-        " decoded or re-encoded text does not verify"
+        f"body must be the raw bytes of the request, not {type(body).__name__}: decoded or"
+        " re-encoded text does not verify"
     )
 
 

@@ -1,7 +1,7 @@
-"""Raw HTTP headers become one value object here; nothing later indexes raw headers.
+"""The grammar of a delivery's headers: raw headers are parsed here, once.
 
-All grammar of the three signed headers lives in this file (interface, Events: Delivery format), and
-beside it the two headers of the service that are outside the signature and therefore only hints.
+Three headers are signed (interface, Events: Delivery format). The service's own two headers are
+outside the signature, so they are only hints.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RawHeaders: TypeAlias = (
 """A mapping, or any iterable of (name, value) pairs, str or bytes, names in any case."""
 
 SignedParts: TypeAlias = tuple[str, int, bytes, tuple[bytes, ...]]
-"""The webhook-id, the timestamp, what is signed before the body, and the ``v1`` signatures."""
+"""The webhook-id, the timestamp, the signed bytes before the body, and the ``v1`` signatures."""
 
 _Pairs: TypeAlias = Iterable[tuple[str | bytes, str | bytes]]
 
@@ -42,18 +42,18 @@ _FIELDS: dict[str | bytes, int] = {
 
 _NAME_LENGTHS = frozenset(len(spelling) for spelling in _FIELDS)
 
-# A full stop would make `{id}.{timestamp}.{body}` ambiguous; control characters have no place in a
-# header. The standard sets no limit to the length; this one bounds what a store must keep.
+# A full stop would make `{id}.{timestamp}.{body}` ambiguous, and no header may hold control
+# characters. The standard limits no length; this limit bounds what a store must keep.
 _MESSAGE_ID_MAX_LENGTH = 512
 _MESSAGE_ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f.]{{1,{_MESSAGE_ID_MAX_LENGTH}}}")
 
-# Eleven digits reach the year 5138; a timestamp in milliseconds has thirteen and is refused.
+# Eleven digits reach the year 5138. A timestamp in milliseconds has thirteen and is refused.
 _TIMESTAMP_MAX_DIGITS = 11
 
 _ZERO = ord("0")
 
-# The sender puts two signatures at the most (one per secret of a rotation). Sixteen leave room for
-# other versions beside them, and bound the work a flood of entries can ask for.
+# The sender sends at most two signatures, one for each secret of a rotation. Sixteen leave room for
+# other versions, and bound the work that a forged header can cause.
 _MAX_SIGNATURES = 16
 
 _V1 = b"v1,"
@@ -62,7 +62,7 @@ _ENTRY_LENGTH = len(_V1) + _TEXT_LENGTH
 
 
 def is_message_id(text: str) -> bool:
-    """Return whether this may stand as a webhook-id."""
+    """Return whether a text is a valid webhook-id."""
     return _MESSAGE_ID.fullmatch(text) is not None
 
 
@@ -70,15 +70,15 @@ def header_pairs(headers: RawHeaders) -> _Pairs:
     """Return the (name, value) pairs of any accepted shape of headers."""
     items: Any = getattr(headers, "items", None)
     pairs: Any = headers if items is None else items()
-    return pairs  # type: ignore[no-any-return]  # a cast would be called, for nothing
+    return pairs  # type: ignore[no-any-return]  # cast() would be a call on the hot path
 
 
 class DeliveryHints(NamedTuple):
-    """What the service says outside the signature: good for messages, never to be trusted.
+    """The service's own two headers. They are not signed: show them, but never trust them.
 
     Attributes:
         event_type: ``<service>-event-type``, or None.
-        attempt: ``<service>-delivery-attempt``, 1 for the first, or None where unreadable.
+        attempt: ``<service>-delivery-attempt``, from 1; None if it is missing or unreadable.
 
     """
 
@@ -87,26 +87,28 @@ class DeliveryHints(NamedTuple):
 
     @classmethod
     def parse(cls, headers: RawHeaders, service: str | None = None) -> DeliveryHints:
-        """Return the hints among ``headers``; unusable ones are None, never an error.
+        """Return the hints in ``headers``; an unusable hint is None, never an error.
 
-        The service's name is not known, so its headers are recognised by their endings unless
-        ``service`` names it.
+        Args:
+            headers: in any accepted shape.
+            service: the service's name; without it the endings of the names are enough.
+
         """
         pairs = list(header_pairs(headers))
         try:
             places = _places(tuple(map(_NAME, pairs)), service)
-        except TypeError:  # a name that is not even hashable
+        except TypeError:  # a header's name is not hashable
             return cls()
         return _hints(places, pairs)
 
 
 class DeliveryHeaders(NamedTuple):
-    """The signed headers of a delivery, checked for grammar.
+    """The signed headers of a delivery, each well formed.
 
     Attributes:
-        message_id: the webhook-id as text.
-        timestamp: when this attempt was signed, in Unix seconds.
-        signed_prefix: ``{webhook-id}.{webhook-timestamp}.`` in the bytes that arrived.
+        message_id: the webhook-id.
+        timestamp: when the sender signed this attempt, in Unix seconds.
+        signed_prefix: the bytes ``{webhook-id}.{webhook-timestamp}.`` as they arrived.
         signatures: the base64 text of each well-formed ``v1`` entry.
 
     """
@@ -121,12 +123,12 @@ class DeliveryHeaders(NamedTuple):
 
     @classmethod
     def parse(cls, headers: RawHeaders) -> DeliveryHeaders:
-        """Return the signed headers among ``headers``.
+        """Return the signed headers in ``headers``.
 
-        ``bytes`` are taken as they are; ``str`` is encoded as UTF-8, the way senders sign it.
+        ``bytes`` are used as they are; ``str`` is encoded as UTF-8, as senders sign it.
 
         Raises:
-            VerificationError: one is missing, malformed, or repeated with another value.
+            VerificationError: a header is missing, malformed, or repeated with another value.
 
         """
         return cls(*signed_parts(headers))
@@ -135,11 +137,11 @@ class DeliveryHeaders(NamedTuple):
 def read_headers(
     headers: RawHeaders, service: str | None = None
 ) -> tuple[SignedParts, DeliveryHints]:
-    """Return all that a receiver reads of ``headers``, which are looked through once.
+    """Return the signed headers and the hints, in one pass over ``headers``.
 
     Args:
         headers: as for ``DeliveryHeaders.parse``.
-        service: the sender's name in its own two headers; without it their endings are enough.
+        service: as for ``DeliveryHints.parse``.
 
     Raises:
         VerificationError: as ``DeliveryHeaders.parse`` does.
@@ -148,7 +150,7 @@ def read_headers(
     pairs: Any = headers if headers.__class__ is list else list(header_pairs(headers))
     try:
         places = _places(tuple(map(_NAME, pairs)), service)
-    except TypeError:  # a name that is not even hashable
+    except TypeError:  # a header's name is not hashable
         return signed_parts(pairs), DeliveryHints()
     hints = _hints(places, pairs)
     if places.signed is not None:
@@ -168,9 +170,9 @@ def read_headers(
 
 
 def signed_parts(headers: RawHeaders) -> SignedParts:
-    """Return what ``DeliveryHeaders.parse`` does, as a plain tuple to unpack at once.
+    """Return the same as ``DeliveryHeaders.parse``, as a plain tuple.
 
-    It is for verification alone, which would have the object only for a moment.
+    Verification unpacks it at once, and making the object would only cost time.
     """
     found = None
     if headers.__class__ is list:
@@ -196,15 +198,14 @@ _Found: TypeAlias = tuple[bytes | None, bytes | None, bytes | None]
 
 
 def _usual(headers: Any) -> _Found | None:
-    """Return the id, timestamp and signature of a request as an ASGI server gives it.
+    """Return the id, timestamp and signature of raw ASGI headers, the fast way.
 
-    None where anything about them is unusual; then ``_found`` must look. Types, cases and
-    repetitions need not be asked for one by one here.
+    Return None if anything about them is unusual: then ``_found`` reads them, with every check.
     """
     message_id = timestamp = signature = None
     try:
         for name, value in headers:
-            # Most headers end here, and are not compared.
+            # Comparing the length first skips most headers.
             if len(name) not in _NAME_LENGTHS:
                 continue
             if name == b"webhook-timestamp" and timestamp is None:
@@ -215,7 +216,7 @@ def _usual(headers: Any) -> _Found | None:
                 message_id = value
             elif name.lower() in _FIELDS:
                 return None
-    except (TypeError, AttributeError):  # a name that is no text
+    except (TypeError, AttributeError):  # a header's name is not text
         return None
     if message_id.__class__ is timestamp.__class__ is signature.__class__ is bytes:
         return message_id, timestamp, signature
@@ -223,10 +224,10 @@ def _usual(headers: Any) -> _Found | None:
 
 
 def _spelled(headers: Any) -> _Found | None:
-    """Return the id, timestamp and signature of a dict of text, as frameworks give it.
+    """Return the id, timestamp and signature of a framework's dict of text, the fast way.
 
-    None where anything about them is unusual. Its names are looked through once
-    for all requests that have the same, which is quicker than going through the items.
+    Return None if anything about them is unusual. Requests with the same names share one cached
+    search for the three spellings.
     """
     spellings = _spellings(tuple(headers))
     if spellings is None:
@@ -242,11 +243,11 @@ def _spelled(headers: Any) -> _Found | None:
     return None
 
 
-# A sender and the servers before us give the same names in the same order, each time. Few are
-# kept: names are as long as a server lets them be, and anybody can send new ones.
+# A sender and its proxies send the same names in the same order every time. The cache is small
+# because anybody can send new names, as long as the server allows.
 @lru_cache(maxsize=32)
 def _spellings(names: tuple[object, ...]) -> tuple[str, str, str] | None:
-    """Return how the three headers are spelled, or None where one is missing or comes twice."""
+    """Return how the three names are spelled, or None if a name is missing or repeated."""
     found: dict[int, str] = {}
     for name in names:
         if not isinstance(name, str):
@@ -273,12 +274,12 @@ def _found(headers: RawHeaders) -> _Found:
                 field = _FIELDS.get(name.lower())
                 if field is None:
                     continue
-        except (TypeError, AttributeError):  # a name that is no text is none of ours
+        except (TypeError, AttributeError):  # a header's name is not text: not one of the three
             continue
         if value.__class__ is str and value.isascii():
             value = value.encode()  # noqa: PLW2901 - the same value, as bytes
         elif value.__class__ is not bytes:
-            if value is None:  # a framework's "no such header"
+            if value is None:  # some frameworks list a missing header with the value None
                 continue
             value = _encoded(value, field)  # noqa: PLW2901 - as above
         before = found[field]
@@ -304,7 +305,7 @@ _MALFORMED = {
 
 def _encoded(value: object, field: int) -> bytes:
     if isinstance(value, str):
-        # An entry with lone surrogates can match nothing, and must not spoil a good one beside it.
+        # A signature with lone surrogates matches nothing; a good signature beside it still may.
         errors = "replace" if field == _SIGNATURE else "strict"
         try:
             return value.encode("utf-8", errors)
@@ -320,7 +321,7 @@ def _id_text(raw: bytes) -> str:
         text = raw.decode()
     except UnicodeDecodeError:
         raise VerificationError(Refusal.MALFORMED_ID) from None
-    # Printable text has no control characters, and nearly every id is such.
+    # Fast path: printable text has no control characters, and nearly every id is printable.
     if text.isprintable() and "." not in text and len(text) <= _MESSAGE_ID_MAX_LENGTH:
         return text
     if _MESSAGE_ID.fullmatch(text) is None:
@@ -328,19 +329,19 @@ def _id_text(raw: bytes) -> str:
     return text
 
 
-# Deliveries that come fast enough for it to matter share their second.
+# Under load many deliveries share one second, and so one cache entry.
 @lru_cache(maxsize=64)
 def _unix_seconds(raw: bytes) -> int:
-    # bytes.isdigit() knows ASCII digits only, unlike str.isdigit() and int().
+    # bytes.isdigit() accepts ASCII digits only, unlike str.isdigit() and int().
     if not raw.isdigit() or raw[0] == _ZERO or len(raw) > _TIMESTAMP_MAX_DIGITS:
         raise VerificationError(Refusal.MALFORMED_TIMESTAMP)
     return int(raw)
 
 
 def _v1_entries(signature: bytes) -> tuple[bytes, ...]:
-    """Return what could match: other versions and broken entries are skipped, never an error."""
+    """Return the well-formed ``v1`` signatures; other versions and broken entries are skipped."""
     if len(signature) == _ENTRY_LENGTH:
-        # One call looks for the version and cuts it off.
+        # removeprefix() checks the version and removes it in one call.
         text = signature.removeprefix(_V1)
         return (text,) if len(text) == _TEXT_LENGTH else ()
     texts: list[bytes] = []
@@ -356,9 +357,13 @@ _MOST_USUAL = 64
 
 
 class _Places(NamedTuple):
-    """Where among the headers ours are; of the service's own two the last, where one is repeated.
+    """The positions of a delivery's headers in the list of headers.
 
-    Of the three signed ones None, where one is missing or repeated.
+    Attributes:
+        signed: of the three signed headers; None if a header is missing or repeated.
+        event_type: of the first hint; of its last copy if it is repeated.
+        attempt: of the second hint, likewise.
+
     """
 
     signed: tuple[int, ...] | None
@@ -366,7 +371,7 @@ class _Places(NamedTuple):
     attempt: int | None
 
 
-# Requests of one sender have the same names in the same order, and these are looked through once.
+# Requests of one sender have the same names in the same order, so one search serves them all.
 @lru_cache(maxsize=32)
 def _places(names: tuple[object, ...], service: str | None) -> _Places:
     hints: dict[str, int] = {}
@@ -398,7 +403,7 @@ def _hints(places: _Places, pairs: Sequence[tuple[object, object]]) -> DeliveryH
     return _read_hints(event_type, attempt)
 
 
-# A service has few event types and attempts; they come with every delivery.
+# A service has few event types and few attempts, and every delivery carries both.
 @lru_cache(maxsize=256)
 def _usual_hints(event_type: bytes, attempt: bytes) -> DeliveryHints:
     return _read_hints(event_type, attempt)
@@ -411,7 +416,7 @@ def _read_hints(event_type: object, attempt: object) -> DeliveryHints:
 
 
 def _is_attempt(text: str) -> bool:
-    # Nine attempts are documented; more than four digits is not a count of them.
+    # The interface documents nine attempts; a number of five digits is not an attempt.
     return text.isascii() and text.isdigit() and len(text) <= 4
 
 

@@ -1,7 +1,6 @@
-"""Secrets that come from outside the program: the environment, and files that change.
+"""Secrets from the environment, and from files that may change.
 
-The environment is read here, and for the API key in ``client/keys.py``, but nowhere else in the
-library.
+The library reads the environment only here and, for the API key, in ``client/keys.py``.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _Version: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
 def read_environment(variable: str = SECRETS_VARIABLE) -> tuple[str, ...]:
-    """Return what the variable holds as secrets, unchecked."""
+    """Return the secrets in an environment variable, unchecked."""
     return split_secrets(os.environ.get(variable, ""))
 
 
 class EnvironmentSecrets:
-    """The secrets in an environment variable, newest first, between white space or commas.
+    """The secrets in an environment variable, newest first, separated by white space or commas.
 
-    A process's environment does not change from outside, so it is read once.
+    The variable is read once: nothing outside a process can change its environment.
 
     Raises:
         SecretError: the variable is not set, or holds a secret that cannot be used.
@@ -54,14 +53,15 @@ class EnvironmentSecrets:
 
 
 class FileSecrets:
-    """The secrets in one or more files, one a line, newest first, read again when they change.
+    """The secrets in one or more files, newest first, read again when a file changes.
 
-    Blank lines and lines that start with ``#`` are skipped. A change is seen at the next delivery,
-    also where a mounted Kubernetes secret swaps a symbolic link. While the new content cannot be
-    used, the last good secrets stay in force and the fault is logged.
+    A file has one secret on each line; blank lines and lines that start with ``#`` are skipped. A
+    change takes effect at the next delivery, even if a mounted Kubernetes secret replaces a
+    symbolic link. If the new content cannot be used, the last good secrets stay in force and an
+    error is logged.
 
     Raises:
-        SecretError: at the start, a file cannot be read or holds no usable secret.
+        SecretError: in the constructor, if a file cannot be read or holds no usable secret.
 
     """
 
@@ -75,7 +75,7 @@ class FileSecrets:
         self._secrets = self._read()
 
     def current(self) -> tuple[str, ...]:
-        """Return the secrets in the files as they are now, newest first."""
+        """Return the secrets that are in the files now, newest first."""
         version = self._look()
         if version != self._version:
             with self._lock:
@@ -85,7 +85,7 @@ class FileSecrets:
 
     @property
     def fault(self) -> str | None:
-        """Why the files as they are now cannot be used; None where their secrets are in force."""
+        """Why the files cannot be used now; None if their secrets are in force."""
         self.current()
         return self._fault[1] if self._fault and self._look() != self._version else None
 
@@ -93,14 +93,15 @@ class FileSecrets:
         try:
             self._secrets = self._read()
         except SecretError as error:
-            # Tried again at the next look, since not every fault goes with a change of the file.
+            # Keep the old version, so that the next call tries again: a fault such as a missing
+            # permission can end without a change of the file.
             if (version, str(error)) != self._fault:
                 self._fault = version, str(error)
-                _log.error("the secrets in force stay, for the new ones cannot be used: %s", error)
+                _log.error("the new secrets cannot be used, so the old ones stay: %s", error)
         else:
-            _log.info("the secrets were read anew; there are now %d", len(self._secrets))
-            # Last, so that other threads wait for the new secrets; and the version from before
-            # the reading, so that what changes meanwhile is seen at the next look.
+            _log.info("reloaded %d secrets", len(self._secrets))
+            # The version is set last, so that other threads wait for the new secrets. It is the
+            # version from before the reading, so that the next call sees a later change.
             self._fault = None
             self._version = version
 
@@ -111,13 +112,13 @@ class FileSecrets:
         try:
             return tuple(secret for path in self._paths for secret in _read_secrets(path))
         except SecretError as error:
-            raise error.with_traceback(None) from None  # the frames it came through hold secrets
+            raise error.with_traceback(None) from None  # the error's frames hold secrets
 
 
 def _file_version(path: Path) -> tuple[int, int, int] | None:
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # no such file, or no path at all
+    except (OSError, ValueError):  # no such file, or a path with a NUL
         return None
     return status.st_mtime_ns, status.st_ino, status.st_size
 
@@ -128,7 +129,7 @@ def _read_secrets(path: Path) -> tuple[str, ...]:
         raise SecretError(f"cannot read the secrets in {path}: {fault}")
     secrets = secret_lines(text)
     if not secrets:
-        raise SecretError(f"{path} holds no secret; it takes one whsec_… a line, newest first")
+        raise SecretError(f"{path} holds no secret; write one whsec_… on each line, newest first")
     fault = fault_among(secrets, str(path))
     if fault is not None:
         raise SecretError(fault)
@@ -136,10 +137,13 @@ def _read_secrets(path: Path) -> tuple[str, ...]:
 
 
 def _text_or_fault(path: Path) -> tuple[str, str | None]:
-    """Return what a file holds, or what is wrong; no error of others, which would hold its text."""
+    """Return a file's text and None, or an empty text and the fault.
+
+    The errors of the standard library would hold the text.
+    """
     try:
         return path.read_text(encoding="utf-8"), None
     except UnicodeDecodeError:
         return "", "it is not UTF-8 text"
-    except Exception as error:  # noqa: BLE001 - the last good secrets stay, whatever it is
+    except Exception as error:  # noqa: BLE001 - any error must leave the last good secrets in force
         return "", getattr(error, "strerror", None) or type(error).__name__

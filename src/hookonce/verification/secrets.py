@@ -1,9 +1,11 @@
 """Signing secrets: their spelling, and where they come from.
 
 The key is the base64 decoding of the secret after its ``whsec_`` prefix (interface, Events:
-Signature). No message, repr or log of this file ever shows a secret. Nor does a frame that an error
-passes through: error trackers send its locals away. So what looks at a secret returns what is wrong
-with it, and who raises has let go of it.
+Signature).
+
+No message, repr or log line of this file shows a secret. Error trackers also send the local
+variables of every frame that an error passes through. So a function that reads a secret returns
+the fault as text, and its caller deletes its own reference to the secret before it raises.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from ..errors import SecretError
 
 _PREFIX = "whsec_"
 
-# Standard Webhooks, Signature scheme: "between 24 and 64 bytes". Under 16 a key can be guessed, or
-# is a word such as "null" that happens to be base64. Without the prefix, that is more likely.
+# Standard Webhooks, Signature scheme: "between 24 and 64 bytes". A key of less than 16 bytes can be
+# guessed, or is a word such as "null" that happens to be base64. A word is likelier if the prefix
+# is missing, so then a key needs 24 bytes.
 _LEAST_KEY_BYTES = 16
 USUAL_KEY_BYTES = 24
 
-# Other kinds of keys of the Standard Webhooks family, which must never become an HMAC key: with a
-# public key as the secret, anybody who knows it could sign.
+# Other kinds of keys of Standard Webhooks, which must never become an HMAC key: if a public key
+# were the secret, anybody who knows it could sign.
 _FOREIGN_PREFIXES = {
     "whpk_": "a public key of the asymmetric scheme",
     "whsk_": "a private key of the asymmetric scheme",
@@ -42,7 +45,7 @@ class SecretsProvider(Protocol):
     """A source of secrets that may change while the program runs."""
 
     def current(self) -> Sequence[str]:
-        """Return the secrets in force, newest first; called for every delivery, so be quick."""
+        """Return the secrets in force, newest first. Every delivery calls it: be quick."""
         ...
 
 
@@ -51,10 +54,10 @@ SecretSource: TypeAlias = str | Sequence[str] | SecretsProvider
 
 
 def secrets_of(secrets: SecretSource) -> tuple[str, ...]:
-    """Return the secrets a source has now, as they are, newest first.
+    """Return the secrets that a source has now, unchecked, newest first.
 
     Raises:
-        SecretError: there is no source, or it is a provider that fails.
+        SecretError: there is no source, or its provider fails.
 
     """
     if isinstance(secrets, str):
@@ -75,14 +78,19 @@ def secrets_of(secrets: SecretSource) -> tuple[str, ...]:
 
 
 def provided(provider: SecretsProvider) -> tuple[str, ...]:
-    """Return the secrets a provider has now; SecretError whatever it raises."""
+    """Return the secrets that a provider has now.
+
+    Raises:
+        SecretError: the provider raised an error, of any kind.
+
+    """
     try:
         secrets = provider.current()
         return (secrets,) if isinstance(secrets, str) else tuple(secrets)
     except (KeyboardInterrupt, SecretError):
         raise
-    except BaseException as error:  # noqa: BLE001 - foreign code, on which every delivery depends
-        # Without this frame, and below without its words: both may show a secret.
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+        # This frame and the error's message may show a secret; leave both out.
         trace = error.__traceback__
         cause = error.with_traceback(trace and trace.tb_next)
     raise SecretError(
@@ -94,10 +102,10 @@ def provided(provider: SecretsProvider) -> tuple[str, ...]:
 def decode_secret(secret: str) -> bytes:
     """Return the HMAC key of a ``whsec_…`` secret.
 
-    Surrounding white space is forgiven, and so is a missing prefix if the key has 24 bytes.
+    White space around it is ignored. The prefix may be missing if the key has at least 24 bytes.
 
     Raises:
-        SecretError: it is no secret, or no standard base64, or decodes to less than 16 bytes.
+        SecretError: it is not a secret, not standard base64, or its key has less than 16 bytes.
 
     """
     key = _key_or_fault(secret)
@@ -108,12 +116,12 @@ def decode_secret(secret: str) -> bytes:
 
 
 def fingerprint(secret: str, purpose: str = "fingerprint") -> str:
-    """Return 16 hexadecimal digits that tell a secret from others, and nothing else about it.
+    """Return 16 hexadecimal digits that identify a secret and reveal nothing about it.
 
-    Those of one purpose tell nothing of those of another.
+    Fingerprints for different purposes cannot be compared.
 
     Raises:
-        SecretError: it cannot be used.
+        SecretError: the secret cannot be used.
 
     """
     key = blake2b(decode_secret(secret)).digest()
@@ -121,7 +129,7 @@ def fingerprint(secret: str, purpose: str = "fingerprint") -> str:
 
 
 def fault_among(secrets: Iterable[str], where: str) -> str | None:
-    """Return what is wrong with the first of the secrets that cannot be used, and where it is."""
+    """Return what is wrong with the first unusable secret and where it is, or None."""
     for number, secret in enumerate(secrets, start=1):
         key = _key_or_fault(secret)
         if isinstance(key, str):
@@ -130,7 +138,7 @@ def fault_among(secrets: Iterable[str], where: str) -> str | None:
 
 
 def _key_or_fault(secret: object) -> bytes | str:
-    """Return the key, or what is wrong with the secret."""
+    """Return the key as bytes, or the fault of the secret as text."""
     if isinstance(secret, bytes | bytearray | memoryview):
         return _BYTES
     if not isinstance(secret, str):
@@ -168,31 +176,31 @@ def _key_or_fault(secret: object) -> bytes | str:
 
 @lru_cache(maxsize=64)
 def _warn_of_short_key(key: bytes) -> None:
-    """Say once for each key that it is short."""
-    # Hardly any program comes here, and `verify` alone needs no logging.
+    """Log a warning, once for each key."""
+    # Imported here so that `verify` alone does not load logging.
     from .loggers import get_logger  # noqa: PLC0415
 
     get_logger("hookonce.secrets").warning(
-        "a secret has a key of %d bytes, and %d to 64 are usual: it may be cut off; copy the whole"
-        " value, or rotate the endpoint's secret",
+        "a secret has a key of only %d bytes (%d to 64 are usual), so part of it may be missing;"
+        " copy the whole value, or rotate the endpoint's secret",
         len(key),
         USUAL_KEY_BYTES,
     )
 
 
 def _base64_fault(encoded: str) -> str | None:
-    """Return what is wrong; `b64decode` would let some of it pass, depending on its version."""
+    """Return the fault of a base64 text, or None; `b64decode` misses some, by Python version."""
     if "-" in encoded or "_" in encoded:
         return "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'whsec_'"
     if re.search(r"[^A-Za-z0-9+/=]", encoded):
         return "it has characters outside A-Z a-z 0-9 + / ="
     if len(encoded) % 4:
         return (
-            "its length is not a multiple of four, so characters (perhaps the '=' at its end)"
-            " are missing"
+            "its length is not a multiple of four: characters are missing, perhaps the '=' at the"
+            " end"
         )
     if re.fullmatch(r"[^=]+={0,2}", encoded) is None:
-        return "its '=' padding is not where it belongs"
+        return "its '=' padding is in the wrong place"
     return None
 
 
@@ -202,12 +210,12 @@ def new_secret() -> str:
 
 
 def split_secrets(text: str) -> tuple[str, ...]:
-    """Return the secrets of a setting that holds several, separated by white space or commas."""
-    # The comma of a mistaken 'v1,whsec_…' stays, so that the mistake can be named.
+    """Return the secrets in a setting, separated by white space or commas."""
+    # Keep the comma of a mistaken 'v1,whsec_…', so that the error message can name the mistake.
     return tuple(part for part in re.split(r"\s+|(?<!v1),", text) if part)
 
 
 def secret_lines(text: str) -> tuple[str, ...]:
-    """Return the secrets of a file: one a line, but for blank lines and ``#`` comments."""
+    """Return the secrets in a file, one on each line, without empty lines and ``#`` comments."""
     lines = (line.strip() for line in text.splitlines())
     return tuple(line for line in lines if line and not line.startswith("#"))

@@ -1,4 +1,4 @@
-"""Verification and signing: pure functions over bytes, no I/O, no state but the secrets.
+"""Verification and signing of deliveries: pure functions over bytes, without I/O.
 
 Standard Webhooks, symmetric scheme (interface, Events: Signature): HMAC-SHA256 with the decoded
 secret over ``{webhook-id}.{webhook-timestamp}.{raw body}``, compared as base64 text.
@@ -31,15 +31,15 @@ Signer: TypeAlias = Callable[[bytes, bytes], bytes]
 
 
 class VerifiedDelivery(NamedTuple):
-    """What a delivery was, once its signature has been found genuine.
+    """A delivery whose signature is genuine.
 
     Attributes:
         id: the webhook-id, which is the id of the event.
-        timestamp: when this attempt was signed, in Unix seconds.
-        body: the bytes that were signed.
+        timestamp: when the sender signed this attempt, in Unix seconds.
+        body: the signed bytes.
         secret_index: which of the configured secrets matched; 0 is the first.
         signature_count: how many ``v1`` signatures it carried; two during a rotation.
-        skew: our clock minus the timestamp, in seconds; negative where the sender's is ahead.
+        skew: our clock minus the timestamp, in seconds; negative if the sender's clock is ahead.
 
     """
 
@@ -76,12 +76,12 @@ def verify(
         now: Unix time in seconds; the system's clock by default.
 
     Raises:
-        VerificationError: it is not genuine; ``reason`` says why.
+        VerificationError: the delivery is not genuine; ``reason`` says why.
         SecretError: a secret cannot be used, or there is none.
 
     """
     try:
-        # One secret, as most receivers have it, is looked up by itself.
+        # Most receivers have one secret, which has a faster cache of its own.
         signers = (
             _known_signer(secrets) if secrets.__class__ is str else _signers(secrets_of(secrets))
         )
@@ -100,12 +100,12 @@ def verify(
 
 @shows_half_built
 class Verifier:
-    """A verifier with its secrets read once.
+    """Verifies deliveries with secrets that are decoded once.
 
     Args:
-        secrets: one ``whsec_`` secret, several, or a provider, which is asked at every delivery.
+        secrets: one ``whsec_`` secret, several, or a provider, which every delivery asks.
         tolerance: how many seconds a timestamp may lie from the clock, in both directions.
-        clock: Unix time in seconds.
+        clock: returns the Unix time in seconds.
 
     Raises:
         SecretError: a secret cannot be used, or there is none.
@@ -123,8 +123,7 @@ class Verifier:
     ) -> None:
         try:
             known = secrets_of(secrets)
-            # One attribute: threads must never see the secrets of one moment with the keys of
-            # another.
+            # One attribute for both, so that no thread sees new secrets with old keys.
             self._keyring = known, _signers(known)
         except SecretError as error:
             known = ()
@@ -153,10 +152,10 @@ class Verifier:
     def verify_parts(
         self, body: bytes, parts: SignedParts, *, now: float | None = None
     ) -> VerifiedDelivery:
-        """Return the verified delivery of headers that are read already, or raise.
+        """Return the verified delivery, from headers that are parsed already.
 
         Raises:
-            VerificationError: it is not in time, or no signature matches.
+            VerificationError: the timestamp is outside the tolerance, or no signature matches.
             SecretError: a secret cannot be used, or there is none.
 
         """
@@ -168,7 +167,7 @@ class Verifier:
         return delivery
 
     def _current(self, provider: SecretsProvider) -> tuple[Signer, ...]:
-        """Return the keys of the secrets that a provider has now."""
+        """Return the signing functions for the secrets that the provider has now."""
         try:
             self._keyring = _renewed(self._keyring, provider)
         except SecretError as error:
@@ -183,14 +182,14 @@ def sign(
     """Return the three headers that make ``body`` a genuine delivery.
 
     Args:
-        secret: the ``whsec_`` secret; several give as many signatures, as during a rotation.
+        secret: a ``whsec_`` secret, or several, as during a rotation: each adds a signature.
         message_id: the webhook-id.
         body: the raw bytes that will be sent.
         timestamp: Unix seconds (a fraction is cut off); now by default.
 
     Raises:
         SecretError: a secret cannot be used, or there is none.
-        ValueError: ``message_id`` or ``timestamp`` is one that no receiver accepts.
+        ValueError: no receiver would accept the ``message_id`` or the ``timestamp``.
 
     """
     try:
@@ -214,12 +213,13 @@ def sign(
     }
 
 
-# What follows has secrets among its locals when it raises; its callers raise that anew.
+# The functions below have secrets among their local variables when they raise. So their callers
+# raise the error again without its traceback.
 _Keyring: TypeAlias = tuple[tuple[str, ...], tuple[Signer, ...]]
 
 
 def _renewed(keyring: _Keyring, provider: SecretsProvider) -> _Keyring:
-    """Return the secrets that a provider has now, and their keys."""
+    """Return the secrets that a provider has now, with their signing functions."""
     current = provided(provider)
     return keyring if current == keyring[0] else (current, _signers(current))
 
@@ -228,11 +228,11 @@ def _signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
     try:
         return _known_signers(secrets)
     except TypeError:
-        pass  # something that no cache can hold is no secret either
+        pass  # a secret is not hashable; decode_secret refuses it below
     return tuple(signer(decode_secret(secret)) for secret in secrets)
 
 
-# Decoding a secret costs as much as verifying with it; `verify` is called with the same few.
+# Decoding a secret costs as much as verifying a delivery, and callers use the same few secrets.
 @lru_cache(maxsize=64)
 def _known_signer(secret: str) -> tuple[Signer, ...]:
     return (signer(decode_secret(secret)),)
@@ -248,9 +248,8 @@ def _known_signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
 def signer(key: bytes) -> Signer:
     """Return the signing function of an HMAC key.
 
-    HMAC hashes one block made of the key before the message and another before the result. Both
-    states are kept and copied, which halves the work for a small body
-    (`python -m tests.benchmarks verify`).
+    HMAC (RFC 2104) hashes one block made of the key before the message, and another before the
+    result. Both hash states are computed once and copied, which halves the work for a small body.
     """
     block_size = 64
     block = (hashlib.sha256(key).digest() if len(key) > block_size else key).ljust(
@@ -284,8 +283,8 @@ def _raw(body: bytes) -> bytes:
     if isinstance(body, bytearray | memoryview):
         return bytes(body)
     raise TypeError(
-        f"body must be the raw bytes of the request, not {type(body).__name__};"
-        " decoded or re-encoded text does not verify"
+        f"body must be the raw bytes of the request, not {type(body).__name__}: decoded or"
+        " re-encoded text does not verify"
     )
 
 
@@ -296,14 +295,18 @@ def _verified(
     tolerance: float,
     now: float,
 ) -> VerifiedDelivery | None:
-    """Return the delivery, or None where no signature matches; raise where it is not in time.
+    """Return the delivery, or None if no signature matches.
 
-    The callers raise for None: an exception carries the locals of each function it passes through,
-    and here that would be the signature that was expected.
+    The caller raises for None: an error raised here would carry this function's local variables,
+    and so the expected signature.
+
+    Raises:
+        VerificationError: the timestamp is outside the tolerance.
+
     """
     message_id, timestamp, prefix, signatures = parts
     skew = now - timestamp
-    # Written so that a clock that is not a number refuses.
+    # If the clock is NaN, both comparisons are false, and the delivery is refused.
     if not -tolerance <= skew <= tolerance:
         too_old = skew > 0
         raise VerificationError(
