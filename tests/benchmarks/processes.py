@@ -117,7 +117,7 @@ def _serving(folder: Path, workers: int, environment: dict[str, str]) -> Iterato
         process = subprocess.Popen(
             [
                 *(sys.executable, "-c", "from hookonce.cli import main; main()", "serve"),
-                *("served:receiver", "--port", str(port), "--workers", str(workers)),
+                *("served:receiver", "--port", str(port), "--processes", str(workers)),
             ],
             cwd=folder,
             env={**os.environ, **environment},

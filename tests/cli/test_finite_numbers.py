@@ -8,6 +8,7 @@ import click
 import pytest
 
 from hookonce.cli.commands import cli
+from hookonce.cli.durations import Duration
 from hookonce.cli.numbers import FiniteRange
 
 from .running import SECRET, invoke
@@ -31,7 +32,9 @@ def test_every_option_that_is_a_number_with_a_fraction_takes_finite_ones_alone()
         if isinstance(parameter.type, click.types.FloatParamType)
     }
     assert len(taken) >= 8
-    assert {name for name, kind in taken.items() if not isinstance(kind, FiniteRange)} == set()
+    assert {
+        name for name, kind in taken.items() if not isinstance(kind, FiniteRange | Duration)
+    } == set()
 
 
 @pytest.mark.parametrize("bad", ["nan", "NaN", "inf", "-inf", "1e999"])

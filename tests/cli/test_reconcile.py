@@ -229,14 +229,14 @@ def test_a_status_that_is_not_told_is_said_where_it_was_to_be_turned_on(
     assert (result.status, "does not tell the endpoint's status" in result.output) == (0, True)
 
 
-@pytest.mark.parametrize("since", ["yesterday", "2w", "12", "90m", "2026-13-01"])
+@pytest.mark.parametrize("since", ["yesterday", "2w", "12min", "2026-13-01"])
 def test_a_time_that_cannot_be_read_is_refused(site: Site, module: str, since: str) -> None:
     result = site.reconcile("--since", since, module=module)
     assert result.status == 2
     assert f"{since!r} is neither a time" in result.errors
 
 
-@pytest.mark.parametrize("since", ["0min", "2999-01-01"])
+@pytest.mark.parametrize("since", ["0m", "2999-01-01"])
 def test_a_time_that_leaves_nothing_to_look_at_is_refused(
     site: Site, module: str, since: str
 ) -> None:
@@ -247,7 +247,7 @@ def test_a_time_that_leaves_nothing_to_look_at_is_refused(
 
 def test_a_time_may_be_before_the_log(site: Site, module: str, tmp_path: Path) -> None:
     handled(tmp_path, site.emit())
-    for since in ("90min", "999999d", "0001-01-01"):
+    for since in ("90m", "999999d", "0001-01-01"):
         result = site.reconcile("--since", since, module=module)
         assert (result.status, "1 handled since" in result.output) == (0, True), result
 

@@ -93,7 +93,7 @@ def said(connection: socket.socket) -> bytes:
 
 def test_a_delivery_is_answered_among_twice_as_many_idle_connections(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, "--idle-seconds", "600") as (process, url, address),
+        serving(tmp_path, "--idle-timeout", "10m") as (process, url, address),
         connections(address, 2 * MOST) as idle,
     ):
         assert deliver(url, "evt_1").status_code == 200
@@ -111,7 +111,7 @@ def test_a_delivery_is_answered_among_twice_as_many_idle_connections(tmp_path: P
 def test_a_head_that_does_not_come_is_waited_for_no_longer_than_that(
     sent: bytes, tmp_path: Path
 ) -> None:
-    with serving(tmp_path, "--idle-seconds", "0.5") as (_, _, address):
+    with serving(tmp_path, "--idle-timeout", "500ms") as (_, _, address):
         began = time.monotonic()
         with connections(address, 1) as [connection]:
             connection.sendall(sent)
@@ -128,7 +128,7 @@ def test_a_head_that_does_not_come_is_waited_for_no_longer_than_that(
 
 def test_a_kept_connection_is_waited_for_anew_after_each_answer(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, "--idle-seconds", "0.5") as (_, _, address),
+        serving(tmp_path, "--idle-timeout", "500ms") as (_, _, address),
         connections(address, 1) as [connection],
     ):
         for _ in range(3):

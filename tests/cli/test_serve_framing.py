@@ -52,7 +52,7 @@ CHUNKED = head("transfer-encoding: chunked")
 def serving(here: Path, *options: str) -> Iterator[tuple[Process, str, tuple[str, int]]]:
     """Run the command in a folder; give its process, its URL and where it listens."""
     (here / "hooks.py").write_text(APP)
-    arguments = ["serve", "hooks:receiver", "--port", "0", "--idle-seconds", "1", *options]
+    arguments = ["serve", "hooks:receiver", "--port", "0", "--idle-timeout", "1s", *options]
     with running(*arguments, here=here, secrets=[SECRET]) as process:
         url = process.printed(r"running on (http://127\.0\.0\.1:\d+) ")[1]
         yield process, url, ("127.0.0.1", int(url.rpartition(":")[2]))

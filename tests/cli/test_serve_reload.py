@@ -121,5 +121,5 @@ def test_the_inspectors_token_stays_the_same_after_a_change(tmp_path: Path) -> N
 
 
 def test_with_workers_it_is_refused() -> None:
-    result = invoke("serve", "hooks:receiver", "--reload", "--workers", "2")
-    result.says("--reload starts one process anew; leave out --workers", status=2)
+    result = invoke("serve", "hooks:receiver", "--reload", "--processes", "2")
+    result.says("--reload restarts one process; leave out --processes", status=2)

@@ -1,4 +1,4 @@
-"""`serve --workers` and `worker --processes`: what dies is replaced, and all ends in order."""
+"""`serve` and `worker` with `--processes`: what dies is replaced, and all ends in order."""
 
 import os
 import re
@@ -40,7 +40,7 @@ IN_A_GROUP = [
     *COMMAND,
 ]
 
-SERVE = ["serve", "hooks:inline", "--port", "0", "--workers", "2"]
+SERVE = ["serve", "hooks:inline", "--port", "0", "--processes", "2"]
 WORK = ["worker", "hooks:receiver", "--processes", "2"]
 
 
@@ -252,7 +252,7 @@ def test_what_cannot_start_is_said_once_and_not_tried_again(
 def test_a_port_that_is_taken_is_said_in_one_line(here: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        arguments = ["serve", "hooks:inline", "--workers", "2", "--port", str(port)]
+        arguments = ["serve", "hooks:inline", "--processes", "2", "--port", str(port)]
         run(*arguments, here=here, secrets=[SECRET]).says("cannot listen on", "already in use")
 
 
@@ -345,7 +345,7 @@ def test_a_signal_that_reaches_a_worker_twice_still_lets_its_handler_finish(here
 
 
 def test_each_process_works_on_an_embedded_inbox(here: Path) -> None:
-    arguments = ["serve", "hooks:receiver", "--port", "0", "--workers", "2"]
+    arguments = ["serve", "hooks:receiver", "--port", "0", "--processes", "2"]
     environment = {"EMBEDDED": "1"}
     with running(*arguments, here=here, secrets=[SECRET], environment=environment) as server:
         at_work(server, 2)

@@ -64,7 +64,7 @@ def _since(
     "--since",
     callback=_since,
     metavar="TIME",
-    help="Look back so far: 90min, 6h, 2d, or to 2026-11-20T10:00Z; by default as far as the log"
+    help="How far to look back: 90m, 6h, 2d, or to 2026-11-20T10:00Z; by default as far as the log"
     " reaches, 14 days.",
 )
 @click.option(

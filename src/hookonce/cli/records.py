@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -10,6 +10,7 @@ import click
 from hookonce.stores.contract import InboxStore
 from hookonce.verification.clock import system_clock, utc_text
 
+from .durations import seconds_of
 from .output import Output, json_option, one_line, together
 from .selecting import PAGE, E, Kind, one_of
 from .statuses import Nothing
@@ -24,31 +25,28 @@ def time_text(seconds: float) -> str:
 def read_since(
     _: click.Context, __: click.Parameter, text: str | None
 ) -> datetime | timedelta | None:
-    """Read so long ago, or a time; one without an offset is in UTC."""
+    """Read a time span before now, or a time; a time without an offset is in UTC."""
     if text is None:
         return None
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        return timedelta(seconds=int(ago[1]) * _UNIT_SECONDS[ago[2]])
-    try:
+    with suppress(ValueError):  # before a span: 20261120 is a date
         moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        return timedelta(seconds=seconds_of(text))
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is neither a time, such as 2026-11-20T10:00Z, nor 90min, 6h or 2d"
+            f"{text!r} is neither a time, such as 2026-11-20T10:00Z, nor a time span, such as 90m,"
+            " 6h or 2d"
         ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _moment(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Read so long ago, or a time, as Unix seconds."""
+    """Read a time span before now, or a time, as Unix seconds."""
     since = read_since(context, option, text)
     if isinstance(since, timedelta):
         return system_clock() - since.total_seconds()
     return None if since is None else since.timestamp()
 
-
-_UNIT_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_AGO = re.compile(r"(\d{1,6})(s|min|h|d)")
 
 list_options = together(
     store_argument(),
@@ -58,7 +56,7 @@ list_options = together(
         "--since",
         callback=_moment,
         metavar="TIME",
-        help="Only those of this time and later: 90min, 6h, 2d, or 2026-11-20T10:00Z.",
+        help="Only those of this time and later: 90m, 6h, 2d, or 2026-11-20T10:00Z.",
     ),
     click.option("--handler", help="Only those that this handler has failed with, or not run for."),
     click.option("--limit", default=100, show_default=True, type=click.IntRange(1)),

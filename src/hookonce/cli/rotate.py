@@ -29,9 +29,9 @@ from hookonce.verification.clock import system_clock
 from hookonce.verification.loggers import printable
 from hookonce.verification.secrets import fingerprint
 
+from .durations import Duration
 from .ending import ended_after_this
 from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE
-from .numbers import FiniteRange
 from .output import Output, system_fault
 from .secrets_file import Keep, Mark, SecretsFile
 from .service import read_id, service_options, with_client
@@ -75,10 +75,10 @@ _IF_LOST = (
 @click.option(
     "--wait",
     "wait_seconds",
-    default=60.0,
+    default="60s",
     show_default=True,
-    type=FiniteRange(0),
-    help="Wait so many seconds for the receiver to know it.",
+    type=Duration(0),
+    help="How long to wait until the receiver knows the new secret, such as 30s or 2m.",
 )
 @click.option("--finish", is_flag=True, help="Remove the old secret, once it is not needed.")
 @service_options

@@ -21,8 +21,8 @@ from hookonce.testing.fields import Fields, fields_of
 from hookonce.testing.samples import event_body
 from hookonce.verification.loggers import printable
 
+from .durations import Duration
 from .loading import load_secrets, secrets_option
-from .numbers import FiniteRange
 from .output import Output, json_option
 from .statuses import Nothing, Status
 
@@ -72,17 +72,17 @@ def _types(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
 )
 @click.option(
     "--skew",
-    default=0.0,
-    type=FiniteRange(),
-    help="Sign as of so many seconds ago; negative for the future.",
+    default="0s",
+    type=Duration(),
+    help="Sign with a timestamp this long ago, such as 30s or 10m; -30s lies in the future.",
 )
 @click.option(
     "--wait",
     "wait_seconds",
-    default=10.0,
+    default="10s",
     show_default=True,
-    type=FiniteRange(0),
-    help="Wait so many seconds for a server that still starts: one whose port is closed.",
+    type=Duration(0),
+    help="How long to wait for a server whose port is still closed, such as 30s or 2m.",
 )
 @click.option("--tamper", is_flag=True, help="Change a byte after signing.")
 @secrets_option

@@ -26,16 +26,16 @@ from hookonce.stores.memory import MemoryStore
 
 from .collecting import collect_rarely
 from .connections import OVERLOADED, Connections, allow_files
+from .durations import Duration
 from .ending import end_seconds_of, end_with_its_threads
 from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE, bound, url_of
 from .loading import factory_option, load
 from .logs import log_options, log_settings, start_logging
 from .metrics import metrics_of, metrics_option
-from .numbers import FiniteRange
 from .several import application_of
 from .statuses import CannotBegin, Status
 from .stores import run
-from .supervisor import supervised
+from .supervisor import processes_option, supervised
 
 if TYPE_CHECKING:
     from hookonce.operations.inspector import Inspector
@@ -122,11 +122,13 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
     " a new one is answered 503.",
 )
 @click.option(
-    "--idle-seconds",
-    default=10.0,
+    "--idle-timeout",
+    "idle_seconds",
+    default="10s",
     show_default=True,
-    type=FiniteRange(0, min_open=True),
-    help="A connection that has not sent the whole head of a request is closed after these.",
+    type=Duration(0, min_open=True),
+    help="Close a connection that has not sent all headers of a request after this time, such as"
+    " 10s or 2m.",
 )
 @click.option(
     "--proxy-headers/--no-proxy-headers",
@@ -149,14 +151,7 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
 @log_options
 @factory_option
 @metrics_option
-@click.option(
-    "--workers",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    help="How many processes answer at the port; with more than one, another starts them again when"
-    " they die.",
-)
+@processes_option
 def serve(
     receiver: str,
     host: str,
@@ -167,7 +162,7 @@ def serve(
     max_connections: int,
     idle_seconds: float,
     metrics: bool,
-    workers: int,
+    processes: int,
     proxy_headers: bool,
     forwarded_allow_ips: str,
     reload: bool,
@@ -180,33 +175,33 @@ def serve(
     An application that has receivers, MODULE:APP, is served as it is, at its own paths; those of a
     mapping, MODULE:RECEIVERS, answer at /webhooks/ENDPOINT each.
 
-    With --workers several processes share the port and the store, which has to be SQLite or Redis,
-    and each works on an embedded inbox. Limits are those of one process; /readyz tells of the one
-    that answers. What cannot start, or dies again and again, ends the command with its message. The
-    first SIGTERM or Ctrl-C lets all of them end in order, the second ends them at once.
+    With --processes, several processes share the port and the store, which must be SQLite or Redis.
+    Each of them works on an embedded inbox. Limits apply to one process, and /readyz reports on the
+    process that answers. A process that cannot start, or that dies again and again, ends the
+    command. The first SIGTERM or Ctrl-C shuts all of them down in order, the second kills them.
 
-    What makes it unready is told to those alone that show $HOOKONCE_HEALTH_TOKEN as a bearer token.
+    /readyz gives its reasons only to requests with $HOOKONCE_HEALTH_TOKEN as a bearer token.
 
     For example: hookonce serve app.hooks:receiver --port 9000
     """
     _check_places(path, inspector_hosts, with_inspector=with_inspector)
     if reload:
-        if workers > 1:
-            raise click.UsageError("--reload starts one process anew; leave out --workers")
+        if processes > 1:
+            raise click.UsageError("--reload restarts one process; leave out --processes")
         _start_anew_at_changes()
         return
     start_logging(log_level, log_format)
     listeners, member = None, None
-    if workers > 1:
+    if processes > 1:
         _check_shared(with_inspector=with_inspector, with_metrics=metrics)
         listeners = bound(host, port)
-        member = supervised(workers, f"{receiver} running on {url_of(listeners)}", listeners)
+        member = supervised(processes, f"{receiver} running on {url_of(listeners)}", listeners)
     loaded = load(receiver, factory=factory)
     targets = tuple(loaded.receivers.values())
     if member is not None and any(isinstance(one.store, MemoryStore) for one in targets):
         raise CannotBegin(
             f"{receiver} has its store in memory, where no other process sees what was handled; for"
-            " --workers give it sqlite:///file.db or redis://host"
+            " --processes give it sqlite:///file.db or redis://host"
         )
     is_alone = isinstance(loaded.named, Receiver)
     inspector, made_token = None, None
@@ -320,8 +315,8 @@ def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
         )
     if with_metrics and "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         raise click.UsageError(
-            "--metrics with --workers adds up in a folder; set PROMETHEUS_MULTIPROC_DIR to an empty"
-            " one"
+            "--metrics with --processes needs a folder to share; set PROMETHEUS_MULTIPROC_DIR to an"
+            " empty one"
         )
 
 

@@ -22,7 +22,18 @@ from dataclasses import dataclass, field
 from math import inf
 from types import FrameType
 
+import click
+
 from .statuses import CannotBegin, Status
+
+processes_option = click.option(
+    "--processes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many processes share the work. With more than one, a supervisor replaces those that"
+    " die.",
+)
 
 _log = logging.getLogger("hookonce")
 

@@ -14,6 +14,7 @@ from hookonce.operations.diagnosis import Diagnosis, diagnose
 from hookonce.sender import TOLERANCE_SECONDS
 from hookonce.verification.signature import verify as verify_delivery
 
+from .durations import Duration
 from .loading import load_secrets, secrets_option, unchecked_secrets
 from .numbers import FiniteRange
 from .output import Output, json_option, together
@@ -38,10 +39,10 @@ _saved_delivery = together(
     ),
     click.option(
         "--tolerance",
-        default=TOLERANCE_SECONDS,
+        default=f"{TOLERANCE_SECONDS:g}s",
         show_default=True,
-        type=FiniteRange(0),
-        help="Seconds the timestamp may be off.",
+        type=Duration(0),
+        help="How far the timestamp may be off, such as 30s or 5m.",
     ),
     secrets_option,
     json_option,

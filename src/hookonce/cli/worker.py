@@ -17,20 +17,14 @@ from .loading import factory_option, load_receivers
 from .logs import log_options, start_logging
 from .statuses import CannotBegin
 from .stores import run
-from .supervisor import Member, supervised
+from .supervisor import Member, processes_option, supervised
 
 _log = get_logger("hookonce")
 
 
 @click.command()
 @click.argument("receiver", metavar="MODULE:RECEIVER")
-@click.option(
-    "--processes",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    help="How many processes work; with more than one, another starts them again when they die.",
-)
+@processes_option
 @log_options
 @factory_option
 def worker(
