@@ -12,7 +12,7 @@ from django.urls import path  # type: ignore[import-untyped]
 
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.django import webhook_urls
+from hookonce.integrations import django
 
 settings.configure(
     ROOT_URLCONF=__name__,
@@ -39,7 +39,7 @@ def list_comments(request: HttpRequest) -> JsonResponse:  # noqa: ARG001 - the s
 
 
 urlpatterns = [
-    *webhook_urls("webhooks", receiver),
+    django.mount(receiver, "/webhooks"),
     path("comments/", list_comments),
 ]
 

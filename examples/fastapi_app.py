@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from hookonce import EnvironmentSecrets, Receiver, Router
 from hookonce.events import ChannelDisconnected, ChannelUnhealthy, MessageReceived
-from hookonce.integrations.fastapi import router_for
+from hookonce.integrations import fastapi
 
 # Handlers can live in routers of their own, next to the code they belong to.
 inbox = Router()
@@ -30,7 +30,7 @@ receiver.include(inbox)
 receiver.include(channels)
 
 app = FastAPI(lifespan=receiver.lifespan)
-app.include_router(router_for(receiver, "/webhooks"))
+fastapi.mount(app, receiver, "/webhooks")
 
 
 @app.get("/messages")

@@ -8,7 +8,7 @@ from flask import Flask
 
 from hookonce import Context, EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived, PostTargetFailed
-from hookonce.integrations.flask import register
+from hookonce.integrations import flask
 
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 comments: list[str] = []
@@ -26,7 +26,7 @@ async def alert(event: PostTargetFailed, context: Context) -> None:
 
 
 app = Flask(__name__)
-register(app, receiver, "/webhooks")
+flask.mount(app, receiver, "/webhooks")
 
 
 @app.get("/comments")

@@ -8,7 +8,7 @@ import os
 
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.aws_lambda import LambdaHandler
+from hookonce.integrations import aws_lambda
 
 receiver = Receiver(
     secrets=EnvironmentSecrets(),
@@ -21,4 +21,4 @@ async def answer(event: CommentReceived) -> None:
     print(f"{event.data.author_username}: {event.data.text}", flush=True)
 
 
-handler = LambdaHandler(receiver)
+handler = aws_lambda.mount(receiver)

@@ -7,7 +7,7 @@ from litestar import Litestar, get
 
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.litestar import handler_for
+from hookonce.integrations import litestar
 
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 comments: list[str] = []
@@ -23,4 +23,5 @@ async def list_comments() -> list[str]:
     return comments
 
 
-app = Litestar([handler_for(receiver, "/webhooks"), list_comments], lifespan=[receiver.lifespan])
+app = Litestar([list_comments], lifespan=[receiver.lifespan])
+litestar.mount(app, receiver, "/webhooks")

@@ -33,7 +33,7 @@ from hookonce.events import (
     MessageReceived,
     PostTargetFailed,
 )
-from hookonce.integrations.fastapi import router_for
+from hookonce.integrations import fastapi
 
 TENANTS = ("acme", "bakery", "clinic")
 STORE_URL = os.environ.get("STORE_URL", "sqlite:///hookonce.db")
@@ -143,7 +143,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 
 app = FastAPI(title="Social inbox", lifespan=lifespan)
 for name, one in receivers.items():
-    app.include_router(router_for(one, f"/webhooks/{name}"))
+    fastapi.mount(app, one, f"/webhooks/{name}", name=name)
 
 
 def known(tenant: str) -> str:

@@ -15,9 +15,9 @@ GUNICORN_APPS = {
     "wsgi": "app = WSGIReceiver(receiver)",
     "flask": """
         from flask import Flask
-        from hookonce.integrations.flask import register
+        from hookonce.integrations import flask
         app = Flask("app")
-        register(app, receiver)
+        flask.mount(app, receiver)
         """,
     "django": """
         import django
@@ -28,8 +28,8 @@ GUNICORN_APPS = {
             MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
         )
         django.setup()
-        from hookonce.integrations.django import webhook_urls
-        urlpatterns = webhook_urls("webhooks", receiver)
+        from hookonce.integrations.django import mount
+        urlpatterns = [mount(receiver)]
         app = get_wsgi_application()
         """,
 }

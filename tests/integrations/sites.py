@@ -1,17 +1,16 @@
 """Every adapter around a receiver, each served as it is in life."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import httpx2
 from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # ships no types
 from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]
-from fastapi import FastAPI
-from flask import Blueprint, Flask
+from fastapi import APIRouter, FastAPI
+from flask import Blueprint, Flask, Response
 from litestar import Litestar
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
@@ -19,12 +18,7 @@ from support.servers import HttpSender, RawConnection, serving
 from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Receiver
-from hookonce.integrations.aws_lambda import LambdaHandler
-from hookonce.integrations.django import webhook_urls
-from hookonce.integrations.fastapi import router_for
-from hookonce.integrations.flask import register
-from hookonce.integrations.litestar import handler_for
-from hookonce.integrations.wsgi import WSGIReceiver
+from hookonce.integrations import aws_lambda, django, fastapi, flask, litestar, wsgi
 from integrations.django_project import project
 from integrations.lambda_gateways import GATEWAYS, Gateway, LambdaTransport
 from integrations.wsgi_servers import served_by_werkzeug, served_by_wsgiref
@@ -98,11 +92,11 @@ async def sending(
 async def _in_lambda(
     receiver: Receiver, store: str, gateway: Gateway
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    instances: list[LambdaHandler] = []
+    instances: list[aws_lambda.LambdaHandler] = []
 
-    def start() -> LambdaHandler:
+    def start() -> aws_lambda.LambdaHandler:
         # A machine of its own for each; what they have in common is the store.
-        instances.append(LambdaHandler(receiver.copy(store=store)))
+        instances.append(aws_lambda.mount(receiver.copy(store=store)))
         return instances[-1]
 
     transport = LambdaTransport(start, gateway)
@@ -122,9 +116,19 @@ async def _starlette(receiver: Receiver) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def _fastapi(receiver: Receiver, *, prefix: str = "") -> AsyncIterator[int]:
+async def _fastapi(receiver: Receiver) -> AsyncIterator[int]:
     app = FastAPI(lifespan=receiver.lifespan)
-    app.include_router(router_for(receiver, "/webhooks"), prefix=prefix)
+    fastapi.mount(app, receiver, "/webhooks")
+    async with serving(app) as site:
+        yield site.port
+
+
+@asynccontextmanager
+async def _fastapi_router(receiver: Receiver) -> AsyncIterator[int]:
+    hooks = APIRouter()
+    fastapi.mount(hooks, receiver)
+    app = FastAPI(lifespan=receiver.lifespan)
+    app.include_router(hooks, prefix="/api")
     async with serving(app) as site:
         yield site.port
 
@@ -132,14 +136,15 @@ async def _fastapi(receiver: Receiver, *, prefix: str = "") -> AsyncIterator[int
 @asynccontextmanager
 async def _litestar(receiver: Receiver) -> AsyncIterator[int]:
     # Litestar's own configuration of logging would take the handlers of the test away.
-    app = Litestar([handler_for(receiver)], lifespan=[receiver.lifespan], logging_config=None)
+    app = Litestar(lifespan=[receiver.lifespan], logging_config=None)
+    litestar.mount(app, receiver)
     async with serving(cast("ASGIApp", app)) as site:
         yield site.port
 
 
 @asynccontextmanager
 async def _wsgi(receiver: Receiver) -> AsyncIterator[int]:
-    app = WSGIReceiver(receiver)
+    app = wsgi.mount(_nothing_here, receiver)
     try:
         async with served_by_wsgiref(app) as port:
             yield port
@@ -147,28 +152,32 @@ async def _wsgi(receiver: Receiver) -> AsyncIterator[int]:
         await asyncio.to_thread(app.close)
 
 
+def _nothing_here(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    return Response(status=404)(environ, start_response)
+
+
 @asynccontextmanager
 async def _flask(receiver: Receiver) -> AsyncIterator[int]:
     app = Flask("app_of_a_test")
-    wsgi = register(app, receiver)
+    mounted = flask.mount(app, receiver)
     try:
         async with served_by_werkzeug(app) as port:
             yield port
     finally:
-        await asyncio.to_thread(wsgi.close)
+        await asyncio.to_thread(mounted.close)
 
 
 @asynccontextmanager
 async def _flask_blueprint(receiver: Receiver) -> AsyncIterator[int]:
     hooks = Blueprint("hooks", "app_of_a_test")
-    wsgi = register(hooks, receiver)
+    mounted = flask.mount(hooks, receiver)
     app = Flask("app_of_a_test")
     app.register_blueprint(hooks, url_prefix="/api")
     try:
         async with served_by_werkzeug(app) as port:
             yield port
     finally:
-        await asyncio.to_thread(wsgi.close)
+        await asyncio.to_thread(mounted.close)
 
 
 @asynccontextmanager
@@ -187,7 +196,7 @@ async def _django_asgi(receiver: Receiver) -> AsyncIterator[int]:
 
 @contextmanager
 def _django(receiver: Receiver) -> Iterator[None]:
-    [pattern] = webhook_urls("webhooks", receiver)
+    pattern = django.mount(receiver)
     with project([pattern]):
         yield
     pattern.callback.close()
@@ -196,7 +205,7 @@ def _django(receiver: Receiver) -> Iterator[None]:
 ADAPTERS = {
     "starlette": Adapter(_starlette),
     "fastapi": Adapter(_fastapi),
-    "fastapi with a prefix": Adapter(partial(_fastapi, prefix="/api"), path="/api/webhooks"),
+    "fastapi router": Adapter(_fastapi_router, path="/api/webhooks"),
     "litestar": Adapter(_litestar),
     "wsgi": Adapter(_wsgi),
     "flask": Adapter(_flask),

@@ -14,7 +14,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.django import webhook_urls
+from hookonce.integrations.django import mount
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from integrations.django_project import project
@@ -55,7 +55,7 @@ async def delivering(
     @receiver.on(CommentReceived)
     async def note(event: CommentReceived) -> None: ...
 
-    [pattern] = webhook_urls(path, receiver)
+    pattern = mount(receiver, path)
     with project([pattern], **changed):
         async with (
             serve() as port,
@@ -115,9 +115,11 @@ async def test_only_the_path_itself_is_answered(serve: Serve) -> None:
             assert (await sender.client.post(path)).status_code == 404
 
 
-def test_a_path_with_a_slash_before_it_is_refused() -> None:
-    with pytest.raises(ValueError, match="without a slash"):
-        webhook_urls("/webhooks", Receiver(secrets=SECRET, store="memory://"))
+@pytest.mark.parametrize("path", ["in/box", "/in/box", "in/box/"])
+async def test_a_path_may_begin_and_end_with_a_slash(serve: Serve, path: str) -> None:
+    async with delivering(serve, path) as sender:
+        sender.path = "/in/box"
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
 
 
 async def test_beside_django_as_the_guide_shows_a_receiver_limits_bodies_itself() -> None:

@@ -12,7 +12,7 @@ from support.servers import HttpSender, delivering
 
 from hookonce import Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.fastapi import router_for
+from hookonce.integrations.fastapi import mount
 from hookonce.testing import make_event
 from hookonce.verification.secrets import new_secret
 
@@ -33,10 +33,12 @@ def make_receiver(runs: list[str]) -> Receiver:
 
 @asynccontextmanager
 async def included(path: str = "/webhooks", **options: Any) -> AsyncIterator[HttpSender]:
-    """Serve an application that includes the router with these options."""
+    """Serve an application that includes a router with these options."""
     receiver = make_receiver([])
+    router = APIRouter()
+    mount(router, receiver, path)
     app = FastAPI(lifespan=receiver.lifespan)
-    app.include_router(router_for(receiver, path), **options)
+    app.include_router(router, **options)
     async with delivering(app, SECRET, path=path) as sender:
         yield sender
 
@@ -90,7 +92,7 @@ async def test_the_applications_own_dependencies_and_their_overrides_go_on_worki
 
     receiver = make_receiver([])
     app = FastAPI(lifespan=receiver.lifespan)
-    app.include_router(router_for(receiver))
+    mount(app, receiver)
 
     @app.get("/tenant")
     async def whose(name: Annotated[str, Depends(tenant)]) -> str:
@@ -119,8 +121,10 @@ async def test_prefixes_and_paths_of_any_kind_answer_with_and_without_a_slash(
 async def test_two_receivers_have_routes_side_by_side_in_a_router_of_routers() -> None:
     first, second = list[str](), list[str]()
     routers = APIRouter(prefix="/hooks")
-    routers.include_router(router_for(make_receiver(first), "/a", tags=["webhooks"]))
-    routers.include_router(router_for(make_receiver(second), "/b"))
+    inner = APIRouter()
+    mount(inner, make_receiver(first), "/a", tags=["webhooks"])
+    routers.include_router(inner)
+    mount(routers, make_receiver(second), "/b")
     app = FastAPI()
     app.include_router(routers, prefix="/api")
     async with delivering(app, SECRET, path="/api/hooks/a") as sender:
@@ -130,7 +134,9 @@ async def test_two_receivers_have_routes_side_by_side_in_a_router_of_routers() -
 
 def test_a_path_without_a_slash_is_refused() -> None:
     with pytest.raises(ValueError, match="starts with a slash"):
-        router_for(make_receiver([]), "webhooks")
+        mount(FastAPI(), make_receiver([]), "webhooks")
+    with pytest.raises(ValueError, match="starts with a slash"):
+        mount(FastAPI(), make_receiver([]), "")
 
 
 async def test_openapi_describes_the_request_and_the_answers() -> None:

@@ -13,7 +13,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.flask import register
+from hookonce.integrations.flask import mount
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from integrations.wsgi_servers import served_by_werkzeug
@@ -35,7 +35,7 @@ def make_receiver() -> Receiver:
 @pytest.fixture
 def app() -> Iterator[Flask]:
     app = Flask("app_of_a_test")
-    wsgi = register(app, make_receiver())
+    wsgi = mount(app, make_receiver())
     yield app
     wsgi.close()
 
@@ -117,7 +117,7 @@ async def test_a_chunked_body_is_read_to_its_end_and_not_beyond_the_limit(app: F
 
 
 async def test_two_receivers_answer_in_one_application(app: Flask) -> None:
-    second = register(app, make_receiver(), "/second", name="second")
+    second = mount(app, make_receiver(), "/second", name="second")
     async with delivering(app) as sender:
         event = make_event(CommentReceived)
         for sender.path in ("/webhooks", "/second", "/second/"):

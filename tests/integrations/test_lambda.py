@@ -11,7 +11,7 @@ import pytest
 
 from hookonce import Inbox, Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.aws_lambda import LambdaHandler
+from hookonce.integrations.aws_lambda import LambdaHandler, mount
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from integrations.lambda_gateways import Timer
@@ -41,7 +41,7 @@ def handler(gate: threading.Event, limits: Limits) -> Iterator[LambdaHandler]:
     def wait(event: CommentReceived) -> None:  # noqa: ARG001 - the signature of a handler
         assert gate.wait(20)
 
-    handler = LambdaHandler(receiver)
+    handler = mount(receiver)
     yield handler
     gate.set()
     handler.close()
@@ -199,7 +199,7 @@ def test_an_inbox_with_workers_in_the_function_is_refused(tmp_path: Path) -> Non
     url = f"sqlite:///{tmp_path / 'hooks.db'}"
     receiver = Receiver(secrets=SECRET, store=url, inbox=Inbox())
     with pytest.raises(ValueError, match=r"frozen.*leave `inbox` out.*hookonce worker"):
-        LambdaHandler(receiver)
+        mount(receiver)
 
 
 def test_an_inbox_that_others_work_on_is_filled(tmp_path: Path) -> None:
@@ -209,6 +209,6 @@ def test_an_inbox_that_others_work_on_is_filled(tmp_path: Path) -> None:
     @receiver.on(CommentReceived)
     def never(event: CommentReceived) -> None: ...
 
-    handler = LambdaHandler(receiver)
+    handler = mount(receiver)
     assert handler(http_api(signed()), Timer())["statusCode"] == 202
     handler.close()

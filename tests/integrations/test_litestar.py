@@ -16,7 +16,7 @@ from support.servers import delivering
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.litestar import handler_for
+from hookonce.integrations.litestar import mount
 from hookonce.testing import make_event
 from hookonce.verification.secrets import new_secret
 
@@ -34,9 +34,12 @@ def make_receiver(**limits: Any) -> Receiver:
     return receiver
 
 
-def application(handlers: list[Any], **options: Any) -> StarletteApp:
+def application(receiver: Receiver, *, guards: list[Any] | None = None, **options: Any) -> Any:
+    """Return an application with the receiver, and with these options of Litestar."""
     # Litestar's own configuration of logging would take the handlers of this test away.
-    return cast("StarletteApp", Litestar(handlers, logging_config=None, **options))
+    app = Litestar(logging_config=None, **options)
+    mount(app, receiver, guards=guards)
+    return app
 
 
 class Reading(ASGIMiddleware):
@@ -53,14 +56,14 @@ class Consuming(ASGIMiddleware):
 
 
 async def test_a_body_that_middleware_has_read_is_still_the_one_that_was_signed() -> None:
-    app = application([handler_for(make_receiver())], middleware=[Reading()])
+    app = application(make_receiver(), middleware=[Reading()])
     async with delivering(app, SECRET) as sender:
         (await sender.send(make_event(CommentReceived))).expect(200, "handled")
         (await sender.send(make_event(CommentReceived), tamper=True)).expect(401)
 
 
 async def test_a_body_that_middleware_has_read_is_kept_to_the_limit_as_well() -> None:
-    app = application([handler_for(make_receiver(body_bytes=2000))], middleware=[Reading()])
+    app = application(make_receiver(body_bytes=2000), middleware=[Reading()])
     async with delivering(app, SECRET) as sender:
         (await sender.send(b'"' + b"x" * 2000 + b'"')).expect(413, "body_too_large")
 
@@ -68,7 +71,7 @@ async def test_a_body_that_middleware_has_read_is_kept_to_the_limit_as_well() ->
 async def test_a_body_that_middleware_has_consumed_is_named_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app = application([handler_for(make_receiver(body_seconds=0.1))], middleware=[Consuming()])
+    app = application(make_receiver(body_seconds=0.1), middleware=[Consuming()])
     async with delivering(app, SECRET) as sender:
         (await sender.send(make_event(CommentReceived))).expect(408, "body_timeout")
     assert "has consumed it" in caplog.text
@@ -76,7 +79,7 @@ async def test_a_body_that_middleware_has_consumed_is_named_in_the_log(
 
 async def test_deliveries_are_exempt_from_csrf_checks() -> None:
     csrf = CSRFConfig(secret="of this test")
-    app = application([handler_for(make_receiver())], csrf_config=csrf)
+    app = application(make_receiver(), csrf_config=csrf)
     async with delivering(app, SECRET) as sender:
         (await sender.send(make_event(CommentReceived))).expect(200, "handled")
 
@@ -88,7 +91,7 @@ async def test_no_guard_can_make_an_answer_that_is_punished(
     def refuse(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:  # noqa: ARG001 - the signature of a guard
         raise HTTPException(status_code=status, headers={"location": "/login"})
 
-    app = application([handler_for(make_receiver(), guards=[refuse])])
+    app = application(make_receiver(), guards=[refuse])
     async with delivering(app, SECRET) as sender:
         answer = (await sender.send(make_event(CommentReceived))).expect(500, "internal_error")
         assert "location" not in answer.headers
@@ -96,14 +99,11 @@ async def test_no_guard_can_make_an_answer_that_is_punished(
 
 
 async def test_two_receivers_answer_below_the_path_of_a_router() -> None:
-    hooks = Router(
-        "/hooks",
-        route_handlers=[
-            handler_for(make_receiver(), "/a", name="a"),
-            handler_for(make_receiver(), "/b", name="b"),
-        ],
-    )
-    async with delivering(application([hooks]), SECRET) as sender:
+    hooks = Router("/hooks", route_handlers=[])
+    mount(hooks, make_receiver(), "/a", name="a")
+    mount(hooks, make_receiver(), "/b", name="b")
+    app = cast("StarletteApp", Litestar([hooks], logging_config=None))
+    async with delivering(app, SECRET) as sender:
         event = make_event(CommentReceived)
         for sender.path in ("/hooks/a", "/hooks/b", "/hooks/b/"):
             await sender.send(event)

@@ -27,11 +27,8 @@ from starlette.types import ASGIApp, Message
 
 from hookonce import Limits, Reason, Receiver, Refusal
 from hookonce.events import CommentReceived
+from hookonce.integrations import aws_lambda, django, fastapi, flask, litestar
 from hookonce.integrations.aws_lambda import MALFORMED, LambdaHandler
-from hookonce.integrations.django import webhook_urls
-from hookonce.integrations.fastapi import router_for
-from hookonce.integrations.flask import register
-from hookonce.integrations.litestar import handler_for
 from hookonce.integrations.wsgi import WSGIReceiver
 from hookonce.verification.secrets import new_secret
 from integrations.django_project import project
@@ -235,14 +232,14 @@ def _wsgi() -> Iterator[Deliver]:
 @contextmanager
 def _flask() -> Iterator[Deliver]:
     app = Flask("app_of_a_test")
-    wsgi = register(app, make_receiver())
+    wsgi = flask.mount(app, make_receiver())
     yield by_wsgi(app)
     wsgi.close()
 
 
 @contextmanager
 def _django(*, is_async: bool) -> Iterator[Deliver]:
-    [pattern] = webhook_urls("webhooks", make_receiver())
+    pattern = django.mount(make_receiver())
     with project([pattern]):
         yield by_asgi(get_asgi_application()) if is_async else by_wsgi(get_wsgi_application())
     pattern.callback.close()
@@ -250,7 +247,7 @@ def _django(*, is_async: bool) -> Iterator[Deliver]:
 
 @contextmanager
 def _lambda(shape: str) -> Iterator[Deliver]:
-    function = LambdaHandler(make_receiver())
+    function = aws_lambda.mount(make_receiver())
     yield by_lambda(function, shape)
     function.close()
 
@@ -261,12 +258,14 @@ def _starlette(receiver: Receiver) -> ASGIApp:
 
 def _fastapi(receiver: Receiver) -> ASGIApp:
     app = FastAPI()
-    app.include_router(router_for(receiver, PATH))
+    fastapi.mount(app, receiver, PATH)
     return app
 
 
 def _litestar(receiver: Receiver) -> ASGIApp:
-    return cast("ASGIApp", Litestar([handler_for(receiver)], logging_config=None))
+    app = Litestar(logging_config=None)
+    litestar.mount(app, receiver, PATH)
+    return cast("ASGIApp", app)
 
 
 @asynccontextmanager

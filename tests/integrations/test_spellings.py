@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]  # ships no types
 from django.urls import include, path  # type: ignore[import-untyped]
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from flask import Flask, redirect
 from flask.typing import ResponseReturnValue
 from starlette.applications import Starlette
@@ -20,9 +20,7 @@ from support.servers import RawConnection, request_bytes, serving
 from hookonce import Receiver
 from hookonce.events import CommentReceived
 from hookonce.http.guard import StatusGuard
-from hookonce.integrations.django import webhook_urls
-from hookonce.integrations.fastapi import router_for
-from hookonce.integrations.flask import register
+from hookonce.integrations import django, fastapi, flask
 from hookonce.testing import Answer, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from integrations.django_project import project
@@ -147,7 +145,9 @@ def routed_in_fastapi() -> ASGIApp:
 
 def at_a_prefix_alone() -> ASGIApp:
     app = FastAPI()
-    app.include_router(router_for(make_receiver(), ""), prefix="/webhooks")
+    hooks = APIRouter(prefix="/webhooks")
+    fastapi.mount(hooks, make_receiver(), "")
+    app.include_router(hooks)
     return app
 
 
@@ -184,8 +184,8 @@ async def test_a_guard_holds_where_a_mount_redirects_to_its_slash() -> None:
 
 @pytest.mark.parametrize("prefix", ["in", "in/"])
 async def test_django_does_not_append_a_slash_to_what_is_included(prefix: str) -> None:
-    patterns = webhook_urls("", make_receiver())
-    with closing(patterns[0].callback), project([path(prefix, include(patterns))]):
+    pattern = django.mount(make_receiver(), "")
+    with closing(pattern.callback), project([path(prefix, include([pattern]))]):
         async with served_by_werkzeug(get_wsgi_application()) as port:
             await never_redirect(port, ["/in", *spellings("/in")])
 
@@ -194,7 +194,7 @@ async def test_django_does_not_append_a_slash_to_what_is_included(prefix: str) -
 async def test_a_hook_of_flask_redirects_no_spelling(path: str) -> None:
     app = Flask("app_of_a_test")
     app.before_request(_log_in)
-    with closing(register(app, make_receiver(), path)):
+    with closing(flask.mount(app, make_receiver(), path)):
         async with served_by_werkzeug(app) as port:
             for spelling in ("", "/", "//", "%2F", "/.", ";v=1"):
                 at = path.replace("<tenant>", "bakery") + spelling

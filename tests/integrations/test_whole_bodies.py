@@ -9,7 +9,7 @@ from support.servers import RawConnection, request_bytes
 
 from hookonce import Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.aws_lambda import LambdaHandler
+from hookonce.integrations.aws_lambda import mount
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from integrations.gunicorn_apps import GUNICORN_APPS, behind_gunicorn
@@ -117,6 +117,6 @@ def test_what_a_gateway_leaves_out_is_said_to_be_missing(left: int) -> None:
         "headers": {**request.headers, "content-length": str(len(request.body))},
         "body": request.body[:left].decode(),
     }
-    with closing(LambdaHandler(Receiver(secrets=SECRET, store="memory://"))) as function:
+    with closing(mount(Receiver(secrets=SECRET, store="memory://"))) as function:
         answer = function(event, None)
     assert (answer["statusCode"], "body_incomplete" in answer["body"]) == (500, True)

@@ -3,6 +3,7 @@
 import io
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.util import setup_testing_defaults
@@ -14,7 +15,7 @@ from werkzeug.wrappers import Response
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.wsgi import StatusGuard, WSGIReceiver
+from hookonce.integrations.wsgi import WSGIReceiver, WSGIStatusGuard, mount
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
@@ -173,12 +174,31 @@ def test_it_can_be_mounted_below_a_path(app: WSGIReceiver) -> None:
     assert call(mounted, environ_of(signed(), path="/api/hooks/x"))[0] == "404 Not Found"
 
 
+def test_it_can_be_mounted_on_another_application() -> None:
+    site = Response(b"the site")
+    receiver = Receiver(secrets=SECRET, store="memory://")
+    with closing(mount(site, receiver, "/hooks/")) as app:
+        for path in ("/hooks", "/hooks/"):
+            assert b"no_handler" in call(validator(app), environ_of(signed(), path=path))[2]
+        for path in ("", "/", "/hooks/x", "/webhooks"):
+            assert call(app, environ_of(signed(), path=path))[2] == b"the site"
+
+
+def test_the_application_below_cannot_redirect_a_delivery() -> None:
+    login = Response(b"go away", 302, {"location": "/login"})
+    receiver = Receiver(secrets=SECRET, store="memory://")
+    with closing(mount(login, receiver, "/hooks")) as app:
+        for path, status in (("/hooks", "200"), ("//hooks", "500"), ("/hooks//", "500")):
+            assert call(app, environ_of(signed(), path=path))[0].startswith(status)
+        assert call(app, environ_of(signed(), path="/page"))[0].startswith("302")
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308, 410])
 def test_a_guard_lets_nothing_out_that_is_punished(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = Response(b"go away", status, {"location": "/login"})
-    guarded = StatusGuard(answers, paths=["/webhooks"])
+    guarded = WSGIStatusGuard(answers, paths=["/webhooks"])
     for path in ("/webhooks", "/webhooks/"):
         answer, headers, body = call(validator(guarded), environ_of(signed(), path=path))
         assert answer == "500 Internal Server Error"
@@ -189,7 +209,7 @@ def test_a_guard_lets_nothing_out_that_is_punished(
 
 
 def test_a_guard_lets_good_answers_pass(app: WSGIReceiver) -> None:
-    status, _, body = call(validator(StatusGuard(app)), environ_of(signed()))
+    status, _, body = call(validator(WSGIStatusGuard(app)), environ_of(signed()))
     assert (status, b"handled" in body) == ("200 OK", True)
 
 
@@ -198,7 +218,7 @@ def test_a_guard_holds_where_an_application_answers_late() -> None:
         start_response("302 Found", [("Location", "/login")])
         yield b"go away"
 
-    answer, headers, body = call(StatusGuard(generator), environ_of(signed()))
+    answer, headers, body = call(WSGIStatusGuard(generator), environ_of(signed()))
     assert answer == "500 Internal Server Error"
     assert "location" not in headers
     assert body == b'{"status": "retry", "reason": "internal_error"}'

@@ -24,7 +24,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.operations.inspector": (),
     "hookonce.operations.doctor": (),
     "hookonce.http.guard": ("StatusGuard",),
-    "hookonce.integrations.fastapi": ("router_for",),
+    "hookonce.integrations.fastapi": (),
     "hookonce.integrations.django": (),
     "hookonce.integrations.flask": (),
     "hookonce.integrations.litestar": (),

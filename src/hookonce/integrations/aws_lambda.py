@@ -21,7 +21,7 @@ from ..verification.loggers import get_logger
 from .bodies import refusal_of
 from .loop_thread import LoopThread
 
-__all__ = ["LambdaHandler"]
+__all__ = ["LambdaContext", "LambdaHandler", "mount"]
 
 _log = get_logger("hookonce.http")
 
@@ -34,20 +34,36 @@ _MARGIN_SECONDS = 1.0
 class LambdaContext(Protocol):
     """The part of Lambda's context object that is used."""
 
-    def get_remaining_time_in_millis(self) -> int: ...
+    def get_remaining_time_in_millis(self) -> int:
+        """Return the milliseconds until Lambda ends the invocation."""
+        ...
+
+
+def mount(receiver: Receiver) -> LambdaHandler:
+    """Return the handler of a Lambda function that answers deliveries.
+
+    There is no application to mount on and no path: the gateway routes both to the function::
+
+        handler = mount(receiver)  # `app.handler` in the settings of the function
+
+    Use a store that outlives the machine, such as Redis. Give the function more time than the
+    slowest handler needs.
+
+    Args:
+        receiver: answers the deliveries, in an event loop that the first delivery starts.
+
+    Raises:
+        ValueError: the receiver has an inbox with embedded workers.
+
+    """
+    return LambdaHandler(receiver)
 
 
 class LambdaHandler:
-    """The handler of a Lambda function that answers deliveries, whatever path is routed to it.
+    """Answers events of API Gateway (REST and HTTP APIs), function URLs and load balancers.
 
-    It understands the events of API Gateway (REST and HTTP APIs, function URLs) and of Application
-    Load Balancers, and answers in the shape each expects. Its event loop and store stay open from
-    one invocation to the next::
-
-        handler = LambdaHandler(receiver)  # app.handler in the function's settings
-
-    Use a store that outlives the machine, such as Redis, and give the function more time than the
-    longest handler needs.
+    Each gets its answer in the shape that it expects. The event loop and the store stay open from
+    one invocation to the next.
 
     Raises:
         ValueError: the receiver has an inbox with embedded workers.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 # Django ships no types, hence the ignores.
 from django.core.exceptions import RequestDataTooBig  # type: ignore[import-untyped]
@@ -42,50 +41,36 @@ from .deadlines import ReadDeadlines, leave_unread
 from .loop_thread import LoopThread
 from .wsgi import is_chunked, read_input, request_headers
 
-__all__ = ["WebhookView", "webhook_urls", "webhook_view"]
+__all__ = ["mount"]
 
 _log = get_logger("hookonce.http")
 
 
-class WebhookView(Protocol):
-    """An async view; ``close`` drains its receiver's handlers, and at exit comes by itself."""
+def mount(receiver: Receiver, path: str = "/webhooks", *, name: str = "hookonce") -> URLPattern:
+    """Return a URL pattern that answers deliveries at ``path``, with and without a trailing slash.
 
-    close: Callable[[], None]
+    ::
 
-    def __call__(self, request: HttpRequest) -> Awaitable[HttpResponse]:
-        """Answer one request."""
-        ...
+        urlpatterns = [mount(receiver, "/webhooks")]
 
-
-def webhook_urls(path: str, receiver: Receiver) -> list[URLPattern]:
-    """Return URL patterns that answer at ``path``, with and without a trailing slash.
-
-    With a slash alone ``APPEND_SLASH`` would redirect, and a redirect is a failed delivery.
+    ``APPEND_SLASH`` redirects nothing here. The view is async, and runs under WSGI as well. It is
+    exempt from CSRF checks, from ``LoginRequiredMiddleware`` and from ``ATOMIC_REQUESTS``: handlers
+    run in other threads, outside the transaction of the request.
 
     Args:
-        path: as in ``django.urls.path``, without a leading slash, for example ``webhooks``.
-        receiver: see ``webhook_view``.
+        receiver: answers the deliveries, in an event loop that the first delivery starts.
+        path: where deliveries arrive; the slash before it may be left out, as Django does.
+        name: the name of the URL pattern.
+
+    Returns:
+        the pattern; ``callback.close()`` of it drains running handlers. At exit this happens by
+        itself.
 
     """
-    if path.startswith("/"):
-        raise ValueError(f"a path in a URLconf starts without a slash, unlike {path!r}")
-    return [
-        re_path(rf"^{re.escape(path.rstrip('/'))}/?\Z", webhook_view(receiver), name="hookonce")
-    ]
+    return re_path(rf"^{re.escape(path.strip('/'))}/?\Z", _view(receiver), name=name)
 
 
-def webhook_view(receiver: Receiver) -> WebhookView:
-    """Return a view that answers deliveries; it is async, and runs under WSGI as well.
-
-    It is exempt from CSRF checks, from ``LoginRequiredMiddleware`` and from ``ATOMIC_REQUESTS``
-    (handlers run in other threads, and a transaction of the request would not be theirs).
-
-    Its ``close()`` drains running handlers, and at exit that happens by itself.
-
-    Args:
-        receiver: it belongs to the thread of this view.
-
-    """
+def _view(receiver: Receiver) -> Any:
     loop = LoopThread(receiver)
     reads, limits = ReadDeadlines(), receiver.limits
 
@@ -101,8 +86,7 @@ def webhook_view(receiver: Receiver) -> WebhookView:
     view.login_required = False  # what login_not_required sets, since Django 5.1
     view.should_append_slash = False  # what no_append_slash sets, where it is included below one
     view.close = loop.close
-    exempt: WebhookView = view
-    return exempt
+    return view
 
 
 async def _answer(

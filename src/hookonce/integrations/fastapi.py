@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
@@ -16,6 +17,8 @@ from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, els
 from ..http.body import CONSUMED, IncompleteError
 from ..http.guard import StatusGuard, respond
 from ..receiver import Receiver
+
+__all__ = ["mount"]
 
 _log = logging.getLogger("hookonce.http")
 
@@ -49,70 +52,57 @@ _HEADERS = {
 }
 
 
-def router_for(receiver: Receiver, path: str = "/webhooks", **options: Any) -> APIRouter:
-    """Return a router that answers deliveries at ``path``, with and without a trailing slash.
+def mount(
+    app: FastAPI | APIRouter,
+    receiver: Receiver,
+    path: str = "/webhooks",
+    *,
+    name: str = "hookonce",
+    **options: Any,
+) -> None:
+    """Add routes that answer deliveries at ``path``, with and without a trailing slash.
 
-    ::
+    The application opens and closes the receiver with its lifespan::
 
         app = FastAPI(lifespan=receiver.lifespan)
-        app.include_router(router_for(receiver, "/webhooks"))
+        mount(app, receiver, "/webhooks")
 
-    The body is read raw, within the receiver's limits. Dependencies of the application or of
-    ``include_router`` run before it, and none of them can make a 3xx or a 410 go out from here.
+    The body is read raw, within the receiver's limits. Dependencies run before the receiver, and
+    none of them can send a 3xx or a 410 from these routes.
 
     Args:
-        receiver: what answers.
-        path: where deliveries arrive, after any prefix; empty for the prefix alone.
-        options: for the ``APIRouter``, such as ``tags``.
+        app: the application, or a router that is included later.
+        receiver: answers the deliveries.
+        path: where deliveries arrive, after the prefix of a router; empty for the prefix alone.
+        name: the name of the routes.
+        options: for ``APIRouter.add_api_route``, such as ``dependencies`` or ``tags``.
 
     Raises:
         ValueError: the path does not start with a slash.
 
     """
-    if path and not path.startswith("/"):
+    router = app.router if isinstance(app, FastAPI) else app
+    if not path.startswith("/") and (path or router is not app):
         raise ValueError(f"a path starts with a slash, unlike {path!r}")
-    app: ASGIApp = receiver.routes("/")[0].endpoint
+    delivery: ASGIApp = receiver.routes("/")[0].endpoint
     bare = path.rstrip("/")
     spellings = ("/",) if path == "/" else (bare, f"{bare}/")
 
     async def receive_webhook(request: Request) -> Response:
-        return _Delivery(app, request)
-
-    router = APIRouter(route_class=_GuardedRoute, **options)
-    for spelling in spellings:
-        router.add_api_route(
-            spelling,
-            receive_webhook,
-            methods=["POST"],
-            summary="Receive a webhook",
-            description="Takes one signed event, as Standard Webhooks describes.",
-            response_model=None,
-            responses={
-                status: {"model": DeliveryAnswer, "description": text}
-                for status, text in _ANSWERS.items()
-            },
-            openapi_extra=_request_described(),
-            include_in_schema=spelling == spellings[0],
-        )
-        router.add_api_route(
-            spelling,
-            receive_webhook,
-            methods=_OTHER_METHODS,
-            response_model=None,
-            include_in_schema=False,
-        )
+        return _Delivery(delivery, request)
 
     async def refuse_path(request: Request) -> Response:
         return _Delivery(elsewhere, request)
 
-    router.add_api_route(
-        f"{bare}/{MORE_SLASHES}",
-        refuse_path,
-        methods=["POST", *_OTHER_METHODS],
-        response_model=None,
-        include_in_schema=False,
+    add = partial(
+        router.add_api_route, name=name, response_model=None, route_class_override=_GuardedRoute
     )
-    return router
+    hidden = {**options, "include_in_schema": False}
+    for spelling in spellings:
+        shown = {**_described(), **options} if spelling == spellings[0] else hidden
+        add(spelling, receive_webhook, methods=["POST"], **shown)
+        add(spelling, receive_webhook, methods=_OTHER_METHODS, **hidden)
+    add(f"{bare}/{MORE_SLASHES}", refuse_path, methods=["POST", *_OTHER_METHODS], **hidden)
 
 
 class _GuardedRoute(APIRoute):
@@ -163,22 +153,30 @@ def _pieces_of(request: Request) -> Receive:
     return receive
 
 
-def _request_described() -> dict[str, Any]:
-    """Return what OpenAPI says of a delivery: its headers and its envelope."""
+def _described() -> dict[str, Any]:
+    """Return the options of the one route that the OpenAPI document describes."""
     envelope = Event[dict[str, Any]].model_json_schema(by_alias=True)
     return {
-        "parameters": [
-            {
-                "name": name,
-                "in": "header",
+        "summary": "Receive a webhook",
+        "description": "Takes one signed event, as Standard Webhooks describes.",
+        "responses": {
+            status: {"model": DeliveryAnswer, "description": text}
+            for status, text in _ANSWERS.items()
+        },
+        "openapi_extra": {
+            "parameters": [
+                {
+                    "name": header,
+                    "in": "header",
+                    "required": True,
+                    "description": text,
+                    "schema": {"type": "string"},
+                }
+                for header, text in _HEADERS.items()
+            ],
+            "requestBody": {
                 "required": True,
-                "description": text,
-                "schema": {"type": "string"},
-            }
-            for name, text in _HEADERS.items()
-        ],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {**envelope, "title": "Event"}}},
+                "content": {"application/json": {"schema": {**envelope, "title": "Event"}}},
+            },
         },
     }

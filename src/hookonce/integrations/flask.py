@@ -11,7 +11,7 @@ from ..receiver import Receiver
 from ..verification.loggers import get_logger
 from .wsgi import WSGIReceiver
 
-__all__ = ["register"]
+__all__ = ["mount"]
 
 _log = get_logger("hookonce.http")
 
@@ -19,22 +19,23 @@ _log = get_logger("hookonce.http")
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
 
 
-def register(
+def mount(
     app: Flask | Blueprint, receiver: Receiver, path: str = "/webhooks", *, name: str = "hookonce"
 ) -> WSGIReceiver:
-    """Let an application or a blueprint receive deliveries at ``path``, with and without a slash.
+    """Add a route that answers deliveries at ``path``, with and without a trailing slash.
 
-    The body is taken before Flask parses it. Whatever a hook of the application answers instead
-    (a redirect to a login page, say), no 3xx or 410 goes out from this path.
+    The body is read before Flask parses it. No hook of the application, such as a redirect to a
+    login page, can send a 3xx or a 410 from this path.
 
     Args:
-        app: a Flask application, or a blueprint that is not registered yet.
-        receiver: it runs in an event loop of its own, which the first delivery starts.
-        path: where deliveries arrive; a blueprint's prefix comes before it.
-        name: the name of the route, for a second receiver in one application.
+        app: the application, or a blueprint that is not registered yet.
+        receiver: answers the deliveries, in an event loop that the first delivery starts.
+        path: where deliveries arrive, after the prefix of a blueprint.
+        name: the name of the route; a second receiver of one application needs another.
 
     Returns:
-        what answers; its ``close`` drains running handlers, and at exit that happens by itself.
+        the application behind the route; its ``close`` drains running handlers. At exit this
+        happens by itself.
 
     """
     bare = path.rstrip("/")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from litestar import Request
-from litestar.handlers import HTTPRouteHandler, route
+from litestar import Request, Router
+from litestar.handlers import route
 from litestar.types import ASGIApp
 from litestar.utils.scope.state import ScopeState
 
@@ -17,32 +17,39 @@ from ..receiver import Receiver
 if TYPE_CHECKING:
     from litestar.types import Method
 
-__all__ = ["handler_for"]
+__all__ = ["mount"]
 
 # Litestar answers other methods by itself, with another body. It has no TRACE.
 _METHODS: tuple[Method, ...] = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
-def handler_for(
-    receiver: Receiver, path: str = "/webhooks", *, name: str = "hookonce", **options: Any
-) -> HTTPRouteHandler:
-    """Return a route handler that answers deliveries at ``path``, with and without a slash.
+def mount(
+    app: Router,
+    receiver: Receiver,
+    path: str = "/webhooks",
+    *,
+    name: str = "hookonce",
+    **options: Any,
+) -> None:
+    """Add a route that answers deliveries at ``path``, with and without a trailing slash.
 
-    The receiver's lifespan belongs to the application's::
+    The application opens and closes the receiver with its lifespan::
 
-        app = Litestar([handler_for(receiver)], lifespan=[receiver.lifespan])
+        app = Litestar(lifespan=[receiver.lifespan])
+        mount(app, receiver, "/webhooks")
 
     The body is read raw, within the receiver's limits. The route is exempt from CSRF checks and
-    authentication, and whatever a guard answers, no 3xx or 410 goes out from it.
+    authentication, and no guard can send a 3xx or a 410 from it.
 
     Args:
-        receiver: what answers.
-        path: where deliveries arrive; the path of a Litestar router comes before it.
-        name: the name of the route, for a second receiver in one application.
-        options: for Litestar's route, such as ``guards``.
+        app: the application, or a ``Router`` that is registered later.
+        receiver: answers the deliveries.
+        path: where deliveries arrive, after the path of a router.
+        name: the name of the route; a second receiver of one application needs another.
+        options: for Litestar's ``route``, such as ``guards``.
 
     """
-    app = receiver.routes("/")[0].endpoint
+    delivery = receiver.routes("/")[0].endpoint
 
     # A handler of its kind for ASGI applications would do, if Litestar let middleware (its own for
     # logs, say) read bodies before one.
@@ -60,11 +67,11 @@ def handler_for(
         kept = ScopeState.from_scope(request.scope).body
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await app(scope, _given(kept) if isinstance(kept, bytes) else receive, send)
+            await delivery(scope, _given(kept) if isinstance(kept, bytes) else receive, send)
 
         return cast("ASGIApp", answer)
 
-    return deliver
+    app.register(deliver)
 
 
 def _guarded(app: ASGIApp) -> ASGIApp:

@@ -31,27 +31,53 @@ from .loop_thread import LoopThread
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["StatusGuard", "WSGIReceiver"]
+__all__ = ["WSGIReceiver", "WSGIStatusGuard", "mount"]
 
 _log = get_logger("hookonce.http")
 
 
-class WSGIReceiver:
-    """A WSGI application that answers deliveries, from any number of threads.
+def mount(app: WSGIApplication, receiver: Receiver, path: str = "/webhooks") -> WSGIReceiver:
+    """Return a WSGI application that answers deliveries at ``path`` and hands the rest to ``app``.
 
-    It answers at its path with and without a trailing slash, also where it is mounted below one
-    (``DispatcherMiddleware(app, {"/webhooks": WSGIReceiver(receiver)})``), and 404 elsewhere.
-    ``dispatch`` is the same without the path, for a framework that has its own routes.
+    Deliveries do not pass ``app`` and its middleware. Other spellings of the path, such as
+    ``//webhooks``, do, and ``app`` cannot send a 3xx or a 410 from them.
 
     Args:
-        receiver: it belongs to this application's thread.
-        path: where deliveries arrive if it is not mounted.
+        app: answers at all other paths.
+        receiver: answers the deliveries, in an event loop that the first delivery starts.
+        path: where deliveries arrive, with and without a trailing slash.
+
+    Returns:
+        the application for the server; its ``close`` drains running handlers. At exit this
+        happens by itself.
+
+    """
+    return WSGIReceiver(receiver, path, otherwise=WSGIStatusGuard(app, [path]))
+
+
+class WSGIReceiver:
+    """A receiver as a WSGI application, for any number of threads.
+
+    It answers at ``path``, with and without a trailing slash. Alone, it also answers at the path
+    where a dispatcher has mounted it, and 404 elsewhere.
+
+    Args:
+        receiver: answers the deliveries, in an event loop that the first delivery starts.
+        path: where deliveries arrive.
+        otherwise: answers at all other paths.
 
     """
 
-    def __init__(self, receiver: Receiver, *, path: str = "/webhooks") -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        path: str = "/webhooks",
+        *,
+        otherwise: WSGIApplication | None = None,
+    ) -> None:
         bare = path.rstrip("/")
-        self._paths = frozenset({"", "/", bare, f"{bare}/"})
+        self._paths = {bare, f"{bare}/"} | (set() if otherwise else {"", "/"})
+        self._otherwise = otherwise
         self._limits = receiver.limits
         self._loop = LoopThread(receiver)
         self._reads = ReadDeadlines()
@@ -59,6 +85,8 @@ class WSGIReceiver:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
         found = environ.get("PATH_INFO", "") in self._paths
+        if not found and self._otherwise is not None:
+            return self._otherwise(environ, start_response)
         outcome = self.dispatch(environ) if found else NOT_FOUND
         start_response(_status_line(outcome.status), headers_of(outcome))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [outcome.body]
@@ -156,13 +184,13 @@ def _status_line(status: int) -> str:
     return f"{int(status)} {HTTPStatus(status).phrase}"
 
 
-class StatusGuard:
+class WSGIStatusGuard:
     """WSGI middleware that never lets out an answer the sender would punish.
 
     A 410 disables the endpoint at once and a redirect is a failed delivery, so both become 500. Put
     it around an application whose own hooks may answer first, such as a redirect to a login page::
 
-        app.wsgi_app = StatusGuard(app.wsgi_app, paths=["/webhooks"])
+        app.wsgi_app = WSGIStatusGuard(app.wsgi_app, paths=["/webhooks"])
 
     Args:
         app: the application to guard.

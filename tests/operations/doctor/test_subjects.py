@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from litestar import Litestar, Router
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 
 from hookonce import Receiver
 from hookonce.http.guard import StatusGuard
-from hookonce.integrations.fastapi import router_for
-from hookonce.integrations.litestar import handler_for
+from hookonce.integrations import fastapi as for_fastapi
+from hookonce.integrations import litestar as for_litestar
 from hookonce.operations.doctor import subjects_in
 from hookonce.verification.secrets import new_secret
 
@@ -24,13 +24,23 @@ def new_receiver() -> Receiver:
 
 
 def fastapi_with_router(receiver: Receiver) -> ASGIApp:
+    router = APIRouter()
+    for_fastapi.mount(router, receiver, "/hooks")
     app = FastAPI()
-    app.include_router(router_for(receiver, "/hooks"), prefix="/api")
+    app.include_router(router, prefix="/api")
+    return app
+
+
+def fastapi(receiver: Receiver) -> ASGIApp:
+    app = FastAPI()
+    for_fastapi.mount(app, receiver, "/hooks")
     return app
 
 
 def litestar(receiver: Receiver) -> ASGIApp:
-    return Litestar([Router("/api", route_handlers=[handler_for(receiver, "/hooks")])])  # type: ignore[return-value]  # its own ASGI types
+    router = Router("/api", route_handlers=[])
+    for_litestar.mount(router, receiver, "/hooks")
+    return Litestar([router])  # type: ignore[return-value]  # its own ASGI types
 
 
 APPS: dict[str, tuple[Callable[[Receiver], ASGIApp], str]] = {
@@ -52,6 +62,7 @@ APPS: dict[str, tuple[Callable[[Receiver], ASGIApp], str]] = {
     ),
     "wrapped": (lambda r: StatusGuard(Starlette(routes=r.routes("/hooks"))), "/hooks"),
     "FastAPI routes": (lambda r: FastAPI(routes=list(r.routes("/hooks"))), "/hooks"),
+    "FastAPI": (fastapi, "/hooks"),
     "FastAPI router": (fastapi_with_router, "/api/hooks"),
     "Litestar": (litestar, "/api/hooks"),
     "alone": (lambda r: r, "/webhooks"),

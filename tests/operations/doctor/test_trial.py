@@ -16,8 +16,8 @@ from support.waiting import PATIENCE_SECONDS
 from hookonce import Inbox, Limits, Receiver
 from hookonce.delivery import blocking
 from hookonce.events import CommentReceived, WebhookTest
-from hookonce.integrations.fastapi import router_for
-from hookonce.integrations.litestar import handler_for
+from hookonce.integrations import fastapi as for_fastapi
+from hookonce.integrations import litestar as for_litestar
 from hookonce.operations.doctor import Finding, Level, examine, subjects_in
 from hookonce.operations.doctor import trial as trial_module
 from hookonce.operations.doctor.trial import trial_findings
@@ -47,12 +47,14 @@ async def tried(app: ASGIApp) -> list[Finding]:
 
 def fastapi(receiver: Receiver) -> ASGIApp:
     app = FastAPI(lifespan=receiver.lifespan)
-    app.include_router(router_for(receiver))
+    for_fastapi.mount(app, receiver)
     return app
 
 
 def litestar(receiver: Receiver) -> ASGIApp:
-    return Litestar([handler_for(receiver)], lifespan=[receiver.lifespan])  # type: ignore[return-value]  # its own ASGI types
+    app = Litestar(lifespan=[receiver.lifespan])
+    for_litestar.mount(app, receiver)
+    return app  # type: ignore[return-value]  # its own ASGI types
 
 
 @pytest.mark.parametrize(
