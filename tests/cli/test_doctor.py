@@ -150,15 +150,27 @@ def serving(name: str, here: Path, store: str) -> Iterator[str]:
     [
         ("in_memory", "fault", "store.durability", "the store is memory", "sqlite:///"),
         ("forgetful", "note", "retention", "remembered for 2 days", "15 days"),
-        ("workerless", "fault", "inbox", "nobody works on the inbox", "start hookonce worker"),
-        ("deaf", "fault", "handlers", "none is registered", "@receiver.on"),
-        ("misspelt", "warning", "event types", "comment.recieved", "write 'comment.received'"),
+        (
+            "workerless",
+            "fault",
+            "inbox",
+            "no worker is running for the inbox",
+            "start hookonce worker",
+        ),
+        ("deaf", "fault", "handlers", "no handler is registered", "@receiver.on"),
+        ("misspelt", "warning", "event_types", "comment.recieved", "write 'comment.received'"),
         ("fast", "fault", "clock", "4000 s ahead of", "NTP"),
         ("unwired", "fault", "application.lifespan", "never start", "receiver.lifespan"),
-        ("recoding", "fault", "application.body", "written anew", "hand on the bytes"),
+        ("recoding", "fault", "application.body", "rewrites the body", "pass the bytes on"),
         ("login", "fault", "application.answer", "302, a redirect to /login", "exempt this path"),
         ("mounted", "fault", "application.slash", "redirected (307)", "receiver.routes(path)"),
-        ("slow", "warning", "application.time", "a test was answered after", "inbox=Inbox()"),
+        (
+            "slow",
+            "warning",
+            "application.time",
+            "s to answer, and the sender waits",
+            "inbox=Inbox()",
+        ),
     ],
 )
 def test_a_planted_mistake_is_found_by_name_with_its_fix(
@@ -256,7 +268,7 @@ def test_for_people_each_finding_is_a_line_with_its_fix_below_and_a_count_at_the
     lines = result.output.splitlines()
     [fault] = [number for number, line in enumerate(lines) if line.startswith("fault ")]
     assert "application.body" in lines[fault]
-    assert lines[fault + 1].strip().startswith("fix: let the middleware")
+    assert lines[fault + 1].strip().startswith("fix: exempt the receiver's path")
     assert lines[0].startswith("ok       secrets ")
     assert lines[-1].startswith("1 fault, 0 warnings, ")
     assert "a module that prints" in result.errors, "what is not the report goes elsewhere"

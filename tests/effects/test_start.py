@@ -1,15 +1,9 @@
 """What is wrong with a ledger is said before the first event, and by the doctor."""
 
-import asyncio
-import smtplib
 import sqlite3
-import time
-import urllib.request
-from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,13 +12,12 @@ from support.deliveries import answer_of, comment, deliver, receiver_on
 from hookonce import Receiver
 from hookonce.cli.commands import cli
 from hookonce.effects import TABLE, create_sql
-from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.effects.table import create_statements
 from hookonce.errors import LedgerError
 from hookonce.events import CommentReceived
 from hookonce.operations.doctor import Level
-from hookonce.operations.doctor.effects import ledger_findings, transaction_findings
+from hookonce.operations.doctor.handlers import ledger_findings
 
 pytestmark = pytest.mark.anyio
 
@@ -126,64 +119,3 @@ def test_the_command_refuses_a_name_that_needs_quoting() -> None:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
     assert "a table's name is letters" in result.output
-
-
-# Handlers within a transaction that wait for somebody else, and one that does not.
-
-MAIL = smtplib.SMTP
-
-
-async def sleeps(_: CommentReceived, __: Any) -> None:
-    await asyncio.sleep(1)
-
-
-def sleeps_in_a_thread(_: CommentReceived, __: Any) -> None:
-    time.sleep(1)
-
-
-def calls_out(_: CommentReceived, connection: Any) -> None:
-    with urllib.request.urlopen("https://example.com") as answer:
-        connection.execute("SELECT 1", answer.read())
-
-
-def mails(_: CommentReceived, __: Any) -> None:
-    MAIL("mail.example.com").sendmail("a", "b", "c")
-
-
-def only_writes(event: CommentReceived, connection: Any) -> None:
-    connection.execute("INSERT INTO orders VALUES (?)", (event.id,))
-
-
-@pytest.mark.parametrize(
-    ("function", "called"),
-    [
-        (sleeps, "asyncio.sleep"),
-        (sleeps_in_a_thread, "time.sleep"),
-        (calls_out, "urllib.request.urlopen"),
-        (mails, "MAIL"),
-        (only_writes, None),
-    ],
-)
-def test_the_doctor_names_handlers_that_hold_a_transaction_for_long(
-    function: Callable[..., Any], called: str | None, tmp_path: Path
-) -> None:
-    file = tmp_path / "app.db"
-    ledger = AioSQLiteLedger(file) if asyncio.iscoroutinefunction(function) else SQLiteLedger(file)
-    receiver = receiver_on()
-    receiver.on(CommentReceived, name="book", within=ledger)(function)
-    found = [finding.found for finding in transaction_findings(receiver.handlers)]
-    if called is None:
-        assert found == []
-    else:
-        assert len(found) == 1
-        assert found[0].startswith(f"the handler book calls {called}")
-
-
-def test_outside_of_a_ledger_a_handler_may_wait() -> None:
-    receiver = receiver_on()
-
-    @receiver.on(CommentReceived)
-    async def waits(_: CommentReceived) -> None:
-        await asyncio.sleep(1)
-
-    assert transaction_findings(receiver.handlers) == []

@@ -23,7 +23,7 @@ from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.errors import LedgerError, StoreError
 from hookonce.events import CommentReceived
 from hookonce.operations.doctor import Level
-from hookonce.operations.doctor.effects import ledger_findings
+from hookonce.operations.doctor.handlers import ledger_findings
 from hookonce.verification.clock import system_clock
 
 from .benches import ON_SQLITE

@@ -27,8 +27,7 @@ from hookonce.operations.doctor import (
     router_findings,
     subjects_in,
 )
-from hookonce.operations.doctor.failures import told
-from hookonce.operations.doctor.findings import fault
+from hookonce.operations.doctor.findings import error_text, fault
 
 from .ending import end_with_its_threads
 from .loading import factory_option, import_named, receivers_of
@@ -137,7 +136,7 @@ def _import_finding(module: str, error: Exception) -> Finding:
         )
     return fault(
         "import",
-        f"{module} cannot start: {told(error)}",
+        f"{module} cannot start: {error_text(error)}",
         f"mend it; python -c 'import {module}' shows where it comes from",
     )
 

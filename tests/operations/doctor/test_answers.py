@@ -1,6 +1,8 @@
-"""Every answer to a test is judged as the sender would, and nothing secret in it is repeated."""
+"""Checks of the answer to a test: the sender's rules decide, and no secret is shown."""
 
 import asyncio
+from datetime import UTC, datetime
+from email.utils import format_datetime
 
 import pytest
 
@@ -13,7 +15,7 @@ from hookonce.testing.inprocess import HttpAnswer
 
 
 def reply(status: int, reason: str | None = None, location: str | None = None) -> Reply:
-    return Reply(status=status, reason=reason, location=location, date=None, seconds=0.01)
+    return Reply(status=status, reason=reason, location=location, sent_at=None, seconds=0.01)
 
 
 @pytest.mark.parametrize(
@@ -37,15 +39,15 @@ def test_a_redirect_is_a_fault_wherever_it_leads(
 
 
 @pytest.mark.parametrize("status", [200, 204, 400, 401, 403, 404, 405, 410, 422, 500, 502, 599])
-def test_an_answer_that_is_not_the_receiver_s_is_a_fault(status: int) -> None:
+def test_an_answer_that_the_receiver_did_not_give_is_a_fault(status: int) -> None:
     found = answer_finding("x", "/webhooks", reply(status))
     assert found.level is Level.FAULT
-    assert f"answers {status}" in found.found
+    assert f"answers {status} at /webhooks" in found.found
     assert found.fix
 
 
 @pytest.mark.parametrize("reason", [*Reason, *Refusal])
-def test_whatever_the_receiver_refuses_is_a_fault_with_a_fix(reason: str) -> None:
+def test_every_refusal_is_a_fault_with_a_fix(reason: str) -> None:
     found = answer_finding("x", "/webhooks", reply(503, reason))
     assert found.level is Level.FAULT
     assert reason in found.found
@@ -67,7 +69,7 @@ def test_a_test_that_is_handled_stored_or_ignored_is_fine(reason: Reason) -> Non
     ],
 )
 @pytest.mark.parametrize(("path", "other"), [("/hooks", "/hooks/"), ("/hooks/", "/hooks")])
-def test_the_other_spelling_need_not_be_answered_and_must_not_be_redirected(
+def test_the_other_spelling_of_a_path_may_be_missing_but_must_not_redirect(
     path: str, other: str, answer: Reply | Finding, level: Level
 ) -> None:
     asked = []
@@ -83,7 +85,7 @@ def test_the_other_spelling_need_not_be_answered_and_must_not_be_redirected(
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(1.9, Level.OK), (2.1, Level.WARNING)])
-def test_a_slow_answer_is_warned_of_long_before_the_sender_gives_up(
+def test_a_slow_answer_is_a_warning_long_before_the_sender_gives_up(
     seconds: float, level: Level
 ) -> None:
     assert time_finding("x", seconds).level is level
@@ -100,5 +102,16 @@ def test_a_slow_answer_is_warned_of_long_before_the_sender_gives_up(
         (b"[" * 100_000, None),
     ],
 )
-def test_the_receiver_s_own_answer_is_told_from_others(body: bytes, reason: str | None) -> None:
+def test_only_an_answer_of_a_receiver_has_a_reason(body: bytes, reason: str | None) -> None:
     assert Reply.to(HttpAnswer(200, {}, body), 0.0).reason == reason
+
+
+def test_the_time_of_an_answer_is_read_from_its_date_header() -> None:
+    def sent_at(headers: dict[str, str]) -> float | None:
+        return Reply.to(HttpAnswer(200, headers, b""), 0.0).sent_at
+
+    moment = datetime(2026, 11, 20, 9, 30, 4, tzinfo=UTC)
+    assert sent_at({"date": format_datetime(moment, usegmt=True)}) == moment.timestamp()
+    assert sent_at({}) is None
+    assert sent_at({"date": "yesterday"}) is None
+    assert sent_at({"date": "Fri, 99 Nov 2026 09:30:04 GMT"}) is None

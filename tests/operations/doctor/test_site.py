@@ -1,4 +1,4 @@
-"""Where a receiver is served: by a real server, over HTTP."""
+"""Checks of a running server, over HTTP."""
 
 import asyncio
 from collections.abc import Callable
@@ -46,21 +46,21 @@ class Counting:
 
 
 def new_receiver(secret: str = SECRET, **settings: Any) -> Receiver:
-    limits = Limits(body_seconds=0.2)  # so long is waited for a body that never ends
+    limits = Limits(body_seconds=0.2)  # the receiver's time limit for an unfinished body
     return Receiver(secrets=secret, store="memory://", limits=limits, **settings)
 
 
 async def looked_at(
     app: ASGIApp, *, path: str = "/webhooks", receiver: Receiver | None = None
 ) -> list[Finding]:
-    """Serve an application and look at it, with the receiver's configuration or another's."""
+    """Serve an application, and check it with its own receiver's configuration or another."""
     receiver = receiver or new_receiver()
     subject = Subject(receiver, receiver, "/webhooks")
     async with serving(app) as site, OverHttp() as transport:
         return await examine_site(subject, site.url + path, transport)
 
 
-async def test_a_sound_server_has_nothing_to_mend_and_gets_four_requests() -> None:
+async def test_a_sound_server_has_no_finding_to_fix_and_gets_four_requests() -> None:
     served = new_receiver()
     ran: list[str] = []
 
@@ -86,7 +86,7 @@ async def test_a_sound_server_has_nothing_to_mend_and_gets_four_requests() -> No
     assert only(findings, "url.address").level is Level.NOTE, "the sender would refuse loopback"
     assert "401" in only(findings, "url.forgery").found
     assert app.paths == ["/webhooks", "/webhooks", "/webhooks/", "/webhooks"]
-    assert "given up after 0." in only(findings, "url.unfinished").found
+    assert "never ends after 0." in only(findings, "url.unfinished").found
     [event_id] = ran
     assert event_id.startswith("evt_doctor_")
 
@@ -94,11 +94,11 @@ async def test_a_sound_server_has_nothing_to_mend_and_gets_four_requests() -> No
 @pytest.mark.parametrize(
     ("make", "check", "words"),
     [
-        (apps.behind(apps.Recoding), "url.body", "parsed and written anew"),
+        (apps.behind(apps.Recoding), "url.body", "parses and rewrites the body"),
         (apps.behind(apps.Stripping), "url.answer", "missing_id"),
         (apps.behind(apps.Leading), "url.answer", "302, a redirect to /login,"),
         (apps.mounted, "url.slash", "/webhooks is redirected (307) to http"),
-        (apps.answering(200), "url.answer", "not by the receiver"),
+        (apps.answering(200), "url.answer", "something other than the receiver answers 200"),
         (apps.answering(410), "url.answer", "disables the endpoint"),
         (apps.failing, "url.answer", "a handler of webhook.test failed"),
         (
@@ -113,7 +113,7 @@ async def test_a_sound_server_has_nothing_to_mend_and_gets_four_requests() -> No
         ),
     ],
 )
-async def test_what_stands_in_the_way_is_a_fault_and_the_only_one(
+async def test_each_obstacle_is_the_only_fault(
     make: Callable[[Receiver], ASGIApp], check: str, words: str
 ) -> None:
     app = Counting(make(new_receiver()))
@@ -126,7 +126,7 @@ async def test_what_stands_in_the_way_is_a_fault_and_the_only_one(
     assert len(app.paths) <= 3
 
 
-async def test_the_spelling_that_is_answered_is_no_fault_though_the_other_is_redirected() -> None:
+async def test_a_redirect_at_the_other_spelling_of_the_path_is_a_warning() -> None:
     findings = await looked_at(apps.mounted(new_receiver()), path="/webhooks/")
     [found] = above_note(findings)
     assert (found.check, found.level) == ("url.slash", Level.WARNING)
@@ -137,7 +137,7 @@ async def test_a_slow_answer_is_a_warning() -> None:
     assert (found.check, found.level) == ("url.time", Level.WARNING)
 
 
-async def test_no_answer_within_the_sender_s_patience_is_a_fault(
+async def test_no_answer_within_the_sender_s_time_limit_is_a_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(site_module, "ANSWER_SECONDS", 0.2)
@@ -159,7 +159,7 @@ async def test_no_answer_within_the_sender_s_patience_is_a_fault(
     assert found.found.startswith("no answer within")
 
 
-async def test_a_server_that_is_not_there_is_a_fault() -> None:
+async def test_an_unreachable_server_is_a_fault() -> None:
     receiver = new_receiver()
     subject = Subject(receiver, receiver, "/webhooks")
     async with OverHttp() as transport:
@@ -186,7 +186,7 @@ async def test_a_server_s_clock_is_read_from_its_answer() -> None:
     assert "behind this machine's" in found.found
 
 
-async def test_a_server_that_verifies_nothing_is_told_by_a_forged_delivery() -> None:
+async def test_a_server_that_verifies_nothing_is_found_by_a_forged_delivery() -> None:
     async def trusting(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await apps.sound(new_receiver())(scope, receive, send)
@@ -209,7 +209,7 @@ async def test_without_a_usable_secret_nothing_is_sent() -> None:
     assert app.paths == []
 
 
-async def test_a_server_that_waits_for_a_body_without_an_end_is_a_warning(
+async def test_a_server_that_waits_for_a_body_that_never_ends_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(unfinished_module, "_MOST_SECONDS", 0.5)
@@ -233,7 +233,7 @@ async def test_a_server_that_waits_for_a_body_without_an_end_is_a_warning(
     assert "client_body_timeout" in found.fix
 
 
-async def test_a_thread_that_an_unfinished_body_blocks_is_a_warning_unless_nginx_buffers(
+async def test_a_thread_blocked_by_an_unfinished_body_is_a_warning_unless_nginx_buffers(
     tmp_path: Path,
 ) -> None:
     receiver = new_receiver()
@@ -243,7 +243,7 @@ async def test_a_thread_that_an_unfinished_body_blocks_is_a_warning_unless_nginx
             url = f"http://127.0.0.1:{port}/webhooks"
             found = only(await examine_site(subject, url, transport), "url.unfinished")
             assert found.level is Level.WARNING
-            assert "blocks a thread" in found.found
+            assert "blocks one of the server's threads" in found.found
             with behind_nginx(port, here=tmp_path / "nginx") as proxy:
                 url = f"http://127.0.0.1:{proxy}/webhooks"
                 findings = await examine_site(subject, url, transport)

@@ -1,4 +1,4 @@
-"""The store is looked at where it really is: files, and servers of its own."""
+"""Checks of the store, with real files and servers."""
 
 import subprocess
 from contextlib import aclosing
@@ -6,12 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
 from support.redis_servers import RedisServer, free_port, redis_server
 from support.waiting import until_async
 
 from hookonce import Inbox, Receiver
 from hookonce.events import CommentReceived
-from hookonce.operations.doctor import Finding, Level, Subject
+from hookonce.operations.doctor import Finding, Level, Subject, endpoint_findings, subjects_in
 from hookonce.operations.doctor.storage import store_findings
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import DeadReason, Delivery, new_token
@@ -28,7 +29,7 @@ SECRET = new_secret()
 
 @pytest.fixture
 def mounts(tmp_path: Path) -> Path:
-    """Return a list of mounts with nothing but a disk."""
+    """Return a list of mounts that contains only a disk."""
     return mounted(tmp_path)
 
 
@@ -44,7 +45,7 @@ def subject_of(store: str, inbox: Inbox | None = None) -> Subject:
 
 
 async def on_file(path: Path, *, waiting: int = 0) -> str:
-    """Make a database with so many events in the inbox, and return its URL."""
+    """Create a database with ``waiting`` events in the inbox, and return its URL."""
     store = SQLiteStore(path)
     for number in range(waiting):
         event_id = f"evt_{number}"
@@ -77,23 +78,21 @@ class TestDurability:
 
 
 class TestReachability:
-    async def test_a_file_that_is_not_there_yet_is_not_made(
+    async def test_a_file_that_does_not_exist_yet_is_not_created(
         self, tmp_path: Path, mounts: Path
     ) -> None:
         findings = await examined(f"sqlite:///{tmp_path}/new.db", mounts)
         assert only(findings, "store.reachable").level is Level.NOTE
         assert not (tmp_path / "new.db").exists()
 
-    async def test_it_is_a_warning_where_a_server_runs_that_must_have_made_it(
+    async def test_a_missing_file_is_a_warning_if_a_server_is_running(
         self, tmp_path: Path, mounts: Path
     ) -> None:
         subject = subject_of(f"sqlite:///{tmp_path}/new.db")
         findings = await store_findings(subject, served=True, mounts=mounts)
         assert only(findings, "store.reachable").level is Level.WARNING
 
-    async def test_a_folder_that_is_not_there_is_a_fault(
-        self, tmp_path: Path, mounts: Path
-    ) -> None:
+    async def test_a_missing_folder_is_a_fault(self, tmp_path: Path, mounts: Path) -> None:
         findings = await examined(f"sqlite:///{tmp_path}/nowhere/new.db", mounts)
         assert only(findings, "store.reachable").level is Level.FAULT
 
@@ -104,7 +103,7 @@ class TestReachability:
         findings = await examined(f"sqlite:///{tmp_path}/hooks.db", mounts)
         assert "not an SQLite database" in only(findings, "store.reachable").found
 
-    async def test_a_server_that_is_not_there_is_a_fault_and_its_password_not_shown(
+    async def test_an_unreachable_server_is_a_fault_that_does_not_show_its_password(
         self, mounts: Path
     ) -> None:
         findings = await examined(f"redis://:opensesame@127.0.0.1:{free_port()}", mounts)
@@ -114,7 +113,9 @@ class TestReachability:
 
 
 class TestServers:
-    async def test_one_that_forgets_and_evicts_is_warned_of_twice(self, mounts: Path) -> None:
+    async def test_a_server_without_persistence_that_evicts_has_two_findings(
+        self, mounts: Path
+    ) -> None:
         with redis_server("--maxmemory-policy", "allkeys-lru") as server:
             findings = await examined(server.url, mounts)
         eviction, persistence = (f for f in findings if f.check == "store.settings")
@@ -122,13 +123,13 @@ class TestServers:
         assert "allkeys-lru" in eviction.found
         assert (persistence.level, persistence.fix) == (Level.WARNING, "set appendonly yes")
 
-    async def test_that_is_a_fault_where_an_inbox_lives_there(
+    async def test_missing_persistence_is_a_fault_for_an_inbox(
         self, mounts: Path, valkey: RedisServer
     ) -> None:
         findings = await examined(valkey.url, mounts, Inbox())
         assert only(findings, "store.settings").level is Level.FAULT
 
-    async def test_one_that_keeps_everything_is_fine_and_its_clock_is_looked_at(
+    async def test_a_persistent_server_is_fine_and_its_clock_is_checked(
         self, mounts: Path, lasting_valkey: RedisServer
     ) -> None:
         findings = await examined(lasting_valkey.url, mounts)
@@ -137,7 +138,7 @@ class TestServers:
 
 
 class TestInbox:
-    async def test_nobody_at_work_is_a_fault_where_workers_run_elsewhere(
+    async def test_no_worker_is_a_fault_if_workers_run_as_separate_processes(
         self, tmp_path: Path, mounts: Path
     ) -> None:
         url = await on_file(tmp_path / "hooks.db")
@@ -160,14 +161,14 @@ class TestInbox:
         ("waiting", "served", "level"),
         [(0, False, Level.NOTE), (0, True, Level.FAULT), (2, False, Level.FAULT)],
     )
-    async def test_before_an_application_with_workers_starts_nobody_needs_to_be_at_work(
+    async def test_no_worker_is_a_note_until_the_application_with_its_workers_starts(
         self, waiting: int, served: bool, level: Level, tmp_path: Path, mounts: Path
     ) -> None:
         url = await on_file(tmp_path / "hooks.db", waiting=waiting)
         findings = await store_findings(subject_of(url, Inbox()), served=served, mounts=mounts)
         assert only(findings, "inbox").level is level
 
-    async def test_events_in_an_inbox_that_the_receiver_has_no_more_are_a_fault(
+    async def test_events_in_an_inbox_that_the_receiver_no_longer_has_are_a_fault(
         self, tmp_path: Path, mounts: Path
     ) -> None:
         url = await on_file(tmp_path / "hooks.db", waiting=3)
@@ -176,7 +177,7 @@ class TestInbox:
         assert found.found.startswith("3 events wait")
         assert "inbox=Inbox()" in found.fix
 
-    async def test_looking_takes_no_event_and_counts_as_no_worker(
+    async def test_the_check_fetches_no_event_and_does_not_count_as_a_worker(
         self, tmp_path: Path, mounts: Path
     ) -> None:
         url = await on_file(tmp_path / "hooks.db", waiting=1)
@@ -185,19 +186,19 @@ class TestInbox:
             assert "1 events waiting" in found.found
 
 
-async def test_dead_letters_wait_for_a_person(tmp_path: Path, mounts: Path) -> None:
+async def test_dead_letters_are_a_warning(tmp_path: Path, mounts: Path) -> None:
     url = await on_file(tmp_path / "hooks.db")
     receiver = Receiver(secrets=SECRET, store=url)
     async with TestSender(receiver, secrets=SECRET) as sender:
         unreadable = make_event(CommentReceived).model_dump_json().encode()[:-1]
         (await sender.send(unreadable)).expect(202, "quarantined")
-    found = only(await examined(url, mounts), "dead letters")
+    found = only(await examined(url, mounts), "dead_letters")
     assert found.level is Level.WARNING
     assert "hookonce dead list" in found.fix
 
 
 class TestOtherProcesses:
-    async def test_one_that_goes_on_with_a_deleted_file_is_named_with_where_that_is(
+    async def test_a_process_that_uses_a_deleted_file_is_named_with_the_path_of_the_file(
         self, tmp_path: Path, mounts: Path
     ) -> None:
         file = tmp_path / "hooks.db"
@@ -218,7 +219,7 @@ class TestOtherProcesses:
         assert above_note(await examined(url, mounts)) == []
 
     @pytest.mark.parametrize("scheme", ["sqlite", "redis"])
-    async def test_another_application_under_the_endpoint_is_a_warning_that_leaves_no_trace(
+    async def test_another_application_on_the_endpoint_is_a_warning_and_the_check_registers_nothing(
         self, scheme: str, tmp_path: Path, mounts: Path, lasting_valkey: RedisServer
     ) -> None:
         url = lasting_valkey.url if scheme == "redis" else await on_file(tmp_path / "hooks.db")
@@ -237,8 +238,8 @@ class TestOtherProcesses:
             assert not (await other.check()).warnings
 
 
-class TestOwed:
-    async def test_events_that_owe_a_handler_which_is_not_there_are_a_warning_for_each_name(
+class TestOutstandingHandlers:
+    async def test_events_that_wait_for_a_missing_handler_are_a_warning_for_each_name(
         self, tmp_path: Path, mounts: Path
     ) -> None:
         url = await on_file(tmp_path / "hooks.db", waiting=3)
@@ -250,9 +251,9 @@ class TestOwed:
             await store.bury(batch.taken[2].claim, DeadReason.EXHAUSTED, owed=owed)
         subject = subject_of(url, Inbox())
         subject.receiver.on("*", name="shop.greet")(ignore)
-        found = only(await store_findings(subject, mounts=mounts), "handlers.owed")
+        found = only(await store_findings(subject, mounts=mounts), "handlers.outstanding")
         assert found.level is Level.WARNING
-        assert "3 events of default still owe the handler shop.removed" in found.found
+        assert "3 events of default wait for the handler shop.removed" in found.found
 
 
 async def ignore(event: object) -> None: ...
@@ -274,3 +275,18 @@ async def test_a_receiver_that_is_sound_has_nothing_above_a_note(
 ) -> None:
     url = await on_file(tmp_path / "hooks.db")
     assert above_note(await examined(url, mounts, Inbox())) == []
+
+
+@pytest.mark.parametrize(("endpoint", "count"), [("other", 0), ("default", 1)])
+def test_two_receivers_with_one_store_and_endpoint_are_a_fault(
+    endpoint: str, count: int, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    first = Receiver(secrets=SECRET, store=url)
+    second = Receiver(secrets=SECRET, store=url, endpoint=endpoint)
+    app = Starlette(routes=[*first.routes("/one"), *second.routes("/two")])
+    findings = endpoint_findings(subjects_in(app))
+    assert len(findings) == count
+    for found in findings:
+        assert (found.check, found.level) == ("endpoint", Level.FAULT)
+        assert "at /one and /two share" in found.found

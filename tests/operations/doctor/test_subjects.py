@@ -1,4 +1,4 @@
-"""Receivers are found in applications of every kind, with the path they answer at."""
+"""Receivers are found in applications of every framework, with their paths."""
 
 from collections.abc import Callable
 
@@ -70,7 +70,7 @@ APPS: dict[str, tuple[Callable[[Receiver], ASGIApp], str]] = {
 
 
 @pytest.mark.parametrize("kind", APPS)
-def test_a_receiver_is_found_where_it_is(kind: str) -> None:
+def test_a_receiver_is_found_with_its_path(kind: str) -> None:
     receiver = new_receiver()
     make, path = APPS[kind]
     [subject] = subjects_in(make(receiver))
@@ -79,11 +79,11 @@ def test_a_receiver_is_found_where_it_is(kind: str) -> None:
     assert subject.is_alone is (kind == "alone")
 
 
-def test_each_of_several_is_found_once() -> None:
+def test_each_of_several_receivers_is_found_once() -> None:
     first, second = new_receiver(), new_receiver()
     app = Starlette(routes=[*first.routes("/one"), *second.routes("/two"), *first.routes("/three")])
     assert [(s.receiver, s.path) for s in subjects_in(app)] == [(first, "/one"), (second, "/two")]
 
 
-def test_where_there_is_none_nothing_is_found() -> None:
+def test_an_application_without_a_receiver_has_none() -> None:
     assert subjects_in(FastAPI()) == ()

@@ -1,4 +1,4 @@
-"""An application is run here with a copy in the receiver's place: nothing real moves."""
+"""Checks of an application in this process, where a copy takes the receiver's place."""
 
 import asyncio
 import time
@@ -60,7 +60,7 @@ def litestar(receiver: Receiver) -> ASGIApp:
 @pytest.mark.parametrize(
     "make", [apps.sound, fastapi, litestar, apps.behind(HTTPSRedirectMiddleware)]
 )
-async def test_a_sound_application_has_nothing_to_mend(
+async def test_a_sound_application_has_no_finding_to_fix(
     make: Callable[[Receiver], ASGIApp],
 ) -> None:
     findings = await tried(make(new_receiver(Inbox())))
@@ -77,19 +77,23 @@ async def test_a_sound_application_has_nothing_to_mend(
 @pytest.mark.parametrize(
     ("make", "check", "words"),
     [
-        (apps.behind(apps.Recoding), "application.body", "written anew"),
+        (apps.behind(apps.Recoding), "application.body", "rewrites the body"),
         (apps.behind(apps.Stripping), "application.headers", "webhook-signature"),
         (apps.behind(apps.Leading), "application.answer", "302, a redirect to /login,"),
         (apps.mounted, "application.slash", "/webhooks is redirected (307) to http"),
-        (apps.answering(200), "application.answer", "not by the receiver"),
+        (
+            apps.answering(200),
+            "application.answer",
+            "something other than the receiver answers 200",
+        ),
         (apps.answering(410), "application.answer", "disables the endpoint"),
-        (apps.answering(404), "application.answer", "nothing is at this path"),
+        (apps.answering(404), "application.answer", "there is nothing at this path"),
         (apps.failing, "application.answer", "a handler of webhook.test failed"),
         (apps.starting(apps.unlocking), "application.lifespan", "KeyError in apps.py"),
         (apps.starting(apps.connecting), "application.lifespan", "TimeoutError in apps.py"),
     ],
 )
-async def test_what_stands_in_the_way_is_a_fault_and_the_only_one(
+async def test_each_obstacle_is_the_only_fault(
     make: Callable[[Receiver], ASGIApp], check: str, words: str
 ) -> None:
     findings = await tried(make(new_receiver()))
@@ -100,17 +104,17 @@ async def test_what_stands_in_the_way_is_a_fault_and_the_only_one(
     assert "opensesame" not in repr(findings)
 
 
-async def test_middleware_that_eats_bodies_is_told_from_a_slow_client() -> None:
+async def test_middleware_that_consumes_bodies_is_not_taken_for_a_slow_client() -> None:
     [found] = above_note(await tried(apps.behind(apps.Eating)(new_receiver())))
     assert found.check == "application.body"
-    assert "something before it has read it" in found.found
+    assert "middleware or a proxy read it first" in found.found
 
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_slow_handler_of_tests_is_a_warning(is_async: bool) -> None:
     [found] = above_note(await tried(apps.slow(new_receiver(), 2.05, is_async=is_async)))
     assert (found.check, found.level) == ("application.time", Level.WARNING)
-    assert "was answered after" in found.found
+    assert "s to answer, and the sender waits" in found.found
 
 
 async def test_a_handler_of_tests_that_blocks_the_event_loop_is_named(
@@ -129,10 +133,10 @@ async def test_a_handler_of_tests_that_blocks_the_event_loop_is_named(
 
     [found, *_] = above_note(await tried(apps.sound(receiver)))
     assert (found.check, found.level) == ("handlers.blocking", Level.WARNING)
-    assert "the handler blocks has blocked the event loop" in found.found
+    assert "the handler blocks blocked the event loop" in found.found
 
 
-async def test_a_handler_that_outlasts_the_answer_is_one_fault_though_it_holds_up_the_end(
+async def test_a_handler_over_the_answer_budget_is_one_fault_although_it_delays_the_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trial_module, "_LIFESPAN_SECONDS", 0.3)
@@ -152,7 +156,7 @@ async def test_a_lifespan_that_does_not_start_in_time_is_a_fault(
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("", [SystemExit(3)])])
-async def test_an_application_that_ends_the_process_is_a_fault_and_not_the_end(
+async def test_an_application_that_exits_is_a_fault_and_does_not_stop_the_doctor(
     error: BaseException,
 ) -> None:
     async def refuse() -> None:
@@ -180,7 +184,7 @@ async def test_an_application_that_ends_the_process_is_a_fault_and_not_the_end(
     ("inbox", "level"),
     [(None, Level.WARNING), (Inbox(embedded=False), Level.WARNING), (Inbox(), Level.FAULT)],
 )
-async def test_a_lifespan_that_is_not_wired_is_worst_where_workers_run_in_it(
+async def test_a_lifespan_without_the_receiver_s_is_a_fault_if_workers_run_in_it(
     inbox: Inbox | None, level: Level
 ) -> None:
     [found] = above_note(await tried(apps.unwired(new_receiver(inbox))))
@@ -188,13 +192,13 @@ async def test_a_lifespan_that_is_not_wired_is_worst_where_workers_run_in_it(
     assert "lifespan=receiver.lifespan" in found.fix
 
 
-async def test_a_receiver_without_an_application_is_asked_for_it() -> None:
+async def test_a_receiver_without_an_application_is_a_note() -> None:
     findings = await tried(new_receiver())
     assert only(findings, "application.lifespan").level is Level.NOTE
     assert above_note(findings) == []
 
 
-async def test_the_store_stays_as_it_is_and_no_worker_starts(tmp_path: Path) -> None:
+async def test_the_store_is_not_created_and_no_worker_starts(tmp_path: Path) -> None:
     path = tmp_path / "hooks.db"
     receiver = new_receiver(Inbox(), f"sqlite:///{path}")
     opened: list[bool] = []
@@ -212,7 +216,7 @@ async def test_the_store_stays_as_it_is_and_no_worker_starts(tmp_path: Path) -> 
     assert not path.exists()
 
 
-async def test_only_handlers_of_tests_by_name_run_and_the_receiver_works_afterwards(
+async def test_only_handlers_of_webhook_test_run_and_the_receiver_works_afterwards(
     tmp_path: Path,
 ) -> None:
     receiver = new_receiver(store=f"sqlite:///{tmp_path}/hooks.db")
@@ -237,7 +241,7 @@ async def test_only_handlers_of_tests_by_name_run_and_the_receiver_works_afterwa
     assert (tmp_path / "hooks.db").exists()
 
 
-async def test_a_receiver_s_own_wrong_clock_is_named() -> None:
+async def test_a_wrong_clock_of_the_receiver_is_a_fault() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://", clock=lambda: 1_000_000.0)
     [subject] = subjects_in(apps.sound(receiver))
     findings = await examine(subject)

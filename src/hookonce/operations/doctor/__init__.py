@@ -1,14 +1,14 @@
-"""What is wrong with a receiver as it is configured, mounted and served, and what to do about it.
+"""The doctor: finds what is wrong with a receiver, and says how to fix it.
 
-``examine`` looks at one in this process; ``examine_site`` sends up to four requests to where it is
-served::
+``examine`` checks a receiver in this process; ``examine_site`` sends a few test deliveries to the
+server that runs it::
 
     for subject in subjects_in(app):
         for finding in await examine(subject):
             print(finding.level, finding.check, finding.found, finding.fix)
 
-A name is imported when it is first used: every command looks for receivers in an application, and
-few examine them.
+Each name is imported at its first use. Every command needs ``subjects_in``, but only
+``hookonce doctor --url`` needs the emulator's transport and its optional dependencies.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .examination import examine
     from .findings import Finding, Level
-    from .modules import endpoint_findings, router_findings
-    from .search import subjects_in
+    from .handlers import router_findings
     from .site import examine_site
-    from .subject import Subject
+    from .storage import endpoint_findings
+    from .subjects import Subject, subjects_in
 
 __all__ = [
     "Finding",
@@ -35,20 +35,19 @@ __all__ = [
     "subjects_in",
 ]
 
-# The modules of the names above, as a type checker sees them there.
 _MODULE_OF = {
     "Finding": "findings",
     "Level": "findings",
-    "Subject": "subject",
-    "endpoint_findings": "modules",
+    "Subject": "subjects",
+    "endpoint_findings": "storage",
     "examine": "examination",
     "examine_site": "site",
-    "router_findings": "modules",
-    "subjects_in": "search",
+    "router_findings": "handlers",
+    "subjects_in": "subjects",
 }
 
 
-if not TYPE_CHECKING:  # or a checker would find every name, misspelt ones too
+if not TYPE_CHECKING:  # a type checker would accept misspelt names
 
     def __getattr__(name: str) -> object:
         if name not in _MODULE_OF:

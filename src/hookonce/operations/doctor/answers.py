@@ -1,10 +1,12 @@
-"""What the answer to a test delivery tells of the way to a receiver."""
+"""Checks of the answer to a test delivery: who gave it, and whether the sender accepts it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
@@ -15,70 +17,73 @@ from ...sender import ANSWER_SECONDS
 from ...testing.inprocess import HttpAnswer
 from .findings import Finding, fault, fine, warning
 
-# A test runs no business code; what takes as long leaves little for what does.
+# A test runs no business handler, so a test this slow leaves them little time.
 _SLOW_SECONDS = 2.0
 
-_LEAVE_ALONE = "let middleware and proxies leave this path alone"
+_EXEMPT = "exempt this path from middleware and proxy rules"
 _EXPLAINED: dict[str, tuple[str, str]] = {
     Refusal.NO_MATCHING_SIGNATURE: (
-        "no signature matches: the server has other secrets than this configuration",
-        "give the server the secrets that are configured here, and start it anew",
+        "no signature matches, because the server has other secrets than this configuration",
+        "give the server the secrets that are configured here, and restart it",
     ),
     Refusal.TIMESTAMP_TOO_OLD: (
-        "the server's clock is ahead of this machine's, beyond the tolerance",
-        "keep both clocks right with NTP",
+        "the server's clock is ahead of this machine's by more than the tolerance",
+        "synchronise both clocks with NTP",
     ),
     Refusal.TIMESTAMP_TOO_NEW: (
-        "the server's clock is behind this machine's, beyond the tolerance",
-        "keep both clocks right with NTP",
+        "the server's clock is behind this machine's by more than the tolerance",
+        "synchronise both clocks with NTP",
     ),
     Reason.HANDLER_FAILED: (
         f"a handler of {TEST_TYPE} failed",
-        "mend it; the receiver's log names it",
+        "correct the handler that the receiver's log names",
     ),
     Reason.STILL_RUNNING: (
-        f"a handler of {TEST_TYPE} ran longer than the answer may take",
-        "make it quicker, or give the receiver inbox=Inbox()",
+        f"a handler of {TEST_TYPE} ran longer than the answer budget",
+        "make the handler faster, or give the receiver inbox=Inbox()",
     ),
     Reason.BODY_TIMEOUT: (
-        "the body did not arrive at the receiver: something before it has read it",
-        f"{_LEAVE_ALONE}, or let them read with what keeps the body for others",
+        "the body did not reach the receiver, because middleware or a proxy read it first",
+        f"{_EXEMPT}, or let them pass the body on",
     ),
     Reason.BODY_TOO_LARGE: (
-        "a test of some hundred bytes is over the limit",
+        "a test event of a few hundred bytes is over the size limit",
         "raise Limits(body_bytes=…)",
     ),
     Reason.BODY_INCOMPLETE: (
-        "the body is consumed or cut short before the receiver",
-        f"{_LEAVE_ALONE}; the receiver's log says more",
+        "middleware or a proxy consumes or shortens the body before the receiver",
+        f"{_EXEMPT}; the receiver's log says more",
     ),
     Reason.STORE_UNAVAILABLE: (
         "the server cannot use its store",
-        "make the store reachable from the server; its log says what is wrong",
+        "make the store reachable from the server; the server's log names the cause",
     ),
     Reason.SECRETS_UNAVAILABLE: (
-        "the server has no secret it can use",
-        "give it one; its log says what is wrong",
+        "the server has no usable secret",
+        "configure a secret; the server's log names the cause",
     ),
     Reason.INBOX_FULL: ("the inbox is full", "start more workers, or find out why events fail"),
     Reason.OVERLOADED: (
-        "the server has more connections, or bodies under way, than it may",
-        "find out who holds them, or raise --max-connections or Limits(bodies_bytes=…)",
+        "the server has too many connections, or too many bodies in memory",
+        "find the clients that hold them, or raise --max-connections or Limits(bodies_bytes=…)",
     ),
-    Reason.SHUTTING_DOWN: ("the server is shutting down", "look again when it has started"),
+    Reason.SHUTTING_DOWN: (
+        "the server is shutting down",
+        "run the doctor again when the server has started",
+    ),
     Reason.INTERNAL_ERROR: (
-        "something around the receiver raised, or answered with a redirect or 410",
-        f"{_LEAVE_ALONE}; the receiver's log says what it was",
+        "code around the receiver raised an error, or answered with a redirect or 410",
+        f"{_EXEMPT}; the receiver's log names the cause",
     ),
-    Reason.NOT_FOUND: ("no receiver is at this path", "correct the path"),
+    Reason.NOT_FOUND: ("there is no receiver at this path", "correct the path"),
 }
-_STRANGERS = {
-    HTTPStatus.BAD_REQUEST: "which a check of host names may do",
-    HTTPStatus.UNAUTHORIZED: "as a login does",
-    HTTPStatus.FORBIDDEN: "as CSRF checks and firewalls do",
-    HTTPStatus.NOT_FOUND: "so nothing is at this path",
-    HTTPStatus.METHOD_NOT_ALLOWED: "so what is at this path takes no POST",
-    HTTPStatus.GONE: "which disables the endpoint at once",
+_NOT_OURS = {
+    HTTPStatus.BAD_REQUEST: "a check of the host name may answer so",
+    HTTPStatus.UNAUTHORIZED: "a login answers so",
+    HTTPStatus.FORBIDDEN: "a CSRF check or a firewall may answer so",
+    HTTPStatus.NOT_FOUND: "there is nothing at this path",
+    HTTPStatus.METHOD_NOT_ALLOWED: "the route at this path does not accept POST",
+    HTTPStatus.GONE: "this status disables the endpoint at once",
 }
 
 
@@ -88,47 +93,47 @@ class Reply:
 
     Attributes:
         status: the HTTP status.
-        reason: what the receiver says of it; None where something else has answered.
-        location: where it redirects to.
-        date: its Date header.
-        seconds: how long it took.
+        reason: the receiver's reason; None if something else has answered.
+        location: the target of a redirect.
+        sent_at: the Unix time in its Date header; None if it has none.
+        seconds: how long the answer took.
 
     """
 
     status: int
     reason: str | None
     location: str | None
-    date: str | None
+    sent_at: float | None
     seconds: float
 
     @classmethod
     def to(cls, answer: HttpAnswer, seconds: float) -> Reply:
-        """Return what matters of an answer."""
+        """Return the parts of an HTTP answer that the checks need."""
         return cls(
             status=answer.status,
             reason=_reason_in(answer.body),
             location=answer.headers.get("location"),
-            date=answer.headers.get("date"),
+            sent_at=_date_in(answer.headers.get("date")),
             seconds=seconds,
         )
 
     @property
     def is_success(self) -> bool:
-        """Whether the sender takes it for delivered."""
+        """Whether the sender counts the event as delivered."""
         return 200 <= self.status < 300
 
     @property
     def is_redirect(self) -> bool:
-        """Whether it sends the sender elsewhere, where it does not go."""
+        """Whether it is a redirect, which the sender does not follow."""
         return 300 <= self.status < 400
 
 
 def answer_finding(place: str, path: str, reply: Reply) -> Finding:
-    """Judge the answer to a genuine test delivery.
+    """Check the answer to a genuine test delivery.
 
     Args:
-        place: what the names of findings begin with.
-        path: where it was sent.
+        place: the first part of each finding's name.
+        path: the path it was sent to.
         reply: the answer.
 
     """
@@ -140,10 +145,10 @@ def answer_finding(place: str, path: str, reply: Reply) -> Finding:
         return fault(
             check,
             f"{path} answers {reply.status}, a redirect{where}, which is a failed delivery",
-            "exempt this path from what redirects (a login, a change to https or another host)",
+            "exempt this path from redirects (to a login, to https or to another host)",
         )
     if reply.reason is None:
-        return _stranger_finding(check, path, reply)
+        return _foreign_finding(check, path, reply)
     if reply.reason in _EXPLAINED:
         found, fix = _EXPLAINED[reply.reason]
         if reply.reason == Reason.BODY_TIMEOUT:
@@ -152,18 +157,18 @@ def answer_finding(place: str, path: str, reply: Reply) -> Finding:
     found = f"{path} answers {reply.status} {reply.reason}"
     if reply.is_success:
         return fine(check, f"{found} to a genuine test delivery")
-    return fault(check, found, "let proxies and middleware pass every header and the body on")
+    return fault(check, found, "let proxies and middleware pass on every header and the body")
 
 
 async def slash_findings(
     place: str, path: str, deliver: Callable[[str], Awaitable[Reply | Finding]]
 ) -> list[Finding]:
-    """Judge the answer at the other spelling of a path, with or without the slash at its end.
+    """Check the answer at the same path with, or without, a slash at its end.
 
     Args:
-        place: what the names of findings begin with.
-        path: where a test delivery was answered; the root has no other spelling.
-        deliver: sends a genuine one to a path.
+        place: the first part of each finding's name.
+        path: the path that answered a test delivery; the root path is not checked.
+        deliver: sends a genuine test delivery to a path.
 
     """
     bare, check = path.rstrip("/"), f"{place}.slash"
@@ -176,44 +181,45 @@ async def slash_findings(
     if reply.is_redirect:
         return [warning(check, *_slash_problem(other, reply))]
     if reply.is_success and reply.reason is not None:
-        return [fine(check, f"{other} is answered as well, without a redirect")]
+        return [fine(check, f"{other} answers too, without a redirect")]
     return [fine(check, f"{other} is not redirected; it answers {reply.status}")]
 
 
 def time_finding(place: str, seconds: float) -> Finding:
-    """Judge how long the answer to a test delivery took."""
+    """Check how long the answer to a test delivery took."""
     check = f"{place}.time"
     if seconds > _SLOW_SECONDS:
         return warning(
             check,
-            f"a test was answered after {seconds:.1f} s, and the sender waits {ANSWER_SECONDS:g}",
-            "look for a slow handler of webhook.test, slow middleware or a slow store; with"
-            " inbox=Inbox() handlers run after the answer",
+            f"a test took {seconds:.1f} s to answer, and the sender waits {ANSWER_SECONDS:g} s",
+            "look for a slow webhook.test handler, middleware or store; with inbox=Inbox() handlers"
+            " run after the answer",
         )
-    return fine(check, f"a test was answered after {seconds * 1000:.0f} ms")
+    return fine(check, f"a test took {seconds * 1000:.0f} ms to answer")
 
 
-def _stranger_finding(check: str, path: str, reply: Reply) -> Finding:
+def _foreign_finding(check: str, path: str, reply: Reply) -> Finding:
     if reply.is_success:
         return fault(
             check,
-            f"{path} answers {reply.status}, and not by the receiver: the sender takes events for"
-            " delivered that nobody has",
-            "find out what answers at this path, and take it away",
+            f"something other than the receiver answers {reply.status} at {path}: the sender counts"
+            " events as delivered, and they are lost",
+            "find out what answers at this path, and remove it",
         )
-    why = _STRANGERS.get(HTTPStatus(reply.status)) if reply.status in set(HTTPStatus) else None
+    why = _NOT_OURS.get(HTTPStatus(reply.status)) if reply.status in set(HTTPStatus) else None
     return fault(
         check,
-        f"{path} answers {reply.status}, and not by the receiver{f', {why}' if why else ''}",
-        f"correct the path, or {_LEAVE_ALONE}",
+        f"something other than the receiver answers {reply.status} at {path}"
+        + (f": {why}" if why else ""),
+        f"correct the path, or {_EXEMPT}",
     )
 
 
 def _slash_problem(path: str, reply: Reply) -> tuple[str, str]:
     found = f"{path} is redirected ({reply.status}){_shown(reply.location)}"
     fix = (
-        "take the routes from receiver.routes(path), which answer with and without the slash, or"
-        " register the other spelling as the endpoint's URL"
+        "use receiver.routes(path), whose routes answer with and without the slash, or register the"
+        " other spelling as the endpoint's URL"
     )
     return f"{found}, and a redirect is a failed delivery", fix
 
@@ -224,7 +230,7 @@ def _differs_by_slash(path: str, location: str | None) -> bool:
 
 
 def _shown(location: str | None) -> str:
-    """Return where a redirect leads, without what may be secret: user, query and fragment."""
+    """Return the target of a redirect without its user, query and fragment: they may be secret."""
     target = _target(location)
     host = target.netloc.rpartition("@")[2]
     shown = target._replace(netloc=host, query="", fragment="").geturl()
@@ -239,7 +245,7 @@ def _target(location: str | None) -> SplitResult:
 
 
 def _reason_in(body: bytes) -> str | None:
-    """Return the reason in an answer of a receiver; None for anybody else's answer."""
+    """Return the reason in a receiver's answer; None if something else has answered."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
@@ -248,3 +254,12 @@ def _reason_in(body: bytes) -> str | None:
         return None
     reason = content["reason"]
     return reason if isinstance(reason, str) else None
+
+
+def _date_in(header: str | None) -> float | None:
+    """Return the Unix time in a Date header; None if it has none."""
+    try:
+        parsed = parsedate_to_datetime(header or "")
+    except ValueError:
+        return None
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""Test deliveries: genuine, forged, and written as others would write them anew."""
+"""Test deliveries: genuine, forged, and re-serialised as middleware would write them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ...verification.secrets import new_secret
 
 @dataclass(frozen=True, slots=True)
 class TestDelivery:
-    """A test event that has an id of its own, signed anew whenever it is asked for.
+    """A ``webhook.test`` event with its own id; each method signs it again.
 
-    A ``webhook.test`` reaches only handlers registered for it by name or class.
+    It reaches only handlers that are registered for this type by name or class.
 
     Attributes:
         envelope: the event.
-        secret: what to sign with.
-        service: the sender's name in its own headers.
+        secret: the secret to sign with.
+        service: the sender's name in its headers.
 
     """
 
-    __test__ = False  # not a test, whatever its name
+    __test__ = False  # pytest would collect it as a test
 
     envelope: dict[str, Any]
     secret: str
@@ -34,21 +34,21 @@ class TestDelivery:
 
     @classmethod
     def new(cls, secret: str, service: str | None) -> TestDelivery:
-        """Return one of an event that nobody has seen."""
+        """Return a delivery of a new event."""
         event_id = f"evt_doctor_{token_hex(8)}"
         envelope = json.loads(event_body(TEST_TYPE, event_id=event_id))
         return cls(envelope, secret, service or "example")
 
     def genuine(self) -> SignedRequest:
-        """Return it in a spelling that nobody who writes JSON anew would choose."""
+        """Return the event in a JSON layout that no serialiser uses by default."""
         return self._signed(json.dumps(self.envelope, indent=1).encode())
 
     def forged(self) -> SignedRequest:
-        """Return it signed with a secret that nobody has: nothing else is wrong with it."""
+        """Return the genuine delivery, signed with an unknown secret."""
         return replace(self, secret=new_secret()).genuine()
 
     def rewritten(self) -> tuple[SignedRequest, ...]:
-        """Return it as what parses and writes anew would write it: that keeps these as they are."""
+        """Return the event in the layouts that re-serialising JSON does not change."""
         return tuple(
             self._signed(json.dumps(self.envelope, separators=separators).encode())
             for separators in ((", ", ": "), (",", ":"))

@@ -1,41 +1,37 @@
-"""Every check of a receiver in this process, in the order in which an engineer would look."""
+"""All checks of a receiver in this process, in the order in which an engineer would look."""
 
 from __future__ import annotations
 
 from ...errors import SecretError
 from ...verification.clock import system_clock
-from .clocks import clock_finding
-from .effects import ledger_findings, transaction_findings
-from .failures import told
-from .findings import Finding, fault
+from .findings import Finding, error_text, fault
+from .handlers import handler_findings, ledger_findings, type_findings
 from .settings import (
-    handler_findings,
+    clock_finding,
     inbox_limit_findings,
     limit_findings,
     retention_finding,
     secret_findings,
     tolerance_finding,
-    type_findings,
 )
 from .storage import store_findings
-from .subject import Subject
+from .subjects import Subject
 from .trial import trial_findings
 
 
 async def examine(
     subject: Subject, *, host: str = "testserver", served: bool = False
 ) -> list[Finding]:
-    """Return what is right and what is wrong with a receiver, each with its fix.
+    """Return the findings of every check of a receiver, each with its fix.
 
-    Nothing in its store is changed, and no event is taken from it. The lifespan of its application
-    is run, and a test is delivered to a copy of the receiver within it: handlers of
-    ``webhook.test`` run. Every step is bounded in time, as long as the application's own code does
-    not block the event loop.
+    It changes nothing in the receiver's store, and fetches no event. It runs the application's
+    lifespan and delivers a test event to a copy of the receiver: handlers of ``webhook.test`` run.
+    Every step has a time limit, which holds unless the application blocks the event loop.
 
     Args:
         subject: the receiver; it must not be in use in this process.
-        host: the host name that requests within this process carry.
-        served: whether a server is said to run that has this receiver.
+        host: the host name that requests in this process carry.
+        served: whether a server with this receiver is running.
 
     """
     receiver, classes = subject.receiver, subject.receiver.parser.classes
@@ -43,12 +39,12 @@ async def examine(
         findings = secret_findings(receiver.current_secrets())
     except SecretError as error:
         findings = [fault("secrets", str(error), "configure the endpoint's secret (whsec_…)")]
-    except Exception as error:  # noqa: BLE001 - a provider raises what it likes
-        findings = [fault("secrets", f"their provider fails: {told(error)}", "mend the provider")]
+    except Exception as error:  # noqa: BLE001 - the user's provider may raise anything
+        found = f"the provider of secrets fails: {error_text(error)}"
+        findings = [fault("secrets", found, "correct the provider")]
     retention_seconds = getattr(receiver.store, "retention_seconds", None)
     findings.append(retention_finding(retention_seconds))
     findings += handler_findings(receiver.handlers, classes)
-    findings += transaction_findings(receiver.handlers)
     store_file = getattr(receiver.store, "path", None)
     findings += await ledger_findings(receiver.handlers, retention_seconds, store_file)
     findings += type_findings(receiver.unmatched(), classes)
@@ -57,18 +53,16 @@ async def examine(
     if receiver.inbox_settings is not None:
         findings += inbox_limit_findings(receiver.inbox_settings, receiver.limits)
     skew = receiver.clock() - system_clock()
-    findings.append(
-        clock_finding("clock", "the receiver's clock", skew, subject.receiver.tolerance)
-    )
+    findings.append(clock_finding("clock", "the receiver's clock", skew, receiver.tolerance))
     findings += await store_findings(subject, served=served)
     try:
         findings += await trial_findings(subject, host=host)
-    except Exception as error:  # noqa: BLE001 - what is configured may break anywhere
+    except Exception as error:  # noqa: BLE001 - the application's code may raise anything
         findings.append(
             fault(
                 "application.trial",
-                f"a test cannot be delivered to a copy of the receiver: {told(error)}",
-                "mend what the words name; the other findings stand",
+                f"no test can be delivered to a copy of the receiver: {error_text(error)}",
+                "correct the line that it names; the other findings are valid",
             )
         )
     return findings

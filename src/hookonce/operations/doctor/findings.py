@@ -1,32 +1,36 @@
-"""What a check has found: one frozen value each, with its fix."""
+"""What a check returns: one frozen value, with its fix."""
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[2]
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """How serious a finding is."""
 
     OK = "ok"
     NOTE = "note"
     """Worth knowing; nothing is wrong."""
     WARNING = "warning"
-    """Deliveries are taken, and something will go wrong one day."""
+    """Deliveries arrive, but something will go wrong one day."""
     FAULT = "fault"
     """Events are lost, handled twice, or refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check.
+    """The result of one check.
 
     Attributes:
         check: what was checked, for example ``store.settings``; a program can branch on it.
-        level: how much it matters.
-        found: what is so, or what is wrong.
-        fix: what to do, in one sentence; empty where nothing is wrong.
+        level: how serious it is.
+        found: what is true, or what is wrong and why it matters.
+        fix: what to do, in one sentence; empty if nothing is wrong.
 
     """
 
@@ -37,20 +41,37 @@ class Finding:
 
 
 def fine(check: str, found: str) -> Finding:
-    """Return that nothing is wrong."""
+    """Return a finding that says nothing is wrong."""
     return Finding(check, Level.OK, found)
 
 
 def note(check: str, found: str, fix: str) -> Finding:
-    """Return what is worth knowing."""
+    """Return a finding that is worth knowing."""
     return Finding(check, Level.NOTE, found, fix)
 
 
 def warning(check: str, found: str, fix: str) -> Finding:
-    """Return what will go wrong one day."""
+    """Return a finding about something that will go wrong one day."""
     return Finding(check, Level.WARNING, found, fix)
 
 
 def fault(check: str, found: str, fix: str) -> Finding:
-    """Return what goes wrong now."""
+    """Return a finding about something that goes wrong now."""
     return Finding(check, Level.FAULT, found, fix)
+
+
+def error_text(error: BaseException) -> str:
+    """Return the class of an application's exception, and the line that raised it.
+
+    Its message stays out, because it may hold a password or a secret. The messages of this package
+    hold none, so they are shown.
+    """
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError in {Path(error.filename or '?').name}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return type(error).__name__
+    file = Path(frames[-1].filename)
+    if file.is_relative_to(_PACKAGE):
+        return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__} in {file.name}, line {frames[-1].lineno}"

@@ -1,12 +1,10 @@
-"""What can be said of a receiver without asking anybody: its secrets, retention and handlers."""
+"""Checks of the receiver's settings: secrets, retention, tolerance, limits and its clock."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 
-from ...delivery.handler import TEST_TYPE, Handler
 from ...delivery.limits import Limits
 from ...inbox.settings import Inbox
 from ...sender import TOLERANCE_SECONDS
@@ -16,20 +14,27 @@ from .findings import Finding, fault, fine, note, warning
 
 _ROTATING = 2
 
-_LEAST_TOLERANCE_SECONDS = 10.0  # the sender waits so long for an answer
+_LEAST_TOLERANCE_SECONDS = 10.0  # the sender waits this long for an answer
 _MOST_TOLERANCE_SECONDS = 3600.0
 
 GRACE_SECONDS = 30.0
-"""What Kubernetes gives a container to end, unless it is told otherwise."""
+"""How long Kubernetes waits by default before it kills a container."""
 
 _LEAST_DEPTH = 1000
 
-_LIKENESS = 0.6
-"""How like two type strings must be, so that one may be the other misspelt."""
+# Clocks that NTP keeps differ by far less than a tenth of the tolerance.
+_SMALL_PART = 0.1
+# The clock of a server comes from a Date header, which has whole seconds and takes time to arrive.
+_LEAST_SKEW_SECONDS = 2.0
 
 
 def secret_findings(secrets: Sequence[str]) -> list[Finding]:
-    """Judge the secrets in force, none of which is shown; every one of them can be decoded."""
+    """Check the secrets in force, and show none of them.
+
+    Args:
+        secrets: the secrets; each of them can be decoded.
+
+    """
     keys = [decode_secret(secret) for secret in secrets]
     findings = []
     for number, key in enumerate(keys, start=1):
@@ -38,17 +43,16 @@ def secret_findings(secrets: Sequence[str]) -> list[Finding]:
                 warning(
                     "secrets",
                     f"secret {number} is the same as secret {keys.index(key) + 1}",
-                    "take one of the two out; if a rotation is under way, copy the new secret in"
-                    " its place",
+                    "remove one of the two; during a rotation, put the new secret in its place",
                 )
             )
         elif len(key) < USUAL_KEY_BYTES:
             findings.append(
                 warning(
                     "secrets",
-                    f"secret {number} has a key of {len(key)} bytes, and a secret of the sender has"
+                    f"secret {number} has a key of {len(key)} bytes, but the sender's secrets have"
                     f" {USUAL_KEY_BYTES} or more: it may be cut off",
-                    "copy the whole secret anew, or let the sender rotate it",
+                    "copy the whole secret again, or rotate it at the sender",
                 )
             )
     if findings:
@@ -57,88 +61,114 @@ def secret_findings(secrets: Sequence[str]) -> list[Finding]:
         return [
             note(
                 "secrets",
-                f"{len(keys)} secrets are in force, and a rotation needs two",
-                "take out those that the sender does not sign with any more",
+                f"{len(keys)} secrets are in force, but a rotation needs only two",
+                "remove the secrets that the sender no longer signs with",
             )
         ]
-    rotating = "; a rotation is under way" if len(keys) == _ROTATING else ""
+    rotating = "; a rotation is in progress" if len(keys) == _ROTATING else ""
     return [fine("secrets", f"{len(keys)} in force, readable and well-formed{rotating}")]
 
 
 def retention_finding(seconds: float | None) -> Finding:
-    """Judge how long a handled event is remembered; None where the store does not say."""
+    """Check how long the store remembers a handled event; None if the store does not say."""
     if seconds is None:
         return note(
             "retention",
             "the store does not say how long it remembers handled events",
-            "make sure that it is 15 days, and 26 hours at the very least",
+            "make sure that it remembers them for 15 days, and never less than 26 hours",
         )
     retention = timedelta(seconds=seconds)
     try:
         check_retention(retention)
     except ValueError as error:
         return fault("retention", str(error), "give the store retention=timedelta(days=15)")
+    days = f"{retention / timedelta(days=1):.3g} days"
     if retention < DEFAULT_RETENTION:
         return note(
             "retention",
-            f"handled events are remembered for {_days(retention)}: longer than the sender retries,"
-            " and shorter than the 15 days that cover its delivery log",
-            "leave retention at its 15 days, so that what somebody brings again by that log is"
-            " known",
+            f"handled events are remembered for {days}: longer than the sender retries, but shorter"
+            " than the 15 days that cover its delivery log",
+            "keep the default of 15 days, so that an event replayed from that log is recognised",
         )
-    return fine("retention", f"handled events are remembered for {_days(retention)}")
+    return fine("retention", f"handled events are remembered for {days}")
 
 
 def tolerance_finding(seconds: float) -> Finding:
-    """Judge how far a timestamp may lie from the clock."""
-    found = f"timestamps may lie {seconds:g} s from the clock"
-    fix = f"leave tolerance at the {TOLERANCE_SECONDS:g} s that the sender documents"
+    """Check how far a signed timestamp may differ from the clock."""
+    found = f"timestamps may differ from the clock by {seconds:g} s"
+    fix = f"keep tolerance at the {TOLERANCE_SECONDS:g} s that the sender documents"
     if seconds < _LEAST_TOLERANCE_SECONDS:
-        return fault("tolerance", f"{found}: a delivery that is late by more is refused", fix)
+        return fault("tolerance", f"{found}: a delivery that is later than this is refused", fix)
     if seconds > _MOST_TOLERANCE_SECONDS:
         return warning(
-            "tolerance", f"{found}: whoever has recorded a delivery can bring it again so long", fix
+            "tolerance", f"{found}: a recorded delivery can be replayed for this long", fix
         )
     return fine("tolerance", found)
 
 
+def clock_finding(check: str, whose: str, skew: float, tolerance: float) -> Finding:
+    """Check a clock against the clock of this machine.
+
+    Args:
+        check: the name of the finding.
+        whose: the clock, as text.
+        skew: how many seconds it is ahead of this machine's clock; negative if it is behind.
+        tolerance: how far a signed timestamp may differ from the receiver's clock.
+
+    """
+    off = abs(skew)
+    if off <= max(_LEAST_SKEW_SECONDS, _SMALL_PART * tolerance):
+        return fine(check, f"{whose} and this machine's agree")
+    direction = "ahead of" if skew > 0 else "behind"
+    found = f"{whose} is {off:.0f} s {direction} this machine's"
+    fix = "synchronise both clocks with NTP (timedatectl, chronyc tracking)"
+    if off < tolerance:
+        return warning(check, f"{found}; at {tolerance:g} s every delivery is refused", fix)
+    return fault(check, f"{found}, and the tolerance is {tolerance:g} s", fix)
+
+
 def limit_findings(limits: Limits) -> list[Finding]:
-    """Judge leases and the end of the process."""
+    """Check the lease and the shutdown limit."""
     findings = []
     renewal = limits.lease_seconds / 3
     if renewal < limits.store_seconds:
         findings.append(
             warning(
                 "limits.lease",
-                f"a lease of {limits.lease_seconds:g} s is renewed after {renewal:g} s, and the"
-                f" store may take {limits.store_seconds:g} s for that: a handler that takes longer"
-                " than the lease can lose its event to another process, and run twice",
-                f"give Limits(lease_seconds={3 * limits.store_seconds:g}) or more",
+                f"a lease of {limits.lease_seconds:g} s is renewed after {renewal:g} s, but the"
+                f" store may take {limits.store_seconds:g} s to renew it: a long handler can lose"
+                " its event to another process and run twice",
+                f"set Limits(lease_seconds={3 * limits.store_seconds:g}) or more",
             )
         )
     if limits.drain_seconds > GRACE_SECONDS:
         findings.append(
             warning(
                 "limits.drain",
-                f"a shutdown waits {limits.drain_seconds:g} s for running handlers, and Kubernetes"
-                f" kills after {GRACE_SECONDS:g} s, docker stop after 10 s",
+                f"a shutdown waits {limits.drain_seconds:g} s for running handlers, but Kubernetes"
+                f" kills the process after {GRACE_SECONDS:g} s, and docker stop after 10 s",
                 "make drain_seconds shorter, or the grace period longer"
                 " (terminationGracePeriodSeconds, docker stop --time)",
             )
         )
-    return findings or [fine("limits", "leases outlast a slow store, and the end its grace period")]
+    return findings or [
+        fine(
+            "limits",
+            "the lease is longer than the store's time limit; a shutdown fits the grace period",
+        )
+    ]
 
 
 def inbox_limit_findings(inbox: Inbox, limits: Limits) -> list[Finding]:
-    """Judge how much may wait in an inbox."""
-    fix = "make it larger, or leave it out: the defaults take a day of a busy endpoint"
+    """Check how many events and bytes may wait in an inbox."""
+    fix = "make it larger, or leave it out: the defaults hold a day of a busy endpoint"
     findings = []
     if inbox.max_bytes < limits.body_bytes:
         findings.append(
             fault(
                 "inbox.limits",
-                f"max_bytes is {inbox.max_bytes}, and a single body may have {limits.body_bytes}:"
-                " such a delivery is answered 503 each time, and lost after the ninth",
+                f"max_bytes is {inbox.max_bytes}, but one body may have {limits.body_bytes} bytes:"
+                " such a delivery is answered 503 nine times, and then lost",
                 fix,
             )
         )
@@ -146,97 +176,8 @@ def inbox_limit_findings(inbox: Inbox, limits: Limits) -> list[Finding]:
         findings.append(
             warning(
                 "inbox.limits",
-                f"the inbox is full with {inbox.max_depth} events: a short rush is answered 503",
+                f"the inbox is full at {inbox.max_depth} events: a short burst is answered 503",
                 fix,
             )
         )
-    return findings or [fine("inbox.limits", "there is room for a rush")]
-
-
-def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> list[Finding]:
-    """Judge which events are handled.
-
-    Args:
-        handlers: every handler of the receiver.
-        known: every type that has an event class here.
-
-    """
-    if not handlers:
-        return [
-            fault(
-                "handlers",
-                "none is registered: every event is answered 200 and ignored",
-                "register one with @receiver.on(…), and import the module that does before the"
-                " receiver is served",
-            )
-        ]
-    business = [name for name in known if name != TEST_TYPE]
-    handled = {name for name in business if _is_handled(name, handlers)}
-    if not handled:
-        return [
-            fault(
-                "handlers",
-                f"{len(handlers)} registered, and none for any known event type"
-                + (" but the test event" if _is_handled(TEST_TYPE, handlers) else ""),
-                "register handlers for the types that the endpoint is subscribed to",
-            )
-        ]
-    ignored = [name for name in business if name not in handled]
-    if ignored:
-        return [
-            note(
-                "handlers",
-                f"nobody handles {', '.join(ignored)}: such events are answered 200 and ignored",
-                "take these types out of the endpoint's subscription, or register a handler",
-            )
-        ]
-    return [fine("handlers", f"{len(handlers)}, for every known event type")]
-
-
-def type_findings(wanted: Collection[str], known: Collection[str]) -> list[Finding]:
-    """Judge type strings and patterns that handlers were registered for and no known type meets.
-
-    Args:
-        wanted: these strings.
-        known: every type that has an event class here.
-
-    """
-    findings = []
-    meant = [*known, *_patterns_of(known)]
-    for text in sorted(wanted):
-        likely = get_close_matches(text.lower(), meant, n=1, cutoff=_LIKENESS)
-        if likely:
-            findings.append(
-                warning(
-                    "event types",
-                    f"{text!r} matches no event type known here, so nothing comes of it",
-                    f"write {likely[0]!r}, if that is what is meant",
-                )
-            )
-        else:
-            findings.append(
-                note(
-                    "event types",
-                    f"{text!r} matches no event type known here",
-                    "compare it with the sender's documentation; for a type that is newer than this"
-                    " version, give it an event class of its own",
-                )
-            )
-    return findings or [fine("event types", "handlers name known types alone")]
-
-
-def _days(retention: timedelta) -> str:
-    return f"{retention / timedelta(days=1):.3g} days"
-
-
-def _is_handled(event_type: str, handlers: Sequence[Handler]) -> bool:
-    return any(handler.wants(event_type, known=True) for handler in handlers)
-
-
-def _patterns_of(known: Collection[str]) -> set[str]:
-    """Return the patterns that somebody may have meant: each type's beginning, and a star."""
-    patterns = set()
-    for name in known:
-        segments = name.split(".")
-        patterns |= {".".join([*segments[:end], "*"]) for end in range(1, len(segments))}
-    return patterns
+    return findings or [fine("inbox.limits", "the inbox can hold a burst")]

@@ -1,10 +1,10 @@
-"""The store: whether it can be reached, what it keeps, who works on its inbox, and its clock."""
+"""Checks of the store: its reachability, settings, inbox workers, dead letters and clock."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -17,67 +17,83 @@ from ...stores.contract import InboxStore
 from ...stores.sqlite import SQLiteStore
 from ...stores.values import DeadLetter, Entry, StoreStats
 from ...verification.clock import system_clock
-from .clocks import clock_finding
-from .file_systems import MOUNTS, file_system_finding, file_system_of
+from .database_file import MOUNTS, file_findings, missing_finding
 from .findings import Finding, fault, fine, note, warning
-from .open_files import deleted_file_findings
-from .subject import Subject
+from .settings import clock_finding
+from .subjects import Subject
 
 
 @runtime_checkable
 class _OnServers(Protocol):
-    """A store on servers that have clocks of their own."""
+    """A store on servers that have their own clocks."""
 
     async def server_times(self) -> list[float]:
-        """Return the Unix time of each; raise StoreError if one does not tell."""
+        """Return the Unix time of each server; raise StoreError if a server does not answer."""
         ...
 
 
-# A store gives up by itself after three seconds; this is for one that does not.
+# Stores give up after three seconds themselves; this limit is for a user's store that does not.
 _STORE_SECONDS = 5.0
-# Of so many events in the inbox, and so many dead letters, is it looked at which handlers they owe.
-_LOOKED_AT = 1_000
+# How many events of the inbox, and how many dead letters, are checked for outstanding handlers.
+_CHECKED_EVENTS = 1_000
 
 
 async def store_findings(
     subject: Subject, *, served: bool = False, mounts: Path = MOUNTS
 ) -> list[Finding]:
-    """Examine the store of a receiver: at the most for some seconds.
+    """Check the store of a receiver, in a few seconds.
 
     A file that does not exist yet is not created.
 
     Args:
         subject: the receiver.
-        served: whether a server is said to run, which must have opened the store.
-        mounts: the file that says which file systems are mounted.
+        served: whether a server is running, which must have opened the store.
+        mounts: the list of mounted file systems.
 
     """
     store = subject.receiver.store
-    database = store.path if isinstance(store, SQLiteStore) else None
     if not store.keeps_bodies:
         return [
             fault(
                 "store.durability",
-                "the store is memory: a restart loses dead letters and what has been handled, so"
-                " that events are handled twice, and each process remembers for itself",
+                "the store is memory: a restart loses dead letters and handles events twice, and"
+                " each process remembers only its own events",
                 "give Receiver(store=…) a file, sqlite:///hookonce.db, or a server, redis://host",
             )
         ]
     findings = []
-    if database is not None:
-        findings.append(file_system_finding(database, await _kind_under(database, mounts)))
-        findings += await asyncio.to_thread(deleted_file_findings, database)
-        if (
-            missing := await asyncio.to_thread(_missing_finding, database, served=served)
-        ) is not None:
+    if isinstance(store, SQLiteStore):
+        findings += await file_findings(store.path, mounts=mounts)
+        missing = await asyncio.to_thread(missing_finding, store.path, served=served)
+        if missing is not None:
             return [*findings, missing]
     try:
         async with asyncio.timeout(4 * _STORE_SECONDS), subject.receiver.opened():
             return findings + await _open_findings(subject, served=served)
     except (StoreError, TimeoutError) as error:
         found = str(error) or "the store did not answer in time"
-        fix = "make the store reachable from this machine, or correct its URL; then look again"
+        fix = "make the store reachable from this machine, or correct its URL"
         return [*findings, fault("store.reachable", found, fix)]
+
+
+def endpoint_findings(subjects: Sequence[Subject]) -> list[Finding]:
+    """Return the receivers of one application that share a store and an endpoint."""
+    findings = []
+    known: dict[Hashable, str] = {}
+    for subject in subjects:
+        store, endpoint = subject.receiver.store, subject.receiver.endpoint
+        place = store.place if isinstance(store, RegisteringStore) else id(store)
+        other = known.setdefault((endpoint, place), subject.path)
+        if other != subject.path:
+            findings.append(
+                fault(
+                    "endpoint",
+                    f"the receivers at {other} and {subject.path} share a store and the endpoint"
+                    f" {endpoint!r}: an event handled by one is a duplicate to the other",
+                    "give each its own endpoint: Receiver(endpoint=…)",
+                )
+            )
+    return findings
 
 
 async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
@@ -85,27 +101,20 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
     warnings = await within(_STORE_SECONDS, store.warnings())
     stats = await within(_STORE_SECONDS, store.stats(endpoint=subject.receiver.endpoint))
     findings = [fine("store.reachable", "the store answers")]
-    # What was answered 202 is nowhere but in the store.
-    level = fault if subject.receiver.has_inbox else warning
-    for text in warnings:
-        found, _, fix = text.rpartition("; ")
-        mend = "mend this in the server's configuration"
-        # A record that was evicted is an event that runs again, with an inbox and without.
-        judge = fault if "maxmemory-policy" in text else level
-        findings.append(judge("store.settings", found or text, fix if found else mend))
+    findings += [_setting_finding(subject, text) for text in warnings]
     if not warnings:
-        findings.append(fine("store.settings", "nothing to mend"))
-    findings += inbox_findings(subject, stats, served=served)
+        findings.append(fine("store.settings", "the store's settings are right"))
+    findings += _inbox_findings(subject, stats, served=served)
     if stats.dead:
         findings.append(
             warning(
-                "dead letters",
-                f"{stats.dead} events of {subject.receiver.endpoint} were given up, and wait for a"
-                " person",
-                "look at them with hookonce dead list, and replay or discard them",
+                "dead_letters",
+                f"{stats.dead} events of {subject.receiver.endpoint} are dead letters, which wait"
+                " for a person",
+                "look at them with hookonce dead list, then replay or discard them",
             )
         )
-    findings += await _owed_findings(subject)
+    findings += await _outstanding_findings(subject)
     findings += await _application_findings(subject)
     times = await store.server_times() if isinstance(store, _OnServers) else []
     skews = [time - system_clock() for time in times]
@@ -119,22 +128,34 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
     return findings
 
 
-async def _owed_findings(subject: Subject) -> list[Finding]:
-    """Return which handlers events wait for that this receiver does not have."""
+def _setting_finding(subject: Subject, text: str) -> Finding:
+    """Return the finding for a warning of the store, which names its fix behind a semicolon."""
+    found, _, fix = text.rpartition("; ")
+    if not found:
+        found, fix = text, "correct this in the server's configuration"
+    # With an inbox the store has the only copy of an event. And if the server evicts records,
+    # events run again, with or without an inbox.
+    is_fault = subject.receiver.has_inbox or "maxmemory-policy" in text
+    return (fault if is_fault else warning)("store.settings", found, fix)
+
+
+async def _outstanding_findings(subject: Subject) -> list[Finding]:
+    """Return the handlers that events wait for, but that this receiver does not have."""
     store, endpoint = subject.receiver.store, subject.receiver.endpoint
     known = {handler.name for handler in subject.receiver.handlers}
     waiting: list[Entry | DeadLetter] = [
-        *await within(_STORE_SECONDS, store.dead_letters(endpoint=endpoint, limit=_LOOKED_AT))
+        *await within(_STORE_SECONDS, store.dead_letters(endpoint=endpoint, limit=_CHECKED_EVENTS))
     ]
     if isinstance(store, InboxStore):
-        waiting += await within(_STORE_SECONDS, store.entries(endpoint=endpoint, limit=_LOOKED_AT))
+        entries = store.entries(endpoint=endpoint, limit=_CHECKED_EVENTS)
+        waiting += await within(_STORE_SECONDS, entries)
     unknown = Counter(name for event in waiting for name in event.owed - known)
     return [
         warning(
-            "handlers.owed",
-            f"{count} events of {endpoint} still owe the handler {name}, which this receiver does"
-            " not have: they are not done without it",
-            "register it under that name again until they are handled, or discard them with"
+            "handlers.outstanding",
+            f"{count} events of {endpoint} wait for the handler {name}, which this receiver does"
+            " not have: they cannot complete without it",
+            "register a handler under this name until they are handled, or discard them with"
             " hookonce dead",
         )
         for name, count in sorted(unknown.items())
@@ -142,72 +163,39 @@ async def _owed_findings(subject: Subject) -> list[Finding]:
 
 
 async def _application_findings(subject: Subject) -> list[Finding]:
-    """Return which other applications receive under the same endpoint."""
+    """Return the other applications that receive under the same endpoint."""
     receiver = subject.receiver
     if not isinstance(receiver.store, RegisteringStore):
         return []
     try:
         own = application_of(receiver.handlers, receiver.current_secrets(), receiver.endpoint)
-    except Exception:  # noqa: BLE001 - a provider raises what it likes, and `examine` says what
+    except Exception:  # noqa: BLE001 - the user's provider may raise anything; `examine` reports it
         return []
     if own is None:
         return []
     known = await within(_STORE_SECONDS, receiver.store.register(receiver.endpoint, None))
-    found = []
+    findings = []
     for other in strangers(own, known):
-        text, _, fix = warning_of(other, receiver.endpoint).rpartition("; ")
-        found.append(warning("applications", text, fix))
-    return found
+        found, _, fix = warning_of(other, receiver.endpoint).rpartition("; ")
+        findings.append(warning("applications", found, fix))
+    return findings
 
 
-def inbox_findings(subject: Subject, stats: StoreStats, *, served: bool = False) -> list[Finding]:
-    """Judge whether somebody works on what waits."""
+def _inbox_findings(subject: Subject, stats: StoreStats, *, served: bool) -> list[Finding]:
+    """Check that workers handle the events in the inbox."""
     endpoint, depth = subject.receiver.endpoint, stats.depth
     if not subject.receiver.has_inbox:
         if not depth:
             return []
         if stats.workers:
-            handled = f"a worker of another receiver handles what waits in the inbox of {endpoint}"
-            return [note("inbox", f"{handled}: {depth} events", "let it end")]
+            found = f"a worker of another receiver handles the {depth} events in {endpoint}'s inbox"
+            return [note("inbox", found, "wait until it has handled them")]
         found, _, fix = stranded(endpoint, depth).rpartition("; ")
         return [fault("inbox", found, fix)]
     if stats.workers:
-        return [fine("inbox", f"{stats.workers} at work, {depth} events waiting")]
-    found = f"nobody works on the inbox of {endpoint} ({depth} events waiting)"
+        return [fine("inbox", f"workers: {stats.workers}, events waiting: {depth}")]
+    found = f"no worker is running for the inbox of {endpoint} ({depth} events waiting)"
     if not subject.receiver.has_embedded_workers:
         return [fault("inbox", found, "start hookonce worker")]
-    fix = "start the application, with the receiver's lifespan: its workers run there"
+    fix = "start the application with the receiver's lifespan, which runs the workers"
     return [fault("inbox", found, fix) if depth or served else note("inbox", found, fix)]
-
-
-async def _kind_under(database: Path, mounts: Path) -> str | None:
-    try:
-        text = await asyncio.to_thread(mounts.read_text, "utf-8", "replace")
-    except OSError:
-        return None
-    return file_system_of(database, text)
-
-
-def _missing_finding(database: Path, *, served: bool) -> Finding | None:
-    """Return what to say of a file that is not there; None where it is."""
-    if database.exists():
-        return None
-    folder = database.parent
-    if not folder.is_dir():
-        return fault(
-            "store.reachable",
-            f"there is no folder {folder}, so that no store can be made in it",
-            "make the folder, or correct the path in the store's URL",
-        )
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return fault(
-            "store.reachable",
-            f"this user may not write to {folder}",
-            "give the user that runs the receiver the right to write there",
-        )
-    level = warning if served else note
-    return level(
-        "store.reachable",
-        f"there is no file {database} yet; the receiver makes it when it starts",
-        "if it has run before, correct the path: a relative one is taken from the working folder",
-    )

@@ -1,7 +1,7 @@
-"""An application in this process: whether it opens the receiver, and what reaches it.
+"""Checks of an application in this process: its lifespan, and what reaches the receiver.
 
-A copy stands in for the receiver, with a secret of its own and a store in memory: no event is taken
-from the real store, and nothing is left in it. The application's own lifespan does run.
+A copy takes the place of the receiver, with its own secret and a store in memory. The real store is
+not touched. The application's own lifespan does run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from ...verification.headers import header_pairs
 from ...verification.secrets import new_secret
 from .answers import Reply, answer_finding, slash_findings, time_finding
 from .deliveries import TestDelivery
-from .failures import told
-from .findings import Finding, fault, fine, note, warning
-from .subject import Subject
+from .findings import Finding, error_text, fault, fine, note, warning
+from .subjects import Subject
 
 _PLACE = "application"
 _LIFESPAN_SECONDS = 10.0
@@ -31,27 +30,27 @@ _SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 
 class Arrivals(Observer):
-    """Keeps what has come through to a receiver."""
+    """Collects the requests that reach a receiver, and the blocks of its event loop."""
 
     def __init__(self) -> None:
         self.records: list[DeliveryReceived] = []
         self.blocks: list[LoopBlocked] = []
 
     def delivery_received(self, record: DeliveryReceived) -> None:
-        """Keep a request."""
+        """Collect a request."""
         self.records.append(record)
 
     def loop_blocked(self, record: LoopBlocked) -> None:
-        """Keep what has blocked the event loop."""
+        """Collect a block of the event loop."""
         self.blocks.append(record)
 
 
 async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
-    """Run an application's lifespan and deliver tests to it in this process.
+    """Run an application's lifespan, and deliver test events to it in this process.
 
     Args:
-        subject: the receiver, and the application it is in.
-        host: the host name that requests carry, which an application may check.
+        subject: the receiver, and the application that contains it.
+        host: the host name that requests carry, which the application may check.
 
     """
     secret = new_secret()
@@ -59,7 +58,7 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
     twin = subject.receiver.copy(secrets=secret, store="memory://", inbox=None, clock=system_clock)
     arrivals = Arrivals()
     twin.observe(arrivals)
-    app = _kept_in(subject.app)
+    app = _without_exits(subject.app)
     lifespan = Lifespan(app)
     with subject.receiver.replaced_by(twin):
         failed = await _failure_of(lifespan.__aenter__(), "start")
@@ -70,25 +69,25 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
         findings += await _deliver(_behind_tls(app, host), subject.path, delivery, arrivals.records)
         findings += [_block_finding(block) for block in arrivals.blocks]
         failed = await _failure_of(lifespan.__aexit__(), "end")
-        # A handler that still runs is why it does not end, and has been found already.
+        # A handler that is still running keeps the lifespan from ending, and was reported above.
         if await twin.idle(0):
             findings += [failed] if failed is not None else []
             async with twin.opened():
-                pass  # what lets go of its threads, where no lifespan has
+                pass  # closing ends the twin's threads if no lifespan has done it
     return findings
 
 
 async def _failure_of(step: Awaitable[object], name: str) -> Finding | None:
-    """Return what is wrong with a step of an application's lifespan, if anything is."""
+    """Return a finding if a step of an application's lifespan fails, else None."""
     check = f"{_PLACE}.lifespan"
     try:
         await limited(_LIFESPAN_SECONDS, step)
     except OutOfTimeError:
         found = f"the application's lifespan does not {name} within {_LIFESPAN_SECONDS:g} s"
-        return fault(check, found, "look for what it waits for")
-    except Exception as error:  # noqa: BLE001 - an application's lifespan raises what it likes
-        found = f"the application's lifespan fails at its {name}: {_told(error)}"
-        return fault(check, found, "mend it, or what it needs")
+        return fault(check, found, "find out what it waits for")
+    except Exception as error:  # noqa: BLE001 - an application's lifespan may raise anything
+        found = f"the application's lifespan fails at its {name}: {_error_text(error)}"
+        return fault(check, found, "correct the lifespan, or make available what it needs")
     return None
 
 
@@ -97,19 +96,20 @@ def _lifespan_finding(subject: Subject, *, has_workers: bool) -> Finding:
     if subject.is_alone:
         return note(
             check,
-            "only the receiver was named, and not what it is mounted in",
-            "where an application mounts it, name that one: hookonce doctor MODULE:APP",
+            "the argument names a receiver, so its application was not checked",
+            "if an application mounts the receiver, name the application: hookonce doctor"
+            " MODULE:APP",
         )
     if subject.receiver.is_open:
         return fine(check, "the application's lifespan opens the receiver")
     fix = "pass lifespan=receiver.lifespan to the outermost application, or enter it in its own"
     if has_workers:
-        found = "the application's lifespan does not run the receiver's: its workers never start"
+        found = "the application's lifespan does not run the receiver's, so its workers never start"
         return fault(check, found, fix)
     return warning(
         check,
-        "the application's lifespan does not run the receiver's: handlers that run at a shutdown"
-        " are cut off, and a store that cannot be opened shows at the first delivery",
+        "the application's lifespan does not run the receiver's: a shutdown cuts off running"
+        " handlers, and a store that cannot be opened fails only at the first delivery",
         fix,
     )
 
@@ -117,8 +117,8 @@ def _lifespan_finding(subject: Subject, *, has_workers: bool) -> Finding:
 def _block_finding(block: LoopBlocked) -> Finding:
     return warning(
         "handlers.blocking",
-        f"the handler {block.handler} has blocked the event loop for {block.seconds:g} s at a test",
-        "let it await, or make it a plain function, which runs in a thread",
+        f"the handler {block.handler} blocked the event loop for {block.seconds:g} s during a test",
+        "use await in it, or make it a plain function, which runs in a thread",
     )
 
 
@@ -147,7 +147,7 @@ async def _deliver(
 
 
 async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Finding:
-    """Return the answer, or why there was none."""
+    """Return the answer, or a finding if there is none."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     headers = {"content-length": str(len(request.body)), **request.headers}
@@ -157,41 +157,42 @@ async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Find
             ANSWER_SECONDS, exchange(app, path, headers.items(), whole(request.body))
         )
     except OutOfTimeError:
-        found = f"{path} did not answer within {ANSWER_SECONDS:g} s, all that the sender has"
-        return fault(check, found, "look for what waits in middleware before the receiver")
-    except Exception as error:  # noqa: BLE001 - an application raises what it likes
-        found = f"{path} raises before the receiver is reached: {_told(error)}"
-        return fault(check, found, "mend it, or let it leave the receiver's path alone")
+        found = f"{path} did not answer within {ANSWER_SECONDS:g} s, the sender's time limit"
+        return fault(check, found, "find out what middleware before the receiver waits for")
+    except Exception as error:  # noqa: BLE001 - an application may raise anything
+        found = f"{path} raises an error before the receiver: {_error_text(error)}"
+        return fault(check, found, "correct the middleware, or exempt the receiver's path from it")
     return Reply.to(answer, loop.time() - started)
 
 
-class KeptInError(Exception):
-    """An application raised what is no Exception; its cause says what."""
+class ApplicationExitError(Exception):
+    """An application raised SystemExit or another BaseException, which is the cause."""
 
 
-def _kept_in(app: ASGIApp) -> ASGIApp:
-    """Return an application whose sys.exit, and what else is no Exception, is an error like others.
+def _without_exits(app: ASGIApp) -> ASGIApp:
+    """Return the application with SystemExit, and its like, turned into an ordinary exception.
 
-    In a task, SystemExit would end the event loop, and with it the report.
+    In a task, SystemExit would stop the event loop before the report is printed.
     """
 
-    async def kept(scope: Scope, receive: Receive, send: Send) -> None:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await app(scope, receive, send)
         except (Exception, asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise KeptInError from error
+            raise ApplicationExitError from error
 
-    return kept
+    return guarded
 
 
-def _told(error: Exception) -> str:
-    return told(error.__cause__ or error if isinstance(error, KeptInError) else error)
+def _error_text(error: Exception) -> str:
+    is_exit = isinstance(error, ApplicationExitError)
+    return error_text(error.__cause__ or error if is_exit else error)
 
 
 def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:
-    """Return an application that is reached as the sender reaches it: by https, at its own name."""
+    """Return the application as the sender reaches it: over https, under its public host name."""
 
     async def reached(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"host", host.encode()), *(h for h in scope["headers"] if h[0] != b"host")]
@@ -201,7 +202,7 @@ def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:
 
 
 def _changed(request: SignedRequest, arrivals: list[DeliveryReceived]) -> Finding | None:
-    """Return what was lost or changed on the way to the receiver."""
+    """Return a finding if headers or body were lost or changed before the receiver, else None."""
     if not arrivals:
         return None
     arrival = arrivals[0]
@@ -213,19 +214,18 @@ def _changed(request: SignedRequest, arrivals: list[DeliveryReceived]) -> Findin
     if missing:
         return fault(
             f"{_PLACE}.headers",
-            f"{', '.join(missing)} did not come through to the receiver",
-            "let the middleware before it pass every header on",
+            f"{', '.join(missing)} did not reach the receiver",
+            "let the middleware before the receiver pass every header on",
         )
     if arrival.body == request.body:
         return None
     return _body_fault(f"{len(request.body)} bytes were sent, and {len(arrival.body)} arrived")
 
 
-def _body_fault(became: str) -> Finding:
+def _body_fault(change: str) -> Finding:
     return fault(
         f"{_PLACE}.body",
-        f"the body is consumed or written anew before the receiver ({became}), so that no signature"
+        f"middleware consumes or rewrites the body before the receiver ({change}), so no signature"
         " can match",
-        "let the middleware that reads it leave the receiver's path alone, or hand on the bytes as"
-        " they came",
+        "exempt the receiver's path from that middleware, or let it pass the bytes on unchanged",
     )

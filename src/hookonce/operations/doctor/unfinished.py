@@ -1,4 +1,4 @@
-"""What a server does with a body that never ends."""
+"""Check how long a server waits for a body that never ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .findings import Finding, fine, warning
 
 _CHECK = "url.unfinished"
 
-# No delivery takes as long: the sender has given up by then.
+# The sender has given up before this.
 _MOST_SECONDS = ANSWER_SECONDS + 2
 _CONNECT_SECONDS = 5.0
-_REST_SECONDS = 1.0  # for what comes behind the first bytes of the answer
+_REST_SECONDS = 1.0  # for the rest of the answer, after its first bytes
 _MOST_ANSWER_BYTES = 16 * 1024
 
-# Servers that read a body in a thread, by what they call themselves.
+# Servers that read a body in a thread; their names in the Server header.
 _THREADED = ("gunicorn", "werkzeug", "wsgiserver")
 
 _FIX = (
@@ -29,10 +29,10 @@ _FIX = (
 
 
 async def unfinished_finding(url: str) -> Finding | None:
-    """Send a delivery of which the body never ends, and judge how long the server waits for it.
+    """Send a delivery whose body never ends, and check how long the server waits for it.
 
     Returns:
-        None where no connection could be made, which other checks tell.
+        None if the server cannot be reached, which other checks report.
 
     """
     loop = asyncio.get_running_loop()
@@ -60,8 +60,8 @@ async def unfinished_finding(url: str) -> Finding | None:
     except TimeoutError:
         return warning(
             _CHECK,
-            f"a body that never ends is waited for longer than {_MOST_SECONDS:g} s: a few clients"
-            " can keep a server busy that has a thread for each",
+            f"the server waits longer than {_MOST_SECONDS:g} s for a body that never ends: a few"
+            " slow clients can occupy all its threads",
             _FIX,
         )
     finally:
@@ -88,12 +88,12 @@ def _judged(answer: bytes, seconds: float) -> Finding:
         for line in head.split(b"\r\n")
         if line.lower().startswith(b"server:")
     ]
-    came_through = f'"{Reason.BODY_TIMEOUT}"'.encode() in body
-    if came_through and any(server.startswith(_THREADED) for server in servers):
+    reached_receiver = f'"{Reason.BODY_TIMEOUT}"'.encode() in body
+    if reached_receiver and any(server.startswith(_THREADED) for server in servers):
         return warning(
             _CHECK,
-            "a body that never ends comes through to the receiver, where it blocks a thread of the"
-            f" server for {seconds:.1f} s",
+            "a body that never ends reaches the receiver, and blocks one of the server's threads"
+            f" for {seconds:.1f} s",
             _FIX,
         )
-    return fine(_CHECK, f"a body that never ends is given up after {seconds:.1f} s")
+    return fine(_CHECK, f"the server gives up on a body that never ends after {seconds:.1f} s")

@@ -1,11 +1,11 @@
-"""What a database file lies on is found in the list of mounts, and judged."""
+"""Checks of the file system of a database file, read from the list of mounts."""
 
 from pathlib import PurePosixPath
 
 import pytest
 
 from hookonce.operations.doctor import Level
-from hookonce.operations.doctor.file_systems import file_system_finding, file_system_of
+from hookonce.operations.doctor.database_file import file_system_finding, file_system_of
 
 MOUNTS = r"""
 rootfs / rootfs rw 0 0
@@ -31,7 +31,7 @@ def test_the_innermost_and_latest_mount_counts(path: str, kind: str) -> None:
     assert file_system_of(PurePosixPath(path), MOUNTS) == kind
 
 
-def test_without_mounts_nothing_is_known_and_nothing_claimed() -> None:
+def test_an_unknown_file_system_is_no_fault() -> None:
     path = PurePosixPath("/data/hookonce.db")
     assert file_system_of(path, "") is None
     assert file_system_finding(path, None).level is Level.OK
@@ -45,10 +45,10 @@ def test_without_mounts_nothing_is_known_and_nothing_claimed() -> None:
         ("nfs4", Level.FAULT, "network file system"),
         ("cifs", Level.FAULT, "network file system"),
         ("fuse.sshfs", Level.FAULT, "network file system"),
-        ("overlay", Level.WARNING, "goes with the container"),
+        ("overlay", Level.WARNING, "is deleted with the container"),
     ],
 )
-def test_memory_networks_and_layers_of_containers_are_no_place_for_it(
+def test_memory_network_and_container_file_systems_are_reported(
     kind: str, level: Level, words: str
 ) -> None:
     found = file_system_finding(PurePosixPath("/data/hookonce.db"), kind)

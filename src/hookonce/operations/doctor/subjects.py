@@ -1,37 +1,59 @@
-"""Finds the receivers in an application, through routes, routers, mounts and middleware."""
+"""The receivers in an application, found through its routes, routers, mounts and middleware."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
 from ...http.app import ASGIApp, DeliveryApp
 from ...http.guard import StatusGuard
 from ...receiver import Receiver
-from .subject import Subject
 
-# By what names applications, routers, middleware and this package's adapters hold what is inside.
+# The attributes in which applications, routers, middleware and our adapters keep what they wrap.
 _INSIDE = ("app", "_app", "router", "original_router", "endpoint", "fn", "_handle")
 
-# What is looked for in the closures of route functions, which hold anything else as well.
+# The closure of a route function can hold anything; only these can lead to a receiver.
 _IN_CLOSURES = (DeliveryApp, FunctionType, Receiver, StatusGuard)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A receiver to examine.
+
+    Attributes:
+        receiver: the receiver; it must not be in use in this process.
+        app: the application that contains it; the receiver itself if no application is known.
+        path: the path of its route in that application.
+
+    """
+
+    receiver: Receiver
+    app: ASGIApp
+    path: str
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the receiver is its own application."""
+        return self.app is self.receiver
 
 
 def subjects_in(app: ASGIApp) -> tuple[Subject, ...]:
     """Return the receivers in an application, each once, with the path of its first route.
 
-    Routes of Starlette, FastAPI and Litestar are looked through, and middleware around them.
+    It searches the routes of Starlette, FastAPI and Litestar, and the middleware around them.
 
     Args:
-        app: a receiver, or an application that one is mounted in.
+        app: a receiver, or an application that contains receivers.
 
     """
     if isinstance(app, Receiver):
         return (Subject(app, app, "/webhooks"),)
     found: dict[int, Subject] = {}
-    for inner in _parts_of(app):  # its own path, if it has one, its routes have as well
+    # The search starts inside: the routes of an application already include its own path.
+    for inner in _parts_of(app):
         for receiver, path in _search(inner, "", {id(app)}):
             found.setdefault(id(receiver), Subject(receiver, app, path or "/"))
     return tuple(found.values())
@@ -53,6 +75,7 @@ def _search(thing: Any, prefix: str, seen: set[int]) -> Iterator[tuple[Receiver,
 
 
 def _parts_of(thing: Any) -> Iterator[Any]:
+    """Yield what an application, a route or a route function wraps."""
     if isinstance(thing, MethodType):
         yield thing.__self__
     elif isinstance(thing, FunctionType):
