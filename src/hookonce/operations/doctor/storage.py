@@ -77,7 +77,12 @@ async def store_findings(
 
 
 def endpoint_findings(subjects: Sequence[Subject]) -> list[Finding]:
-    """Return the receivers of one application that share a store and an endpoint."""
+    """Return a fault for each two receivers that share a store and an endpoint.
+
+    Args:
+        subjects: the receivers of one application.
+
+    """
     findings = []
     known: dict[Hashable, str] = {}
     for subject in subjects:
