@@ -31,7 +31,7 @@ def a_receiver(**options: Any) -> Receiver:
 
 def acting(site: Site, **headers: str) -> dict[str, str]:
     """Return the headers of a request by a page of the inspector's own."""
-    own = {"x-hookonce-inspector": "1", "origin": site.url}
+    own = {"origin": site.url}
     return {**own, **{name.replace("_", "-"): value for name, value in headers.items()}}
 
 

@@ -74,7 +74,7 @@ async def test_each_endpoint_has_its_own_deliveries_and_dead_letters(
         assert sold.id not in second.text
         style = await visitor.get("/inspector/static/inspector.css")
         assert style.status_code == 200
-        acting = {"x-hookonce-inspector": "1", "origin": str(visitor.base_url).rstrip("/")}
+        acting = {"origin": str(visitor.base_url).rstrip("/")}
         there = "/inspector/at/{}/dead/discard"
         wrong = await visitor.post(there.format("shop"), json={"id": noted.id}, headers=acting)
         assert wrong.status_code == 404

@@ -142,7 +142,7 @@ async def test_no_text_from_outside_begins_a_line_of_its_own_in_the_log(
     caplog.set_level(logging.INFO, "hookonce.inspector")
     hostile = "10.0.0.1\n2026-11-22 ERROR forged \x1b[2J\u2028\x9b"
     async with inspected(a_receiver(), token=TOKEN, client=hostile) as here:
-        headers = {"authorization": f"Bearer {TOKEN}", "x-hookonce-inspector": "1"}
+        headers = {"authorization": f"Bearer {TOKEN}"}
         content = {"id": hostile}
         await here.visitor.post(f"{PATH}/dead/replay", json=content, headers=headers)
         await here.visitor.get(f"{PATH}/", headers={"authorization": "Bearer wrong"})

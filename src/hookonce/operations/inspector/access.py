@@ -1,131 +1,75 @@
-"""Who may look, and who may act.
+"""Who gets in, and who may act.
 
-Three doors. The token: every visitor shows it, once, for a session, also on this machine, since
-behind a proxy every visitor seems to be there. The Host: a page elsewhere whose name was made to
-point at this machine is refused. And for what changes something the Origin and a header that no
-form and no link can send.
+Every visitor has to show the token, also one on this machine: behind a proxy every visitor seems
+to be local. A browser shows it once and gets a session. Sessions are kept here, since Starlette's
+``SessionMiddleware`` cannot end one at the logout and fixes ``Secure`` and ``Path`` before the
+first request; HTTP Basic has no logout, and any site could make the browser send the token.
+
+The check of ``Host`` keeps the inspector off the public name of the receiver whose port it shares,
+and stops DNS rebinding. The check of ``Origin`` keeps other pages from acting in a session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, MutableMapping
-from dataclasses import dataclass
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, MutableMapping
 from enum import Enum, auto
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ...http.app import Scope
-from ...http.bearer import bearer_of, check_token, is_same_token
-from ...verification.clock import Clock, system_clock, uptime
-from .guesses import Guesses
-from .sessions import Sessions
+from starlette.requests import HTTPConnection
+
+from ...http.bearer import check_token, is_same_token
+from ...verification.clock import Clock, uptime
+from .login_limit import LoginLimit
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-"""The names that this machine has for itself."""
+"""The names of this machine itself."""
 
 COOKIE = "hookonce_inspector"
-WRITE_HEADER = "x-hookonce-inspector"
+SESSION_SECONDS = 12 * 3600
+_MOST_SESSIONS = 100
 
-
+_CONTENT_SECURITY_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    b" form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 SECURITY_HEADERS = (
-    (
-        b"content-security-policy",
-        b"; ".join(
-            (
-                b"default-src 'none'",
-                b"script-src 'self'",
-                b"style-src 'self'",
-                b"img-src 'self'",
-                b"connect-src 'self'",
-                b"form-action 'self'",
-                b"base-uri 'none'",
-                b"frame-ancestors 'none'",
-            )
-        ),
-    ),
+    (b"content-security-policy", _CONTENT_SECURITY_POLICY),
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    # Not `no-referrer`: forms would then be sent with the Origin `null`.
+    # Not `no-referrer`: browsers would send forms with the Origin `null`.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """A request, as far as access is decided by it.
+class Login(Enum):
+    """The result of showing a token."""
 
-    Attributes:
-        client: the address of the client, or None where the server gives none.
-        headers: every header, names in lower case.
-
-    """
-
-    client: str | None
-    headers: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, scope: Scope) -> Visit:
-        """Return what an ASGI scope says."""
-        client = scope.get("client")
-        return cls(
-            client[0] if client else None,
-            tuple((n.decode("latin-1").lower(), v.decode("latin-1")) for n, v in scope["headers"]),
-        )
-
-    def only(self, name: str) -> str | None:
-        """Return the value of a header that is given exactly once."""
-        values = [value for key, value in self.headers if key == name]
-        return values[0] if len(values) == 1 else None
-
-    def cookies(self, wanted: str) -> Iterator[str]:
-        """Yield the values of the cookies of a name, whatever other cookies look like."""
-        for name, value in self.headers:
-            if name == "cookie":
-                for pair in value.split(";"):
-                    key, _, content = pair.partition("=")
-                    if key.strip() == wanted:
-                        yield content.strip()
-
-    def has_any(self, names: Collection[str]) -> bool:
-        """Return whether one of these headers is given."""
-        return any(name in names for name, _ in self.headers)
-
-
-class Standing(Enum):
-    """What a visitor has shown of the token."""
-
-    KNOWN = auto()
-    UNKNOWN = auto()
+    RIGHT = auto()
     WRONG = auto()
-    TOO_SOON = auto()
+    LIMITED = auto()
 
 
 class Access:
-    """Decides who may look and act.
+    """Checks tokens, sessions, hosts and origins.
 
     Args:
-        token: what a visitor must know.
-        hosts: which ``Host`` is accepted, exactly; one without a port goes with every port.
-        clock: Unix time in seconds.
-        guess_clock: seconds by which wrong tokens are slowed.
+        token: what a visitor must show.
+        hosts: accepted values of ``Host``; a name without a port is accepted with any port.
+        clock: seconds that are never set back.
 
     Raises:
-        ValueError: there is no token, it is too short, or a host is none; the message says what to
-            do.
+        ValueError: the token is missing or too short, or a host is not a host name.
+        TypeError: hosts is a single string.
 
     """
 
-    def __init__(
-        self,
-        token: str,
-        hosts: Iterable[str],
-        *,
-        clock: Clock = system_clock,
-        guess_clock: Clock = uptime,
-    ) -> None:
+    def __init__(self, token: str, hosts: Iterable[str], *, clock: Clock = uptime) -> None:
         check_token(token, "the inspector's token")
         if isinstance(hosts, str):
             raise TypeError(f"hosts takes a collection of names, such as [{hosts!r}]")
@@ -134,76 +78,61 @@ class Access:
             if not host or any(character in host for character in "/@* \t"):
                 raise ValueError(f"a host is a name, with a port or without, unlike {host!r}")
         self._token = token
-        self._sessions = Sessions(clock=clock)
-        self._guesses = Guesses(clock=guess_clock)
+        self._clock = clock
+        self._limit = LoginLimit(clock=clock)
+        self._session_ends: OrderedDict[str, float] = OrderedDict()
 
-    def refusal(self, visit: Visit) -> str | None:
-        """Return why a visitor is turned away before anything else, or None."""
-        host = (visit.only("host") or "").lower()
-        if host not in self._hosts and _without_port(host) not in self._hosts:
-            return "this Host is not one of the inspector's; name it in its hosts"
-        if _is_of_another_site(visit):
-            return "a page of another site may lead here, and use nothing of it"
-        return None
+    def log_in(self, token: str, client: str | None) -> Login:
+        """Check a token, unless its client has to wait; a wrong one counts against the client."""
+        if self._limit.seconds_to_wait(client):
+            return Login.LIMITED
+        if is_same_token(token, self._token):
+            return Login.RIGHT
+        self._limit.count_wrong(client)
+        return Login.WRONG
 
-    def standing(self, visit: Visit) -> Standing:
-        """Return whether a visitor may look, as its session or its own token says."""
-        if self.may_go_on(visit):
-            return Standing.KNOWN
-        token = _bearer_of(visit)
-        return Standing.UNKNOWN if token is None else self.judge(token, visit)
-
-    def may_go_on(self, visit: Visit) -> bool:
-        """Return whether a visitor that was let in has not been sent away since."""
-        return any(map(self._sessions.goes_on, visit.cookies(COOKIE)))
-
-    def judge(self, token: str, visit: Visit) -> Standing:
-        """Return what a token is that a visitor shows: never looked at while it has to wait."""
-        if self.seconds_to_wait(visit):
-            return Standing.TOO_SOON
-        if not is_same_token(token, self._token):
-            self._guesses.note_wrong(visit.client)
-            return Standing.WRONG
-        self._guesses.note_right(visit.client)
-        return Standing.KNOWN
-
-    def seconds_to_wait(self, visit: Visit) -> float:
-        """Return for how long no token of a visitor is looked at."""
-        return self._guesses.seconds_to_wait(visit.client)
-
-    def write_refusal(self, visit: Visit) -> str | None:
-        """Return why a visitor may look and not act, or None."""
-        if visit.only(WRITE_HEADER) is None:
-            return f"send the header {WRITE_HEADER}"
-        return self.origin_refusal(visit)
-
-    def origin_refusal(self, visit: Visit) -> str | None:
-        """Return why a request is not one of a page of the inspector's own, or None."""
-        if not visit.has_any({"origin"}) and self._has_bearer(visit):
-            return None  # a program, not a page
-        origin, host = (visit.only("origin") or "").lower(), (visit.only("host") or "").lower()
-        if origin not in {f"http://{host}", f"https://{host}"}:
-            return "the Origin is not this page's own"
-        return None
+    def seconds_to_wait(self, client: str | None) -> float:
+        """Return how long a client must wait before its next token is checked."""
+        return self._limit.seconds_to_wait(client)
 
     def begin_session(self) -> str:
-        """Return what a session's cookie holds; never the token, nor anything made of it."""
-        return self._sessions.begin()
+        """Begin a session and return its cookie: a random name, unrelated to the token."""
+        name = secrets.token_urlsafe()
+        self._session_ends[name] = self._clock() + SESSION_SECONDS
+        if len(self._session_ends) > _MOST_SESSIONS:
+            self._session_ends.popitem(last=False)
+        return name
 
-    def end_sessions(self, visit: Visit) -> None:
-        """End the session of a visitor: its cookie is of no use to anybody after this."""
-        for name in visit.cookies(COOKIE):
-            self._sessions.end(name)
+    def has_session(self, visitor: HTTPConnection) -> bool:
+        """Return whether a visitor has logged in, and neither logged out nor stayed too long."""
+        ends = (self._session_ends.get(name, 0.0) for name in _session_names(visitor))
+        return self._clock() < max(ends, default=0.0)
 
-    def _has_bearer(self, visit: Visit) -> bool:
-        token = _bearer_of(visit)
-        return token is not None and is_same_token(token, self._token)
+    def end_session(self, visitor: HTTPConnection) -> None:
+        """End the session of a visitor; a copy of its cookie is worthless from then on."""
+        for name in _session_names(visitor):
+            self._session_ends.pop(name, None)
+
+    def host_refusal(self, visitor: HTTPConnection) -> str | None:
+        """Return why the ``Host`` of a request is refused, or None."""
+        host = _only(visitor, "host")
+        name, _, port = host.rpartition(":")
+        if host in self._hosts or (port.isdecimal() and name in self._hosts):
+            return None
+        return "this Host is not accepted; name it with --inspector-host or Inspector(hosts=…)"
+
+    def origin_refusal(self, visitor: HTTPConnection) -> str | None:
+        """Return why a request may not change anything, or None if a page of this host sends it."""
+        host = _only(visitor, "host")
+        if _only(visitor, "origin") in {f"http://{host}", f"https://{host}"}:
+            return None
+        return "Origin and Host do not match; a proxy has to pass Host on unchanged"
 
 
 def take_token(scope: MutableMapping[str, Any]) -> str | None:
-    """Take the token out of the URL of a request, so that no access log shows it, and return it.
+    """Remove the token from the URL of a request, and return it.
 
-    Servers such as uvicorn log the query string of the scope when the answer begins.
+    The scope itself changes: servers such as uvicorn log its query string when the answer begins.
     """
     query = scope.get("query_string", b"")
     if b"token=" not in query:
@@ -214,20 +143,15 @@ def take_token(scope: MutableMapping[str, Any]) -> str | None:
     return next((value for name, value in pairs if name == "token"), None)
 
 
-def _bearer_of(visit: Visit) -> str | None:
-    return bearer_of(visit.only("authorization") or "")
+def _session_names(visitor: HTTPConnection) -> Iterator[str]:
+    """Yield every cookie of the inspector: another one on this host may have set a second."""
+    for pair in ";".join(visitor.headers.getlist("cookie")).split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == COOKIE:
+            yield value
 
 
-def _is_of_another_site(visit: Visit) -> bool:
-    """Return whether a page elsewhere asks, as browsers say, and not a person who follows a link.
-
-    It could read nothing, but take the places of live pages and let others be made.
-    """
-    if visit.only("sec-fetch-site") not in {"cross-site", "same-site"}:
-        return False
-    return (visit.only("sec-fetch-mode"), visit.only("sec-fetch-dest")) != ("navigate", "document")
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isascii() and port.isdigit() else host
+def _only(visitor: HTTPConnection, header: str) -> str:
+    """Return a header in lower case; an empty text if it is missing or repeated."""
+    values = visitor.headers.getlist(header)
+    return values[0].lower() if len(values) == 1 else ""

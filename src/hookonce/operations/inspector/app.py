@@ -1,9 +1,10 @@
-"""The inspector as an ASGI application: the doors, and the pages behind them."""
+"""The inspector as an ASGI application: the login, and the pages behind it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from http import HTTPStatus
 from importlib.resources import files
 from math import ceil
@@ -14,24 +15,25 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route, Router
 
 from ...errors import StoreError
-from ...http.app import ASGIApp, Message, Receive, Scope, Send
+from ...http.app import ASGIApp, Message, Receive, Scope, Send, run_lifespan
+from ...http.bearer import bearer_of
 from ...http.guard import app_path
 from ...verification.loggers import get_logger
 from .access import (
     COOKIE,
     LOOPBACK_HOSTS,
     SECURITY_HEADERS,
+    SESSION_SECONDS,
     Access,
-    Standing,
-    Visit,
+    Login,
     take_token,
 )
 from .bounds import Bounds
 from .redaction import Redaction
-from .sessions import SESSION_SECONDS
-from .site import BusyError, Site, body_of, root_of
+from .site import BusyError, Site, body_of, client_of, root_of
 from .watched import Watched
 
+# The pages that a login may lead to, with their filters.
 _PAGE = re.compile(
     r"(?:/at/[A-Za-z0-9_.-]{1,64})?/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
 )
@@ -49,23 +51,25 @@ _STATIC = {
 
 
 class Inspector:
-    """An ASGI application: pages for the engineer who runs a receiver, or several.
+    """An ASGI application with pages that show what one receiver does, or several.
 
-    It sees what happens in this process, from its making on, and what other processes on the same
-    store do while a page is open. Every visitor has to show the token, also one of this machine:
-    behind a proxy all seem to be there.
+    The pages show what this process does from now on, and what other processes on the same store do
+    while a page is open. Every visitor has to show the token, also one on this machine: behind a
+    proxy every visitor seems to be local.
 
     Args:
-        receivers: whose deliveries: one receiver, or several of different endpoints.
-        token: what a visitor must know, at least 16 characters. It is sent in a form, as
-            ``Authorization: Bearer``, or once as ``?token=…``, which leads to the page without it.
-        hosts: which ``Host`` is accepted, exactly; one without a port goes with every port.
-        redaction: what is hidden.
-        bounds: how much is kept, and for how many visitors.
+        receivers: one receiver, or several with different endpoints.
+        token: at least 16 ASCII characters. A visitor sends it with the login form, as
+            ``Authorization: Bearer``, or once as ``?token=…``; the answer to the last is a redirect
+            to the same page without it.
+        hosts: accepted values of ``Host``; a name without a port is accepted with any port.
+        redaction: what the pages hide.
+        bounds: how much is kept in memory, and for how many visitors.
 
     Raises:
-        ValueError: there is no token, it is too short, a host is none, or two receivers have one
-            endpoint; the message says what to do.
+        ValueError: the token is missing or too short, a host is not a host name, there is no
+            receiver, or two receivers share an endpoint.
+        TypeError: hosts is a single string.
 
     """
 
@@ -82,7 +86,7 @@ class Inspector:
         endpoints = tuple(receiver.endpoint for receiver in several)
         if not several or len(set(endpoints)) < len(several):
             raise ValueError(
-                "an inspector takes a receiver, or several that each have an endpoint of their"
+                "an inspector takes one receiver, or several that each have an endpoint of their"
                 f" own, not {', '.join(endpoints) or 'none'}"
             )
         self._access = Access(token, hosts)
@@ -101,25 +105,30 @@ class Inspector:
         self._router = Router(
             [
                 *(route for site in self._sites for route in site.routes()),
-                *([] if len(several) == 1 else [Route("/", self._to_the_first)]),
+                *([] if len(several) == 1 else [Route("/", self._first_endpoint)]),
                 Route("/login", self._login, methods=["POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/static/{name}", self._file),
             ],
             redirect_slashes=False,
-            default=_nothing_here,
+            default=_not_found,
         )
 
     def below(self, path: str, otherwise: ASGIApp) -> ASGIApp:
-        """Return an application that is the inspector at and below a path, else the other.
+        """Return an application that is the inspector at a path and below it.
 
-        Let it come after the routes of deliveries: a wrapper around them costs each of them 2 %.
+        Args:
+            path: such as ``/inspector``.
+            otherwise: the application for all other paths. Put the whole into a router after the
+                routes of deliveries: around them it would cost each delivery 2 %.
+
         """
 
         async def both(scope: Scope, receive: Receive, send: Send) -> None:
             root = scope.get("root_path", "") + path
             if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{root}/"):
-                scope["root_path"] = root  # no copy: the server logs the URL of its own
+                # Changed in place: the server's access log must see the URL without the token.
+                scope["root_path"] = root
                 await self(scope, receive, send)
             else:
                 await otherwise(scope, receive, send)
@@ -127,99 +136,89 @@ class Inspector:
         return both
 
     def end(self) -> None:
-        """End open streams at once, for a server that stops; else they end within seconds."""
+        """End all live pages at once, for a server that stops; else they end within seconds."""
         for site in self._sites:
             site.live.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; every answer carries the headers that keep a page to itself."""
+        """Answer a request; every answer carries the security headers."""
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await run_lifespan(nullcontext(), receive, send)
             return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        answer = _Guarded(send)
+        secured = _Secured(send)
         try:
-            await self._answer(scope, receive, answer)
+            answer = self._answer_to(Request(scope), take_token(scope))
+            await answer(scope, receive, secured)
         except StoreError as error:
             _log.error("the inspector cannot read the store: %s", error)
-            if not answer.has_begun:
-                text = "the store cannot be read; the log says why\n"
-                await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, answer)
+            if not secured.has_begun:
+                text = "the store cannot be read; the log says why"
+                await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, secured)
         except BusyError:
-            text = "too many pages are made at once, or this one takes too long; load it again\n"
-            await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, answer)
+            text = "too many pages are loading, or this one takes too long; load it again"
+            await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, secured)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit, path, token = Visit.of(scope), app_path(scope), take_token(scope)
-        refusal = self._access.refusal(visit)
-        if refusal is not None:
-            await _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)(scope, receive, send)
-        elif token is not None and scope["method"] == "GET":
-            request = Request(scope)
-            await self._entered(request, token, to=_url_of(scope))(scope, receive, send)
-        elif path == "":
-            await RedirectResponse(f"{root_of(scope)}/")(scope, receive, send)
-        elif path == "/login" or path.startswith("/static/"):
-            await self._router(scope, receive, send)
-        else:
-            await self._behind_the_door(visit, path)(scope, receive, send)
-
-    def _behind_the_door(self, visit: Visit, path: str) -> ASGIApp:
-        """Return what answers a visitor, by what it has shown of the token."""
-        standing = self._access.standing(visit)
-        if standing is Standing.KNOWN:
+    def _answer_to(self, request: Request, token: str | None) -> ASGIApp:
+        """Return what answers a request, given the token that was in its URL."""
+        path = app_path(request.scope)
+        is_safe = request.method in {"GET", "HEAD"}
+        if (refusal := self._access.host_refusal(request)) is not None:
+            return _plain(refusal, HTTPStatus.FORBIDDEN)
+        if token is not None and request.method == "GET":
+            return self._enter(request, token, to=_url_of(request))
+        if path == "":
+            return RedirectResponse(f"{root_of(request.scope)}/")
+        if path.startswith("/static/"):
             return self._router
-        if standing is Standing.TOO_SOON:
-            return self._too_soon(visit)
-        if standing is Standing.WRONG:
-            _log_wrong(visit)
-        return (
-            _plain("log in first\n", HTTPStatus.UNAUTHORIZED)
-            if path.endswith("/stream")
-            else self._ask
+        if path == "/login" or self._access.has_session(request):
+            refusal = None if is_safe else self._access.origin_refusal(request)
+            return self._router if refusal is None else _plain(refusal, HTTPStatus.FORBIDDEN)
+        # No browser sends a bearer token by itself, so the Origin does not matter.
+        bearer, to = bearer_of(request.headers.get("authorization", "")), _url_of(request)
+        if bearer is None:
+            return self._asked(request, to=to)
+        return self._refused(request, bearer, to=to) or self._router
+
+    def _refused(self, request: Request, token: str, *, to: str) -> Response | None:
+        """Return the answer to a wrong token, or None for the right one."""
+        client = client_of(request)
+        login = self._access.log_in(token, client)
+        if login is Login.RIGHT:
+            return None
+        if login is Login.WRONG:
+            _log.warning("a wrong token for the inspector, from %s", client)
+            return self._asked(request, to=to, is_wrong=True)
+        seconds = ceil(self._access.seconds_to_wait(client)) or 1
+        return PlainTextResponse(
+            f"too many wrong tokens; try again in {seconds} s\n",
+            HTTPStatus.TOO_MANY_REQUESTS,
+            {"retry-after": str(seconds)},
         )
 
-    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask whoever wants to see a page for the token."""
-        if scope["method"] != "GET":
-            answer: Response = _plain("log in first\n", HTTPStatus.UNAUTHORIZED)
-        else:
-            answer = self._login_page(scope, to=_url_of(scope))
-        await answer(scope, receive, send)
-
-    def _too_soon(self, visit: Visit) -> Response:
-        seconds = ceil(self._access.seconds_to_wait(visit)) or 1
-        text = f"there were too many wrong tokens; try again in {seconds} s\n"
-        headers = {"retry-after": str(seconds)}
-        return PlainTextResponse(text, HTTPStatus.TOO_MANY_REQUESTS, headers)
-
-    def _login_page(self, scope: Scope, *, is_wrong: bool = False, to: str) -> Response:
-        frame = self._sites[0].frame(scope)
+    def _asked(self, request: Request, *, to: str, is_wrong: bool = False) -> Response:
+        """Return the login page, or one line for a request that shows no page."""
+        path = app_path(request.scope)
+        if path.endswith("/stream") or (request.method != "GET" and path != "/login"):
+            return _plain("log in first", HTTPStatus.UNAUTHORIZED)
+        site, frame = self._sites[0], self._sites[0].frame(request.scope)
         to = _own_page(to, frame.home)
-        text = self._sites[0].pages.render("login.html", frame, is_wrong=is_wrong, to=to)
+        text = site.pages.render("login.html", frame, is_wrong=is_wrong, to=to)
         return HTMLResponse(text, HTTPStatus.UNAUTHORIZED)
 
-    async def _to_the_first(self, request: Request) -> Response:
+    async def _first_endpoint(self, request: Request) -> Response:
         return RedirectResponse(f"{self._sites[0].frame(request.scope).root}/")
 
     async def _login(self, request: Request) -> Response:
-        visit = Visit.of(request.scope)
-        if (refusal := self._access.origin_refusal(visit)) is not None:
-            return _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)
         form = parse_qs((await body_of(request)).decode("latin-1"))
-        return self._entered(request, form.get("token", [""])[0], to=form.get("to", [""])[0])
+        return self._enter(request, form.get("token", [""])[0], to=form.get("to", [""])[0])
 
-    def _entered(self, request: Request, token: str, *, to: str) -> Response:
-        """Return the way to a page with a session for who shows the token."""
-        visit = Visit.of(request.scope)
-        standing = self._access.judge(token, visit)
-        if standing is Standing.TOO_SOON:
-            return self._too_soon(visit)
-        if standing is not Standing.KNOWN:
-            _log_wrong(visit)
-            return self._login_page(request.scope, is_wrong=True, to=to)
+    def _enter(self, request: Request, token: str, *, to: str) -> Response:
+        """Begin a session for the right token, and lead to a page."""
+        if (refused := self._refused(request, token, to=to)) is not None:
+            return refused
         root = root_of(request.scope)
         answer = RedirectResponse(_own_page(to, root), HTTPStatus.SEE_OTHER)
         answer.set_cookie(
@@ -234,10 +233,7 @@ class Inspector:
         return answer
 
     async def _logout(self, request: Request) -> Response:
-        visit = Visit.of(request.scope)
-        if (refusal := self._access.origin_refusal(visit)) is not None:
-            return _plain(f"{refusal}\n", HTTPStatus.FORBIDDEN)
-        self._access.end_sessions(visit)
+        self._access.end_session(request)
         root = root_of(request.scope)
         answer = RedirectResponse(f"{root}/", HTTPStatus.SEE_OTHER)
         answer.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
@@ -246,11 +242,11 @@ class Inspector:
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _STATIC:
-            return _plain("there is nothing here\n", HTTPStatus.NOT_FOUND)
+            return _plain("not found", HTTPStatus.NOT_FOUND)
         return Response(self._static[name], media_type=_STATIC[name])
 
 
-class _Guarded:
+class _Secured:
     """A ``send`` that adds the security headers to every answer."""
 
     def __init__(self, send: Send) -> None:
@@ -264,37 +260,26 @@ class _Guarded:
         await self._send(message)
 
 
-def _url_of(scope: Scope) -> str:
+def _url_of(request: Request) -> str:
     """Return the path and the query string of a request."""
+    scope = request.scope
     path, query = root_of(scope) + app_path(scope), scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
 
 
 def _own_page(path: str, root: str) -> str:
-    """Return the page of the inspector that a form names, or its first.
+    """Return a page of the inspector that a login form names, or the first page.
 
-    Only what is known to be one goes into a redirect: there are too many ways to write another
-    site's name for a list of them.
+    The check accepts known pages only: another site's name can be written in too many ways to be
+    recognised.
     """
     is_own = path.startswith(root) and _PAGE.fullmatch(path.removeprefix(root)) is not None
     return path if is_own else f"{root}/"
 
 
-def _log_wrong(visit: Visit) -> None:
-    _log.warning("a wrong token for the inspector, from %s", visit.client)
+def _plain(line: str, status: int) -> Response:
+    return PlainTextResponse(f"{line}\n", status)
 
 
-def _plain(text: str, status: int) -> Response:
-    return PlainTextResponse(text, status)
-
-
-async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    await _plain("there is nothing here\n", HTTPStatus.NOT_FOUND)(scope, receive, send)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """Speak the lifespan protocol, where a server runs the inspector by itself."""
-    await receive()
-    await send({"type": "lifespan.startup.complete"})
-    await receive()
-    await send({"type": "lifespan.shutdown.complete"})
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await _plain("not found", HTTPStatus.NOT_FOUND)(scope, receive, send)

@@ -183,7 +183,7 @@ _NAME = re.compile(
 )
 # Hidden whatever stands before it. A login in a URL ends at its @.
 _SECRET = re.compile(
-    r"whsec_[\w+/=-]*+|(?<!\w)v1a?,[\w+/=-]{16,}+|(?<=://)[^\s/@]*+(?=@)"
+    r"whsec_[\w+/=-]++|(?<!\w)v1a?,[\w+/=-]{16,}+|(?<=://)[^\s/@]*+(?=@)"
     r"|(?<!\w)[Bb][Ee][Aa][Rr][Ee][Rr]\s{1,8}(?=[\w.~+/=-]{16})[\w.~+/=-]++"
     r"|-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----[^-]*+"
 )

@@ -24,7 +24,7 @@ from ...inbox.waiting import WaitingEvents
 from ...stores.values import DeadLetter, DeadReason, Entry
 from ...verification.clock import uptime
 from ...verification.loggers import get_logger
-from .access import COOKIE, Access, Visit
+from .access import Access
 from .actions import Actions
 from .bounds import Bounds
 from .elsewhere import Elsewhere
@@ -279,16 +279,12 @@ class Site:
         )
 
     async def _act(self, name: str, request: Request) -> Response:
-        visit = Visit.of(request.scope)
-        refusal = self._access.write_refusal(visit)
-        if refusal is not None:
-            return JSONResponse({"ok": False, "outcome": refusal}, HTTPStatus.FORBIDDEN)
         event_id = _id_in(await body_of(request))
         if event_id is None:
             wanted = 'send {"id": "…"}'
             return JSONResponse({"ok": False, "outcome": wanted}, HTTPStatus.BAD_REQUEST)
         self._journal.follow(event_id)  # it may be from before this process began
-        result = await self._actions.act(name, event_id, visit.client)
+        result = await self._actions.act(name, event_id, client_of(request))
         self._overviews.forget()
         content = {"id": event_id, "ok": result.ok, "outcome": result.outcome}
         return JSONResponse(content, result.status)
@@ -301,14 +297,13 @@ class Site:
             await Response(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, send)
             return
         filters, frame = Filters.parse(request.query_params), self.frame(scope)
-        visit = Visit.of(scope)
-        is_program = not any(visit.cookies(COOKIE))  # its token is no session that could end
+        is_in_session = self._access.has_session(request)  # not with a bearer token
         render = partial(self.pages.render, "_row.html", frame, filters=filters)
         watch = Watch(
             filters=filters,
             row=lambda seen: render(row=row_of(seen)),
             overview=partial(self._overview, frame),
-            may_go_on=lambda: is_program or self._access.may_go_on(visit),
+            may_go_on=lambda: not is_in_session or self._access.has_session(request),
         )
         last_id = request.headers.get("last-event-id")
         place = last_id or request.query_params.get("place") or self.live.place
@@ -336,6 +331,11 @@ def root_of(scope: Scope) -> str:
     """Return the path the inspector is mounted at, as a URL has it: never the name of a host."""
     root = scope.get("root_path", "").strip("/")
     return f"/{quote(root, safe=_SAFE_IN_PATHS)}" if root else ""
+
+
+def client_of(request: Request) -> str | None:
+    """Return the address of a client; None if the server gives none."""
+    return request.client.host if request.client else None
 
 
 async def _bodies(

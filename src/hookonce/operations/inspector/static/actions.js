@@ -17,10 +17,13 @@ async function act(name, element) {
   try {
     const response = await fetch(root + paths[name], {
       method: "POST",
-      headers: { "content-type": "application/json", "x-hookonce-inspector": "1" },
+      headers: { "content-type": "application/json" },
       body: JSON.stringify({ id: decodeURIComponent(element.dataset.id) }),
     });
-    result = await response.json();
+    const text = await response.text();
+    // One line of plain text says that the session is over, or that the Origin was refused.
+    const isJson = response.headers.get("content-type") === "application/json";
+    result = isJson ? JSON.parse(text) : { ok: false, outcome: text };
   } catch {
     result = { ok: false, outcome: "the server did not answer" };
   }
