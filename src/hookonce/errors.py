@@ -1,16 +1,16 @@
 """Every exception that leaves the package, and the reasons a program can branch on.
 
     WebhookError
-    ├── SecretError (ValueError)          a signing secret that cannot be used
-    ├── VerificationError                 not a genuine delivery; also a standardwebhooks error
-    ├── PayloadError                      genuine, but not readable as an event
-    ├── StoreError                        the store did not do what it was asked
-    ├── LedgerError                       an effect cannot be recorded, or not be committed
-    ├── AlreadyDone                       raised by record_in: this effect was done before
-    ├── Reject                            raised by a handler: bury this event
-    └── Retry                             raised by a handler: bring it again later
+    ├── SecretError (ValueError)          a signing secret cannot be used
+    ├── VerificationError                 a delivery is not genuine; also a standardwebhooks error
+    ├── PayloadError                      a delivery is genuine, but its body is not a known event
+    ├── StoreError                        the store failed or cannot be reached
+    ├── LedgerError                       an effect could not be recorded or committed
+    ├── AlreadyDone                       raised by record_in: this effect was committed before
+    ├── Reject                            raised by a handler: make this event a dead letter
+    └── Retry                             raised by a handler: try this event again later
 
-Errors hold fields and render them. No secret, signature, expected value or body is ever among them.
+Errors hold fields and render them. No field is a secret, a signature, an expected value or a body.
 This module imports nothing from the package.
 """
 
@@ -43,10 +43,10 @@ T = TypeVar("T")
 
 
 def shows_half_built(cls: type[T]) -> type[T]:
-    """Let a class render also what lacks parts, since its constructor has raised.
+    """Let ``repr`` and ``str`` work on an object whose constructor has raised.
 
-    Error trackers ask every local of every frame for its repr, and the frame of ``__init__`` holds
-    such an object.
+    Error trackers call ``repr`` on the local variables of every frame. In the frame of ``__init__``
+    that is an object without all of its attributes.
     """
     for name in {"__repr__", "__str__"} & vars(cls).keys():
         setattr(cls, name, _rendering(vars(cls)[name]))
@@ -69,11 +69,11 @@ class WebhookError(Exception):
 
 
 class SecretError(WebhookError, ValueError):
-    """A signing secret that cannot be used; the message says what is wrong and never shows it."""
+    """A signing secret that cannot be used; the message says why and never shows the secret."""
 
 
 class Refusal(StrEnum):
-    """Why a delivery is not accepted as genuine."""
+    """Why a delivery is not genuine."""
 
     MISSING_ID = "missing_id"
     MISSING_TIMESTAMP = "missing_timestamp"
@@ -97,14 +97,13 @@ _REFUSAL_TEXT = {
     ),
     Refusal.MALFORMED_TIMESTAMP: "webhook-timestamp must be Unix seconds in plain decimal digits",
     Refusal.MALFORMED_SIGNATURE: "webhook-signature is not text",
-    Refusal.CONFLICTING_ID: "webhook-id is given more than once, with different values",
-    Refusal.CONFLICTING_TIMESTAMP: (
-        "webhook-timestamp is given more than once, with different values"
-    ),
-    Refusal.TIMESTAMP_TOO_OLD: "webhook-timestamp lies too far in the past",
-    Refusal.TIMESTAMP_TOO_NEW: "webhook-timestamp lies too far in the future",
+    Refusal.CONFLICTING_ID: "webhook-id is repeated with different values",
+    Refusal.CONFLICTING_TIMESTAMP: "webhook-timestamp is repeated with different values",
+    Refusal.TIMESTAMP_TOO_OLD: "webhook-timestamp is too far in the past",
+    Refusal.TIMESTAMP_TOO_NEW: "webhook-timestamp is too far in the future",
     Refusal.NO_MATCHING_SIGNATURE: (
-        "no v1 signature matches: another secret signed this, or the body or headers were changed"
+        "no v1 signature matches: the sender used another secret, or something changed the body or"
+        " the headers on the way"
     ),
 }
 
@@ -117,10 +116,10 @@ _UNAUTHENTIC = {
 
 @shows_half_built
 class VerificationError(WebhookError, WebhookVerificationError):
-    """A delivery that is not genuine, whatever bytes it was made of.
+    """A delivery that is not genuine.
 
     It is also a ``standardwebhooks.WebhookVerificationError``, so code that catches the reference
-    library's error keeps working. Its fields are read from ``args``, so that making one is cheap.
+    library's error keeps working.
 
     Args:
         reason: the ``Refusal``, for a program to branch on.
@@ -129,11 +128,12 @@ class VerificationError(WebhookError, WebhookVerificationError):
     """
 
     def __init__(self, reason: Refusal, skew: float | None = None) -> None:
+        # The properties read `args`: attributes would make each forged delivery cost more.
         super().__init__(reason, skew)
 
     @property
     def reason(self) -> Refusal:
-        """Why it is refused, for a program to branch on."""
+        """Why the delivery is refused, for a program to branch on."""
         reason: Refusal = self.args[0]
         return reason
 
@@ -149,7 +149,7 @@ class VerificationError(WebhookError, WebhookVerificationError):
 
     @property
     def status_hint(self) -> int:
-        """401 where the delivery may be forged or replayed, 400 where its headers are unusable."""
+        """The HTTP status: 401 if it may be forged or replayed, 400 if headers are unusable."""
         return 401 if self.reason in _UNAUTHENTIC else 400
 
 
@@ -158,9 +158,9 @@ _NO_MATCH = Refusal.NO_MATCHING_SIGNATURE
 
 
 def unmatched() -> VerificationError:
-    """Return the refusal of a well-formed forgery, the one an attacker can make us work for most.
+    """Return the error for a well-formed delivery whose signature does not match.
 
-    Exceptions have their ``args`` before ``__init__``, which is left out.
+    An attacker can cause it in large numbers, so it skips ``__init__``: ``__new__`` sets ``args``.
     """
     return _new(VerificationError, _NO_MATCH, None)
 
@@ -180,17 +180,17 @@ _FAULT_TEXT = {
     PayloadFault.NOT_ENVELOPE: "the body is not an event envelope",
     PayloadFault.WRONG_SHAPE: "data does not have the shape of the event's type",
     PayloadFault.ID_MISMATCH: "the id in the body is not the webhook-id that was signed",
-    PayloadFault.CLASS_FAILED: "its event class failed",
+    PayloadFault.CLASS_FAILED: "a validator of the event class failed",
 }
 
 
 @shows_half_built
 class PayloadError(WebhookError):
-    """A verified body that cannot be read as an event: unreadable, which is not the same as forged.
+    """A genuine delivery whose body cannot be read as an event.
 
     Attributes:
         fault: the ``PayloadFault``, for a program to branch on.
-        problems: where it is wrong, as ``field.path: what was expected``; never the values found.
+        problems: one ``field.path: what was expected`` for each fault; never the values found.
 
     """
 
@@ -205,34 +205,34 @@ class PayloadError(WebhookError):
 
 
 class StoreError(WebhookError):
-    """The store could not do what it was asked: unreachable, locked, full, or not able to.
+    """The store failed: it is unreachable, locked or full, or does not support the operation.
 
-    Nothing is known to be recorded when this is raised; a delivery is answered 503 and comes again.
+    Assume that nothing was recorded. A delivery is answered 503, so the sender tries again.
     """
 
 
 class LedgerError(WebhookError):
-    """An effect cannot be recorded in the user's database, or not be committed with its record.
+    """An effect could not be recorded in the user's database, or could not be committed.
 
-    Nothing of it is there; the handler counts as failed.
+    The transaction was rolled back, and the handler has failed.
     """
 
 
-class AlreadyDone(WebhookError):  # noqa: N818 - it tells what is so, and no fault
+class AlreadyDone(WebhookError):  # noqa: N818 - a public name: a signal, not a fault
     """Raised by ``Context.record_in``: this handler's effect on this event was committed before.
 
-    Where a handler lets it pass, its transaction is rolled back and the handler has succeeded.
+    If the handler does not catch it, its transaction is rolled back and the handler has succeeded.
     """
 
 
 class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
     """Raised by a handler to say that no attempt will ever succeed.
 
-    If no other handler of the event has failed otherwise, it becomes a dead letter and is answered
-    202, so that the sender stops; else it comes again, for the others' sake.
+    The event becomes a dead letter and is answered 202, so that the sender stops. If another
+    handler of the event failed in another way, the event is tried again for that handler.
 
     Args:
-        reason: why, for whoever looks at the dead letter.
+        reason: shown with the dead letter.
 
     """
 
@@ -242,20 +242,19 @@ class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the
 
 
 _LONGEST_WAIT_SECONDS = 31 * 24 * 3600.0
-"""Longer than a sender tries, its log is kept, and a handled event is remembered."""
+"""Longer than a sender retries, keeps its delivery log, or a store remembers a handled event."""
 
 
 @shows_half_built
 class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
-    """Raised by a handler to ask for a later attempt; not reported as an error.
+    """Raised by a handler to ask for a later attempt; it is not reported as an error.
 
     Args:
-        after: seconds (or a ``timedelta``) to wait. Inline the sender keeps its own schedule, and
-            the value is only told to it as Retry-After.
+        after: seconds (or a ``timedelta``) to wait, at most 31 days. Without an inbox the value is
+            only the Retry-After of the answer, and the sender keeps its own schedule.
 
     Raises:
-        ValueError: it is negative, no number, or more than 31 days, when nobody expects it any
-            more.
+        ValueError: it is negative, not a finite number, or more than 31 days.
 
     """
 

@@ -1,8 +1,8 @@
-"""The event envelope, the seven documented event types, and the reading of verified bytes.
+"""The event envelope, the seven documented event types, and the parser of verified bodies.
 
 Every delivery's body is the envelope ``id, type, createdAt, workspaceId, data`` (interface, Events:
-Delivery format). Only ``comment.received`` is documented field for field; the others carry "the
-shape of the matching resource". A type without a model here is an ``UnknownEvent``, never an error.
+Delivery format). The interface documents each field of ``comment.received``; the other types carry
+"the shape of the matching resource". A type without a class here becomes an ``UnknownEvent``.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = [
     "unwrap",
 ]
 
-# An event is read and never changed, so one that carries a comment is one that carries an object.
+# Covariant because events are immutable: Event[Comment] may stand for Event[object].
 DataT = TypeVar("DataT", covariant=True)  # noqa: PLC0105 - a public name of its own
 
 
 class Event(Resource, Generic[DataT]):
-    """The envelope every event comes in.
+    """The base of every event class: the envelope.
 
-    Make an event class of your own, for a type that has no model here or a richer shape of one
-    that has, by deriving from it and naming the type::
+    For a type without a class here, or with more fields, derive an event class of your own and name
+    the type::
 
         class AdPublished(Event[AdData]):
             type: Literal["ad.published"]
@@ -56,9 +56,9 @@ class Event(Resource, Generic[DataT]):
     Attributes:
         id: the event's id, the same as the webhook-id.
         type: the event type, for example ``comment.received``.
-        created_at: when it happened; deliveries are not ordered, so compare this.
-        workspace_id: the workspace it happened in.
-        data: what the event carries.
+        created_at: when it happened. Deliveries arrive in any order; compare this to order them.
+        workspace_id: the workspace in which it happened.
+        data: the payload of the type.
 
     """
 
@@ -70,35 +70,35 @@ class Event(Resource, Generic[DataT]):
 
 
 EventClass: TypeAlias = type[Event[Any]]
-"""A class of events: one of those below, or one of your own that derives from ``Event``."""
+"""An event class: one of the classes below, or a class of your own that derives from ``Event``."""
 
 
 class PostTargetPublished(Event[PostTarget]):
-    """One channel of a post finished publishing."""
+    """A post was published on one of its channels."""
 
     type: Literal["post.target.published"]
 
 
 class PostTargetFailed(Event[PostTarget]):
-    """Publishing to one channel failed for good."""
+    """A post could not be published on one of its channels, and nobody tries again."""
 
     type: Literal["post.target.failed"]
 
 
 class CommentReceived(Event[ReceivedComment]):
-    """A new comment from someone else arrived; polled platforms bring it minutes later."""
+    """Someone else wrote a comment; on platforms that are polled it arrives minutes later."""
 
     type: Literal["comment.received"]
 
 
 class MessageReceived(Event[ReceivedMessage]):
-    """A direct message or a story reply arrived; ``data.message.kind`` tells them apart."""
+    """A direct message or a story reply arrived; ``data.message.kind`` says which."""
 
     type: Literal["message.received"]
 
 
 class ChannelUnhealthy(Event[Channel]):
-    """The connection to a channel stopped working and its posts are held."""
+    """The connection to a channel stopped working, so its posts are held."""
 
     type: Literal["channel.unhealthy"]
 
@@ -110,31 +110,31 @@ class ChannelDisconnected(Event[Channel]):
 
 
 class WebhookTest(Event[dict[str, JsonValue]]):
-    """A test was requested in the app or by the test operation; what it carries is not documented.
+    """A test event, requested in the app or by the test operation; its data is not documented.
 
-    It is never retried and cannot be subscribed to.
+    The sender never retries it, and no endpoint can subscribe to it.
     """
 
     type: Literal["webhook.test"]
 
 
 class UnknownEvent(Event[JsonValue]):
-    """An event of a type that has no model here, with its data as it came."""
+    """An event of a type that has no class here, with its data as it arrived."""
 
     model_config = ConfigDict(title="UnknownEvent")
 
 
 def event_types_of(event_class: EventClass) -> tuple[str, ...]:
-    """Return the type strings an event class stands for.
+    """Return the type strings that an event class names.
 
     Raises:
-        TypeError: it is no event class, or names no type.
+        TypeError: it is not an event class, or names no type.
 
     """
     if not (isinstance(event_class, type) and issubclass(event_class, Event)):
         raise TypeError(f"{event_class!r} is not an event class; derive it from hookonce.Event")
     if event_class is UnknownEvent:
-        raise TypeError("UnknownEvent stands for no type of its own; use on_unknown")
+        raise TypeError("UnknownEvent names no type; use on_unknown")
     types = get_args(event_class.model_fields["type"].annotation)
     if not types or not all(isinstance(name, str) for name in types):
         raise TypeError(
@@ -163,15 +163,15 @@ EVENT_CLASSES: Mapping[str, EventClass] = MappingProxyType(
 
 
 class EventParser:
-    """Reads verified bytes as events of the given classes.
+    """Parses verified bodies as typed events.
 
     Args:
-        classes: event classes of the user's own; one for a documented type takes its place.
+        classes: the user's own event classes; a class for a documented type replaces ours.
 
     Raises:
-        TypeError: one of the classes names no event type.
-        pydantic.errors.PydanticErrorMixin: pydantic cannot build one of the classes, for example
-            because an annotation names a class that is defined nowhere.
+        TypeError: a class names no event type.
+        pydantic.errors.PydanticErrorMixin: pydantic cannot build a class, for example because an
+            annotation names an undefined class.
 
     """
 
@@ -180,13 +180,13 @@ class EventParser:
             **EVENT_CLASSES,
             **{name: cls for cls in classes for name in event_types_of(cls)},
         }
-        # A tagged union: pydantic looks at `type` once and validates against that class alone.
-        # Joined with `|`: from Python 3.14 on `Union` is a class, and has no such `__getitem__`.
+        # A tagged union: pydantic reads `type` once and validates against that class alone.
+        # It is joined with `|` because Union[tuple] is an error from Python 3.14 on.
         union: Any = reduce(or_, dict.fromkeys(self.classes.values()))
         self._known: TypeAdapter[Event[Any]] = TypeAdapter(
             Annotated[union, Field(discriminator="type")]
         )
-        # Pydantic puts off what it cannot build; then the first delivery would fail, not the start.
+        # Pydantic defers a class that it cannot build. Build it now: else the first delivery fails.
         self._known.rebuild()
 
     def parse(self, body: bytes, message_id: str | None = None) -> Event[Any]:
@@ -197,20 +197,20 @@ class EventParser:
             message_id: the signed webhook-id, which the body's ``id`` must equal.
 
         Raises:
-            PayloadError: it is no JSON, no envelope, not of its type's shape, or of another id; or
-                a validator of its class raised an error, whichever that is.
+            PayloadError: the body is not JSON, not an envelope, not of its type's shape, or has
+                another id; or a validator of the event class raised any error.
 
         """
         event: Event[Any]
         try:
             try:
-                # The adapter's own `validate_json` is the same behind options, and slower.
+                # The adapter's own `validate_json` does the same and is slower.
                 event = self._known.validator.validate_json(body)
             except ValidationError as error:
                 event = self._reread(body, error)
         except PayloadError:
             raise
-        except Exception as error:  # noqa: BLE001 - of a validator; pydantic passes on all but ValueError
+        except Exception as error:  # noqa: BLE001 - a user's validator may raise anything
             raise PayloadError(PayloadFault.CLASS_FAILED, (_raised(error),)) from None
         try:
             event_id = event.id
@@ -222,8 +222,8 @@ class EventParser:
         return event
 
     def _reread(self, body: bytes, error: ValidationError) -> Event[Any]:
-        """Return the event that the quick way could not read, or raise PayloadError."""
-        # `from None` throughout: pydantic's error holds the body, and a logged traceback prints it.
+        """Return an event that the fast path could not read, or raise PayloadError."""
+        # `from None` everywhere: pydantic's error holds the body, and a log would print it.
         fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
         if fault["type"] == "json_invalid":
             try:
@@ -235,7 +235,7 @@ class EventParser:
                 return UnknownEvent.model_validate_json(body)
             except ValidationError as unknown:
                 raise PayloadError(PayloadFault.NOT_ENVELOPE, _problems(unknown)) from None
-        # Locations start with the tag of the union's member that was tried.
+        # A location starts with the tag of the union: the event type.
         in_data = fault["loc"][1:2] == ("data",)
         raise PayloadError(
             PayloadFault.WRONG_SHAPE if in_data else PayloadFault.NOT_ENVELOPE, _problems(error)
@@ -243,23 +243,23 @@ class EventParser:
 
 
 def _without_lone_surrogates(body: bytes) -> bytes:
-    r"""Return JSON with ``?`` for each escaped half of a surrogate pair, or raise ValueError.
+    r"""Return JSON with ``?`` for each escaped lone surrogate, or raise ValueError.
 
-    A sender that cuts a text in the middle of an emoji writes ``"\ud83d"``. That is JSON, and no
-    reason to bury a genuine comment, but no Unicode text can hold it.
+    A sender that cuts a text in the middle of an emoji writes ``"\ud83d"``. It is valid JSON, but
+    no Unicode text can hold it. A genuine comment must not become a dead letter for this.
     """
     try:
         text = json.dumps(json.loads(body), ensure_ascii=False)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    mended = text.encode("utf-8", "replace")
-    if mended == text.encode("utf-8", "surrogatepass"):
-        raise ValueError("nothing to mend")
-    return mended
+    replaced = text.encode("utf-8", "replace")
+    if replaced == text.encode("utf-8", "surrogatepass"):
+        raise ValueError("no lone surrogate")
+    return replaced
 
 
 def _raised(error: Exception) -> str:
-    """Return what a validator raised, and where; its message may hold values of the body."""
+    """Return the class and place of a validator's error; its message may hold values."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -270,8 +270,8 @@ def _raised(error: Exception) -> str:
 
 
 _MAX_PROBLEMS = 5
-# What pydantic says of these does not hold what it found. It can for those that are left out, and
-# for the kinds of a class's own.
+# Kinds of error whose message never holds the value that was found. The kinds that are left out may
+# hold it, and so may kinds that a user's class defines.
 _DISCREET = frozenset(get_args(core_schema.ErrorType)) - {
     "union_tag_invalid",
     "value_error",
@@ -311,15 +311,15 @@ def unwrap(
         events: event classes of your own.
 
     Raises:
-        VerificationError: it is not genuine.
-        PayloadError: it is genuine, and cannot be read as an event.
+        VerificationError: the delivery is not genuine.
+        PayloadError: the delivery is genuine, but its body cannot be read as an event.
         SecretError: a secret cannot be used, or there is none.
 
     """
     try:
         delivery = verify(body, headers, secrets, tolerance=tolerance, now=now)
     except (WebhookError, TypeError, ValueError) as error:
-        del secrets  # error trackers send the locals of every frame away
+        del secrets  # error trackers send the local variables of every frame
         raise error.with_traceback(None) from error.__cause__
     del secrets
     return _parser(events).parse(delivery.body, delivery.id)

@@ -1,10 +1,9 @@
 # ruff: noqa: PYI051 - `Literal[...] | str` is the point of an open enum: editors complete it
 """The resources of the Social Publishing Service, as its interface (v1) lists them.
 
-Invariant: reading keeps everything. An unknown field, or a value an enum does not list yet, is
-kept and written back under its wire name; bytes that do not fit end in pydantic's
-`ValidationError` and in nothing else. Names are camelCase on the wire and snake_case in Python.
-This file knows shapes only: it does no I/O and imports nothing from the package.
+Reading keeps everything: an unknown field, or a value that an enum does not list yet, is kept and
+written back under its wire name. A body of the wrong shape raises pydantic's `ValidationError` and
+no other error. Names are camelCase on the wire and snake_case in Python.
 """
 
 from datetime import UTC, datetime
@@ -92,13 +91,13 @@ def _write_as_service(value: datetime) -> str:
             value = value.astimezone(UTC)
         except OverflowError:  # year 1 or 9999: there is no UTC twin, the offset stays
             return value.isoformat()
-    # The service writes milliseconds; finer digits that came in are not thrown away.
+    # The service writes milliseconds; keep the finer digits of a value that has them.
     timespec = "microseconds" if value.microsecond % 1000 else "milliseconds"
     return value.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
-# A value with an offset, which is what the service sends, is read without calling Python; only
-# one without an offset falls through to the second choice.
+# The service sends an offset, so pydantic reads nearly every value without calling Python. Only a
+# value without an offset needs the second choice.
 _INSTANT_SCHEMA = core_schema.union_schema(
     [
         core_schema.datetime_schema(tz_constraint="aware"),
@@ -114,17 +113,16 @@ Instant: TypeAlias = Annotated[
     GetPydanticSchema(lambda _source, _handler: _INSTANT_SCHEMA),
     PlainSerializer(_write_as_service, return_type=str, when_used="json"),
 ]
-"""A datetime that always has an offset; JSON gets UTC, milliseconds and `Z`."""
+"""An aware datetime; a value without an offset is read as UTC. JSON has milliseconds and `Z`."""
 
 AbsoluteInstant: TypeAlias = Annotated[
     datetime,
     GetPydanticSchema(lambda _source, _handler: core_schema.datetime_schema(tz_constraint="aware")),
     PlainSerializer(_write_as_service, return_type=str, when_used="json"),
 ]
-"""A datetime that was given with its offset: what is sent must not be guessed."""
+"""An aware datetime; a value without an offset is refused, so that nothing sent is a guess."""
 
-# Checked as the plain string it may be: trying the listed values first costs time on every
-# field, and most of all for a value that is new.
+# Validated as a plain string: trying the listed values first would cost time on every field.
 _OPEN = GetPydanticSchema(lambda _source, handler: handler(str))
 
 Plan: TypeAlias = Annotated[Literal["free", "starter", "pro", "agency"] | str, _OPEN]
@@ -160,49 +158,49 @@ PostStatus: TypeAlias = Annotated[
     | str,
     _OPEN,
 ]
-"""How far a post has come (interface, States). Other values are kept as text."""
+"""The state of a post (interface, States). Other values are kept as text."""
 ContentType: TypeAlias = Annotated[
     Literal["feed", "photo", "post", "text", "carousel", "reels", "video", "short", "story"] | str,
     _OPEN,
 ]
-"""The form of a post on a channel (interface, Resources: PostTarget). Others are kept as text."""
+"""The form of a post on a channel (interface, Resources: PostTarget). Other values are kept."""
 TargetStatus: TypeAlias = Annotated[
     Literal["pending", "queued", "publishing", "published", "failed", "held", "skipped"] | str,
     _OPEN,
 ]
-"""How far one channel of a post has come (interface, States). Other values are kept as text."""
+"""The state of a post on one channel (interface, States). Other values are kept as text."""
 PostMode: TypeAlias = Literal["draft", "schedule", "now", "queue"]
-"""What becomes of a post when it is sent (interface, Resources: Post input)."""
+"""What the service does with a post that it gets (interface, Resources: Post input)."""
 MediaKind: TypeAlias = Annotated[Literal["image", "video"] | str, _OPEN]
-"""What a file is (interface, Resources: Media). Other values are kept as text."""
+"""The kind of a file (interface, Resources: Media). Other values are kept as text."""
 MediaStatus: TypeAlias = Annotated[Literal["uploading", "ready", "failed"] | str, _OPEN]
-"""How far an upload has come (interface, States). Other values are kept as text."""
+"""The state of an upload (interface, States). Other values are kept as text."""
 CommentStatus: TypeAlias = Annotated[Literal["open", "assigned", "done"] | str, _OPEN]
-"""How far a comment is dealt with (interface, States). Other values are kept as text."""
+"""The state of a comment (interface, States). Other values are kept as text."""
 ErrorKind: TypeAlias = Annotated[
     Literal["validation", "permission", "not_found", "conflict", "limit", "platform", "internal"]
     | str,
     _OPEN,
 ]
-"""The family of an error, which says whether a retry can help (interface, Errors)."""
+"""The kind of an error, which says whether a retry can help (interface, Errors)."""
 
 
 class Resource(BaseModel):
-    """A frozen model that keeps unknown fields and speaks camelCase on the wire.
+    """A frozen model that keeps unknown fields (interface, Versioning: "parse tolerantly").
 
-    `model_dump_json()` writes wire names. Both names are read: `created_at=` in Python,
-    `createdAt` in JSON (interface, Versioning: "Clients must parse tolerantly").
+    It reads both spellings of a field, `created_at` and `createdAt`. `model_dump_json()` writes
+    `createdAt`.
     """
 
     model_config = ConfigDict(
         frozen=True,
         extra="allow",
-        allow_inf_nan=False,  # the reader of JSON takes NaN, which passes many a comparison
+        allow_inf_nan=False,  # pydantic's JSON parser accepts NaN, and NaN makes comparisons false
         alias_generator=to_camel,
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
-        hide_input_in_errors=True,  # secrets and what people wrote stay out of messages and logs
+        hide_input_in_errors=True,  # secrets and people's texts stay out of messages and logs
     )
 
 
@@ -217,7 +215,7 @@ class Workspace(Resource):
 
 
 class ApiKey(Resource):
-    """What is known of an API key; never the key (interface, Resources: Workspace, key, limits)."""
+    """An API key without its text (interface, Resources: Workspace, key, limits)."""
 
     id: str
     name: str
@@ -232,17 +230,17 @@ class RequestLimits(Resource):
 
 
 class Me(Resource):
-    """Who a key is: the data of `GET /v1/me` (interface, Resources: Workspace, key, limits)."""
+    """A key and its workspace, from `GET /v1/me` (interface, Resources: Workspace, key, limits)."""
 
     workspace: Workspace
     key: ApiKey
     limits: RequestLimits
-    # Added inside v1, where every added response field is optional; its shape is not shown.
+    # Added within v1, so it is optional. The interface does not show its shape.
     features: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class ChannelRef(Resource):
-    """A channel as a listed post names it (interface, Resources: Post (list item))."""
+    """A channel of a post in a list (interface, Resources: Post (list item))."""
 
     id: str
     platform: Platform
@@ -264,7 +262,7 @@ class Channel(Resource):
 
 
 class PostListItem(Resource):
-    """A post as a list shows it (interface, Resources: Post (list item))."""
+    """A post in a list (interface, Resources: Post (list item))."""
 
     id: str
     title: str | None = None
@@ -284,7 +282,7 @@ class TargetError(Resource):
 
 
 class PostTarget(Resource):
-    """One channel of a post and how it fared there (interface, Resources: PostTarget)."""
+    """A post on one channel, with its state there (interface, Resources: PostTarget)."""
 
     id: str
     channel_id: str
@@ -317,10 +315,9 @@ class Post(Resource):
 
 
 class _Input(Resource):
-    """A request body: a field that is None is not sent.
+    """A request body; a field that is None is not sent.
 
-    A body is the whole post, so leaving a field out says the same as null, and most optional
-    fields are not listed as "or null".
+    Leaving a field out means the same as null, and the interface allows null for few fields.
     """
 
     @model_serializer(mode="wrap")
@@ -330,10 +327,10 @@ class _Input(Resource):
 
 
 class PostTargetInput(_Input):
-    """One destination of a post to send (interface, Resources: Post input, Target input item)."""
+    """One channel for a new post (interface, Resources: Post input, Target input item)."""
 
     channel_id: str | None = None
-    social_account_id: str | None = None  # the old name of channel_id, still accepted
+    social_account_id: str | None = None  # old name of channel_id
     content_type: ContentType | None = None
     caption: str | None = None
     media_ids: list[str] | None = Field(default=None, max_length=35)
@@ -357,12 +354,12 @@ class PostInput(_Input):
     base_media_ids: list[str] | None = Field(default=None, max_length=35)  # old name of media_ids
     targets: list[PostTargetInput] = Field(min_length=1)
     scheduled_at: AbsoluteInstant | None = None  # with an offset, or it is refused
-    mode: PostMode = "draft"  # closed, unlike what is read: we are the ones who write it
+    mode: PostMode = "draft"  # a closed enum: we write this value, we never read it
 
     @model_validator(mode="after")
     def _schedule_has_a_time(self) -> Self:
         if self.mode == "schedule" and self.scheduled_at is None:
-            # The code with which the service refuses the same body (interface, Errors).
+            # The service refuses this body with the same code (interface, Errors).
             raise PydanticCustomError(
                 "post.schedule_required", "scheduledAt is required when mode is schedule"
             )
@@ -379,22 +376,22 @@ class UploadInput(_Input):
 
 
 class Upload(Resource):
-    """Where to send a file's bytes, which may be done once (interface, Endpoints: Media)."""
+    """Where to send a file's bytes, once (interface, Endpoints: Media)."""
 
     media_id: str
-    # Whoever has the two may write there in our name.
+    # Hidden: anybody who has both may write to the storage in our name.
     upload_url: str = Field(repr=False)
     headers: dict[str, str] = Field(repr=False)
     method: Literal["PUT", "POST"]
-    url: str  # where the file will be publicly readable
+    url: str  # public address of the file after the upload
 
 
 class UploadCompletion(_Input):
-    """What is known of a file whose bytes were sent (interface, Endpoints: Media)."""
+    """The body to complete an upload (interface, Endpoints: Media)."""
 
     width: int | None = Field(default=None, ge=1)
     height: int | None = Field(default=None, ge=1)
-    duration_ms: int | None = Field(default=None, ge=0)  # of a video only
+    duration_ms: int | None = Field(default=None, ge=0)  # videos only
 
 
 class Media(Resource):
@@ -451,8 +448,8 @@ class ReceivedComment(Comment):
 class Message(Resource):
     """A direct message or a story reply (interface, Events: Event types).
 
-    `kind` tells the two apart; its values and all other fields are not shown, so whatever
-    arrives is kept in `model_extra`.
+    `kind` says which. The interface shows neither its values nor any other field; other fields are
+    kept in `model_extra`.
     """
 
     kind: str
@@ -473,12 +470,12 @@ class WebhookInput(_Input):
 
 
 class WebhookChange(_Input):
-    """The body to change an endpoint; what is None stays (interface, Endpoints: Webhooks)."""
+    """The body to change an endpoint; None leaves a field as it is (Endpoints: Webhooks)."""
 
     url: str | None = None
     events: list[str] | None = None
     description: str | None = None
-    enabled: bool | None = None  # True turns a disabled endpoint back on
+    enabled: bool | None = None  # True enables a disabled endpoint again
 
 
 class WebhookEndpoint(Resource):
@@ -489,13 +486,13 @@ class WebhookEndpoint(Resource):
     description: str
     events: list[str]
     status: str
-    disabled_reason: str | None = None  # there is none before it was disabled
+    disabled_reason: str | None = None  # None before it is disabled
     secret_prefix: str
     consecutive_failures: int
-    last_success_at: Instant | None = None  # there is none before the first success
-    last_failure_at: Instant | None = None  # there is none before the first failure
+    last_success_at: Instant | None = None  # None before the first success
+    last_failure_at: Instant | None = None  # None before the first failure
     created_at: Instant
-    # Only the answers to creation and to secret rotation carry it.
+    # Only in the answers to creation and to secret rotation.
     secret: str | None = Field(default=None, repr=False)
 
 
@@ -507,17 +504,17 @@ class WebhookDelivery(Resource):
     event_type: str
     status: str
     attempts: int
-    response_status: int | None = None  # there is none before the receiver answered
-    error_message: str | None = None  # there is none unless an attempt failed
-    duration_ms: int | None = None  # there is none before the first attempt
+    response_status: int | None = None  # None before the receiver's first answer
+    error_message: str | None = None  # None unless an attempt failed
+    duration_ms: int | None = None  # None before the first attempt
     is_test: bool
     created_at: Instant
-    delivered_at: Instant | None = None  # there is none before a success
-    next_attempt_at: Instant | None = None  # there is none once no attempt follows
+    delivered_at: Instant | None = None  # None before a success
+    next_attempt_at: Instant | None = None  # None if no attempt follows
 
 
 class ValidationIssue(Resource):
-    """One finding on one target (interface, Resources: Validation result)."""
+    """A problem of one target (interface, Resources: Validation result)."""
 
     level: str
     code: str
@@ -535,30 +532,30 @@ class TargetValidation(Resource):
 
 
 class Blocker(Resource):
-    """What else would refuse the save (interface, Resources: Validation result)."""
+    """A reason to refuse the whole post (interface, Resources: Validation result)."""
 
     code: str
     message: str
-    hint: str | None = None  # its type is not shown, and the hint of an error is optional
+    hint: str | None = None  # the interface does not show whether it may be missing
 
 
 class PublishWarning(Resource):
-    """What did not stop the post but deserves a look (interface, Resources: Validation result)."""
+    """A problem that does not stop the post (interface, Resources: Validation result)."""
 
     channel_id: str
     platform: Platform
     code: str
-    field: str | None = None  # its type is not shown, and a warning may be about no one field
+    field: str | None = None  # the interface does not show whether it may be missing
     message: str
-    hint: str | None = None  # its type is not shown, and the hint of an error is optional
+    hint: str | None = None  # likewise
 
 
 class ValidationResult(Resource):
-    """What creating a post would answer (interface, Resources: Validation result)."""
+    """The answer to validating a post (interface, Resources: Validation result)."""
 
     ok: bool
     mode: Annotated[PostMode | str, _OPEN]
-    scheduled_at: Instant | None = None  # there is none for a draft
+    scheduled_at: Instant | None = None  # None for a draft
     x_credits: int
     targets: list[TargetValidation]
     blockers: list[Blocker]
@@ -566,7 +563,7 @@ class ValidationResult(Resource):
 
 
 class SavedPost(Resource):
-    """What creating or replacing a post answers (interface, Endpoints: Posts)."""
+    """The answer to creating or replacing a post (interface, Endpoints: Posts)."""
 
     id: str
     status: PostStatus
@@ -575,27 +572,27 @@ class SavedPost(Resource):
 
 
 class DeletedPost(Resource):
-    """What deleting a post answers (interface, Endpoints: Posts)."""
+    """The answer to deleting a post (interface, Endpoints: Posts)."""
 
     id: str
     deleted: bool
 
 
 class PublishedPost(Resource):
-    """What publishing answers, before any platform has (interface, Endpoints: Posts)."""
+    """The answer to publishing a post, before any platform answers (Endpoints: Posts)."""
 
     id: str
     status: PostStatus
 
 
 class ErrorBody(Resource):
-    """What went wrong: branch on `code`, never on `message` (interface, Errors)."""
+    """An error of the service: branch on `code`, never on `message` (interface, Errors)."""
 
     code: str
     kind: ErrorKind
     message: str
-    hint: str | None = None  # not every error knows what to do next
-    details: JsonValue = None  # not every code has them; their shape depends on the code
+    hint: str | None = None  # what to do next
+    details: JsonValue = None  # their shape depends on the code
 
 
 class ErrorResponse(Resource):
@@ -607,7 +604,7 @@ class ErrorResponse(Resource):
 class Page(Resource, Generic[DataT]):
     """One page of a collection, e.g. `Page[Comment]` (interface, Endpoints: Pagination).
 
-    Pass `next_cursor` back unchanged for the next page; it is None on the last one.
+    `next_cursor` asks for the next page; it is None on the last page.
     """
 
     data: list[DataT]

@@ -1,4 +1,4 @@
-"""The numbers of the sender's law, each with the part of the interface it is from."""
+"""The numbers of the sender's rules, each with its place in the interface."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ ANSWER_SECONDS = 10.0
 """Limits: Webhook answer time."""
 
 RETRY_SECONDS = (30.0, 120.0, 600.0, 1800.0, 3600.0, 10_800.0, 21_600.0, 43_200.0)
-"""Events: Delivery behaviour. Each is the wait after the attempt before it."""
+"""Events: Delivery behaviour. The wait before the second attempt, the third, and so on."""
 
 RETRY_JITTER = 0.1
 """Events: Delivery behaviour, "each give or take 10 percent"."""
@@ -15,12 +15,12 @@ ATTEMPTS = 1 + len(RETRY_SECONDS)
 """Limits: Delivery attempts."""
 
 LAST_ATTEMPT_SECONDS = 16 * 3600.0
-"""So long after an event was created only its last attempt comes: by the schedule above the eighth
-comes by 11.8 hours, and the ninth after 20.4 hours."""
+"""An attempt so long after the event was created is the last one. By the schedule above, the eighth
+attempt comes at most 11.8 hours after creation, and the ninth at least 20.4 hours after it."""
 
 SCHEDULE_SECONDS = 26 * 3600.0
-"""So long after an event was created it comes no more: the schedule takes 25 hours at the most, and
-one is for clocks and slow answers."""
+"""No attempt comes so long after the event was created: the schedule takes at most 25 hours, and
+one more hour allows for clocks and slow answers."""
 
 DISABLING_SECONDS = 72 * 3600.0
 DISABLING_FAILURES = 10

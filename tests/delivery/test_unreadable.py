@@ -149,7 +149,7 @@ async def test_it_is_quarantined_at_intake_and_can_be_replayed_once_the_class_is
         letter = await receiver.dead.show("evt_1")
         assert letter is not None
         assert (letter.reason, letter.delivery.body) == (DeadReason.UNREADABLE, BODY)
-        assert letter.error.startswith(f"its event class failed ({failure} in ")
+        assert letter.error.startswith(f"a validator of the event class failed ({failure} in ")
         with pytest.raises(PayloadError) as caught:
             await receiver.dead.replay("evt_1")
         assert caught.value.fault is PayloadFault.CLASS_FAILED
@@ -213,11 +213,11 @@ def test_a_validator_that_returns_no_event_is_named_as_the_fault() -> None:
 def test_the_inspector_shows_why_it_cannot_be_read(failure: str) -> None:
     receiver, _ = receiver_with(Checked, "memory://")
     shown = model_of(BODY, "evt_1", receiver.parser, Redactor(Redaction()))
-    assert shown.problem.startswith(f"its event class failed ({failure} in ")
+    assert shown.problem.startswith(f"a validator of the event class failed ({failure} in ")
 
 
 def test_an_event_for_a_test_cannot_be_made_of_it(failure: str) -> None:
-    with pytest.raises(ValueError, match=f"its event class failed.*{failure}"):
+    with pytest.raises(ValueError, match=f"a validator of the event class failed.*{failure}"):
         make_event(Checked)
 
 
