@@ -259,7 +259,7 @@ def test_commands_that_cannot_begin_end_with_2(site: Site) -> None:
             "wh_1",
             "--api-url",
             "http://api.example.com",
-        ): "--api-url has to be an https",
+        ): "--api-url must be an https",
     }.items():
         site.run(*arguments).says(words, status=2)
     environment = {"HOOKONCE_API_URL": site.url}

@@ -94,7 +94,7 @@ async def test_pages_without_an_item_end_the_list(client: Client, api: ScriptedA
         return Said(200, {}, json.dumps({"data": [], "nextCursor": cursor}).encode())
 
     api.respond = page
-    with pytest.raises(UnreadableAnswerError, match="10 pages without an item"):
+    with pytest.raises(UnreadableAnswerError, match="10 empty pages in a row"):
         _ = [one async for one in client.media.list()]
     assert len(api.asked) == 10
 

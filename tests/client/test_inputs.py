@@ -42,7 +42,7 @@ async def test_a_text_is_no_list_of_channels(client: Client, name: str, values: 
 
 @pytest.mark.parametrize("name", LISTS)
 async def test_an_empty_channel_does_not_mean_all(client: Client, name: str) -> None:
-    with pytest.raises(ValueError, match="has an empty text in it"):
+    with pytest.raises(ValueError, match="contains an empty text"):
         LISTS[name][1](client, [""])
 
 

@@ -69,4 +69,4 @@ async def test_a_listener_that_fails_fails_no_request(
     async with Client(api.url, KEY, on_quota=fail) as client:
         with caplog.at_level(logging.ERROR, "hookonce.client"):
             assert (await client.me()).key.id == "key_1"
-    assert "the listener for the quota failed" in caplog.text
+    assert "the quota listener failed" in caplog.text

@@ -144,7 +144,7 @@ async def test_whatever_a_transport_raises_is_an_error_of_the_client_without_the
 ) -> None:
     transport = Breaking(error)
     async with Client("https://service.test", KEY, transport=transport) as client:
-        with pytest.raises(NoAnswerError, match=f"broke .{type(error).__name__}.") as caught:
+        with pytest.raises(NoAnswerError, match=rf"\({type(error).__name__}\)") as caught:
             await client.posts.publish("post_1")
     assert shown_by(caught.value) == []
     assert caught.value.may_have_arrived
@@ -163,7 +163,7 @@ async def test_a_closed_client_says_so_at_once(api: ScriptedApi) -> None:
 
 def test_a_client_of_another_event_loop_says_so() -> None:
     client = Client("https://service.test", KEY, transport=Breaking(RuntimeError("is closed")))
-    with pytest.raises(NoAnswerError, match="broke"):
+    with pytest.raises(NoAnswerError, match="transport failed"):
         asyncio.run(client.me())
     with pytest.raises(NoAnswerError, match="make one client in each loop") as caught:
         asyncio.run(client.me())
@@ -231,7 +231,7 @@ async def test_a_redirect_is_not_followed_even_within_the_base_address(
     async with scripted_api() as elsewhere:
         for location in (elsewhere.url, api.url + "/v1/me"):
             api.say(307, headers={"location": location})
-            with pytest.raises(UnreadableAnswerError, match="a redirect, which is not followed"):
+            with pytest.raises(UnreadableAnswerError, match="redirects are not followed"):
                 await client.me()
         assert elsewhere.asked == []
     assert len(api.asked) == 2
@@ -320,7 +320,7 @@ async def test_a_key_in_a_file_is_read_again_and_the_last_good_one_stays(
             await client.me()
     used = [asked.headers["authorization"].removeprefix(f"Bearer {KEY}") for asked in api.asked]
     assert used == ["", "2", "2", "3"]
-    assert "the API key in use stays" in caplog.text
+    assert "the new API key cannot be used, so the old one stays" in caplog.text
     assert SECRET_PART not in caplog.text
 
 

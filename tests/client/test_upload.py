@@ -151,7 +151,7 @@ async def test_a_storage_that_breaks_off_is_an_error_of_the_upload(
 ) -> None:
     ready(api)
     api.answers[1] = BREAK
-    with pytest.raises(UploadError, match="the storage: the exchange broke"):
+    with pytest.raises(UploadError, match="the storage: the connection broke"):
         await client.media.upload(b"x", filename="a.png")
 
 
@@ -162,7 +162,7 @@ async def test_an_address_that_is_no_safe_one_gets_no_bytes(
     api.answers[0] = api.answers[0]._replace(
         body=api.answers[0].body.replace(api.url.encode(), b"http://storage.example.com")
     )
-    with pytest.raises(UploadError, match="an address that nothing can be sent to"):
+    with pytest.raises(UploadError, match="an address that cannot be used"):
         await client.media.upload(b"x", filename="a.png")
 
 
@@ -189,10 +189,10 @@ class Service(httpx2.AsyncBaseTransport):
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("http://storage.example.com/a", "leads from https to http"),
-        ("http://127.0.0.1/a", "leads from https to http"),
+        ("http://storage.example.com/a", "uses https, but named an http address"),
+        ("http://127.0.0.1/a", "uses https, but named an http address"),
         *(
-            (f"https://{host}/a", "in this machine or a private network")
+            (f"https://{host}/a", "on this machine or in a private network")
             for host in (
                 *("localhost", "LOCALHOST.", "storage.localhost", "127.0.0.1", "127.8.8.8:81"),
                 *("10.1.2.3", "172.16.0.1", "192.168.0.1", "100.64.0.1", "0.0.0.0"),
@@ -261,7 +261,7 @@ async def test_a_name_that_leads_inward_is_found_when_it_is_looked_up(
             api.answers[0] = api.answers[0]._replace(
                 body=api.answers[0].body.replace(api.url.encode(), f"http://{name}:{port}".encode())
             )
-            with pytest.raises(UploadError, match="in this machine or a private network"):
+            with pytest.raises(UploadError, match="on this machine or in a private network"):
                 await client.media.upload(b"x", filename="a.png")
             assert len(api.asked) == 1
     server.close()

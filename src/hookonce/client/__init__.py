@@ -1,4 +1,4 @@
-"""The service's API, typed: publish, upload, answer, and look after endpoints.
+"""A typed client of the service's API: posts, media, comments, channels and webhook endpoints.
 
 It needs the extra ``client``: pip install 'hookonce[client]'.
 """

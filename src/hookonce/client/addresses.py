@@ -1,4 +1,4 @@
-"""Which addresses anybody on the internet can reach."""
+"""Public and private IP addresses."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an address is one that anybody on the internet can reach.
+    """Return whether anybody on the internet can reach an address.
 
-    An IPv6 address that stands for an IPv4 address is judged by that one.
+    For an IPv6 address that embeds an IPv4 address, the IPv4 address decides.
     """
     address = unwrapped(address)
     if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
         return False
-    # Multicast and reserved addresses count as global for the library.
+    # ipaddress calls multicast and reserved addresses global.
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 def unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 address stands for, or the address itself."""
+    """Return the IPv4 address that an IPv6 address embeds, or the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

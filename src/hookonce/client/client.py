@@ -33,7 +33,7 @@ class Channels:
         """Return the connected channels.
 
         Args:
-            include_disconnected: return disconnected ones as well.
+            include_disconnected: return disconnected channels as well.
 
         """
         wanted: Literal["true"] | None = "true" if include_disconnected else None
@@ -43,23 +43,22 @@ class Channels:
 
 @shows_half_built
 class Client:
-    """The service's API, typed; an async context manager.
+    """A typed client of the service's API; an async context manager.
 
-    An operation raises ``ClientError``; see ``hookonce.client.errors`` for its kinds. It waits and
-    asks again, within ``patience``, where the service says so (429) and where asking twice is safe:
-    for what only reads, and for requests that never got out.
+    Every operation raises ``ClientError``; ``hookonce.client.errors`` lists its kinds. The client
+    repeats a request if the service asks for it (429) and if a repetition is safe: the operation
+    only reads, or the request was never sent.
 
     Args:
-        base_url: where the service is, with or without ``/v1`` at its end.
-        key: the API key, or a provider of it such as ``FileKey``; by default it is in the
-            environment variable ``HOOKONCE_API_KEY``.
-        patience: seconds that one call may spend waiting before it asks again.
-        answer_seconds: how long an answer may take.
-        on_quota: told once when little of the day's quota is left, with the ``Quota``.
-        quota_reserve: the part of the quota that counts as little.
-        allow_http: whether http will do also for other hosts than this machine, where everybody on
-            the way can read the key.
-        transport: what httpx2 sends with, for tests; the network by default.
+        base_url: the address of the service, with or without ``/v1`` at the end.
+        key: the API key, or a provider such as ``FileKey``; by default the environment variable
+            ``HOOKONCE_API_KEY``.
+        patience: how many seconds one call may wait in all before repetitions.
+        answer_seconds: how long one answer may take.
+        on_quota: called once with the ``Quota`` when little of the day's quota is left.
+        quota_reserve: which part of the quota is little, from 0 to 1.
+        allow_http: allow http to hosts other than this machine; the network can then read the key.
+        transport: the transport of httpx2, for tests; the network by default.
 
     Attributes:
         channels: operations on channels.
@@ -86,7 +85,7 @@ class Client:
         allow_http: bool = False,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        # First, and let go of: error trackers send the locals of every frame away.
+        # First, and then deleted: error trackers send the local variables of every frame.
         try:
             known = Key(EnvironmentKey() if key is None else key)
         except ApiKeyError as error:
@@ -128,7 +127,7 @@ class Client:
         return self._watch.current
 
     async def me(self) -> Me:
-        """Return who the key is: the cheapest call to prove that it is alive."""
+        """Return the key's name, role and workspace: the cheapest way to check a key."""
         return (await self._connection.ask(_ME, _Me)).data
 
     async def aclose(self) -> None:

@@ -34,9 +34,9 @@ class Comments:
         Args:
             status: only comments of this status.
             channels: only comments on these channels.
-            q: only comments whose text has this in it, in any case.
+            q: only comments whose text contains this, in upper or lower case.
             post_id: only comments on this post.
-            page_size: items a request asks for, 100 at the most.
+            page_size: items in one request, at most 100.
 
         """
         query = {
@@ -49,12 +49,12 @@ class Comments:
         return Listing(self._connection, Page[Comment], "/v1/comments", query)
 
     async def reply(self, comment_id: str, text: str) -> RepliedComment:
-        """Answer a comment on its platform, at once, and mark it done.
+        """Answer a comment on its platform, at once, and mark the comment done.
 
-        It is never repeated by itself where it may have arrived: people would read it twice.
+        The client never repeats a reply that may have arrived: people would read it twice.
 
         Args:
-            comment_id: which one.
+            comment_id: the comment to answer.
             text: 1 to 2200 characters.
 
         Raises:

@@ -1,14 +1,14 @@
-"""One request to the service: sent under time limits, repeated only where that is safe, and read.
+"""Requests to the service: time limits, safe repetition, and the parsing of answers.
 
-Three things hold here for every operation. The key goes into the header of requests to the base
-address and nowhere else: no redirect is followed, and errors of httpx2, whose frames hold the
-header, are replaced by our own. A request is sent again only if it was not carried out (429, or the
-connection was never made), or if carrying it out twice is the same as once. All waiting before a
-repetition stays within the caller's patience.
+These rules hold for every operation:
 
-What comes back is bounded: an answer by its decoded bytes, and an exchange as a whole by one time
-limit. A file goes where the service says, but not from a service in the open to this machine or a
-private network, and with no header but those that the service gave for it.
+- The key is sent to the base address only. No redirect is followed. Errors of httpx2 are replaced
+  by our own, because their frames hold the header with the key.
+- A request is repeated only if the service did not carry it out (429, or no connection was made),
+  or if the operation is idempotent. All waits before repetitions stay within the patience.
+- An answer has a limit of decoded bytes, and a whole exchange has one time limit.
+- A file goes to the address that the service names, with the headers that the service names. But a
+  service on the internet cannot send a file to this machine or to a private network.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _MOST_ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.5
 _MOST_PROBLEMS = 5
 
-# A page of 100 posts, each with the longest caption there is, is 6 MB (interface, Limits).
+# A page of 100 posts with the longest captions has 6 MB (interface, Limits).
 _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 _TOO_LONG = f"the answer is longer than {_MOST_ANSWER_BYTES >> 20} MiB; ask for smaller pages"
 
-# Every value costs far more memory than its bytes, and every wrong one an error besides. A page of
-# 100 posts on 50 channels each has 20,000.
+# A parsed value costs far more memory than its bytes, and a wrong value costs an error as well. A
+# page of 100 posts on 50 channels each has 20,000 values.
 _MOST_VALUES = 100_000
 _TOO_MANY = f"the answer has more than {_MOST_VALUES} values; ask for smaller pages"
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
-_MARKS = (b",", b"[", b"{")
+_BEFORE_A_VALUE = (b",", b"[", b"{")
 
 _ENCODED_TWICE = "the answer is compressed more than once"
 
-# They say how the connection is used, or where a request goes (RFC 9110, 7.2 and 7.6.1). The length
-# is known here, and cookies and proxies are none of the storage's business.
+# The service may not set these headers of an upload. Some control the connection or the destination
+# (RFC 9110, 7.2 and 7.6.1), the length is known here, and the storage gets no cookies.
 _NO_UPLOAD_HEADERS = frozenset(
     {
         *("connection", "content-length", "cookie", "expect", "host", "http2-settings"),
@@ -71,28 +71,28 @@ _NO_UPLOAD_HEADERS = frozenset(
     }
 )
 _NO_ADDRESS = (
-    "has to be an https URL such as https://api.example.com, without a user or password; http is"
-    " for this machine, or with allow_http=True"
+    "must be an https URL such as https://api.example.com, without a user or password; http is"
+    " allowed for this machine, or with allow_http=True"
 )
 _INWARD = (
-    "the service gave an address in this machine or a private network, where it is not itself; if"
-    " that is right, send the file yourself between start_upload and complete"
+    "the service is on the internet, but named an address on this machine or in a private network;"
+    " if this is right, send the file yourself between start_upload and complete"
 )
 
 _CLOSED = "the client is closed: make the call inside its block, or make another client"
-_ANOTHER_LOOP = "the client has connections of another event loop: make one client in each loop"
+_ANOTHER_LOOP = "the client belongs to another event loop: make one client in each loop"
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What to ask of the service.
+    """A request to the service.
 
     Attributes:
-        method: of the request.
-        path: of the request, from ``/v1`` on.
-        query: parameters; those that are None are left out.
-        body: what is sent as JSON, or None.
-        is_repeatable: whether doing it twice is the same as doing it once.
+        method: the HTTP method.
+        path: the path, from ``/v1`` on.
+        query: parameters; a parameter that is None is not sent.
+        body: sent as JSON, or None.
+        is_repeatable: whether the operation is idempotent, so that the client may repeat it.
 
     """
 
@@ -107,13 +107,13 @@ class Connection:
     """Sends requests to the base address with the key, and files to the storage without it.
 
     Args:
-        base_url: where the service is, with or without ``/v1`` at its end; without a fault.
-        key: who asks.
-        patience: seconds that one call may spend waiting before it asks again.
-        answer_seconds: how long an answer may take, as a whole.
-        watch: told of the quota.
-        allow_http: whether http will do for other hosts than this machine.
-        transport: what httpx2 sends with; the network by default.
+        base_url: the checked address of the service, with or without ``/v1`` at the end.
+        key: the API key.
+        patience: how many seconds one call may wait in all before repetitions.
+        answer_seconds: how long one answer may take.
+        watch: reads the quota from every answer.
+        allow_http: allow http to hosts other than this machine.
+        transport: the transport of httpx2; the network by default.
 
     """
 
@@ -128,25 +128,25 @@ class Connection:
         allow_http: bool,
         transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # what paths of operations follow
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # an operation's path has the /v1
         self._allow_http = allow_http
         base = urlsplit(self.base_url)
         self._host, self._scheme = base.hostname or "", base.scheme
-        self._is_inward = _is_inward(self._host)  # or so its connections show
+        self._is_inward = _is_inward(self._host)  # a connection to a private address sets it too
         self._key = key
         self._patience = patience
         self._answer_seconds = answer_seconds
         self._watch = watch
-        # A proxy in the environment is for the way out of the machine.
-        # Its time limits are ours, and a cookie of the service would go to a storage beside it.
         self._http = httpx2.AsyncClient(
             transport=transport,
-            timeout=None,
+            timeout=None,  # `_exchange` has one time limit for the whole exchange
+            # No cookies: a cookie of the service would be sent to a storage on the same domain.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
+            # A proxy in the environment is not for this machine.
             trust_env=not _is_this_machine(self._host),
         )
-        self._is_traced = transport is None  # which transports of others may not do
+        self._is_traced = transport is None  # other transports may not call the trace extension
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def aclose(self) -> None:
@@ -160,18 +160,18 @@ class Connection:
         *,
         before_reading: Callable[[bytes], object] | None = None,
     ) -> M:
-        """Return the answer to an operation, read as this kind.
+        """Send a request, repeat it where that is safe, and return the parsed answer.
 
         Args:
-            operation: what to ask.
-            kind: of the answer.
-            before_reading: given the answer of success as it came, even if it cannot be read.
+            operation: the request.
+            kind: the model of the answer.
+            before_reading: called with the raw bytes of a 2xx answer before they are parsed.
 
         Raises:
-            ApiError: the service refuses.
+            ApiError: the service refuses the request.
             NoAnswerError: no answer came.
-            UnreadableAnswerError: the answer is not of the interface.
-            ApiKeyError: the provider of the key has none.
+            UnreadableAnswerError: the answer does not follow the interface.
+            ApiKeyError: the provider of the key has no usable key.
 
         """
         left, attempt = self._patience, 1
@@ -199,15 +199,15 @@ class Connection:
 
         Args:
             media_id: for the error.
-            method: as the service said.
-            url: as the service said; whoever has it may write there, so its host alone is logged.
-            headers: as the service said; those of the connection are left out.
+            method: named by the service.
+            url: named by the service; secret, because anybody who has it may write there.
+            headers: named by the service; headers of the connection are left out.
             content: the bytes.
-            size: how many they are.
-            seconds: how long it may take, as a whole.
+            size: how many bytes.
+            seconds: how long the whole upload may take.
 
         Raises:
-            UploadError: the storage did not take them.
+            UploadError: the storage did not accept the file.
 
         """
         fault = self._fault_of_upload(url)
@@ -218,10 +218,10 @@ class Connection:
         if self._shows_key(url, *given.values()):
             raise UploadError(media_id, "the service wants the API key sent to the storage")
         file = _Watched(content)
-        # Made without the client, which would add headers of its own.
+        # Built without the client, which would add its own headers.
         sent = {**given, "content-length": str(size)}
         request = httpx2.Request(method, address, headers=sent, content=file)
-        request.url = address  # the constructor makes a copy, which would show all of it
+        request.url = address  # the constructor copied it into a URL that shows its path
         is_free = self._is_inward or address.host == self._host
         result = await self._exchange(request, seconds, _Way(request, may_go_inward=is_free))
         if isinstance(result, _NoAnswer):
@@ -237,19 +237,19 @@ class Connection:
         return any(key in text for text in texts)
 
     def _fault_of_upload(self, url: str) -> str | None:
-        """Return why no file is sent to an address, as far as the address itself shows."""
+        """Return why the text of an address forbids the upload, or None."""
         if fault_of_address(url, allow_http=self._allow_http) is not None:
-            return "the service gave an address that nothing can be sent to"
+            return "the service named an address that cannot be used"
         parts = urlsplit(url)
         if parts.scheme != "https" and self._scheme == "https":
-            return "the service gave an address that leads from https to http"
+            return "the service uses https, but named an http address"
         host = parts.hostname or ""
         if host != self._host and not self._is_inward and _is_inward(host):
             return _INWARD
         return None
 
     async def _attempt(self, operation: Operation) -> _Answer | _Failure:
-        """Return an answer of success, or why there is none."""
+        """Send a request once; return a 2xx answer, or the failure."""
         request = self._request(operation)
         way = _Way(request, may_go_inward=True)
         result = await self._exchange(request, self._answer_seconds, way, reads=True)
@@ -287,7 +287,7 @@ class Connection:
     async def _exchange(
         self, request: httpx2.Request, seconds: float, way: _Way, *, reads: bool = False
     ) -> _Answer | _NoAnswer:
-        """Send a request and return its answer, with its content if that is read at all."""
+        """Send a request and return its answer, with its content if ``reads`` is true."""
         if self._http.is_closed:
             return _NoAnswer(_CLOSED, may_have_arrived=False, is_lasting=True)
         loop = asyncio.get_running_loop()
@@ -296,7 +296,7 @@ class Connection:
         request.extensions = {**request.extensions, "trace": way.note}
         try:
             async with asyncio.timeout(seconds):
-                # Without its own authentication: what a .netrc or a URL may say is none of ours.
+                # auth=None: no credentials from a .netrc file or from the URL.
                 response = await self._http.send(
                     request, auth=None, follow_redirects=False, stream=True
                 )
@@ -307,22 +307,22 @@ class Connection:
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             return _NoAnswer(f"cannot connect ({type(error).__name__})", may_have_arrived=False)
         except httpx2.UnsupportedProtocol:
-            return _NoAnswer("there is no such protocol", may_have_arrived=False, is_lasting=True)
+            return _NoAnswer("unknown protocol", may_have_arrived=False, is_lasting=True)
         except _InwardError:
             return _NoAnswer(_INWARD, may_have_arrived=False, is_lasting=True)
         except (TimeoutError, httpx2.TimeoutException):
             what = "answer" if way.was_sent else "connection"
             return _NoAnswer(f"no {what} within {seconds:g} s", may_have_arrived=way.was_sent)
         except (httpx2.HTTPError, OSError) as error:
-            reason = f"the exchange broke ({type(error).__name__})"
+            reason = f"the connection broke ({type(error).__name__})"
             return _NoAnswer(reason, may_have_arrived=way.was_sent)
-        except Exception as error:  # noqa: BLE001 - of any transport: its frames hold the header
-            reason = f"the exchange broke ({type(error).__name__}), and would again"
+        except Exception as error:  # noqa: BLE001 - any error's frames hold the header with the key
+            reason = f"the transport failed ({type(error).__name__}); a repetition would fail too"
             if loop is not self._loop:
                 reason = f"{_ANOTHER_LOOP} ({type(error).__name__})"
             return _NoAnswer(reason, may_have_arrived=way.was_sent, is_lasting=True)
         except asyncio.CancelledError as error:
-            # The frames it came through hold the header.
+            # The error's frames hold the header with the key.
             error.__context__ = None
             raise error.with_traceback(None) from None
         finally:
@@ -330,19 +330,19 @@ class Connection:
 
 
 class _InwardError(Exception):
-    """A connection for a file leads to this machine or a private network."""
+    """A connection for an upload leads to this machine or to a private network."""
 
 
 class _Way:
-    """Follows a request on its way; ``note`` is what httpx2 calls its trace extension.
+    """Follows the connection of one request; httpx2 calls ``note`` as its trace extension.
 
     Args:
-        request: which one.
-        may_go_inward: whether it may be sent to this machine or into a private network.
+        request: the request.
+        may_go_inward: whether it may go to this machine or to a private network.
 
     Attributes:
-        was_sent: whether the service may have got some of it.
-        went_inward: whether a new connection has led to this machine or a private network.
+        was_sent: whether the service may have received a part of the request.
+        went_inward: whether a new connection led to this machine or to a private network.
 
     """
 
@@ -355,10 +355,10 @@ class _Way:
         self.went_inward = False
 
     async def note(self, event: str, info: Mapping[str, Any]) -> None:
-        """Note an event; raise ``_InwardError``, before anything is sent, for a wrong address."""
+        """Record an event of httpx2; raise ``_InwardError`` before anything is sent inward."""
         match event.partition(".")[2]:
             case "connect_tcp.started":
-                self._is_direct = info["host"] == self._host  # and to no proxy
+                self._is_direct = info["host"] == self._host  # else it connects to a proxy
             case "connect_tcp.complete":
                 self._stream = info["return_value"]
                 peer = self._stream.get_extra_info("server_addr")
@@ -366,11 +366,11 @@ class _Way:
                 if self.went_inward and not self._may_go_inward:
                     raise _InwardError
             case "send_request_headers.started":
-                self._stream = None  # it is in the pool's hands
+                self._stream = None  # the pool of httpx2 now closes the connection
                 self.was_sent = self.was_sent or info["request"].method != b"CONNECT"
 
     async def end(self) -> None:
-        """Close a connection that was left half made: httpx2 forgets it where it is cancelled."""
+        """Close an unfinished connection: httpx2 leaks the connection if it is cancelled."""
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
@@ -378,13 +378,13 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer as it came.
+    """An HTTP answer.
 
     Attributes:
-        status: its status.
-        headers: its headers.
-        content: its decoded bytes, if they are read.
-        fault: why they cannot be.
+        status: the HTTP status.
+        headers: the headers.
+        content: the decoded bytes; empty if nobody reads them.
+        fault: why the content is not read, or None.
 
     """
 
@@ -403,7 +403,7 @@ async def _answer_of(response: httpx2.Response, *, reads: bool) -> _Answer:
     if not reads:
         return _Answer(status, headers)
     if len(headers.get_list("content-encoding", split_commas=True)) > 1:
-        # Each layer multiplies what a byte can become, and the inner ones are not counted.
+        # Each layer can multiply the bytes, and the limit counts only the outermost layer.
         return _Answer(status, headers, fault=_ENCODED_TWICE)
     content = bytearray()
     async for piece in response.aiter_bytes():
@@ -416,9 +416,11 @@ async def _answer_of(response: httpx2.Response, *, reads: bool) -> _Answer:
 
 
 def _values_in(content: bytes | bytearray) -> int:
-    """Return how many values JSON may have at most; exact where the number is large."""
-    count = sum(map(content.count, _MARKS))
-    return count if count <= _MOST_VALUES else sum(map(_STRING.sub(b"", content).count, _MARKS))
+    """Return an upper bound of the number of values in JSON; exact if the number is large."""
+    count = sum(map(content.count, _BEFORE_A_VALUE))
+    if count <= _MOST_VALUES:
+        return count
+    return sum(map(_STRING.sub(b"", content).count, _BEFORE_A_VALUE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,14 +432,14 @@ class _NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why there is no answer of success.
+    """A request without a 2xx answer.
 
     Attributes:
-        error: what the caller is told.
-        status: of the answer, or None where none came.
-        retry_after: what the answer says of when to ask again.
-        is_certain: whether it is certain that nothing was done.
-        is_lasting: whether asking again is of no use.
+        error: the error for the caller.
+        status: the HTTP status; None if no answer came.
+        retry_after: the seconds of the Retry-After header, or None.
+        is_certain: whether the service certainly did nothing.
+        is_lasting: whether a repetition would fail too.
 
     """
 
@@ -449,10 +451,10 @@ class _Failure:
 
 
 def _wait_after(failure: _Failure, operation: Operation, attempt: int) -> float | None:
-    """Return after how many seconds to ask again, or None for never."""
+    """Return the seconds to wait before the next attempt, or None to stop."""
     if failure.is_lasting:
         return None
-    if failure.status == HTTPStatus.TOO_MANY_REQUESTS:  # it was refused, so nothing was done
+    if failure.status == HTTPStatus.TOO_MANY_REQUESTS:  # the service did nothing
         return failure.retry_after
     is_passing = failure.status is None or failure.status in _PASSING
     if is_passing and (operation.is_repeatable or failure.is_certain):
@@ -461,10 +463,10 @@ def _wait_after(failure: _Failure, operation: Operation, attempt: int) -> float 
 
 
 class _Watched:
-    """A file's pieces; knows the error of the file from one of the network.
+    """The pieces of a file; tells a read error of the file from an error of the network.
 
     Attributes:
-        error: what reading has raised.
+        error: the read error, or None.
 
     """
 
@@ -482,7 +484,7 @@ class _Watched:
 
 
 class _HiddenPath(httpx2.URL):
-    """A URL that is shown without its path and query: httpx2 logs the URL of every request."""
+    """A URL that hides its path and query, because httpx2 logs the URL of every request."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.netloc.decode('ascii')}/…"
@@ -492,12 +494,12 @@ class _HiddenPath(httpx2.URL):
 
 
 def fault_of_address(url: str, *, allow_http: bool) -> str | None:
-    """Return why nothing can be sent to an address, unquoted: it may hold a password."""
+    """Return why an address cannot be used, without the address: it may hold a password."""
     try:
         parts = urlsplit(url)
         host, has_user = parts.hostname or "", parts.username is not None
-        _ = parts.port  # checked when it is read
-        httpx2.URL(url)  # which is stricter
+        _ = parts.port  # raises ValueError for a wrong port
+        httpx2.URL(url)  # stricter than urlsplit
     except (ValueError, TypeError, AttributeError, httpx2.InvalidURL):
         return _NO_ADDRESS
     is_safe = parts.scheme == "https" or (
@@ -507,7 +509,7 @@ def fault_of_address(url: str, *, allow_http: bool) -> str | None:
 
 
 def segment(resource_id: str) -> str:
-    """Return an id as a part of a path; ValueError for what would lead elsewhere."""
+    """Return an id as a segment of a path; ValueError if it could change the path."""
     if not isinstance(resource_id, str) or resource_id in {"", ".", ".."}:
         raise ValueError(f"an id is text such as 'post_1', not {resource_id!r}")
     return quote(resource_id, safe="")
@@ -518,7 +520,7 @@ def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
     retry_after = answer.headers.get("retry-after", "").strip()
     seconds = float(retry_after) if _RETRY_AFTER.fullmatch(retry_after) else None
     try:
-        # Whatever quotes the key back at us, no error shows it.
+        # The answer may quote the key; no error may show it.
         said = _without(key, from_json(answer.content))
         body = ErrorResponse.model_validate_json(to_json(said)).error
     except ValueError:
@@ -528,20 +530,24 @@ def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
         error = UnreadableAnswerError(method, path, status, (answer.fault,))
     elif body is None:
         is_redirect = httpx2.codes.is_redirect(status)
-        what = "a redirect, which is not followed" if is_redirect else "no error as such"
-        error = UnreadableAnswerError(method, path, status, (f"the answer is {what}",))
+        what = (
+            "the answer is a redirect, and redirects are not followed"
+            if is_redirect
+            else "the answer is an error without the interface's error body"
+        )
+        error = UnreadableAnswerError(method, path, status, (what,))
     else:
         error = refusal(method, path, status, body, seconds)
     return _Failure(error, status, seconds)
 
 
 def _key_sent(request: httpx2.Request) -> str:
-    """Return the key that was asked with: the provider may have another one by now."""
+    """Return the key of a request: the provider may have a new one since."""
     return request.headers["authorization"].removeprefix("Bearer ")
 
 
 def _without(key: str, value: JsonValue) -> JsonValue:
-    """Return a JSON value with the key in none of its strings, however they were escaped."""
+    """Return a JSON value with the key removed from all of its strings and names."""
     match value:
         case str():
             return value.replace(key, "(key)")
@@ -566,7 +572,7 @@ def _read(operation: Operation, answer: _Answer, kind: type[M]) -> M:
 
 def _backoff(attempt: int) -> float:
     wait = _FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1)
-    return wait * random.uniform(0.5, 1.0)  # noqa: S311 - to spread requests, not to hide anything
+    return wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is not a secret
 
 
 def _is_this_machine(host: str) -> bool:
@@ -577,7 +583,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def _is_inward(host: str) -> bool:
-    """Return whether a host's name or address leads to this machine or a private network."""
+    """Return whether a host's name or address is of this machine or of a private network."""
     name = host.rstrip(".").lower()
     try:
         address = ip_address(name)

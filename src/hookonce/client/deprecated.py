@@ -1,6 +1,6 @@
-"""Names of a post's fields: old ones become new ones, and misspelt ones are refused.
+"""Names of a post's fields: old names become new names, and misspelt names are refused.
 
-Old names are taken with a warning, and sent under the new ones (interface, Versioning: 5).
+An old name is accepted with a warning and sent under the new name (interface, Versioning: 5).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from ..resources import PostInput, PostTargetInput
 
 PostLike: TypeAlias = PostInput | Mapping[str, Any]
-"""A post to send: an input, or a mapping of its fields by either of their names."""
+"""A post to send: a ``PostInput``, or a mapping of its fields in either spelling."""
 
 SentT = TypeVar("SentT", PostInput, PostTargetInput)
 
@@ -23,19 +23,20 @@ _OF_A_TARGET = {"social_account_id": "channel_id"}
 
 
 def current_names(post: PostLike) -> PostInput:
-    """Return a post to send with no old name in it.
+    """Return a post without old names.
 
     Raises:
-        ValueError: an old name and the new one hold different values, or the interface lists no
-            such name: a misspelt caption would be none, and a replacement would remove the old one.
-            A ``ValidationError`` of pydantic, for a mapping that is no post, is one as well.
+        ValueError: an old name and its new name hold different values; or the interface does not
+            list a name (a post with a misspelt caption would replace the old caption with none).
+            Pydantic's ``ValidationError``, for a mapping that is not a post, is a ValueError too.
 
     """
     if not isinstance(post, PostInput):
         post = PostInput.model_validate(post)
     targets = []
     for target in post.targets:
-        targets.append(_renamed(target, _OF_A_TARGET))  # noqa: PERF401 - a frame less to warn past
+        # Not a comprehension: in Python 3.11 its frame would change the stack level of the warning.
+        targets.append(_renamed(target, _OF_A_TARGET))  # noqa: PERF401 - see above
     return _renamed(post, _OF_A_POST).model_copy(update={"targets": targets})
 
 
@@ -52,9 +53,9 @@ def _renamed(sent: SentT, names: Mapping[str, str]) -> SentT:
             continue
         if known is not None and known != value:
             raise ValueError(
-                f"{old} is the old name of {new}, and the two differ; give {new} alone"
+                f"{old} is the old name of {new}, and their values differ; give {new} only"
             )
-        # Shown where the operation is called: past this function, its caller and the operation.
+        # Level 4 is the user's line: above this function, its caller and the client's operation.
         warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=4)
         update |= {old: None, new: value}
     return sent.model_copy(update=update) if update else sent

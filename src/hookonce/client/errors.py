@@ -1,11 +1,11 @@
-"""Every error of the client, and what a program can branch on.
+"""Every error of the client.
 
     ClientError (WebhookError)
-    ├── ApiKeyError (ValueError)       a key that cannot be used
-    ├── NoAnswerError                  no answer came; ``may_have_arrived`` says what that means
-    ├── UnreadableAnswerError          an answer that is not of the interface
-    ├── UploadError                    the storage did not take a file
-    └── ApiError                       the service refused
+    ├── ApiKeyError (ValueError)       the API key cannot be used
+    ├── NoAnswerError                  no answer came; see ``may_have_arrived``
+    ├── UnreadableAnswerError          the answer does not follow the interface
+    ├── UploadError                    the storage did not accept a file
+    └── ApiError                       the service refused the request
         ├── ValidationFailedError      kind validation
         ├── PermissionDeniedError      kind permission
         ├── NotFoundError              kind not_found
@@ -14,7 +14,7 @@
         ├── PlatformError              kind platform
         └── InternalError              kind internal
 
-Errors hold fields and render them. The key is never among them, nor what was sent.
+Errors hold fields and render them. No field is the key or a request's body.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ClientError(WebhookError):
 
 
 class ApiKeyError(ClientError, ValueError):
-    """An API key that cannot be used; the message says what is wrong and never shows it."""
+    """An API key that cannot be used; the message says why and never shows the key."""
 
 
 @shows_half_built
@@ -38,11 +38,11 @@ class NoAnswerError(ClientError):
     """No answer came to a request.
 
     Attributes:
-        method: of the request.
-        path: of the request, without its query.
+        method: the HTTP method.
+        path: the path without its query.
         reason: what happened instead.
-        may_have_arrived: whether the service may have done what was asked. Look before you ask
-            again; where this is false, it has not.
+        may_have_arrived: whether the service may have carried out the request. If true, check
+            before you repeat it; if false, the service did nothing.
 
     """
 
@@ -54,19 +54,19 @@ class NoAnswerError(ClientError):
         self.may_have_arrived = may_have_arrived
 
     def __str__(self) -> str:
-        fate = "it may have been done all the same" if self.may_have_arrived else "it was not sent"
+        fate = "the service may have carried it out" if self.may_have_arrived else "it was not sent"
         return f"{self.method} {self.path}: {self.reason}; {fate}"
 
 
 @shows_half_built
 class UnreadableAnswerError(ClientError):
-    """An answer that is not of the interface: from something between, or of a later version.
+    """An answer that does not follow the interface: from a proxy, or of a later version.
 
     Attributes:
-        method: of the request.
-        path: of the request, without its query.
-        status: of the answer. With a 2xx, what was asked has been done.
-        problems: where it is wrong; never the values found.
+        method: the HTTP method.
+        path: the path without its query.
+        status: the HTTP status; after a 2xx the service has carried out the request.
+        problems: where the answer is wrong; never the values found.
 
     """
 
@@ -83,12 +83,12 @@ class UnreadableAnswerError(ClientError):
 
 @shows_half_built
 class UploadError(ClientError):
-    """The storage did not take a file: start the upload anew.
+    """The storage did not accept a file: start a new upload.
 
     Attributes:
-        media_id: the id that was reserved; it stays unfinished.
+        media_id: the reserved id, which stays unfinished.
         reason: what happened.
-        status: of the storage's answer, or None where there was none.
+        status: the HTTP status of the storage, or None if no answer came.
 
     """
 
@@ -107,15 +107,15 @@ class ApiError(ClientError):
     """The service refused a request (interface, Errors).
 
     Attributes:
-        method: of the request.
-        path: of the request, without its query.
-        status: of the answer.
-        code: stable, for a program to branch on.
-        kind: the family; decides whether retrying can help.
+        method: the HTTP method.
+        path: the path without its query.
+        status: the HTTP status.
+        code: a stable name, for a program to branch on.
+        kind: the kind of error, which says whether a retry can help.
         message: one sentence for people.
         hint: what to do next, or None.
-        details: more; its shape depends on the code.
-        retry_after_seconds: when to ask again, where the service says so.
+        details: more, in a shape that depends on the code; or None.
+        retry_after_seconds: how long to wait before a repetition, or None.
 
     """
 
@@ -144,27 +144,27 @@ class ApiError(ClientError):
 
 
 class ValidationFailedError(ApiError):
-    """What was sent is not valid; ``details`` may name the fields."""
+    """The request is not valid; ``details`` may name the fields."""
 
 
 class PermissionDeniedError(ApiError):
-    """The key, its role or the plan does not allow it."""
+    """The key, its role or the plan does not allow the request."""
 
 
 class NotFoundError(ApiError):
-    """There is no such row in this workspace."""
+    """The workspace has no such item."""
 
 
 class ConflictError(ApiError):
-    """The state of the row does not allow it, such as deleting a published post."""
+    """The state of the item does not allow the request: a published post cannot be deleted."""
 
 
 class LimitError(ApiError):
-    """A limit is reached; ``retry_after_seconds`` says when it is lifted, if that is known."""
+    """A limit is reached; ``retry_after_seconds`` says how long to wait, if that is known."""
 
 
 class PlatformError(ApiError):
-    """The platform refused, not the service."""
+    """The platform refused the request, not the service."""
 
 
 class InternalError(ApiError):
@@ -185,5 +185,5 @@ _BY_KIND: dict[str, type[ApiError]] = {
 def refusal(
     method: str, path: str, status: int, body: ErrorBody, retry_after_seconds: float | None
 ) -> ApiError:
-    """Return the error for a refusal; of the base class for a kind that is not known yet."""
+    """Return the error of a refusal; a plain ``ApiError`` if the kind is unknown."""
     return _BY_KIND.get(body.kind, ApiError)(method, path, status, body, retry_after_seconds)

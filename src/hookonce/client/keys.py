@@ -1,7 +1,4 @@
-"""The API key: given, or from the environment or a file, and never shown.
-
-Here the environment is read for the key, and nowhere else.
-"""
+"""The API key: given, from the environment or from a file, and never shown."""
 
 from __future__ import annotations
 
@@ -18,16 +15,16 @@ _log = get_logger("hookonce.client")
 
 KEY_VARIABLE = "HOOKONCE_API_KEY"
 
-# What may stand in a header (RFC 6750, 2.1, allows less, but the form of a key is not shown).
+# Visible ASCII. RFC 6750, 2.1, allows less, but the interface does not show the form of a key.
 _KEY = re.compile(r"[!-~]{1,4096}")
 
 
 @runtime_checkable
 class KeyProvider(Protocol):
-    """Anything that has the API key, and may have another one later."""
+    """A source of the API key, which may change while the program runs."""
 
     def current(self) -> str:
-        """Return the key."""
+        """Return the key; called for every request."""
         ...
 
 
@@ -35,13 +32,13 @@ KeySource: TypeAlias = str | KeyProvider
 
 
 class Key:
-    """A key that no repr of what holds it shows.
+    """A key whose ``repr`` hides it.
 
     Args:
-        source: the key, or what provides it.
+        source: the key, or a provider of it.
 
     Raises:
-        ApiKeyError: it cannot be used.
+        ApiKeyError: the key cannot be used.
 
     """
 
@@ -55,8 +52,8 @@ class Key:
         elif isinstance(source, KeyProvider):
             fault, self._read = None, source.current
         else:
-            fault = f"a key is text or has a method current(), and this is {type(source).__name__}"
-        del source  # error trackers send the locals of every frame away
+            fault = f"a key is text, or an object with current(), not {type(source).__name__}"
+        del source  # error trackers send the local variables of every frame
         if fault is not None:
             raise ApiKeyError(fault)
 
@@ -64,11 +61,11 @@ class Key:
         return "Key(…)"
 
     def current(self) -> str:
-        """Return the key; ApiKeyError if the provider has none that can be used."""
+        """Return the key; ApiKeyError if the provider has no usable key."""
         try:
             text = self._read().strip()
             fault = _fault_of(text)
-        except Exception as error:  # noqa: BLE001 - foreign code, whose words may show the key
+        except Exception as error:  # noqa: BLE001 - the user's code; its message may show the key
             text, fault = "", f"the provider of the key raised {type(error).__name__}"
         if fault is not None:
             del text
@@ -77,10 +74,10 @@ class Key:
 
 
 class EnvironmentKey:
-    """The key in an environment variable, read once.
+    """The API key in an environment variable, read once.
 
     Raises:
-        ApiKeyError: the variable is not set, or holds no key.
+        ApiKeyError: the variable is not set, or does not hold a key.
 
     """
 
@@ -98,12 +95,12 @@ class EnvironmentKey:
 
 
 class FileKey:
-    """The key in a file, read again at each request, so that it can be replaced while we run.
+    """The API key in a file, read at each request, so that it can change while the program runs.
 
-    While the file at ``path`` cannot be used, the last good key stays and the fault is logged.
+    If the file at ``path`` cannot be used, the last good key stays in use and an error is logged.
 
     Raises:
-        ApiKeyError: at the start, the file cannot be read or holds no key.
+        ApiKeyError: in the constructor, if the file cannot be read or does not hold a key.
 
     """
 
@@ -115,12 +112,12 @@ class FileKey:
             raise ApiKeyError(fault)
 
     def current(self) -> str:
-        """Return the key in the file as it is now."""
+        """Return the key that is in the file now."""
         key, fault = self._look()
         if fault is None:
             self._key = key
         elif fault != self._logged:
-            _log.error("the API key in use stays, for the new one cannot be used: %s", fault)
+            _log.error("the new API key cannot be used, so the old one stays: %s", fault)
         self._logged = fault
         return self._key
 
@@ -137,7 +134,7 @@ class FileKey:
 
 
 def _fault_of(key: object) -> str | None:
-    """Return what is wrong with a key, without showing it."""
+    """Return what is wrong with a key, without the key; None if it is usable."""
     if not isinstance(key, str):
         return (
             f"an API key is text, not {type(key).__name__}; is the setting it comes from missing?"

@@ -1,4 +1,4 @@
-"""Collections that page by themselves (interface, Endpoints: Pagination)."""
+"""Collections that fetch their pages as needed (interface, Endpoints: Pagination)."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from .errors import UnreadableAnswerError
 R = TypeVar("R", bound=Resource)
 
 LARGEST_PAGE = 100
-"""Limits: Page size. A page costs one request, whatever its size."""
+"""Limits: Page size. A page costs one request of the quota, whatever its size."""
 
 _MOST_EMPTY_PAGES = 10
-"""In a row. A cursor is the id of a page's last row, so that even one is odd."""
+"""How many may follow each other. One is odd already: a cursor is the id of a page's last item."""
 
 
 def texts(name: str, values: Iterable[str]) -> list[str]:
-    """Return a list of texts, none of them empty.
+    """Return a checked list of texts.
 
     Raises:
-        TypeError: a single text, whose letters would be taken for the list, or no texts.
-        ValueError: one of them is empty, as a variable that is not set: it would mean all.
+        TypeError: it is a single text, which Python would split into letters, or not a list of
+            texts.
+        ValueError: a text is empty, perhaps a variable that is not set: it would select everything.
 
     """
     listed = [values] if isinstance(values, str | bytes) else [*values]
     if isinstance(values, str | bytes) or not all(isinstance(one, str) for one in listed):
         raise TypeError(f"{name} takes a list of texts: {name}=['…'], not {type(values).__name__}")
     if not all(listed):
-        raise ValueError(f"{name} has an empty text in it")
+        raise ValueError(f"{name} contains an empty text")
     return listed
 
 
 class Listing(Generic[R]):
-    """A collection: ``async for`` gives each item, and asks for a page when it needs one.
+    """A collection: ``async for`` yields each item and requests a page when it needs one.
 
-    Nothing is asked before. Iterating again begins anew.
+    A second iteration starts again at the first page.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Listing(Generic[R]):
         """Yield whole pages.
 
         Args:
-            cursor: the ``next_cursor`` of a page to go on after; from the beginning by default.
+            cursor: the ``next_cursor`` of the page before; by default start at the first page.
 
         """
         seen = {cursor}
@@ -79,7 +80,7 @@ class Listing(Generic[R]):
             if cursor in seen:
                 fault = "nextCursor leads back to an earlier page"
             elif empty == _MOST_EMPTY_PAGES:
-                fault = f"{empty} pages without an item, one after the other"
+                fault = f"{empty} empty pages in a row"
             if fault is not None:
                 raise UnreadableAnswerError("GET", self._first.path, 200, (fault,))
             seen.add(cursor)

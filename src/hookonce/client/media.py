@@ -15,16 +15,18 @@ from .listing import LARGEST_PAGE, Listing
 Source: TypeAlias = (
     str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | AsyncIterable[bytes]
 )
-"""A path, or the bytes themselves: at once, in a file open for reading, or piece by piece."""
+"""A path, bytes, a binary file open for reading, or an async iterable of bytes."""
 
 _Bytes: TypeAlias = memoryview | BinaryIO | AsyncIterable[bytes]
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Told of the bytes that were sent so far, and of all there are."""
+"""Called with the number of bytes sent so far, and with the number of all bytes."""
 
 _PIECE_BYTES = 256 * 1024
 
-# "Accepted media types" (interface, Resources: Media), by what their files are called.
+_NO_SIZE = "upload does not know how many bytes the source has; give size=…"
+
+# "Accepted media types" (interface, Resources: Media), by file extension.
 _MIME = {
     ".jpg": "image/jpeg",
     ".jpeg": "image/jpeg",
@@ -58,7 +60,7 @@ class MediaLibrary:
 
         Args:
             kind: only images, or only videos.
-            page_size: items a request asks for, 100 at the most.
+            page_size: items in one request, at most 100.
 
         """
         query = {"type": kind, "limit": page_size}
@@ -67,13 +69,13 @@ class MediaLibrary:
     async def start_upload(
         self, filename: str, mime: str, size: int, *, folder_id: str | None = None
     ) -> Upload:
-        """Reserve an id, and return where to send the bytes.
+        """Reserve a media id, and return where to send the bytes.
 
         Args:
             filename: at most 255 characters.
-            mime: its media type.
-            size: bytes.
-            folder_id: where to keep it.
+            mime: the media type.
+            size: in bytes.
+            folder_id: the folder for the file.
 
         """
         body = UploadInput(filename=filename, mime=mime, size=size, folder_id=folder_id)
@@ -88,13 +90,13 @@ class MediaLibrary:
         height: int | None = None,
         duration_ms: int | None = None,
     ) -> Media:
-        """Say that the bytes are there; the media may then be used by a post.
+        """Complete an upload after the bytes were sent; posts can then use the media.
 
         Args:
-            media_id: of the upload.
+            media_id: the id from ``start_upload``.
             width: in pixels; several platforms reject media without it.
             height: likewise.
-            duration_ms: of a video.
+            duration_ms: the length of a video.
 
         """
         completion = UploadCompletion(width=width, height=height, duration_ms=duration_ms)
@@ -116,28 +118,28 @@ class MediaLibrary:
         progress: Progress | None = None,
         seconds: float = 900.0,
     ) -> Media:
-        """Upload a file in the three steps, and return the media, ready to be used by a post.
+        """Upload a file in the three steps, and return the media, ready for a post.
 
         The bytes go to the storage's own address, without the key.
 
         Args:
-            source: a path, bytes (or a bytearray or memoryview, not to be changed meanwhile), a
+            source: a path, bytes (or a bytearray or memoryview; do not change it meanwhile), a
                 binary file open for reading, or an async iterable of bytes.
-            filename: what it is called; the path's last part by default.
-            mime: its media type; by default what the name's ending says.
-            size: how many bytes an async iterable gives; of everything else it is known.
+            filename: the name of the file; by default the path's last part.
+            mime: the media type; by default it follows from the extension of the name.
+            size: in bytes; needed only for an async iterable.
             width: in pixels; several platforms reject media without it.
             height: likewise.
-            duration_ms: of a video.
-            folder_id: where to keep it.
-            progress: told of the bytes sent so far, and of all there are, after each piece.
-            seconds: how long the storage may take for all of it.
+            duration_ms: the length of a video.
+            folder_id: the folder for the file.
+            progress: called after each piece with the bytes sent and the bytes in all.
+            seconds: how long the storage may take for the whole file.
 
         Raises:
-            UploadError: the storage did not take it. The id that was reserved stays unfinished;
+            UploadError: the storage did not accept the file. The reserved id stays unfinished;
                 upload again.
-            ValueError: the name, type or size is needed and cannot be told, or there are more or
-                fewer bytes than was said; or the seconds are no finite number above 0.
+            ValueError: the name, type or size is missing and cannot be derived; or the source has
+                more or fewer bytes than its size; or ``seconds`` is not a finite number above 0.
             OSError: the file cannot be read.
 
         """
@@ -162,10 +164,10 @@ class MediaLibrary:
             view = memoryview(source)
             source = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         if filename is None:
-            raise ValueError("upload needs a filename, since the source is no path")
+            raise ValueError("upload needs a filename, since the source is not a path")
         mime = mime or _MIME.get(Path(filename).suffix.lower())
         if mime is None:
-            raise ValueError(f"upload cannot tell the media type of {filename!r}; give mime=…")
+            raise ValueError(f"upload does not know the media type of {filename!r}; give mime=…")
         size = _size_of(source) if size is None else size
         upload = await self.start_upload(filename, mime, size, folder_id=folder_id)
         await self._connection.send_file(
@@ -183,11 +185,11 @@ class MediaLibrary:
 
 
 def _size_of(source: _Bytes) -> int:
-    """Return how many bytes are left to read; ValueError where nobody can tell."""
+    """Return how many bytes are left to read; ValueError if that is unknown."""
     if isinstance(source, memoryview):
         return source.nbytes
     if isinstance(source, AsyncIterable):
-        raise ValueError("upload cannot tell how many bytes come; give size=…")  # noqa: TRY004 - the type is right
+        raise ValueError(_NO_SIZE)  # noqa: TRY004 - the type is right
     if not hasattr(source, "read"):
         raise TypeError(
             "upload takes a path, bytes, a file open for reading or an async iterable of bytes, not"
@@ -198,7 +200,7 @@ def _size_of(source: _Bytes) -> int:
         end = source.seek(0, os.SEEK_END)
         source.seek(here)
     except OSError:
-        raise ValueError("upload cannot tell how many bytes come; give size=…") from None
+        raise ValueError(_NO_SIZE) from None
     return end - here
 
 
@@ -210,7 +212,7 @@ async def _pieces(source: _Bytes) -> AsyncIterator[bytes]:
         async for piece in source:
             yield piece
     else:
-        # In a thread: a disk may take its time.
+        # In a thread: a slow disk must not block the event loop.
         while piece := await asyncio.to_thread(source.read, _PIECE_BYTES):
             yield piece
 

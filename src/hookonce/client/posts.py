@@ -71,12 +71,12 @@ class Posts:
 
         Args:
             status: only posts of this status.
-            channels: only posts that are aimed at any of these channels.
-            q: sent as it is; its meaning is not shown, nor is that of the next three.
+            channels: only posts for any of these channels.
+            q: sent as it is; the interface does not show what it selects.
             sort: likewise.
             from_: likewise.
             to: likewise.
-            page_size: items a request asks for, 100 at the most.
+            page_size: items in one request, at most 100.
 
         """
         query = {
@@ -91,36 +91,36 @@ class Posts:
         return Listing(self._connection, Page[PostListItem], "/v1/posts", query)
 
     async def create(self, post: PostLike) -> SavedPost:
-        """Create a post; what becomes of it depends on its mode.
+        """Create a post: a draft, or a post that is scheduled, queued or published at once.
 
-        It is never repeated by itself where it may have arrived, for that could make two posts.
+        The client never repeats a request that may have arrived: it could create two posts.
         """
         operation = Operation("POST", "/v1/posts", body=current_names(post))
         return (await self._connection.ask(operation, _Saved)).data
 
     async def validate(self, post: PostLike) -> ValidationResult:
-        """Return what creating the post would answer; nothing is saved."""
+        """Check whether the service would accept a post; nothing is saved."""
         body = current_names(post)
         operation = Operation("POST", "/v1/posts/validate", body=body, is_repeatable=True)
         return (await self._connection.ask(operation, _Validated)).data
 
     async def get(self, post_id: str) -> Post:
-        """Return a post with its targets, each with its own status."""
+        """Return a post with the status of each of its channels."""
         operation = Operation("GET", _path(post_id), is_repeatable=True)
         return (await self._connection.ask(operation, _Post)).data
 
     async def replace(self, post_id: str, post: PostLike) -> SavedPost:
-        """Replace the whole post: targets and fields that are left out are removed."""
+        """Replace a whole post: the service removes targets and fields that are left out."""
         operation = Operation("PATCH", _path(post_id), body=current_names(post))
         return (await self._connection.ask(operation, _Saved)).data
 
     async def delete(self, post_id: str) -> DeletedPost:
-        """Delete a post that is neither published nor going out."""
+        """Delete a post that is neither published nor being published."""
         operation = Operation("DELETE", _path(post_id))
         return (await self._connection.ask(operation, _Deleted)).data
 
     async def publish(self, post_id: str) -> PublishedPost:
-        """Queue every target that has not gone out; what becomes of each is told by events."""
+        """Queue every channel that is not published yet; events report the result of each."""
         operation = Operation("POST", f"{_path(post_id)}/publish")
         return (await self._connection.ask(operation, _Published)).data
 

@@ -1,4 +1,4 @@
-"""The daily quota of the workspace, as answers tell it (interface, Limits: rule 1)."""
+"""The daily quota of the workspace, read from answers (interface, Limits: rule 1)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _log = get_logger("hookonce.client")
 
 
 class Quota(NamedTuple):
-    """What was left of the quota when the last answer was written; all keys share it.
+    """The rest of the day's quota at the last answer; all keys of a workspace share the quota.
 
     Attributes:
-        limit: requests a day.
-        remaining: how many are left.
-        reset: ``x-ratelimit-reset`` as it was sent, or None. Its unit is not shown.
+        limit: requests in a day.
+        remaining: requests that are left.
+        reset: the text of ``x-ratelimit-reset``, or None; the interface does not show its unit.
 
     """
 
@@ -29,11 +29,11 @@ QuotaListener: TypeAlias = Callable[[Quota], object]
 
 
 class QuotaWatch:
-    """Reads the quota off answers, and tells a listener once when little is left.
+    """Reads the quota from answers, and notifies a listener when little is left.
 
     Args:
-        listener: who is told; told again after there was more in between.
-        reserve: the part of the limit that counts as little.
+        listener: called once, and again only after more was left in between.
+        reserve: which part of the limit is little.
 
     """
 
@@ -44,7 +44,7 @@ class QuotaWatch:
         self.current: Quota | None = None
 
     def note(self, headers: Mapping[str, str]) -> None:
-        """Read an answer's headers; those without a quota change nothing."""
+        """Read an answer's headers; headers without a quota change nothing."""
         limit, remaining = (
             headers.get(f"x-ratelimit-{name}", "").strip() for name in ("limit", "remaining")
         )
@@ -58,5 +58,5 @@ class QuotaWatch:
         if self._is_low and not was_low and self._listener is not None:
             try:
                 self._listener(self.current)
-            except Exception:  # noqa: BLE001 - the request was answered, whatever a listener does about it
-                _log.exception("the listener for the quota failed")
+            except Exception:  # noqa: BLE001 - a failing listener must not lose an answer
+                _log.exception("the quota listener failed")

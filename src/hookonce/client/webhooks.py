@@ -42,14 +42,14 @@ class Webhooks:
         description: str | None = None,
         keep: Callable[[str, str | None], object] | None = None,
     ) -> WebhookEndpoint:
-        """Register an endpoint; its ``secret`` is shown in this answer alone.
+        """Register an endpoint; only this answer shows its ``secret``.
 
         Args:
             url: https, at a public address.
-            events: the event types it receives; new types are never added by themselves.
-            description: what people call it.
-            keep: given the secret, and the endpoint's id if it is there, before the rest of the
-                answer is read: one that cannot be read loses no secret.
+            events: the event types to send; the service never adds new types.
+            description: a name for people.
+            keep: called with the secret, and with the endpoint's id if the answer has one, before
+                the answer is parsed: an unreadable answer must not lose the secret.
 
         """
         body = WebhookInput(url=url, events=texts("events", events), description=description)
@@ -65,17 +65,17 @@ class Webhooks:
         description: str | None = None,
         enabled: bool | None = None,
     ) -> WebhookEndpoint:
-        """Change an endpoint; what is left out stays as it is.
+        """Change an endpoint; None leaves a field as it is.
 
         Args:
-            webhook_id: which one.
-            url: where it receives.
-            events: the event types it receives.
-            description: what people call it.
-            enabled: True turns a disabled endpoint back on.
+            webhook_id: the endpoint to change.
+            url: https, at a public address.
+            events: the event types to send.
+            description: a name for people.
+            enabled: True enables a disabled endpoint again.
 
         Raises:
-            ValueError: nothing is to be changed.
+            ValueError: every field is None.
 
         """
         body = WebhookChange(
@@ -90,10 +90,10 @@ class Webhooks:
         return (await self._connection.ask(operation, _Endpoint)).data
 
     async def read(self, webhook_id: str) -> WebhookEndpoint | None:
-        """Return an endpoint as it is, or None where the service does not tell.
+        """Return an endpoint, or None if the service refuses to show it.
 
-        The interface shows no operation that reads one. A change answers with the endpoint, so this
-        is a change that names nothing; the service may refuse that.
+        The interface has no operation that reads an endpoint. The answer to a change has the whole
+        endpoint, so this sends a change without fields, which the service may refuse.
         """
         operation = Operation("PATCH", _path(webhook_id), body=WebhookChange(), is_repeatable=True)
         try:
@@ -102,17 +102,17 @@ class Webhooks:
             return None
 
     async def enable(self, webhook_id: str) -> WebhookEndpoint:
-        """Turn a disabled endpoint back on, or leave an active one as it is."""
+        """Enable a disabled endpoint; an active endpoint stays as it is."""
         return await self.update(webhook_id, enabled=True)
 
     async def disable(self, webhook_id: str) -> WebhookEndpoint:
-        """Turn an endpoint off."""
+        """Disable an endpoint."""
         return await self.update(webhook_id, enabled=False)
 
     async def test(self, webhook_id: str) -> JsonValue:
-        """Have a test event delivered at once, and return the answer's data.
+        """Ask for a test event at once, and return the answer's data.
 
-        Its shape is not shown, so it is whatever JSON arrives.
+        The interface does not show its shape, so it may be any JSON.
         """
         operation = Operation("POST", f"{_path(webhook_id)}/test")
         return (await self._connection.ask(operation, _Anything)).data
@@ -120,11 +120,11 @@ class Webhooks:
     def deliveries(
         self, webhook_id: str, *, page_size: int = LARGEST_PAGE
     ) -> Listing[WebhookDelivery]:
-        """Return the delivery log of an endpoint, newest first; it reaches back 14 days.
+        """Return the delivery log of an endpoint for the last 14 days, newest first.
 
         Args:
-            webhook_id: of which endpoint.
-            page_size: items a request asks for, 100 at the most.
+            webhook_id: the endpoint.
+            page_size: items in one request, at most 100.
 
         """
         path, query = f"{_path(webhook_id)}/deliveries", {"limit": page_size}
@@ -133,15 +133,14 @@ class Webhooks:
     async def rotate_secret(
         self, webhook_id: str, *, keep: Callable[[str, str | None], object] | None = None
     ) -> WebhookEndpoint:
-        """Give an endpoint a new secret, shown in this answer alone.
+        """Give an endpoint a new secret; only this answer shows it.
 
-        For 24 hours every event carries two signatures, one for each secret. It is never repeated
-        by itself where it may have arrived: that would replace the secret nobody has seen.
+        For 24 hours every delivery carries two signatures, one for each secret. The client never
+        repeats a rotation that may have arrived: it would replace a secret that nobody has seen.
 
         Args:
-            webhook_id: which one.
-            keep: given the secret, and the endpoint's id if it is there, before the rest of the
-                answer is read: one that cannot be read loses no secret.
+            webhook_id: the endpoint.
+            keep: as for ``create``.
 
         """
         operation = Operation("POST", f"{_path(webhook_id)}/rotate-secret")
@@ -150,17 +149,17 @@ class Webhooks:
     async def _issued(
         self, operation: Operation, keep: Callable[[str, str | None], object] | None
     ) -> WebhookEndpoint:
-        """Return an endpoint whose secret this answer alone shows."""
+        """Return an endpoint whose secret only this answer shows."""
 
-        def take(content: bytes) -> None:
+        def keep_secret(content: bytes) -> None:
             if keep is not None and (found := _secret_in(content)) is not None:
                 keep(*found)
 
-        return (await self._connection.ask(operation, _Endpoint, before_reading=take)).data
+        return (await self._connection.ask(operation, _Endpoint, before_reading=keep_secret)).data
 
 
 def _secret_in(content: bytes) -> tuple[str, str | None] | None:
-    """Return the secret of an answer, and the endpoint's id, whatever else is in it."""
+    """Return the secret in an answer, with the endpoint's id or None; None without a secret."""
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError):
