@@ -148,7 +148,7 @@ def test_explain_names_cause_and_fix(tmp_path: Path) -> None:
     assert (result.status, result.errors) == (1, "")
     verdict, cause, fix = result.output.splitlines()
     assert verdict == "refused: no_matching_signature"
-    assert cause == "- The body was parsed and written again before it was verified."
+    assert cause == "- The body was parsed and rewritten before it was verified."
     assert fix.startswith("  Verify the raw bytes first")
     (line,) = look("explain", [*saved.as_request(), "--json"]).output.splitlines()
     record = json.loads(line)
@@ -159,7 +159,10 @@ def test_explain_names_cause_and_fix(tmp_path: Path) -> None:
 def test_explain_says_what_is_worth_knowing_of_a_genuine_one(tmp_path: Path) -> None:
     result = look("explain", Saved(tmp_path).as_request(), [OLD_SECRET, SECRET])
     assert result.status == 0
-    assert result.output.splitlines()[:2] == ["genuine", "- Only secret 2 of 2 matches."]
+    assert result.output.splitlines()[:2] == [
+        "genuine",
+        "- Only secret 2 of 2 matches: the sender still signs with an older secret.",
+    ]
     (line,) = look("explain", [*Saved(tmp_path).as_request(), "--json"]).output.splitlines()
     assert json.loads(line) == {"genuine": True, "reason": None, "findings": []}
 
@@ -171,7 +174,7 @@ def test_explain_recognises_the_secrets_in_a_file_of_retired_ones(tmp_path: Path
     arguments += ["--retired-secrets-file", str(tmp_path / "retired")]
     result = look("explain", arguments, [OLD_SECRET])
     assert result.status == 1
-    assert "- It is signed with a retired secret.\n" in result.output
+    assert "- The delivery is signed with a retired secret.\n" in result.output
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,7 @@ def test_explain_takes_secrets_that_verify_cannot_use(content: bytes, tmp_path: 
     result = look("explain", arguments)
     assert (result.status, result.errors) == (1, "")
     assert "- Secret 1 cannot be used: " in result.output
-    assert "- Secret 1 is right but for its spelling" in result.output
+    assert "- Secret 1 is right except for its spelling" in result.output
 
 
 def test_explain_says_that_a_secrets_file_is_no_text(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""A diagnosis names each usual mistake, alone and in pairs, agrees with verify, and shows nothing.
+"""A diagnosis names each usual mistake and each pair, agrees with verify, and shows no secret.
 
-Signatures are made here with the standard library, from whatever bytes a mistaken signer would use.
+The standard library signs here, with the bytes that a mistaken signer would use.
 """
 
 import base64
@@ -65,7 +65,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Something that goes wrong, and what the findings say about it, each in one of them."""
+    """A usual mistake, and the start of each explanation that names it."""
 
     part: str
     make: Callable[[Delivery], Delivery]
@@ -93,9 +93,9 @@ def written_by_sender(**style: Any) -> Callable[[Delivery], Delivery]:
     )
 
 
-UNUSABLE, MISSPELT = "Secret 1 cannot be used: ", "Secret 1 is right but for its spelling"
-REWRITTEN = "The body was parsed and written again"
-LINE_ENDS = "Line ends at the body's end or within it were changed"
+UNUSABLE, MISSPELT = "Secret 1 cannot be used: ", "Secret 1 is right except for its spelling"
+REWRITTEN = "The body was parsed and rewritten"
+LINE_ENDS = "Line ends within the body, or at its end, were changed"
 
 MISTAKES = {
     "secret without its '='": Mistake(
@@ -124,32 +124,32 @@ MISTAKES = {
     "signer took the text without the prefix": Mistake(
         "secret",
         lambda delivery: replace(delivery, key=SECRET.removeprefix("whsec_").encode()),
-        ("The signer used secret 1 without its prefix, but not decoded",),
+        ("The signer used secret 1 without its prefix as its key, but did not decode it",),
     ),
     "signed with the old secret": Mistake(
         "secret",
         lambda delivery: replace(delivery, secrets=(ANOTHER,), retired=(ANOTHER, SECRET)),
-        ("It is signed with a retired secret",),
+        ("The delivery is signed with a retired secret",),
     ),
     "another id": Mistake(
         "id",
         lambda delivery: replace(delivery, message_id="req_77"),
-        ("The id in the body was signed, and webhook-id is another",),
+        ("webhook-id was replaced: the signature is for the id in the body",),
     ),
     "an id with white space": Mistake(
         "id",
         lambda delivery: replace(delivery, message_id="evt_1 "),
-        ("webhook-id has gained white space",),
+        ("Spaces were added to webhook-id after it was signed",),
     ),
     "too old": Mistake(
         "clock",
         lambda delivery: replace(delivery, now=NOW + 3600),
-        ("It was signed 3600 s ago; 300 s are tolerated",),
+        ("The delivery was signed 3600 s ago, but the tolerance is 300 s",),
     ),
     "from the future": Mistake(
         "clock",
         lambda delivery: replace(delivery, now=NOW - 301),
-        ("It was signed 301 s in the future; 300 s are tolerated",),
+        ("The delivery was signed 301 s in the future, but the tolerance is 300 s",),
     ),
     "body as Python writes it": Mistake("body", written_again(), (REWRITTEN,)),
     "body without ASCII escapes": Mistake("body", written_again(ensure_ascii=False), (REWRITTEN,)),
@@ -175,7 +175,7 @@ MISTAKES = {
     "byte order mark": Mistake(
         "body",
         arrives(lambda body: b"\xef\xbb\xbf" + body),
-        ("The body has gained a byte order mark",),
+        ("A byte order mark was added to the body",),
     ),
     "newline at its end": Mistake("body", arrives(lambda body: body + b"\n"), (LINE_ENDS,)),
     "CRLF at its end": Mistake("body", arrives(lambda body: body + b"\r\n"), (LINE_ENDS,)),
@@ -203,24 +203,24 @@ MISTAKES = {
 
 
 def causes(found: Diagnosis) -> list[str]:
-    return [finding.cause for finding in found.findings]
+    return [explanation.cause for explanation in found.explanations]
 
 
-def check_advice(found: Diagnosis) -> None:
-    """Check that each finding says in sentences what it is and what to do."""
-    for finding in found.findings:
-        for text in (finding.cause, finding.fix):
+def check_sentences(found: Diagnosis) -> None:
+    """Check that each explanation gives its cause and its fix in a sentence."""
+    for explanation in found.explanations:
+        for text in (explanation.cause, explanation.fix):
             assert re.fullmatch(r"(?!XX)[A-Zw].*[^X]\.", text), text  # a header's name is no word
             assert not re.search(r"[A-Z]{3,} [A-Z]{2,}|[a-z ]XX|XX[a-z ]", text), text
 
 
 def check(found: Diagnosis, *mistakes: Mistake) -> None:
-    """Check that the findings say what is to be said of each mistake, and nothing else."""
+    """Check that the explanations name each mistake, and nothing else."""
     expected = [text for mistake in mistakes for text in mistake.says]
-    assert len(found.findings) == len(expected), causes(found)
+    assert len(found.explanations) == len(expected), causes(found)
     for text in expected:
         assert any(cause.startswith(text) for cause in causes(found)), (text, causes(found))
-    check_advice(found)
+    check_sentences(found)
     assert not found.genuine
     clock = {mistake.says[0] for mistake in mistakes if mistake.part == "clock"}
     if not clock:
@@ -231,7 +231,7 @@ def check(found: Diagnosis, *mistakes: Mistake) -> None:
         assert found.refusal is Refusal.TIMESTAMP_TOO_NEW
 
 
-def test_what_these_tests_start_from_is_genuine() -> None:
+def test_the_delivery_that_these_tests_change_is_genuine() -> None:
     assert Delivery().diagnosis() == Diagnosis(None, ())
 
 
@@ -278,7 +278,7 @@ def test_two_changes_of_the_body_are_both_named(first: str, second: str) -> None
 
 
 @pytest.mark.parametrize("change", ["byte order mark", "newline at its end", "CRLF at its end"])
-def test_a_body_that_was_written_again_hides_what_parsing_skips(change: str) -> None:
+def test_a_rewritten_body_hides_changes_that_parsing_skips(change: str) -> None:
     """The fix is the same: verify the raw bytes."""
     delivery = MISTAKES[change](MISTAKES["body as Python writes it"](Delivery()))
     check(delivery.diagnosis(), MISTAKES["body as Python writes it"])
@@ -292,19 +292,25 @@ def test_mistakes_with_the_clock_the_secret_the_id_and_the_body_are_all_named() 
     check(delivery.diagnosis(), *(MISTAKES[name] for name in names))
 
 
-def test_the_secret_that_is_meant_is_named_by_its_number() -> None:
+def test_a_secret_is_named_by_its_number() -> None:
     quoted = replace(Delivery(), secrets=(ANOTHER, f"'{SECRET}'"))
     assert [cause[:8] for cause in causes(quoted.diagnosis())] == ["Secret 2", "Secret 2"]
     spaced = replace(Delivery(), secrets=(f" {SECRET}\n",), key=SECRET.encode())
-    assert causes(spaced.diagnosis()) == ["The signer used the text of secret 1 as its key."]
+    assert causes(spaced.diagnosis()) == [
+        "The signer used the text of secret 1 as its key, without decoding it."
+    ]
     as_text = replace(Delivery(), secrets=(ANOTHER, SECRET), key=SECRET.encode())
-    assert causes(as_text.diagnosis()) == ["The signer used the text of secret 2 as its key."]
+    assert causes(as_text.diagnosis()) == [
+        "The signer used the text of secret 2 as its key, without decoding it."
+    ]
 
 
-def test_a_secret_that_is_missing_hides_none_that_is_meant() -> None:
+def test_a_missing_secret_does_not_hide_the_right_one() -> None:
     secrets: Any = (None, SECRET)
     found = replace(Delivery(), secrets=secrets, key=SECRET.encode()).diagnosis()
-    assert causes(found)[1:] == ["The signer used the text of secret 2 as its key."]
+    assert causes(found)[1:] == [
+        "The signer used the text of secret 2 as its key, without decoding it."
+    ]
 
 
 ENDS_IN_X = b"a key whose base64 ends in an X:\x17"
@@ -320,31 +326,31 @@ ENDS_IN_X = b"a key whose base64 ends in an X:\x17"
     ],
     ids=["one = too many", "another =", "cut prefix, other alphabet", "in quotes, an X at its end"],
 )
-def test_a_secret_is_right_but_for_its_spelling(key: bytes, secret: str) -> None:
+def test_a_misspelt_secret_is_recognised(key: bytes, secret: str) -> None:
     found = replace(Delivery(), key=key, secrets=(secret,)).diagnosis()
     assert causes(found)[-1].startswith(MISSPELT)
 
 
 @pytest.mark.parametrize("end", [b" ", b"X", b"."])
-def test_only_line_ends_are_taken_for_line_ends(end: bytes) -> None:
+def test_other_characters_are_not_taken_for_line_ends(end: bytes) -> None:
     found = replace(Delivery(), signed_body=BODY + end, body=BODY + end + b"\r\n").diagnosis()
     assert [cause.startswith(LINE_ENDS) for cause in causes(found)] == [True]
 
 
-def test_line_ends_of_two_kinds_may_have_been_of_one() -> None:
+def test_mixed_line_ends_may_have_been_of_one_kind() -> None:
     signed, arrived = b'{\r\n"id":\r\n"evt_1"}', b'{\r\n"id":\n"evt_1"}'
     found = replace(Delivery(), signed_body=signed, body=arrived).diagnosis()
     assert [cause.startswith(LINE_ENDS) for cause in causes(found)] == [True]
 
 
-def test_a_body_that_is_no_json_was_not_written_again() -> None:
+def test_a_body_that_is_not_json_was_not_rewritten() -> None:
     forged = replace(Delivery(), key=b"of somebody who does not know it", body=b"no JSON")
     assert causes(forged.diagnosis()) == [
-        "None of these secrets signed these bytes, in none of the usual mistaken ways."
+        "None of these secrets signed these bytes, and no usual mistake explains the signature."
     ]
 
 
-def test_each_finding_says_in_sentences_what_it_is_and_what_to_do() -> None:
+def test_each_explanation_gives_its_cause_and_its_fix_in_a_sentence() -> None:
     signed = event_body("comment.received", event_id="evt_1")
     again = json.dumps(json.loads(signed), sort_keys=True).encode()
     genuine = Delivery().headers
@@ -361,23 +367,23 @@ def test_each_finding_says_in_sentences_what_it_is_and_what_to_do() -> None:
         diagnose(BODY, genuine | {"webhook-signature": "v1,short"}, [SECRET], now=NOW),
         diagnose(BODY, [*genuine.items(), ("webhook-id", "evt_2")], [SECRET], now=NOW),
     ):
-        assert found.findings
-        check_advice(found)
+        assert found.explanations
+        check_sentences(found)
 
 
 def test_a_forged_delivery_is_called_so() -> None:
     forged = replace(Delivery(), key=b"of somebody who does not know it").diagnosis()
     assert forged.refusal is Refusal.NO_MATCHING_SIGNATURE
-    (finding,) = forged.findings
-    assert finding.cause.startswith("None of these secrets signed these bytes")
-    assert "forged" in finding.fix
-    assert "secretPrefix" in finding.fix
+    (explanation,) = forged.explanations
+    assert explanation.cause.startswith("None of these secrets signed these bytes")
+    assert "forged" in explanation.fix
+    assert "secretPrefix" in explanation.fix
 
 
-def test_a_delivery_without_a_well_formed_signature_is_told_from_a_forged_one() -> None:
+def test_a_malformed_signature_is_not_called_forged() -> None:
     headers = Delivery().headers | {"webhook-signature": "v1a,AAAA v1,too-short"}
-    (finding,) = diagnose(BODY, headers, [SECRET], now=NOW).findings
-    assert finding.cause.startswith("webhook-signature has no well-formed v1 entry")
+    (explanation,) = diagnose(BODY, headers, [SECRET], now=NOW).explanations
+    assert explanation.cause.startswith("webhook-signature has no well-formed v1 entry")
 
 
 @pytest.mark.parametrize("name", list(Delivery().headers))
@@ -388,15 +394,15 @@ def test_a_missing_header_is_named(name: str, value: str | None) -> None:
         headers[name] = value
     found = diagnose(BODY, headers, [SECRET], now=NOW)
     assert found.refusal == f"missing_{name.removeprefix('webhook-')}"
-    (finding,) = found.findings
-    assert finding.cause == f"The {name} header is missing or empty."
-    assert finding.fix.startswith("Let every webhook-* header through")
+    (explanation,) = found.explanations
+    assert explanation.cause == f"The {name} header is missing or empty."
+    assert explanation.fix.startswith("Let proxies pass on every webhook-* header")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "fix"),
     [
-        ("webhook-id", "evt.1", "Pass the header on as it came."),
+        ("webhook-id", "evt.1", "Pass the header on unchanged."),
         ("webhook-timestamp", f"{NOW}000", "neither milliseconds nor a date"),
         ("webhook-timestamp", "2026-05-28T20:26:40Z", "neither milliseconds nor a date"),
     ],
@@ -404,9 +410,9 @@ def test_a_missing_header_is_named(name: str, value: str | None) -> None:
 def test_a_malformed_header_is_named(name: str, value: str, fix: str) -> None:
     found = diagnose(BODY, Delivery().headers | {name: value}, [SECRET], now=NOW)
     assert found.refusal == f"malformed_{name.removeprefix('webhook-')}"
-    (finding,) = found.findings
-    assert finding.cause.lower().startswith(name)
-    assert fix in finding.fix
+    (explanation,) = found.explanations
+    assert explanation.cause.lower().startswith(name)
+    assert fix in explanation.fix
 
 
 @pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp"])
@@ -414,13 +420,13 @@ def test_a_header_that_was_added_is_named(name: str) -> None:
     headers = [*Delivery().headers.items(), (name, "1")]
     found = diagnose(BODY, headers, [SECRET], now=NOW)
     assert found.refusal == f"conflicting_{name.removeprefix('webhook-')}"
-    (finding,) = found.findings
-    assert "more than once" in finding.cause
-    assert "proxy" in finding.fix
+    (explanation,) = found.explanations
+    assert "more than once" in explanation.cause
+    assert "proxy" in explanation.fix
 
 
-def test_a_fault_of_the_secrets_is_named_beside_one_of_the_headers() -> None:
-    unusable, missing = diagnose(BODY, {}, ["whsec_!"], now=NOW).findings
+def test_an_unusable_secret_and_a_missing_header_are_both_named() -> None:
+    unusable, missing = diagnose(BODY, {}, ["whsec_!"], now=NOW).explanations
     assert unusable.cause.startswith(UNUSABLE)
     assert missing.cause == "The webhook-id header is missing or empty."
 
@@ -429,13 +435,17 @@ def test_a_genuine_delivery_of_a_rotation_comes_with_advice() -> None:
     headers = sign([ANOTHER, SECRET], "evt_1", BODY, timestamp=NOW)
     found = diagnose(BODY, headers, [SECRET], now=NOW)
     assert found.genuine
-    assert causes(found) == ["It carries 2 signatures: a rotation of the secret is under way."]
+    assert causes(found) == [
+        "The delivery carries 2 signatures, because the sender is rotating the secret."
+    ]
     found = diagnose(BODY, sign(SECRET, "evt_1", BODY, timestamp=NOW), [ANOTHER, SECRET], now=NOW)
     assert found.genuine
-    assert causes(found) == ["Only secret 2 of 2 matches."]
+    assert causes(found) == [
+        "Only secret 2 of 2 matches: the sender still signs with an older secret."
+    ]
 
 
-def test_a_secret_that_cannot_be_used_is_named_also_where_another_matches() -> None:
+def test_an_unusable_secret_is_named_although_another_matches() -> None:
     """A receiver with these secrets would not start."""
     found = diagnose(BODY, Delivery().headers, ["whpk_AAAA", SECRET], now=NOW)
     assert found.genuine
@@ -444,13 +454,13 @@ def test_a_secret_that_cannot_be_used_is_named_also_where_another_matches() -> N
             "Secret 1 cannot be used: this is not a whsec_ secret but a public key of the"
             " asymmetric scheme."
         ),
-        "Only secret 2 of 2 matches.",
+        "Only secret 2 of 2 matches: the sender still signs with an older secret.",
     ]
 
 
 @pytest.mark.parametrize("secrets", [[], [None], ["", " "], ["whsec_"]])
 @pytest.mark.parametrize("now", [NOW, NOW + 301])
-def test_without_a_usable_secret_the_rest_is_still_looked_at(secrets: Any, now: float) -> None:
+def test_without_a_usable_secret_the_timestamp_is_still_checked(secrets: Any, now: float) -> None:
     found = diagnose(BODY, Delivery().headers, secrets, now=now)
     assert not found.genuine
     first, *others = causes(found)
@@ -458,11 +468,11 @@ def test_without_a_usable_secret_the_rest_is_still_looked_at(secrets: Any, now: 
     assert any("301 s ago" in cause for cause in others) is (now != NOW)
 
 
-def test_one_secret_may_be_given_as_it_is() -> None:
-    """As verify takes it; its characters are not secrets."""
+def test_one_secret_may_be_a_plain_string() -> None:
+    """As for ``verify``; its characters are not taken for secrets."""
     assert diagnose(BODY, Delivery().headers, SECRET, now=NOW) == Diagnosis(None, ())
     found = diagnose(BODY, Delivery().headers, ANOTHER, retired=SECRET, now=NOW)
-    assert causes(found) == ["It is signed with a retired secret."]
+    assert causes(found) == ["The delivery is signed with a retired secret."]
 
 
 @pytest.mark.parametrize(
@@ -484,23 +494,23 @@ def test_the_tolerance_is_the_one_of_the_receiver() -> None:
     headers = Delivery().headers
     assert diagnose(BODY, headers, [SECRET], now=NOW + 400, tolerance=400).genuine
     (cause,) = causes(diagnose(BODY, headers, [SECRET], now=NOW + 11, tolerance=10))
-    assert cause == "It was signed 11 s ago; 10 s are tolerated."
+    assert cause == "The delivery was signed 11 s ago, but the tolerance is 10 s."
     found = diagnose(BODY, headers, [SECRET], now=NOW + 1, tolerance=0)
-    assert causes(found) == ["It was signed 1 s ago; 0 s are tolerated."]
+    assert causes(found) == ["The delivery was signed 1 s ago, but the tolerance is 0 s."]
     assert found.refusal is Refusal.TIMESTAMP_TOO_OLD
 
 
 @pytest.mark.parametrize("depth", [500, 900, 1_200, 3_000, 100_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-def test_a_deeply_nested_body_is_no_obstacle(depth: int, opening: str, closing: str) -> None:
+def test_a_deeply_nested_body_is_diagnosed(depth: int, opening: str, closing: str) -> None:
     body = (opening * depth + "1" + closing * depth).encode()
     found = diagnose(body, Delivery().headers, [SECRET], now=NOW)
     assert found.refusal is Refusal.NO_MATCHING_SIGNATURE
 
 
 @pytest.mark.parametrize("body", [rb'{"id":"\ud800"}', rb'["\udfff"]', rb'{"\ud83c":1}'])
-def test_half_a_surrogate_pair_is_no_obstacle(body: bytes) -> None:
-    """JSON may have it, and UTF-8 cannot."""
+def test_a_lone_surrogate_is_diagnosed(body: bytes) -> None:
+    """JSON allows it, but UTF-8 does not."""
     found = diagnose(body, Delivery().headers, [SECRET], now=NOW)
     assert found.refusal is Refusal.NO_MATCHING_SIGNATURE
 
@@ -557,13 +567,13 @@ def refusal_by_verify(body: bytes, headers: RawHeaders, secrets: list[str]) -> R
     secrets=st.lists(SECRETS, max_size=3),
     retired=st.lists(SECRETS, max_size=2),
 )
-def test_whatever_arrives_there_is_a_diagnosis_and_its_verdict_is_that_of_verify(
+def test_any_request_has_a_diagnosis_with_the_verdict_of_verify(
     body: bytes, headers: list[tuple[str, str]], secrets: list[str], retired: list[str]
 ) -> None:
     found = diagnose(body, headers, secrets, retired=retired, now=NOW)
     if usable(secrets):
         assert found.refusal == refusal_by_verify(body, headers, usable(secrets))
-    assert found.genuine or found.findings
+    assert found.genuine or found.explanations
 
 
 @pytest.mark.costs("2 s")
@@ -575,7 +585,7 @@ def test_whatever_arrives_there_is_a_diagnosis_and_its_verdict_is_that_of_verify
     secrets=st.lists(SECRETS, min_size=1, max_size=3),
     data=st.data(),
 )
-def test_whatever_was_signed_there_is_a_diagnosis_and_its_verdict_is_that_of_verify(
+def test_any_signed_delivery_has_a_diagnosis_with_the_verdict_of_verify(
     body: bytes,
     arrived: bytes | None,
     age: float,
@@ -591,16 +601,16 @@ def test_whatever_was_signed_there_is_a_diagnosis_and_its_verdict_is_that_of_ver
     found = diagnose(received, headers, secrets, now=NOW)
     if usable(secrets):
         assert found.refusal == refusal_by_verify(received, headers, usable(secrets))
-    assert found.genuine or found.findings
+    assert found.genuine or found.explanations
 
 
-# No piece of these stands in any sentence of a finding by chance.
+# No sentence of an explanation contains a piece of these by chance.
 _PIECE = 8
 PRIVATE = st.text("ABCDEFGHJKLMNPQRSTUVWXYZ", min_size=24, max_size=40)
 
 
 @given(texts=st.lists(PRIVATE, min_size=5, max_size=5), mistake=st.sampled_from(list(MISTAKES)))
-def test_no_finding_shows_a_secret_a_signature_or_a_piece_of_the_body(
+def test_no_explanation_shows_a_secret_a_signature_or_a_piece_of_the_body(
     texts: list[str], mistake: str
 ) -> None:
     *secrets, retired, message_id, content = texts
@@ -623,15 +633,15 @@ def test_no_finding_shows_a_secret_a_signature_or_a_piece_of_the_body(
         assert not any(piece in shown for piece in pieces)
 
 
-def test_keys_in_alphabetical_order_give_away_a_body_that_was_written_again() -> None:
+def test_a_body_with_its_keys_in_alphabetical_order_was_rewritten() -> None:
     signed = event_body("comment.received", event_id="evt_1")
     again = json.dumps(json.loads(signed), sort_keys=True).encode()
-    [finding] = Delivery(signed_body=signed, body=again).diagnosis().findings
-    assert "alphabetical order" in finding.cause
-    assert "raw bytes" in finding.fix
+    [explanation] = Delivery(signed_body=signed, body=again).diagnosis().explanations
+    assert "alphabetical order" in explanation.cause
+    assert "raw bytes" in explanation.fix
 
 
-def test_the_age_of_a_saved_request_comes_after_what_else_is_wrong() -> None:
+def test_the_age_of_a_saved_request_is_the_last_explanation() -> None:
     found = Delivery(body=BODY + b"\n", now=NOW + 86_400).diagnosis()
-    assert len(found.findings) == 2
-    assert "86400 s ago" in found.findings[-1].cause
+    assert len(found.explanations) == 2
+    assert "86400 s ago" in found.explanations[-1].cause

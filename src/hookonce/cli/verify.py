@@ -137,16 +137,14 @@ def _print(found: Diagnosis, output: Output) -> None:
         {
             "genuine": found.genuine,
             "reason": found.refusal,
-            "findings": [
-                {"cause": finding.cause, "fix": finding.fix} for finding in found.findings
-            ],
+            "findings": [{"cause": one.cause, "fix": one.fix} for one in found.explanations],
         },
         verdict,
         "green" if found.genuine else "red",
     )
-    for finding in found.findings:
-        output.say(f"- {finding.cause}")
-        output.say(f"  {finding.fix}", "dim")
+    for one in found.explanations:
+        output.say(f"- {one.cause}")
+        output.say(f"  {one.fix}", "dim")
 
 
 def _read(request: Path | None, headers: Path | None, body: Path | None) -> _Saved:

@@ -1,8 +1,8 @@
-"""Why a delivery does not verify: the usual mistakes, tried one after the other.
+"""Explains why a delivery does not verify, by trying the usual mistakes one after the other.
 
-A signature says only yes or no. But each usual mistake (an undecoded secret, a body that was parsed
-and written again, another id) leads to a signature that can be computed; the one that matches names
-the mistake. Nothing of this is used to accept a delivery.
+A signature that does not match says nothing about the cause. But each usual mistake (a secret that
+was not decoded, a body that was parsed and rewritten, another id) gives a signature that can be
+computed. The mistake whose signature matches is the cause. No delivery is accepted this way.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..verification.signature import DEFAULT_TOLERANCE, signer, verify
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong, or worth knowing, and what to do about it."""
+class Explanation:
+    """A cause and its fix, each in one sentence."""
 
     cause: str
     fix: str
@@ -33,16 +33,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found.
+    """The verdict on a delivery, with its causes.
 
     Attributes:
-        refusal: why the delivery is refused; None where it is genuine.
-        findings: the causes; never empty for a refused delivery.
+        refusal: why the delivery is refused; None if it is genuine.
+        explanations: the causes, never empty for a refused delivery; advice for a genuine one.
 
     """
 
     refusal: Refusal | None
-    findings: tuple[Finding, ...]
+    explanations: tuple[Explanation, ...]
 
     @property
     def genuine(self) -> bool:
@@ -51,11 +51,11 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class _Guess:
-    """A value that may have been signed instead, and what that would mean (nothing: as it is)."""
+class _Candidate:
+    """A key, id or body that the signer may have used, and the mistakes that would explain it."""
 
     value: bytes
-    findings: tuple[Finding, ...] = ()
+    mistakes: tuple[Explanation, ...] = ()
 
 
 def diagnose(
@@ -70,24 +70,24 @@ def diagnose(
     """Return why a delivery is refused, and what to change.
 
     Args:
-        body: the body as the verifier got it.
-        headers: the headers as the verifier got them.
-        secrets: the configured secret or secrets; unusable ones are among the findings.
-        retired: secrets that are configured no more, to recognise their signatures.
+        body: the body as the verifier received it.
+        headers: the headers as the verifier received them.
+        secrets: the configured secret or secrets; an unusable secret is explained.
+        retired: secrets that are no longer configured, to recognise their signatures.
         now: Unix time in seconds; the system's clock by default.
-        tolerance: how many seconds the timestamp may lie from ``now``.
+        tolerance: how many seconds the timestamp may differ from ``now``.
 
     """
     secrets = (secrets,) if isinstance(secrets, str) else secrets
     retired = (retired,) if isinstance(retired, str) else retired
-    headers = cast("RawHeaders", list(header_pairs(headers)))  # they are read twice
+    headers = cast("RawHeaders", list(header_pairs(headers)))  # an iterator can be read only once
     usable, unusable = _sorted_out(secrets)
     try:
         parsed = DeliveryHeaders.parse(headers)
     except VerificationError as error:
-        return Diagnosis(error.reason, (*unusable, _header_finding(error.reason)))
+        return Diagnosis(error.reason, (*unusable, _header_explanation(error.reason)))
     try:
-        # Where none is usable, with nobody's: the timestamp is judged all the same.
+        # Without a usable secret a random one serves, so that the timestamp is still checked.
         delivery = verify(body, headers, usable or [new_secret()], tolerance=tolerance, now=now)
     except VerificationError as error:
         refusal, skew = error.reason, error.skew
@@ -95,93 +95,98 @@ def diagnose(
         index = secrets.index(usable[delivery.secret_index])
         notes = _notes(index, delivery.signature_count, secrets)
         return Diagnosis(None, (*unusable, *notes))
-    findings = [*unusable, *_mistakes(parsed, body, secrets, retired)]
+    explanations = [*unusable, *_mistakes(parsed, body, secrets, retired)]
     if skew is not None:
-        # Last: a saved request is old by nature.
-        findings.append(_skew_finding(skew, tolerance))
-    return Diagnosis(refusal, tuple(findings))
+        # Last, because every saved request is old.
+        explanations.append(_skew_explanation(skew, tolerance))
+    return Diagnosis(refusal, tuple(explanations))
 
 
-def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Finding]]:
+def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Explanation]]:
+    """Return the usable secrets, and an explanation for each of the others."""
     usable: list[str] = []
-    findings: list[Finding] = []
+    explanations: list[Explanation] = []
     for number, secret in enumerate(secrets, start=1):
         try:
             decode_secret(secret)
         except SecretError as error:
-            findings.append(
-                Finding(
+            explanations.append(
+                Explanation(
                     f"Secret {number} cannot be used: {error}.",
-                    "Copy the whole value that creation or rotation of the endpoint showed.",
+                    "Copy the whole value that the sender showed when it created the endpoint or"
+                    " rotated its secret.",
                 )
             )
         else:
             usable.append(secret)
     if not secrets:
-        findings.append(
-            Finding("No secret is configured.", "Set HOOKONCE_SECRETS or name a secrets file.")
+        explanations.append(
+            Explanation("No secret is configured.", "Set HOOKONCE_SECRETS, or name a secrets file.")
         )
-    return usable, findings
+    return usable, explanations
 
 
-def _header_finding(reason: Refusal) -> Finding:
+def _header_explanation(reason: Refusal) -> Explanation:
     text = str(VerificationError(reason))
     cause = f"{text[0].upper()}{text[1:]}."
     if reason in {Refusal.MISSING_ID, Refusal.MISSING_TIMESTAMP, Refusal.MISSING_SIGNATURE}:
-        fix = "Let every webhook-* header through, and hand the verifier all headers."
+        fix = "Let proxies pass on every webhook-* header, and give the verifier all headers."
     elif reason in {Refusal.CONFLICTING_ID, Refusal.CONFLICTING_TIMESTAMP}:
-        fix = "Find the proxy that adds a second one; the sender puts each header once."
+        fix = "Find the proxy that adds a second header; the sender sends each header once."
     elif reason is Refusal.MALFORMED_TIMESTAMP:
-        fix = "Pass the header on as it came: whole seconds, neither milliseconds nor a date."
+        fix = "Pass the header on unchanged: whole seconds, neither milliseconds nor a date."
     else:
-        fix = "Pass the header on as it came."
-    return Finding(cause, fix)
+        fix = "Pass the header on unchanged."
+    return Explanation(cause, fix)
 
 
-def _skew_finding(skew: float, tolerance: float) -> Finding:
+def _skew_explanation(skew: float, tolerance: float) -> Explanation:
     side = "ago" if skew > 0 else "in the future"
-    return Finding(
-        f"It was signed {abs(skew):.0f} s {side}; {tolerance:g} s are tolerated.",
-        "For a delivery recorded earlier that is expected. Otherwise set this machine's clock by"
-        " NTP, and look for a queue or proxy that holds deliveries back.",
+    return Explanation(
+        f"The delivery was signed {abs(skew):.0f} s {side}, but the tolerance is {tolerance:g} s.",
+        "For a saved delivery, give the time of its arrival (--now); for a live one, synchronise"
+        " the clock with NTP, or find the queue that delays it.",
     )
 
 
-def _notes(secret_index: int, signature_count: int, secrets: Sequence[str]) -> tuple[Finding, ...]:
+def _notes(
+    secret_index: int, signature_count: int, secrets: Sequence[str]
+) -> tuple[Explanation, ...]:
     notes = []
     if secret_index:
         notes.append(
-            Finding(
-                f"Only secret {secret_index + 1} of {len(secrets)} matches.",
-                "Keep it until deliveries match the first; a rotation lasts 24 hours.",
+            Explanation(
+                f"Only secret {secret_index + 1} of {len(secrets)} matches: the sender still signs"
+                " with an older secret.",
+                "Keep it until deliveries match the first secret; a rotation lasts 24 hours.",
             )
         )
     if signature_count > 1:
         notes.append(
-            Finding(
-                f"It carries {signature_count} signatures: a rotation of the secret is under way.",
-                "Configure the new secret before the 24 hours of the rotation are over.",
+            Explanation(
+                f"The delivery carries {signature_count} signatures, because the sender is rotating"
+                " the secret.",
+                "Configure the new secret before the 24 hours of the rotation end.",
             )
         )
     return tuple(notes)
 
 
-def _stranger(parsed: DeliveryHeaders) -> Finding:
+def _unexplained(parsed: DeliveryHeaders) -> Explanation:
     if not parsed.signatures:
-        return Finding(
+        return Explanation(
             "webhook-signature has no well-formed v1 entry ('v1,' and 44 characters of base64).",
-            "Pass the header on as it came, and check that the sender signs with HMAC-SHA256.",
+            "Pass the header on unchanged, and check that the sender signs with HMAC-SHA256.",
         )
-    return Finding(
-        "None of these secrets signed these bytes, in none of the usual mistaken ways.",
-        "Compare the secret with the endpoint's secretPrefix: it may be another endpoint's, or have"
-        " been rotated (try the old one too). Otherwise the body or a header was changed on its"
-        " way, or the delivery is forged.",
+    return Explanation(
+        "None of these secrets signed these bytes, and no usual mistake explains the signature.",
+        "Compare the secret with the endpoint's secretPrefix, and try the previous secret; if"
+        " neither helps, the body or a header was changed, or the delivery is forged.",
     )
 
 
 def _json_in(body: bytes) -> object:
-    """Return the value that a body is in JSON; None where it is none."""
+    """Return the JSON value of a body; None if the body is not JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -189,7 +194,7 @@ def _json_in(body: bytes) -> object:
 
 
 def _has_sorted_keys(body: bytes) -> bool:
-    """Return whether an event's keys are in alphabetical order, in which no sender writes them."""
+    """Return whether an event's keys are in alphabetical order, which no sender uses."""
     value = _json_in(body)
     envelope = {"id", "type", "createdAt", "workspaceId", "data"}
     return isinstance(value, dict) and envelope <= set(value) and list(value) == sorted(value)
@@ -197,100 +202,104 @@ def _has_sorted_keys(body: bytes) -> bool:
 
 def _mistakes(
     parsed: DeliveryHeaders, body: bytes, secrets: Sequence[str], retired: Sequence[str]
-) -> list[Finding]:
-    """Return the findings of the simplest combination of guesses that gives the signature."""
-    keys = [*_key_guesses(secrets), *_retired_guesses(retired)]
-    bodies = _body_guesses(body)
-    ids = list(_id_guesses(parsed, bodies))
+) -> list[Explanation]:
+    """Return the fewest mistakes that together give the signature."""
+    keys = [*_keys(secrets), *_retired_keys(retired)]
+    bodies = _bodies(body)
+    ids = list(_ids(parsed, bodies))
     combinations = sorted(
-        product(keys, ids, bodies), key=lambda combination: len(_findings(combination))
+        product(keys, ids, bodies), key=lambda combination: len(_mistakes_of(combination))
     )
     for combination in combinations:
-        key, message_id, content = (guess.value for guess in combination)
+        key, message_id, content = (candidate.value for candidate in combination)
         expected = signer(key)(b"%b.%d." % (message_id, parsed.timestamp), content)
         if any(compare_digest(signature, expected) for signature in parsed.signatures):
-            return _findings(combination)
+            return _mistakes_of(combination)
     if _has_sorted_keys(body):
         return [
-            Finding(
-                "The body's keys are in alphabetical order, so it was parsed and written again;"
-                " what was signed can no longer be told.",
+            Explanation(
+                "The body's keys are in alphabetical order, so it was parsed and rewritten, and the"
+                " signed bytes are lost.",
                 "Verify and save the raw bytes; a JSON log or a jsonb column does not keep them.",
             )
         ]
-    return [_stranger(parsed)]
+    return [_unexplained(parsed)]
 
 
-def _findings(combination: Sequence[_Guess]) -> list[Finding]:
-    return [finding for guess in combination for finding in guess.findings]
+def _mistakes_of(combination: Sequence[_Candidate]) -> list[Explanation]:
+    return [mistake for candidate in combination for mistake in candidate.mistakes]
 
 
-# What is left of 'whsec_' where copying missed its start.
+# What remains of 'whsec_' if copying missed its start.
 _CUT_PREFIX = re.compile("(?:hsec|sec|ec|c)?_")
 
 
-def _key_guesses(secrets: Sequence[str]) -> Iterator[_Guess]:
+def _keys(secrets: Sequence[str]) -> Iterator[_Candidate]:
     for number, secret in enumerate(secrets, start=1):
-        if not isinstance(secret, str):  # a setting that is missing; its finding says so
+        if not isinstance(secret, str):  # a missing setting, which `_sorted_out` explains
             continue
         text = secret.strip()
         bare = text.removeprefix("whsec_")
         yield from _decoded(text)
-        whole_text = Finding(
-            f"The signer used the text of secret {number} as its key.",
-            "Make it decode what follows 'whsec_' from base64, and sign with those bytes.",
+        whole_text = Explanation(
+            f"The signer used the text of secret {number} as its key, without decoding it.",
+            "Make the signer decode the part after 'whsec_' from base64, and sign with those"
+            " bytes.",
         )
-        yield _Guess(text.encode("utf-8", "replace"), (whole_text,))
-        bare_text = Finding(
-            f"The signer used secret {number} without its prefix, but not decoded, as its key.",
-            "Make it decode that text from base64, and sign with those bytes.",
+        yield _Candidate(text.encode("utf-8", "replace"), (whole_text,))
+        bare_text = Explanation(
+            f"The signer used secret {number} without its prefix as its key, but did not decode"
+            " it.",
+            "Make the signer decode that text from base64, and sign with those bytes.",
         )
-        yield _Guess(bare.encode("utf-8", "replace"), (bare_text,))
-        misspelt = Finding(
-            f"Secret {number} is right but for its spelling: quotes, white space, another base64"
-            " alphabet, or a piece missing of 'whsec_' or of the '=' at its end.",
-            "Configure it exactly as it was shown: 'whsec_' and standard base64.",
+        yield _Candidate(bare.encode("utf-8", "replace"), (bare_text,))
+        misspelt = Explanation(
+            f"Secret {number} is right except for its spelling: quotes, spaces, another base64"
+            " alphabet, or a missing piece of 'whsec_' or of the '=' at its end.",
+            "Configure it exactly as the sender showed it: 'whsec_' and standard base64.",
         )
         core = text.strip("\"'`,; \t\r\n\ufeff").removeprefix("v1,").removeprefix("whsec_")
         for spelling in (core, _CUT_PREFIX.sub("", core, count=1)):
-            mended = "".join(spelling.split()).replace("-", "+").replace("_", "/").rstrip("=")
-            mended += "=" * (-len(mended) % 4)
-            if mended != bare:
-                yield from _decoded(f"whsec_{mended}", misspelt)
+            corrected = "".join(spelling.split()).replace("-", "+").replace("_", "/").rstrip("=")
+            corrected += "=" * (-len(corrected) % 4)
+            if corrected != bare:
+                yield from _decoded(f"whsec_{corrected}", misspelt)
 
 
-def _retired_guesses(retired: Sequence[str]) -> Iterator[_Guess]:
+def _retired_keys(retired: Sequence[str]) -> Iterator[_Candidate]:
     for secret in retired:
         yield from _decoded(
             secret,
-            Finding(
-                "It is signed with a retired secret.",
-                "During a rotation configure both, the new one first; after its 24 hours a"
-                " delivery with the old one alone is no longer genuine.",
+            Explanation(
+                "The delivery is signed with a retired secret.",
+                "During a rotation configure both secrets, the new one first; after its 24 hours,"
+                " a delivery signed only with the old secret is not genuine.",
             ),
         )
 
 
-def _decoded(secret: str, *findings: Finding) -> Iterator[_Guess]:
+def _decoded(secret: str, *mistakes: Explanation) -> Iterator[_Candidate]:
     try:
-        yield _Guess(decode_secret(secret), findings)
+        yield _Candidate(decode_secret(secret), mistakes)
     except SecretError:
         return
 
 
-def _id_guesses(parsed: DeliveryHeaders, bodies: Sequence[_Guess]) -> Iterator[_Guess]:
+def _ids(parsed: DeliveryHeaders, bodies: Sequence[_Candidate]) -> Iterator[_Candidate]:
     message_id = parsed.message_id
-    yield _Guess(message_id.encode())
+    yield _Candidate(message_id.encode())
     if message_id != message_id.strip():
-        spaced = Finding("webhook-id has gained white space.", "Pass the header on as it came.")
-        yield _Guess(message_id.strip().encode(), (spaced,))
-    replaced = Finding(
-        "The id in the body was signed, and webhook-id is another.",
-        "Pass webhook-id on as it came; nothing on the way may replace it.",
+        spaced = Explanation(
+            "Spaces were added to webhook-id after it was signed.", "Pass the header on unchanged."
+        )
+        yield _Candidate(message_id.strip().encode(), (spaced,))
+    replaced = Explanation(
+        "webhook-id was replaced: the signature is for the id in the body.",
+        "Pass webhook-id on unchanged.",
     )
     for inner in dict.fromkeys(_id_in(body.value) for body in bodies):
         if inner is not None and inner != message_id:
-            yield _Guess(inner.encode("utf-8", "replace"), (replaced,))
+            yield _Candidate(inner.encode("utf-8", "replace"), (replaced,))
 
 
 def _id_in(body: bytes) -> str | None:
@@ -299,25 +308,26 @@ def _id_in(body: bytes) -> str | None:
     return inner if isinstance(inner, str) else None
 
 
-def _body_guesses(body: bytes) -> list[_Guess]:
-    """Return the body as it is, and what it may have been before one change on its way or two."""
-    guesses: dict[bytes, tuple[Finding, ...]] = {body: ()}
-    transported = list(_transport_changes(body))
+def _bodies(body: bytes) -> list[_Candidate]:
+    """Return the body as it is, and as it may have been before one or two changes."""
+    candidates: dict[bytes, tuple[Explanation, ...]] = {body: ()}
+    transported = list(_before_transport(body))
     rewritten = list(_rewritings(body))
-    for value, finding in (*transported, *rewritten):
-        guesses.setdefault(value, (finding,))
-    for value, finding in transported:
-        # What can be parsed as it is gives no other rewritings without its changes.
+    for value, mistake in (*transported, *rewritten):
+        candidates.setdefault(value, (mistake,))
+    for value, mistake in transported:
+        # If the body is JSON as it is, its rewritings without the transport changes are the same.
         before = () if rewritten else _rewritings(value)
-        for earlier, another in (*_transport_changes(value), *before):
-            guesses.setdefault(earlier, tuple(dict.fromkeys((finding, another))))
-    return [_Guess(value, findings) for value, findings in guesses.items()]
+        for earlier, another in (*_before_transport(value), *before):
+            candidates.setdefault(earlier, tuple(dict.fromkeys((mistake, another))))
+    return [_Candidate(value, mistakes) for value, mistakes in candidates.items()]
 
 
-def _transport_changes(body: bytes) -> Iterator[tuple[bytes, Finding]]:
-    line_ends = Finding(
-        "Line ends at the body's end or within it were changed.",
-        "Save and pass the body as bytes, not as text.",
+def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
+    """Yield the bodies that a usual change of bytes turns into this one."""
+    line_ends = Explanation(
+        "Line ends within the body, or at its end, were changed.",
+        "Save and pass on the body as bytes, not as text.",
     )
     yield body.rstrip(b"\r\n"), line_ends
     yield body + b"\n", line_ends
@@ -325,25 +335,30 @@ def _transport_changes(body: bytes) -> Iterator[tuple[bytes, Finding]]:
     yield body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), line_ends
     yield (
         body.removeprefix(b"\xef\xbb\xbf"),
-        Finding("The body has gained a byte order mark.", "Save and pass the body as bytes."),
+        Explanation(
+            "A byte order mark was added to the body.",
+            "Save and pass on the body as bytes, not as text.",
+        ),
     )
     try:
-        decoded = base64.b64decode(b"".join(body.split()), validate=True)  # lines of 76, say
+        decoded = base64.b64decode(
+            b"".join(body.split()), validate=True
+        )  # encoders may break lines
     except (binascii.Error, ValueError):
         return
     yield (
         decoded,
-        Finding(
+        Explanation(
             "The body is still encoded in base64.",
-            "Decode it first; on AWS Lambda look at isBase64Encoded.",
+            "Decode it before you verify it; on AWS Lambda check isBase64Encoded.",
         ),
     )
 
 
-def _rewritings(body: bytes) -> Iterator[tuple[bytes, Finding]]:
-    """Yield the usual ways of writing the same JSON: the sender's own may be among them."""
-    finding = Finding(
-        "The body was parsed and written again before it was verified.",
+def _rewritings(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
+    """Yield the same JSON in the usual layouts, which may include the sender's."""
+    mistake = Explanation(
+        "The body was parsed and rewritten before it was verified.",
         "Verify the raw bytes first, and parse them afterwards: `await request.body()` in Starlette"
         " and FastAPI, `request.get_data()` in Flask, `request.body` in Django.",
     )
@@ -365,6 +380,6 @@ def _rewritings(body: bytes) -> Iterator[tuple[bytes, Finding]]:
                 ensure_ascii=ascii_only,
                 sort_keys=ordered,
             )
-        except RecursionError:  # reading may go deeper than writing
+        except RecursionError:  # json.dumps allows less depth than json.loads
             return
-        yield text.encode("utf-8", "replace"), finding
+        yield text.encode("utf-8", "replace"), mistake
