@@ -421,7 +421,7 @@ def test_a_header_that_was_added_is_named(name: str) -> None:
     found = diagnose(BODY, headers, [SECRET], now=NOW)
     assert found.refusal == f"conflicting_{name.removeprefix('webhook-')}"
     (explanation,) = found.explanations
-    assert "more than once" in explanation.cause
+    assert "repeated with different values" in explanation.cause
     assert "proxy" in explanation.fix
 
 
