@@ -1,4 +1,4 @@
-"""What is held of bodies under way has a limit, and whoever keeps one waiting longest gives way."""
+"""The bodies that are still arriving share one memory limit; over it the oldest is evicted."""
 
 import asyncio
 import weakref
@@ -12,7 +12,7 @@ from support.waiting import until
 from hookonce import Limits, Receiver
 from hookonce.delivery.records import DeliveryAnswered, Observer
 from hookonce.events import CommentReceived
-from hookonce.http.body import BodyBudget, PartialBody, TooManyError, read_rest
+from hookonce.http.body import BodyBudget, PartialBody, RefusedError, read_rest
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
@@ -41,7 +41,7 @@ def make_receiver(*observers: Observer) -> Receiver:
 
 
 def large() -> SignedRequest:
-    """Return a delivery of the largest size there may be."""
+    """Return a delivery of the largest permitted size."""
     request = signed_request(make_event(CommentReceived), SECRET)
     return signed_request(request.body.ljust(SIZE), SECRET)
 
@@ -59,7 +59,7 @@ async def begun(receiver: Receiver, site: Site) -> AsyncIterator[RawConnection]:
         yield connection
 
 
-async def test_the_body_that_is_under_way_longest_gives_way_to_those_that_come() -> None:
+async def test_the_oldest_unfinished_body_is_evicted_for_newer_ones() -> None:
     reasons = Reasons()
     receiver = make_receiver(reasons)
     async with serving(receiver) as site, AsyncExitStack() as stack:
@@ -77,25 +77,25 @@ async def test_the_body_that_is_under_way_longest_gives_way_to_those_that_come()
         assert receiver._app._budget._bytes == 0
 
 
-async def test_a_body_that_gave_way_takes_no_room_of_another_when_more_of_it_arrives() -> None:
+async def test_more_of_an_evicted_body_evicts_no_other() -> None:
     budget, slow, quick = BodyBudget(8), PartialBody([b"123456"], 6), PartialBody([b"123456"], 6)
 
     async def receive() -> dict[str, object]:
         budget.hold(quick)
         return {"type": "http.request", "body": b"789", "more_body": True}
 
-    with pytest.raises(TooManyError):
+    with pytest.raises(RefusedError, match="overloaded"):
         await read_rest(receive, 100, slow, budget)
-    assert slow.gave_way
-    assert not quick.gave_way
+    assert slow.is_evicted
+    assert not quick.is_evicted
 
 
 @pytest.mark.parametrize("messages", [1, 2])
-async def test_of_a_body_that_gave_way_nothing_is_held_while_its_client_waits(
+async def test_no_bytes_of_an_evicted_body_are_kept_while_its_client_waits(
     messages: int,
 ) -> None:
     class Piece(bytes):
-        """Bytes that tell whether anybody holds them."""
+        """Bytes with an attribute, so that a weak reference shows whether they are still held."""
 
         mark: object
 
@@ -142,7 +142,7 @@ async def test_a_genuine_delivery_is_answered_among_bodies_that_never_end() -> N
         await until(lambda: receiver._app._budget._bytes == 0, what="nothing is held of those gone")
 
 
-async def test_what_is_cancelled_is_held_no_longer() -> None:
+async def test_a_cancelled_request_releases_its_body() -> None:
     receiver = make_receiver()
     pieces = iter([{"type": "http.request", "body": b"x" * 100, "more_body": True}])
 

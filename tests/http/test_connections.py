@@ -51,7 +51,7 @@ async def test_a_client_that_goes_away_before_its_body_has_arrived_runs_nothing(
         request = signed_request(make_event(CommentReceived), SECRET)
         async with await RawConnection.to(site) as connection:
             await connection.write(whole(request)[:-5])
-        await until(lambda: "went away" in caplog.text)
+        await until(lambda: "disconnected before" in caplog.text)
         assert ran == []
         (await post(site, request)).expect(200, "handled")
     assert len(ran) == 1

@@ -776,7 +776,9 @@ class TestTrouble:
         after = Receiver(secrets=SECRET, store=f"sqlite:///{path}")
         async with after:
             [warning] = (await after.check()).warnings
-            assert warning.startswith("1 events wait in the inbox of default, nobody works on it")
+            assert warning.startswith(
+                "1 events wait in the inbox of default, no worker handles them"
+            )
 
     async def test_an_event_a_worker_has_no_handler_for_waits_for_one_that_has(
         self, make_receiver: Callable[..., Receiver], caplog: pytest.LogCaptureFixture

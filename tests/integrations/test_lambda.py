@@ -192,13 +192,13 @@ def test_a_handler_beyond_the_functions_time_is_frozen_and_logged(
     answer = handler(http_api(signed()), Timer(1.1))
     assert answer["statusCode"] == 503
     assert answer["headers"]["retry-after"] == "30"
-    assert any(r.levelno == logging.ERROR and "frozen" in r.getMessage() for r in caplog.records)
+    assert any(r.levelno == logging.ERROR and "freezes" in r.getMessage() for r in caplog.records)
 
 
 def test_an_inbox_with_workers_in_the_function_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'hooks.db'}"
     receiver = Receiver(secrets=SECRET, store=url, inbox=Inbox())
-    with pytest.raises(ValueError, match=r"frozen.*leave `inbox` out.*hookonce worker"):
+    with pytest.raises(ValueError, match=r"freezes.*leave `inbox` out.*hookonce worker"):
         mount(receiver)
 
 

@@ -1,7 +1,7 @@
-"""The HTTP face: pure ASGI around ``handle``.
+"""The ASGI application around ``Receiver.handle``, and its routes.
 
-Everything that is decided from HTTP alone is decided in this folder (method, size, slowness), and
-it is the only part of the core that builds responses or knows Starlette.
+This folder decides what depends on HTTP alone: the method, the size of a body, and its time limit.
+No other part of the core builds responses or imports Starlette.
 """
 
 from __future__ import annotations
@@ -18,27 +18,15 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..delivery.limits import Limits
-from ..delivery.outcome import (
-    BROKEN,
-    INCOMPLETE,
-    NOT_FOUND,
-    NOT_POST,
-    TOO_LARGE,
-    TOO_SLOW,
-    Outcome,
-    Reason,
-    later,
-)
+from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_SLOW, Outcome
 from ..delivery.time_limit import OutOfTimeError, limited
 from ..verification.headers import RawHeaders
 from ..verification.loggers import get_logger
 from .body import (
     BodyBudget,
     GoneError,
-    IncompleteError,
     PartialBody,
-    TooLargeError,
-    TooManyError,
+    RefusedError,
     announced_length,
     check_whole,
     length_header,
@@ -69,12 +57,12 @@ _log = get_logger("hookonce.http")
 
 _NOTHING_CAME = (
     ", not even a part of it: the client is slow, or something before the receiver (middleware, a"
-    " dependency) has consumed it; let that leave the receiver's path alone"
+    " dependency) has consumed it; exempt the receiver's path from that"
 )
 
 
 class _Slashes(Convertor[str]):
-    """Matches the slashes that are too many at the end of a path, of which nothing is needed."""
+    """Matches extra slashes at the end of a path."""
 
     regex = "/+"
 
@@ -86,13 +74,13 @@ class _Slashes(Convertor[str]):
 
 
 register_url_convertor("hookonce_slashes", _Slashes())
-# For a route behind the one with a trailing slash. Routers take all slashes away from the end of a
-# path they have no route for, and redirect if there is one for the rest.
+# For paths with more than one slash at the end. Without a route for them, a router would strip the
+# slashes and redirect.
 MORE_SLASHES = "{more:hookonce_slashes}"
 
 
 class Handle(Protocol):
-    """Takes a delivery's body and headers and returns what to answer."""
+    """Handles a delivery, given its body and headers, and returns the answer."""
 
     def __call__(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -100,12 +88,12 @@ class Handle(Protocol):
 
 
 class DeliveryApp:
-    """An ASGI application that answers deliveries, whatever path it was routed to by.
+    """An ASGI application that answers deliveries at any path.
 
     Args:
         handle: the receiver's pipeline.
-        limits: size of the body, and how long it may take.
-        unread: told of an answer that was given without the body, and after how many seconds.
+        limits: the size and time limits of a body.
+        unread: is called with an answer given without the body, and the seconds it took.
 
     """
 
@@ -118,7 +106,7 @@ class DeliveryApp:
         self._budget = BodyBudget(limits.bodies_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, with 500 where something inside raises."""
+        """Answer one request; an unexpected exception is answered 500."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         if scope["method"] != "POST":
@@ -133,7 +121,7 @@ class DeliveryApp:
             body = piece_of(message, 0, most)
             if message.get("more_body", False):
                 partial = PartialBody([body], len(body))
-                del message, body  # or a body that gives way would still be held here
+                del message, body  # or these names would keep an evicted body alive
                 left = started + limits.body_seconds - loop.time()
                 body = await limited(left, read_rest(receive, most, partial, self._budget))
             if len(body) < (announced or 1):
@@ -142,20 +130,15 @@ class DeliveryApp:
             outcome = await self._handle(body, headers, started=started)
             if announced != len(body):
                 note_changed_body(outcome, body, announced)
-        except TooLargeError:
-            await self._refuse(send, TOO_LARGE, started, closing=scope)
-        except TooManyError:
-            _log.warning("bodies under way held over %d bytes", limits.bodies_bytes)
-            await self._refuse(send, later(Reason.OVERLOADED), started, closing=scope)
+        except RefusedError as refused:
+            await self._refuse(send, refused.outcome, started, closing=scope)
         except OutOfTimeError:
             what = _NOTHING_CAME if partial is None or not partial.size else ""
             _log.warning("a body had not arrived after %g s%s", limits.body_seconds, what)
             await self._refuse(send, TOO_SLOW, started, closing=scope)
-        except IncompleteError:
-            await self._refuse(send, INCOMPLETE, started, closing=scope)
         except GoneError:
-            _log.info("a client went away before its body had arrived")
-        except Exception:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+            _log.info("a client disconnected before its body had arrived")
+        except Exception:  # noqa: BLE001 - the client waits for an answer
             _log.exception("a receiver raised; answered 500")
             await respond(send, BROKEN)
         else:
@@ -171,9 +154,9 @@ class DeliveryApp:
 def delivery_routes(
     path: str, app: DeliveryApp, middleware: Iterable[Middleware] = ()
 ) -> list[Route]:
-    """Return routes that answer at ``path`` with and without a trailing slash, and 404 with more.
+    """Return routes for ``path`` with and without a trailing slash; more slashes are answered 404.
 
-    Starlette would redirect from one to the other, and a redirect is a failed delivery.
+    Starlette would redirect from one spelling to the other, and a redirect is a failed delivery.
 
     Raises:
         ValueError: the path does not start with a slash.
@@ -191,13 +174,13 @@ def delivery_routes(
         Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)
         for spelling in ((bare, f"{bare}/") if bare else ("/",))
     ]
-    wrong = StatusGuard(elsewhere)  # in a class: Starlette takes a function for a view
+    wrong = StatusGuard(elsewhere)  # Starlette takes an ASGI function for a view, not an instance
     more = Route(f"{bare}/{MORE_SLASHES}", endpoint=wrong, name="hookonce", include_in_schema=False)
     return [*routes, more]
 
 
 async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
-    """Answer what is no delivery: 404 for a request, a closed door for a WebSocket."""
+    """Answer a path without deliveries: 404, or close the WebSocket."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
     else:
@@ -212,9 +195,9 @@ def application(
     """Return an application of these routes; it never redirects.
 
     Args:
-        routes: tried in this order.
-        lifespan: what is open while it runs.
-        otherwise: answers what no route is for.
+        routes: the routes, first match first.
+        lifespan: makes the context that is open while the application runs.
+        otherwise: answers requests that match no route.
 
     """
     return Router(list(routes), redirect_slashes=False, default=otherwise, lifespan=lifespan)
@@ -223,9 +206,9 @@ def application(
 async def run_lifespan(
     context: AbstractAsyncContextManager[object], receive: Receive, send: Send
 ) -> None:
-    """Speak the ASGI lifespan protocol for a context manager."""
-    leave = partial(context.__aexit__, None, None, None)
-    for name, step in (("startup", context.__aenter__), ("shutdown", leave)):
+    """Enter and exit a context manager as the ASGI lifespan protocol asks."""
+    exit_ = partial(context.__aexit__, None, None, None)
+    for name, step in (("startup", context.__aenter__), ("shutdown", exit_)):
         await receive()
         try:
             await step()

@@ -1,7 +1,7 @@
-"""Bearer tokens: what a caller shows, wherever it comes from.
+"""Bearer tokens.
 
-Neither an address nor a header says that a caller is on this machine: behind a proxy on it every
-caller is, and a plain proxy adds no header.
+Every caller has to show one, a local caller too: behind a proxy on this machine all callers have
+its address, and a plain proxy adds no header that tells them apart.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _LEAST_TOKEN = 16
 
 
 def check_token(token: str | None, whose: str) -> None:
-    """Check that nobody guesses a token, and that a header can hold it.
+    """Check that a token is too long to guess, and that a header can hold it.
 
     Raises:
-        ValueError: there is none, or it is too short or not ASCII.
+        ValueError: it is missing, too short or not ASCII.
 
     """
     if token is None or len(token) < _LEAST_TOKEN or not token.isascii():
@@ -28,19 +28,19 @@ def check_token(token: str | None, whose: str) -> None:
 
 
 def has_bearer(scope: Scope, token: str) -> bool:
-    """Return whether a request shows a token in its one Authorization header."""
+    """Return whether a request has exactly one Authorization header, with this token."""
     shown = [value for name, value in scope["headers"] if name == b"authorization"]
     credentials = bearer_of(shown[0].decode("latin-1")) if len(shown) == 1 else None
     return credentials is not None and is_same_token(credentials, token)
 
 
 def bearer_of(authorization: str) -> str | None:
-    """Return what an Authorization header shows by the scheme Bearer, if that is its scheme."""
+    """Return the credentials of an Authorization header; None if its scheme is not Bearer."""
     scheme, _, credentials = authorization.partition(" ")
-    # Names of schemes have no case (RFC 9110, 11.1).
+    # Scheme names are case-insensitive (RFC 9110, 11.1).
     return credentials.strip() if scheme.lower() == "bearer" else None
 
 
 def is_same_token(shown: str, token: str) -> bool:
-    """Compare a token with what somebody shows, in a time that tells nothing of it."""
+    """Compare a token with the credentials of a caller in constant time."""
     return hmac.compare_digest(shown.encode("utf-8", "replace"), token.encode())

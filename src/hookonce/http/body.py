@@ -1,4 +1,4 @@
-"""Reading a body: whole, in time, and no larger than it may be."""
+"""Reading a request body: complete, in time, and within its size limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from starlette.types import Message, Receive
 
-from ..delivery.outcome import Outcome
+from ..delivery.outcome import INCOMPLETE, NOT_POST, TOO_LARGE, Outcome, Reason, later
 from ..errors import Refusal
 from ..verification.loggers import get_logger
 
@@ -17,51 +17,52 @@ _log = get_logger("hookonce.http")
 _MOST_LENGTH_DIGITS = 18  # int() refuses thousands of digits
 
 CONSUMED = (
-    "Something before the receiver (middleware, a hook, a dependency) has read it: let it leave the"
-    " receiver's path alone, or let it read by what the framework keeps for others"
+    "Something before the receiver (middleware, a hook, a dependency) has read it: exempt the"
+    " receiver's path from it, or let it read the body by a way that keeps the bytes"
 )
 
 
-class TooLargeError(Exception):
-    """The body is over the limit."""
+class RefusedError(Exception):
+    """The request is answered without the receiver.
+
+    Attributes:
+        outcome: the answer.
+
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.reason)
+        self.outcome = outcome
 
 
 class GoneError(Exception):
-    """The client is gone; nobody waits for an answer."""
-
-
-class IncompleteError(Exception):
-    """The body cannot be had whole, and the log says why."""
-
-
-class TooManyError(Exception):
-    """Too much is held of bodies under way, and this one had to give way."""
+    """The client has disconnected; nobody waits for an answer."""
 
 
 @dataclass(eq=False, slots=True)
 class PartialBody:
-    """What has arrived of one body.
+    """The part of a body that has arrived.
 
     Attributes:
         pieces: its bytes.
-        size: how many there have been.
-        gave_way: whether they were let go for the sake of others.
+        size: the number of bytes that have arrived.
+        is_evicted: whether the budget has dropped the bytes to make room for other bodies.
 
     """
 
     pieces: list[bytes]
     size: int
-    gave_way: bool = False
+    is_evicted: bool = False
 
 
 class BodyBudget:
-    """The bytes of all bodies that have not arrived whole.
+    """Limits the memory of all bodies that are still arriving.
 
-    Where they are too many, the body under way longest gives way: a sender's is here in no time,
-    and one that never ends is no reason to turn away those that come after it.
+    When they hold too much, the oldest is evicted: the service sends a body at once, so an old one
+    most likely never ends, and must not keep out later deliveries.
 
     Args:
-        most: how many bytes there may be.
+        most: the limit in bytes.
 
     """
 
@@ -71,26 +72,38 @@ class BodyBudget:
         self._bodies: dict[PartialBody, int] = {}
 
     def hold(self, body: PartialBody) -> None:
-        """Count what has arrived of a body by now."""
+        """Count the bytes of a body that have arrived, and evict the oldest bodies if needed."""
         self._bytes += body.size - self._bodies.get(body, 0)
         self._bodies[body] = body.size
         while self._bytes > self._most:
+            _log.warning("bodies that are still arriving hold over %d bytes", self._most)
             oldest = next(iter(self._bodies))
             self.release(oldest)
             oldest.pieces.clear()
-            oldest.gave_way = True
+            oldest.is_evicted = True
 
     def release(self, body: PartialBody) -> None:
-        """Count a body no more."""
+        """Stop counting a body."""
         self._bytes -= self._bodies.pop(body, 0)
 
 
-def piece_of(message: Message, before: int, most: int) -> bytes:
-    """Return what a message of the server's brings of a body.
+def check_method(method: str | None) -> None:
+    """Check that a request is a POST.
 
     Raises:
-        TooLargeError: with the bytes before it these are over ``most``.
-        GoneError: the client went away instead.
+        RefusedError: 405, it is not.
+
+    """
+    if method != "POST":
+        raise RefusedError(NOT_POST)
+
+
+def piece_of(message: Message, before: int, most: int) -> bytes:
+    """Return the piece of a body in a message from the server.
+
+    Raises:
+        RefusedError: 413, the piece and the ``before`` bytes before it exceed ``most``.
+        GoneError: the client has disconnected.
 
     """
     if message["type"] == "http.disconnect":
@@ -101,36 +114,35 @@ def piece_of(message: Message, before: int, most: int) -> bytes:
 
 
 async def read_rest(receive: Receive, most: int, body: PartialBody, budget: BodyBudget) -> bytes:
-    """Return a body of which more is to come, collected in ``body`` until then.
+    """Read the rest of a body into ``body``, and return all of it.
 
     Raises:
-        TooLargeError: it is over ``most`` bytes.
-        TooManyError: it had to give way to others.
-        GoneError: the client went away first.
+        RefusedError: 413, it exceeds ``most`` bytes; 503, it was evicted.
+        GoneError: the client has disconnected.
 
     """
     try:
         budget.hold(body)
-        while not body.gave_way:
+        while not body.is_evicted:
             message = await receive()
             piece = piece_of(message, body.size, most)
             body.size += len(piece)
-            if body.gave_way:
+            if body.is_evicted:
                 break
             body.pieces.append(piece)
             if not message.get("more_body", False):
                 whole = b"".join(body.pieces)
                 body.pieces.clear()  # or a slow handler would hold a large body twice
                 return whole
-            del message, piece  # or a body that gives way would still be held here
+            del message, piece  # or these names would keep an evicted body alive
             budget.hold(body)
-        raise TooManyError
+        raise RefusedError(later(Reason.OVERLOADED))
     finally:
         budget.release(body)
 
 
 def length_header(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the content-length of a request, if it has one."""
+    """Return the value of the content-length header, if there is one."""
     for name, value in headers:
         if name == b"content-length":
             return value
@@ -138,10 +150,10 @@ def length_header(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 def announced_length(value: bytes | str | None, most: int) -> int | None:
-    """Return the number in a content-length header; None where it says nothing.
+    """Return the number in a content-length header; None if it is absent or not a number.
 
     Raises:
-        TooLargeError: it is over ``most``; nothing has been read then.
+        RefusedError: 413, it exceeds ``most``. No byte of the body has been read yet.
 
     """
     text = (value or b"").strip()
@@ -153,44 +165,48 @@ def announced_length(value: bytes | str | None, most: int) -> int | None:
 
 
 def check_size(size: int, most: int) -> None:
-    """Refuse a body that has more bytes than it may have, and say so in the log.
+    """Check that a body does not exceed its limit, or log the refusal.
 
     Raises:
-        TooLargeError: it has.
+        RefusedError: 413, it does.
 
     """
     if size > most:
         _log.warning("refused a body of more than %d bytes", most)
-        raise TooLargeError
+        raise RefusedError(TOO_LARGE)
 
 
 def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None:
     """Check that no byte of a body is missing.
 
-    Of what is left no signature could match, and a bare 401 would send somebody to look for a wrong
-    secret. It happens where something has read the body before, where a connection breaks off, and
-    where a server cannot read a body: uvicorn drops that of a request to upgrade, and Django under
-    WSGI one in chunks. No delivery is empty, so chunks without a byte were lost as well.
+    No signature matches a part of a body, and a bare 401 would make somebody look for a wrong
+    secret. Bytes are missing if something has read the body before the receiver, if the connection
+    breaks off, or if the server cannot read the body: uvicorn drops the body of a request to
+    upgrade, and Django under WSGI drops a chunked one. No delivery is empty, so an empty chunked
+    body has lost its bytes too.
 
     Args:
         body: as it arrived.
         announced: the content-length of the request, if it had one.
-        is_chunked: whether it had a transfer-encoding, beside which a length does not count.
+        is_chunked: whether it had a transfer-encoding, which overrides the length.
 
     Raises:
-        IncompleteError: bytes are missing.
+        RefusedError: 500, bytes are missing.
 
     """
     if is_chunked:
         if body:
             return
-        _log.error("the body of a delivery came in chunks, and nothing is left of it. %s", CONSUMED)
+        _log.error(
+            "the body of a delivery is consumed: it came in chunks, and no byte is left. %s",
+            CONSUMED,
+        )
     elif announced is None or len(body) >= announced:
         return
     elif body:
         _log.warning(
             "only %d of %d bytes of a body arrived: the connection broke off, or something before"
-            " the receiver has read or changed it",
+            " the receiver has read or changed the body",
             len(body),
             announced,
         )
@@ -200,25 +216,25 @@ def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None
             announced,
             CONSUMED,
         )
-    raise IncompleteError
+    raise RefusedError(INCOMPLETE)
 
 
 def note_changed_body(outcome: Outcome, body: bytes, announced: int | None) -> None:
-    """Say in the log where no signature matches since the body was written anew on its way.
+    """Log that no signature matches because something has rewritten the body on its way.
 
-    The refusal alone would send somebody to look for a wrong secret.
+    A bare 401 would make somebody look for a wrong secret.
 
     Args:
-        outcome: what the receiver answers.
-        body: the body as it arrived at the receiver.
+        outcome: the receiver's answer.
+        body: the body as the receiver got it.
         announced: the content-length of the request, if it had one.
 
     """
     if outcome.reason == Refusal.NO_MATCHING_SIGNATURE and announced not in {None, len(body)}:
         _log.error(
             "the body of a delivery was changed on its way: it has %d bytes, and %s were announced."
-            " Signatures cover the bytes as they were sent: hand them on as they are, without"
-            " parsing, mapping or encoding them anew",
+            " A signature covers the original bytes: pass the body on without parsing, mapping or"
+            " encoding it again",
             len(body),
             announced,
         )

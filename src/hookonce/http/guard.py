@@ -1,4 +1,4 @@
-"""What may go out: never a redirect, never a 410."""
+"""Responses, and the guard that lets no redirect and no 410 out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARAMETERS = re.compile(";[^/]*")
 
 
 async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:
-    """Send an outcome; ``closing`` a connection whose body was left unread."""
+    """Send an outcome; with ``closing``, the scope of a request, close its HTTP/1.1 connection."""
     body = outcome.body
     headers = [_CONTENT_TYPE, (b"content-length", b"%d" % len(body))]
     if outcome.headers:
@@ -33,7 +33,7 @@ async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None)
 
 
 def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return the headers of an answer."""
+    """Return the headers of a response with this outcome."""
     return [
         ("content-type", _JSON),
         ("content-length", str(len(outcome.body))),
@@ -42,18 +42,18 @@ def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 class StatusGuard:
-    """ASGI middleware that never lets out an answer the sender would punish.
+    """ASGI middleware that replaces redirects and 410 by 500.
 
-    A 410 disables the endpoint at once and a redirect is a failed delivery (interface, Events), so
-    both become 500, and so does an exception that nothing inside has turned into an answer. The
-    routes of a receiver have one around their middleware; put another around an application whose
-    own middleware may answer first, such as a redirect to a login page::
+    A 410 disables the endpoint at once, and a redirect is a failed delivery (interface, Events). An
+    exception that the application does not handle is answered 500 too. The routes of a receiver
+    have a guard around their own middleware. Put another around an application whose middleware
+    may answer before the receiver, for example with a redirect to a login page::
 
         Starlette(middleware=[Middleware(StatusGuard, paths=["/webhooks"]), ...])
 
     Args:
         app: the application to guard.
-        paths: the paths to guard, however they are spelled; every path by default.
+        paths: the paths to guard, in all spellings (slashes, dots); every path by default.
 
     """
 
@@ -62,7 +62,7 @@ class StatusGuard:
         self._paths = None if paths is None else {plain_path(path) for path in paths}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and guard its answer."""
+        """Pass a request on, and guard the response."""
         if scope["type"] != "http" or not self._guards(scope):
             await self._app(scope, receive, send)
             return
@@ -104,19 +104,19 @@ class _GuardedAnswer:
 
 
 async def _dropped() -> None:
-    """Send nothing of the rest of an answer that was replaced."""
+    """Drop the rest of a response that was replaced."""
 
 
 def app_path(scope: Scope) -> str:
-    """Return the path within the application, which is mounted at ``root_path``."""
+    """Return the path below ``root_path``, where the application is mounted."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(root) else path
 
 
 def plain_path(path: str) -> str:
-    """Return a path as all of its spellings mean it: those a framework or proxy may redirect from.
+    """Return the common form of all spellings of a path that a framework or proxy may redirect.
 
-    They differ in slashes (at the end, doubled), dots, and parameters behind a semicolon.
+    They differ in extra slashes, dots, and parameters after a semicolon.
     """
     return normpath(f"/{_PARAMETERS.sub('', path).strip('/')}")

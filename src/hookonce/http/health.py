@@ -1,4 +1,4 @@
-"""Whether a receiver lives, and whether it can take deliveries."""
+"""Liveness and readiness of a receiver."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _log = logging.getLogger("hookonce")
 _FRESH_SECONDS = 2.0
 
 HEALTH_PATHS = ("/livez", "/readyz")
-"""Where a receiver tells whether it lives, and whether it can take deliveries."""
+"""The paths of liveness and readiness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a receiver can take deliveries.
+    """Whether a receiver can accept deliveries.
 
     Attributes:
-        problems: why it cannot.
-        warnings: what an operator should mend, though it can.
-        secrets: the fingerprints of the secrets in force, newest first.
+        problems: the reasons why it cannot.
+        warnings: faults that an operator should repair, though deliveries are accepted.
+        secrets: the fingerprints of the current secrets, newest first.
 
     """
 
@@ -46,24 +46,24 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Whether there are no problems."""
+        """True if there are no problems."""
         return not self.problems
 
 
 _SHUTTING_DOWN = Readiness(("the receiver is shutting down",))
 
 
-class ReadinessLook:
-    """Looks whether a receiver can take deliveries.
+class ReadinessCheck:
+    """Checks whether a receiver can accept deliveries.
 
     Args:
-        parts: what a receiver's rooms share.
-        attempts: the events under way.
-        store: what can be asked whether it works.
-        watches: warnings of what is watched; may raise SecretError.
-        registration: knows of other applications under the endpoint.
-        inbox: what is wrong with the inbox, if it has one; may raise StoreError.
-        secrets: returns the secrets in force; may raise SecretError.
+        parts: the dependencies that the packages of a receiver share.
+        attempts: the attempts in flight.
+        store: the store to ask.
+        watches: return warnings; may raise SecretError.
+        registration: knows the other applications of the endpoint.
+        inbox: returns the problem of the receiver's inbox, if there is one; may raise StoreError.
+        secrets: returns the current secrets; may raise SecretError.
 
     """
 
@@ -87,21 +87,21 @@ class ReadinessLook:
         self._secrets = secrets
         self._last = Readiness()
         self._fresh_until = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     async def recent(self) -> Readiness:
-        """Return what the last look has found; one that is seconds old is made anew, for all."""
+        """Return the last result; if it is seconds old, check once for all callers first."""
         if not self._attempts.accepting:
             return _SHUTTING_DOWN
         loop = asyncio.get_running_loop()
         if loop.time() >= self._fresh_until:
-            if self._looking is None or self._looking.done():
-                self._looking = loop.create_task(self._refresh())
-            await asyncio.shield(self._looking)
+            if self._checking is None or self._checking.done():
+                self._checking = loop.create_task(self._refresh())
+            await asyncio.shield(self._checking)
         return self._last
 
     async def now(self) -> Readiness:
-        """Return what there is to see at this moment."""
+        """Check now."""
         if not self._attempts.accepting:
             return _SHUTTING_DOWN
         problems: list[str] = []
@@ -111,7 +111,7 @@ class ReadinessLook:
         if overdue := self._attempts.overdue:
             problems.append(
                 f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
-                f" keep their events, and each sync one keeps one of {limits.threads} threads"
+                f" keep their events, and each sync handler keeps one of {limits.threads} threads"
             )
         try:
             fingerprints = tuple(fingerprint(secret) for secret in self._secrets())
@@ -125,7 +125,7 @@ class ReadinessLook:
                 problems.append(problem)
         except StoreError as error:
             _log.warning("not ready: %s", error)
-            problems.append("the store cannot be used; the log says why")
+            problems.append("the store does not work; the log says why")
         except SecretError as error:
             problems.append(f"no delivery can be verified: {error}")
         return Readiness(tuple(problems), warnings, fingerprints)
@@ -135,31 +135,31 @@ class ReadinessLook:
         self._fresh_until = asyncio.get_running_loop().time() + _FRESH_SECONDS
 
     async def _stranded(self) -> tuple[str, ...]:
-        """Return a warning of events in an inbox that this receiver does not have any more."""
+        """Return a warning about events in an inbox that the receiver no longer has."""
         endpoint, seconds = self._parts.endpoint, self._parts.limits.store_seconds
         stats = await within(seconds, self._store.stats(endpoint=endpoint))
         return (stranded(endpoint, stats.depth),) if stats.depth and not stats.workers else ()
 
 
 def stranded(endpoint: str, depth: int) -> str:
-    """Return what is wrong and, behind a semicolon, its fix: a receiver has lost its inbox."""
+    """Return the warning that a receiver without an inbox has stored events, and its fix."""
     return (
-        f"{depth} events wait in the inbox of {endpoint}, nobody works on it, and this receiver"
-        " has none; give it inbox=Inbox() until they are handled, or start a worker"
+        f"{depth} events wait in the inbox of {endpoint}, no worker handles them, and this receiver"
+        " has no inbox; give it inbox=Inbox() until they are handled, or start a worker"
     )
 
 
 def health_routes(
     recent: Callable[[], Awaitable[Readiness]], *, token: str | None = None
 ) -> list[Route]:
-    """Return ``/livez`` (the process answers) and ``/readyz`` (it can take deliveries).
+    """Return routes for ``/livez`` (the process answers) and ``/readyz`` (it accepts deliveries).
 
-    Anybody may ask. The problems, which name paths and counts, are told to those alone that show
-    the token; without a token to nobody.
+    Both need no token. Problems and warnings contain paths and counts, so ``/readyz`` shows them
+    only to callers with the token.
 
     Args:
-        recent: what was found lately.
-        token: what ``Authorization: Bearer`` must show, at least 16 characters of ASCII.
+        recent: returns the result of a recent check.
+        token: the bearer token, at least 16 ASCII characters; without one nobody sees details.
 
     Raises:
         ValueError: the token is too short.

@@ -1,6 +1,9 @@
-"""Adapters for frameworks and servers; each imports its framework, and none imports another's.
+"""Adapters for frameworks and servers; each imports its own framework and no other.
 
-Starlette needs none: ``Receiver.routes`` are its own. Every adapter hands the bytes of the body to
-``Receiver.handle`` as they came, before anything parses them, and keeps every outcome: a 2xx means
-handled, durably kept or deliberately ignored, and there is never a 3xx and never a 410.
+``mount`` of each adds a receiver to an application. Starlette needs no adapter: ``Receiver.routes``
+are routes of Starlette.
+
+Every adapter passes the original bytes of a body to ``Receiver.handle`` before anything parses
+them, and sends every outcome unchanged: a 2xx means handled, durably stored or deliberately
+ignored, and there is never a 3xx or a 410.
 """

@@ -1,7 +1,7 @@
 """A receiver as an AWS Lambda function behind API Gateway or an Application Load Balancer.
 
-Lambda freezes a process when an invocation ends. So handlers end before the answer: an inbox with
-workers in the process is refused, and a handler that outlasts the answer budget is waited for.
+Lambda freezes the process as soon as the function has answered. So an inbox with embedded workers
+is refused, and the function waits for a handler that exceeds the answer budget.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from ..delivery.outcome import NOT_POST, Outcome, Reason
-from ..http.body import announced_length, check_size, check_whole, note_changed_body
+from ..delivery.outcome import Outcome, Reason
+from ..http.body import (
+    RefusedError,
+    announced_length,
+    check_method,
+    check_size,
+    check_whole,
+    note_changed_body,
+)
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import refusal_of
 from .loop_thread import LoopThread
 
 __all__ = ["LambdaContext", "LambdaHandler", "mount"]
@@ -27,7 +33,7 @@ _log = get_logger("hookonce.http")
 
 MALFORMED = Outcome(HTTPStatus.BAD_REQUEST, "malformed_event")
 
-# What is left of an invocation when it stops to wait for a handler: enough to answer.
+# The wait for a handler ends this long before the invocation does: enough time to answer.
 _MARGIN_SECONDS = 1.0
 
 
@@ -73,9 +79,9 @@ class LambdaHandler:
     def __init__(self, receiver: Receiver) -> None:
         if receiver.has_embedded_workers:
             raise ValueError(
-                "a Lambda function is frozen as soon as it has answered, so workers in its process"
-                " would stand still with events in their hands: leave `inbox` out to handle inside"
-                " the invocation, or use Inbox(embedded=False) with `hookonce worker` elsewhere"
+                "Lambda freezes a function as soon as it has answered, and would freeze embedded"
+                " workers with the events they hold: leave `inbox` out to handle events inside the"
+                " invocation, or use Inbox(embedded=False) with `hookonce worker` elsewhere"
             )
         self._limits = receiver.limits
         self._loop = LoopThread(receiver)
@@ -84,12 +90,16 @@ class LambdaHandler:
         """Answer one event.
 
         Raises:
-            ValueError: it is no HTTP request, so nobody waits for an answer.
+            ValueError: the event is not an HTTP request, so nobody waits for an answer.
 
         """
         arrived = time.monotonic()
-        request = _Request.of(event)
-        outcome = self._answer(request, arrived)
+        request = _GatewayRequest.of(event)
+        try:
+            check_method(request.method)
+            outcome = self._deliver(request, arrived)
+        except Exception as error:  # noqa: BLE001 - the client waits for an answer
+            outcome = self._loop.refuse(error, waited=time.monotonic() - arrived)
         if outcome.reason == Reason.STILL_RUNNING:
             self._finish(context)
         return request.response(outcome)
@@ -98,19 +108,7 @@ class LambdaHandler:
         """Drain running handlers and end the event loop; at exit this happens by itself."""
         self._loop.close()
 
-    def _answer(self, request: _Request, arrived: float) -> Outcome:
-        try:
-            if request.method == "POST":
-                return self._deliver(request, arrived)
-            outcome = NOT_POST
-        except _MalformedError as error:
-            _log.error("cannot read an event of API Gateway or a load balancer: %s", error)
-            outcome = MALFORMED
-        except Exception as error:  # noqa: BLE001 - it is answered
-            outcome = refusal_of(error)
-        return self._loop.note_unread(outcome, waited=time.monotonic() - arrived)
-
-    def _deliver(self, request: _Request, arrived: float) -> Outcome:
+    def _deliver(self, request: _GatewayRequest, arrived: float) -> Outcome:
         most = self._limits.body_bytes
         headers = list(request.headers())
         lengths = (value for name, value in headers if name.lower() == "content-length")
@@ -124,28 +122,24 @@ class LambdaHandler:
         return outcome
 
     def _finish(self, context: LambdaContext | None) -> None:
-        """Wait for handlers that still run: after the answer they would be frozen."""
+        """Wait for running handlers: Lambda freezes them after the answer."""
         left = self._limits.handler_timeout_seconds
         if context is not None:
             left = min(left, context.get_remaining_time_in_millis() / 1000 - _MARGIN_SECONDS)
         if not self._loop.idle(max(0.0, left)):
-            _log.error("a handler needs longer than this function may take; it is frozen now")
-
-
-class _MalformedError(Exception):
-    """An HTTP request that cannot be read; the text says why."""
+            _log.error("a handler takes longer than the function's time-out; Lambda freezes it now")
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _GatewayRequest:
     """An HTTP request as a gateway describes it."""
 
     event: Mapping[str, Any]
     method: str
 
     @classmethod
-    def of(cls, event: Mapping[str, Any]) -> _Request:
-        """Return the request in an event, or raise ValueError where there is none."""
+    def of(cls, event: Mapping[str, Any]) -> _GatewayRequest:
+        """Return the request in an event; raise ValueError if the event is not one."""
         if isinstance(event, Mapping):
             method = event.get("httpMethod")  # REST APIs and load balancers
             if method is None:  # HTTP APIs and function URLs
@@ -154,19 +148,19 @@ class _Request:
             if isinstance(method, str):
                 return cls(event, method.upper())
         raise ValueError(
-            "this is no request of API Gateway, a function URL or a load balancer (it names no"
-            " HTTP method); is the function invoked by something else?"
+            "the event is no request of API Gateway, a function URL or a load balancer: it names"
+            " no HTTP method. Is the function invoked by something else?"
         )
 
     def headers(self) -> Iterator[tuple[str, str]]:
-        """Yield the headers, every value of those that are repeated."""
+        """Yield the headers, with all values of a repeated header."""
         repeated = _mapping(self.event.get("multiValueHeaders"))
         for name, values in repeated.items():
             for value in values if isinstance(values, list) else ():
                 if isinstance(value, str):
                     yield str(name), value
         if repeated:
-            return  # a REST API gives the last of each in `headers` as well
+            return  # a REST API repeats the last value of each in `headers`
         for name, value in _mapping(self.event.get("headers")).items():
             if isinstance(value, str):
                 yield str(name), value
@@ -177,19 +171,19 @@ class _Request:
         if body is None:
             return b""
         if not isinstance(body, str):
-            raise _MalformedError("its body is not text; use the Lambda proxy integration")
+            raise _malformed("its body is not text; use the Lambda proxy integration")
         if not self.event.get("isBase64Encoded"):
             try:
                 return body.encode()
             except UnicodeEncodeError:
-                raise _MalformedError("its body has lone surrogates") from None
+                raise _malformed("its body has lone surrogates") from None
         try:
             return base64.b64decode(body, validate=True)
         except (binascii.Error, ValueError):
-            raise _MalformedError("isBase64Encoded is set, and its body is not base64") from None
+            raise _malformed("isBase64Encoded is set, and its body is not base64") from None
 
     def response(self, outcome: Outcome) -> dict[str, Any]:
-        """Return an answer in the shape that the sender of the event expects."""
+        """Return the response in the shape that the gateway expects."""
         status = HTTPStatus(outcome.status)
         headers = {"content-type": "application/json", **outcome.headers}
         answer: dict[str, Any] = {
@@ -200,10 +194,15 @@ class _Request:
         }
         if "elb" in _mapping(self.event.get("requestContext")):
             answer["statusDescription"] = f"{int(status)} {status.phrase}"
-            if "multiValueHeaders" in self.event:  # an ALB takes the headers it was told to take
+            if "multiValueHeaders" in self.event:  # the ALB ignores `headers` then
                 del answer["headers"]
                 answer["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
         return answer
+
+
+def _malformed(why: str) -> RefusedError:
+    _log.error("cannot read an event of API Gateway or a load balancer: %s", why)
+    return RefusedError(MALFORMED)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """A receiver in a Django project, served by WSGI or ASGI.
 
-Django has no lifespan for applications, and under WSGI no event loop that lasts, so the receiver
-runs in an event loop of its own, which the first delivery starts and the end of the process ends.
+Django has no lifespan, and under WSGI no lasting event loop. So the first delivery starts a thread
+with a loop, and the end of the process ends it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from django.http import (  # type: ignore[import-untyped]
 from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
 
 from ..delivery.limits import Limits
-from ..delivery.outcome import NOT_POST, Outcome
+from ..delivery.outcome import INCOMPLETE, TOO_LARGE, Outcome
 from ..http.body import (
     CONSUMED,
-    IncompleteError,
-    TooLargeError,
+    RefusedError,
     announced_length,
+    check_method,
     check_size,
     check_whole,
     note_changed_body,
@@ -36,10 +36,15 @@ from ..http.body import (
 from ..http.guard import headers_of
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import check_time, refusal_of
-from .deadlines import ReadDeadlines, leave_unread
 from .loop_thread import LoopThread
-from .wsgi import is_chunked, read_input, request_headers
+from .wsgi_input import (
+    ReadDeadlines,
+    check_time,
+    is_chunked,
+    leave_unread,
+    read_input,
+    request_headers,
+)
 
 __all__ = ["mount"]
 
@@ -80,11 +85,11 @@ def _view(receiver: Receiver) -> Any:
         return HttpResponse(outcome.body, status=int(outcome.status), headers=headers)
 
     view: Any = webhook
-    view.csrf_exempt = True  # what the decorator sets; before Django 5.0 it takes no async view
+    view.csrf_exempt = True  # what csrf_exempt sets
     for alias in connections:
         view = transaction.non_atomic_requests(alias)(view)
-    view.login_required = False  # what login_not_required sets, since Django 5.1
-    view.should_append_slash = False  # what no_append_slash sets, where it is included below one
+    view.login_required = False  # what login_not_required sets
+    view.should_append_slash = False  # what no_append_slash sets; for a pattern below include()
     view.close = loop.close
     return view
 
@@ -94,30 +99,26 @@ async def _answer(
 ) -> Outcome:
     arrived = time.monotonic()
     try:
-        if request.method == "POST":
-            body, announced = _whole_body(request, reads, limits, arrived)
-            waited = time.monotonic() - arrived
-            outcome = await loop.handle_async(
-                body, list(request_headers(request.META)), waited=waited
-            )
-            note_changed_body(outcome, body, announced)
-            return outcome
-        outcome = NOT_POST
-    except Exception as error:  # noqa: BLE001 - it is answered
-        outcome = refusal_of(error)
-    leave_unread(request.META)
-    return loop.note_unread(outcome, waited=time.monotonic() - arrived)
+        check_method(request.method)
+        body, announced = _whole_body(request, reads, limits, arrived)
+        waited = time.monotonic() - arrived
+        outcome = await loop.handle_async(body, list(request_headers(request.META)), waited=waited)
+        note_changed_body(outcome, body, announced)
+    except Exception as error:  # noqa: BLE001 - the client waits for an answer
+        leave_unread(request.META)
+        return loop.refuse(error, waited=time.monotonic() - arrived)
+    return outcome
 
 
 def _whole_body(
     request: HttpRequest, reads: ReadDeadlines, limits: Limits, arrived: float
 ) -> tuple[bytes, int | None]:
-    """Return the body and its announced length; raises where it cannot be had."""
+    """Return the body and its announced length, or raise RefusedError."""
     most, deadline = limits.body_bytes, arrived + limits.body_seconds
     announced = announced_length(request.META.get("CONTENT_LENGTH"), most)
     with reads.ending(request.META, deadline):
         if isinstance(request, WSGIRequest) and is_chunked(request.environ):
-            # Django reads no further than a length that was announced, and chunks come without one.
+            # Django reads only an announced length, and a chunked body has none.
             body = read_input(request.environ, None, most, deadline)
         else:
             body = _body_of(request, most)
@@ -127,22 +128,20 @@ def _whole_body(
 
 
 def _body_of(request: HttpRequest, most: int) -> bytes:
-    """Return the body as it came; raises IncompleteError where it cannot be had any more."""
+    """Return the body as Django has read it, or raise RefusedError."""
     try:
         body: bytes = request.body
     except RequestDataTooBig:
         _log.error("refused a body that is larger than the setting DATA_UPLOAD_MAX_MEMORY_SIZE")
-        raise TooLargeError from None
+        raise RefusedError(TOO_LARGE) from None
     except RawPostDataException:
         _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
-        raise IncompleteError from None
-    except (
-        ValueError
-    ) as error:  # Django reads a content-length only then, and takes it for a number
+        raise RefusedError(INCOMPLETE) from None
+    except ValueError as error:  # Django parses the content-length when it reads the body
         _log.warning("the content-length of a delivery is no number")
-        raise IncompleteError from error
+        raise RefusedError(INCOMPLETE) from error
     except UnreadablePostError as error:
-        _log.warning("a client went away before its body had arrived: %s", error)
-        raise IncompleteError from error
+        _log.warning("a client disconnected before its body had arrived: %s", error)
+        raise RefusedError(INCOMPLETE) from error
     check_size(len(body), most)
     return body

@@ -11,10 +11,10 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from ..delivery.outcome import NOT_POST
+from ..delivery.outcome import INCOMPLETE, NOT_POST
 from ..events import Event
 from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
-from ..http.body import CONSUMED, IncompleteError
+from ..http.body import CONSUMED, RefusedError
 from ..http.guard import StatusGuard, respond
 from ..receiver import Receiver
 
@@ -42,7 +42,7 @@ _ANSWERS = {
     503: "Not now; to be delivered again",
 }
 
-# FastAPI answers other methods by itself, with another body.
+# Without routes for them FastAPI answers other methods itself, with another body.
 _OTHER_METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "PUT", "TRACE"]
 
 _HEADERS = {
@@ -106,17 +106,17 @@ def mount(
 
 
 class _GuardedRoute(APIRoute):
-    """A route from which nothing goes out that the sender would punish, whoever answers it."""
+    """A route that sends no redirect and no 410, even if a dependency answers."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in (self.methods or ()):
             await StatusGuard(super().handle)(scope, receive, send)
-        else:  # nobody has heard of it; FastAPI would raise what the guard takes for a fault
+        else:  # an unknown method; FastAPI would raise, and the guard would answer 500
             await respond(send, NOT_POST)
 
 
 class _Delivery(Response):
-    """The answer that the receiver gives to a request."""
+    """The receiver's answer to a request."""
 
     def __init__(self, app: ASGIApp, request: Request) -> None:
         super().__init__()
@@ -126,14 +126,14 @@ class _Delivery(Response):
     async def __call__(
         self,
         scope: Scope,
-        receive: Receive,  # noqa: ARG002 - the request has it, and what was read from it
+        receive: Receive,  # noqa: ARG002 - the request holds it, and the bytes already read from it
         send: Send,
     ) -> None:
         await self._app(scope, _pieces_of(self._request), send)
 
 
 def _pieces_of(request: Request) -> Receive:
-    """Return the body as a server gives it, also where a dependency has read and kept it."""
+    """Return a ``receive`` with the body, even if a dependency has read and kept it."""
     pieces = request.stream()
 
     async def receive() -> Message:
@@ -147,7 +147,7 @@ def _pieces_of(request: Request) -> Receive:
             _log.error(
                 "the body of a delivery is consumed. %s, such as `await request.body()`", CONSUMED
             )
-            raise IncompleteError from error
+            raise RefusedError(INCOMPLETE) from error
         return {"type": "http.request", "body": piece, "more_body": True}
 
     return receive

@@ -15,7 +15,7 @@ __all__ = ["mount"]
 
 _log = get_logger("hookonce.http")
 
-# Flask answers other methods by itself, with HTML.
+# Without routes for them Flask answers other methods itself, with HTML.
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
 
 
@@ -42,12 +42,12 @@ def mount(
     wsgi = WSGIReceiver(receiver)
 
     def deliver() -> Response:
-        # Once somebody has asked for the stream Flask owns it, and may have kept the bytes.
+        # After a hook has used the stream, only Flask's copy of the body is left.
         kept = request.get_data() if "stream" in vars(request) else None
         return _response(wsgi.dispatch(request.environ, body=kept))
 
     def guard(response: Response) -> Response:
-        if not is_punished(response.status_code) or _endpoint_name(_endpoint_meant()) != name:
+        if not is_punished(response.status_code) or _endpoint_name(_intended_endpoint()) != name:
             return response
         _log.error(
             "the application answered a delivery with %d; sent 500 instead", response.status_code
@@ -61,15 +61,15 @@ def mount(
         methods=_METHODS,
         provide_automatic_options=False,
         strict_slashes=False,
-        merge_slashes=False,  # or the router redirects from a path with two
+        merge_slashes=False,  # or the router redirects a path with two slashes
     )
-    # A blueprint's own would not be asked about a path that no rule of it matches.
+    # A blueprint's own hook does not see a path that none of its rules matches.
     (app.after_app_request if isinstance(app, Blueprint) else app.after_request)(guard)
     return wsgi
 
 
-def _endpoint_meant() -> str | None:
-    """Return the endpoint of a request, or of the path that it spells in another way."""
+def _intended_endpoint() -> str | None:
+    """Return the endpoint of a request, or of the common form of its path."""
     if request.endpoint is not None:
         return request.endpoint
     paths = current_app.url_map.bind("")
@@ -80,7 +80,7 @@ def _endpoint_meant() -> str | None:
 
 
 def _endpoint_name(endpoint: str | None) -> str:
-    """Return the name of a route without the names of the blueprints it is in."""
+    """Return the name of a route without the names of its blueprints."""
     return (endpoint or "").rpartition(".")[2]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["mount"]
 
-# Litestar answers other methods by itself, with another body. It has no TRACE.
+# Without routes for them Litestar answers other methods itself, with another body. It has no TRACE.
 _METHODS: tuple[Method, ...] = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
@@ -51,8 +51,8 @@ def mount(
     """
     delivery = receiver.routes("/")[0].endpoint
 
-    # A handler of its kind for ASGI applications would do, if Litestar let middleware (its own for
-    # logs, say) read bodies before one.
+    # An ASGI handler would be simpler. But Litestar breaks it if middleware, such as Litestar's own
+    # for logs, reads the body first.
     @route(
         path,
         http_method=_METHODS,
@@ -79,7 +79,7 @@ def _guarded(app: ASGIApp) -> ASGIApp:
 
 
 def _given(body: bytes) -> Receive:
-    """Return what gives a body that was read before, where Litestar has kept its bytes."""
+    """Return a ``receive`` with a body that Litestar has read and kept."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}

@@ -1,7 +1,7 @@
-"""A receiver in an event loop of its own thread, for servers that call from other threads.
+"""A receiver in a thread with an event loop, for servers without one.
 
-The thread is started by the first delivery, never by an import: a server that forks its workers
-after it has loaded the application (``gunicorn --preload``) would leave the thread behind.
+The first delivery starts the thread, never an import: a server that forks its workers after it has
+loaded the application (``gunicorn --preload``) would leave the thread behind in the parent.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from ..delivery.outcome import Outcome, Reason, later
+from ..delivery.outcome import BROKEN, Outcome, Reason, later
 from ..errors import StoreError
+from ..http.body import RefusedError
 from ..receiver import Receiver
 from ..verification.headers import RawHeaders
 from ..verification.loggers import get_logger
@@ -26,19 +26,19 @@ _log = get_logger("hookonce")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# The sender waits ten seconds. An answer comes within the budget and two calls to the store, unless
-# a handler blocks the loop, and then a thread of the server is not to be held for ever.
+# The sender waits ten seconds. The receiver answers within its budget, unless a handler blocks the
+# loop: then the server's thread is released at this limit.
 _LONGEST_ANSWER_SECONDS = 9.9
 
 
 class LoopThread:
-    """Handles deliveries in a thread with an event loop, from any number of other threads.
+    """Hands deliveries from any number of threads to a receiver in one event loop.
 
-    It opens the receiver, embedded workers included, at the first delivery, and closes it at
-    ``close`` or when the interpreter exits. A delivery after ``close`` opens it again.
+    The first delivery opens the receiver and starts its embedded workers. ``close``, or the exit of
+    the interpreter, closes it. A delivery after ``close`` opens it again.
 
     Args:
-        receiver: it belongs to this loop from the first delivery on.
+        receiver: handles the deliveries; from the first one on, use it in no other loop.
 
     """
 
@@ -48,36 +48,44 @@ class LoopThread:
         self._running: _Running | None = None
 
     def handle(self, body: bytes, headers: RawHeaders, *, waited: float = 0.0) -> Outcome:
-        """Return what to answer to a delivery; the calling thread waits for it.
+        """Return the answer to a delivery; the calling thread waits for it.
 
         Args:
             body: the raw request body, exactly as received.
             headers: its headers.
-            waited: for how many seconds the request has been here already.
+            waited: the seconds since the request arrived.
 
         Raises:
-            RuntimeError: the process was forked when the receiver was open.
+            RuntimeError: the process was forked after the receiver had been opened.
 
         """
         try:
             return self._submit(body, headers, waited).result(_LONGEST_ANSWER_SECONDS - waited)
         except TimeoutError:
             return _stuck()
-        except CancelledError:  # a close has not waited for it any longer
+        except CancelledError:  # `close` has stopped waiting for it
             return later(Reason.SHUTTING_DOWN)
 
     async def handle_async(
         self, body: bytes, headers: RawHeaders, *, waited: float = 0.0
     ) -> Outcome:
-        """Do the same for a caller in another event loop, which goes on meanwhile."""
+        """Return the answer to a delivery without blocking the caller's event loop."""
         answer = asyncio.wrap_future(self._submit(body, headers, waited))
         done, _ = await asyncio.wait({answer}, timeout=_LONGEST_ANSWER_SECONDS - waited)
         if answer.cancelled():
             return later(Reason.SHUTTING_DOWN)
         return answer.result() if done else _stuck()
 
-    def note_unread(self, outcome: Outcome, *, waited: float) -> Outcome:
-        """Tell the receiver's observers of an answer without a delivery, and return it."""
+    def refuse(self, error: Exception, *, waited: float) -> Outcome:
+        """Return the answer to a request that an error kept from the receiver; notify observers.
+
+        The adapter sends it instead of raising: the server's own answer might be a page.
+        """
+        if isinstance(error, RefusedError):
+            outcome = error.outcome
+        else:
+            _log.error("cannot hand a delivery to the receiver; answered 500", exc_info=error)
+            outcome = BROKEN
         with self._lock:
             running = self._running
             if running is None or not running.is_ours():
@@ -87,14 +95,14 @@ class LoopThread:
         return outcome
 
     def idle(self, seconds: float) -> bool:
-        """Return whether no handler runs any more, after waiting for that at most so long."""
+        """Wait at most ``seconds`` for running handlers; return whether all have ended."""
         running = self._running
         return running is None or running.call(self._receiver.idle(seconds)).result()
 
     def close(self) -> None:
-        """Drain running handlers, release the rest, and end the thread.
+        """Drain running handlers, release the remaining events, and end the thread.
 
-        What is delivered meanwhile is answered 503, and opens the receiver again afterwards.
+        A delivery during this time is answered 503; a later one opens the receiver again.
         """
         with self._lock:
             running = self._running
@@ -113,7 +121,7 @@ class LoopThread:
         if self._running is not None and not self._running.is_ours():
             raise RuntimeError(
                 "this process was forked after its receiver had been opened, and the event loop"
-                " stayed in the parent: let nothing be delivered before the fork"
+                " stayed in the parent: deliver nothing before the fork"
             )
         with self._lock:
             if self._running is None:
@@ -123,7 +131,7 @@ class LoopThread:
 
 
 class _Running:
-    """The thread and its loop; the receiver is only touched in them."""
+    """The thread and its event loop; nothing else touches the receiver."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -138,14 +146,14 @@ class _Running:
         self._thread.start()
 
     def is_ours(self) -> bool:
-        """Return whether the thread runs in this process, and not in the parent."""
+        """Return whether the thread belongs to this process, and not to its parent."""
         return self._process == os.getpid()
 
     def call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def call_soon(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        self._loop.call_soon_threadsafe(partial(function, *args, **kwargs))
+    def call_soon(self, function: Callable[..., object], *args: object) -> None:
+        self._loop.call_soon_threadsafe(function, *args)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -160,19 +168,19 @@ class _Running:
         try:
             await self._opened()
         except (StoreError, TimeoutError) as error:
-            _log.error("cannot open the store, so a delivery is left to a retry: %s", error)
+            _log.error("cannot open the store; a delivery is answered 503: %s", error)
             return later(Reason.STORE_UNAVAILABLE)
         return await self._receiver.handle(body, headers, started=started)
 
     async def _opened(self) -> None:
-        """Open the receiver, once for all who ask at the same time; raise if it cannot be."""
+        """Open the receiver, once for all deliveries that need it; raise if that fails."""
         if self._opening is None:
             self._opening = self._loop.create_task(self._receiver.__aenter__())
         opening = self._opening
         if not opening.done():
             await asyncio.wait({opening}, timeout=self._receiver.limits.store_seconds)
         if not opening.done():
-            raise TimeoutError("it has not answered yet")
+            raise TimeoutError("it has not answered in time")
         if opening.exception() is not None and self._opening is opening:
             self._opening = None  # the next delivery tries again
         opening.result()
@@ -184,7 +192,7 @@ class _Running:
                 await asyncio.wait({self._opening})
             if not self._opening.cancelled() and self._opening.exception() is None:
                 await self._receiver.__aexit__(None, None, None)
-        if self._answering:  # what was drained is still to be told to those who wait
+        if self._answering:  # drained deliveries still have to be answered
             await asyncio.wait(self._answering, timeout=self._receiver.limits.store_seconds)
 
     def _run(self) -> None:
@@ -199,23 +207,23 @@ class _Running:
     async def _end(self) -> None:
         late = asyncio.all_tasks() - {asyncio.current_task()}
         for task in late:
-            task.cancel()  # nobody is to wait for an answer from a loop that stands still
+            task.cancel()  # or its caller would wait for an answer from a stopped loop
         if late:
             await asyncio.wait(late)
         await self._loop.shutdown_asyncgens()
 
 
 class _Executor(ThreadPoolExecutor):
-    """Threads for blocking work of the loop; at exit, when there are no more, the loop does it."""
+    """Threads for the blocking work of the loop; at exit the work runs in the loop itself."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         try:
             return super().submit(fn, *args, **kwargs)
-        except RuntimeError:  # the interpreter exits: its pools are closed before atexit comes
+        except RuntimeError:  # at exit Python closes all pools before it calls atexit
             done: Future[T] = Future()
             try:
                 done.set_result(fn(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - it belongs to who asked
+            except Exception as error:  # noqa: BLE001 - the caller gets it from the future
                 done.set_exception(error)
             return done
 

@@ -1,7 +1,7 @@
-"""A receiver as a WSGI application, for Flask, Pyramid, Bottle or a server alone.
+"""A receiver in a WSGI application, such as Pyramid or Bottle, or alone on a WSGI server.
 
-WSGI has threads and no lifespan, a receiver has an event loop: it runs in a thread of its own that
-the first delivery starts (so a server may fork before), and that ends with the interpreter.
+WSGI has threads and no lifespan, and a receiver needs an event loop. So the first delivery starts a
+thread with a loop, after the server may have forked, and the end of the process ends it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, Outcome, is_punished
+from ..delivery.outcome import BROKEN, NOT_FOUND, Outcome, is_punished
 from ..http.body import (
-    IncompleteError,
-    TooLargeError,
     announced_length,
+    check_method,
     check_size,
     check_whole,
     note_changed_body,
@@ -24,9 +23,8 @@ from ..http.body import (
 from ..http.guard import headers_of, plain_path
 from ..receiver import Receiver
 from ..verification.loggers import get_logger
-from .bodies import check_time, read_body, refusal_of
-from .deadlines import ReadDeadlines, leave_unread
 from .loop_thread import LoopThread
+from .wsgi_input import ReadDeadlines, is_chunked, leave_unread, read_input, request_headers
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -92,25 +90,25 @@ class WSGIReceiver:
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [outcome.body]
 
     def dispatch(self, environ: WSGIEnvironment, *, body: bytes | None = None) -> Outcome:
-        """Return what to answer to a request, whatever its path; no exception escapes.
+        """Return the answer to a request at any path; no exception escapes.
+
+        A framework that has routes of its own calls this instead of the application.
 
         Args:
-            environ: the request; its input must not have been read.
-            body: the raw body where it has been read and kept.
+            environ: the request; nothing may have read its input.
+            body: the raw body, if the framework has read and kept it.
 
         """
         arrived = time.monotonic()
         try:
-            if environ["REQUEST_METHOD"] == "POST":
-                return self._deliver(environ, body, arrived)
-            outcome = NOT_POST
-        except Exception as error:  # noqa: BLE001 - it is answered
-            outcome = refusal_of(error)
-        leave_unread(environ)
-        return self._loop.note_unread(outcome, waited=time.monotonic() - arrived)
+            check_method(environ["REQUEST_METHOD"])
+            return self._deliver(environ, body, arrived)
+        except Exception as error:  # noqa: BLE001 - the client waits for an answer
+            leave_unread(environ)
+            return self._loop.refuse(error, waited=time.monotonic() - arrived)
 
     def close(self) -> None:
-        """Drain running handlers and end the thread; at exit this happens by itself."""
+        """Drain running handlers and end the event loop; at exit this happens by itself."""
         self._loop.close()
 
     def _deliver(self, environ: WSGIEnvironment, body: bytes | None, arrived: float) -> Outcome:
@@ -129,72 +127,21 @@ class WSGIReceiver:
         return outcome
 
 
-def is_chunked(environ: WSGIEnvironment) -> bool:
-    """Return whether a body has its end in itself, and not by a length."""
-    return "HTTP_TRANSFER_ENCODING" in environ
-
-
-def read_input(
-    environ: WSGIEnvironment, announced: int | None, most: int, deadline: float
-) -> bytes:
-    """Return the body of a request, read from its input; the arguments are those of ``read_body``.
-
-    Raises:
-        IncompleteError: the input cannot be read to its end, and the log says why.
-        TooLargeError: it has more bytes than it may have.
-        TimeoutError: the deadline has passed.
-
-    """
-    if is_chunked(environ):
-        announced = None
-        if not environ.get("wsgi.input_terminated"):
-            _log.error(
-                "a delivery came in chunks, and this server does not say where they end"
-                " (wsgi.input_terminated): use one that does, such as gunicorn, or let a proxy"
-                " buffer requests"
-            )
-            raise IncompleteError
-    elif announced is None:
-        return b""
-    source = environ["wsgi.input"]
-    # read(n) of a buffered input waits for all of n bytes, read1(n) for the first of them.
-    read = getattr(source, "read1", source.read)
-    try:
-        return read_body(read, announced, most, deadline)
-    except (TooLargeError, TimeoutError):
-        raise
-    except Exception as error:
-        check_time(deadline, is_whole=False)
-        # What is no OSError may show bytes of the body.
-        why = error if isinstance(error, OSError) else type(error).__name__
-        _log.warning("the input of a request broke off: %s", why)
-        raise IncompleteError from error
-
-
-def request_headers(environ: WSGIEnvironment) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the headers of a request, values in the bytes that arrived."""
-    for name, value in environ.items():
-        if name.startswith("HTTP_"):
-            # WSGI gives every byte as the character of its number (PEP 3333).
-            field = name.removeprefix("HTTP_").replace("_", "-")
-            yield field.encode("latin-1", "replace"), value.encode("latin-1", "replace")
-
-
 def _status_line(status: int) -> str:
     return f"{int(status)} {HTTPStatus(status).phrase}"
 
 
 class WSGIStatusGuard:
-    """WSGI middleware that never lets out an answer the sender would punish.
+    """WSGI middleware that replaces redirects and 410 by 500.
 
-    A 410 disables the endpoint at once and a redirect is a failed delivery, so both become 500. Put
-    it around an application whose own hooks may answer first, such as a redirect to a login page::
+    A 410 disables the endpoint at once, and a redirect is a failed delivery. Put the guard around
+    an application whose own hooks may answer first, for example with a redirect to a login page::
 
         app.wsgi_app = WSGIStatusGuard(app.wsgi_app, paths=["/webhooks"])
 
     Args:
         app: the application to guard.
-        paths: the paths to guard, however they are spelled; every path by default.
+        paths: the paths to guard, in all spellings (slashes, dots); every path by default.
 
     """
 
@@ -203,7 +150,7 @@ class WSGIStatusGuard:
         self._paths = None if paths is None else {plain_path(path) for path in paths}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Pass a request on, and guard its answer."""
+        """Pass a request on, and guard the response."""
         path = plain_path(environ.get("PATH_INFO", ""))
         if self._paths is not None and path not in self._paths:
             return self._app(environ, start_response)
@@ -228,7 +175,7 @@ class WSGIStatusGuard:
 
         def passed() -> Iterator[bytes]:
             try:
-                for part in parts:  # a generator begins its answer with its first part
+                for part in parts:  # a generator calls start_response with its first part
                     if punished:
                         break
                     yield part
@@ -243,4 +190,4 @@ class WSGIStatusGuard:
 
 
 def _drop(data: bytes) -> None:
-    """Take what an application writes after an answer that was replaced."""
+    """Drop what the application writes to a response that was replaced."""

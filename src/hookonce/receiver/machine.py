@@ -18,7 +18,7 @@ from ..delivery.registration import Registration, application_of
 from ..delivery.rotation import RotationWatch
 from ..delivery.router import Router
 from ..delivery.watch import AnswerWatch
-from ..http.health import ReadinessLook
+from ..http.health import ReadinessCheck
 from ..inbox.intake import Intake
 from ..inbox.letters import DeadLetters
 from ..inbox.waiting import WaitingEvents
@@ -101,7 +101,7 @@ class Machine:
             settings.endpoint,
             self._application,
         )
-        self.readiness = ReadinessLook(
+        self.readiness = ReadinessCheck(
             parts,
             self.attempts,
             store=store,
