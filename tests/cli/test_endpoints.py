@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import pytest
 from click import ClickException
 
-from hookonce.cli.rotate import asking, writing
+from hookonce.cli.rotate import asking, changing
 from hookonce.cli.secrets_file import SecretsFile
 from hookonce.client import NoAnswerError
 from hookonce.verification.secrets import new_secret
@@ -92,7 +89,7 @@ def test_create_writes_the_secret_for_its_owner_alone_and_prints_none(
         *("--description", "ours", "--secrets-file", str(file), "--json"),
     )
     assert result.status == 0
-    assert file.read_text() == f"# endpoint wh_1\n{secret}\n# ours\n"
+    assert file.read_text() == f"{secret}\n# ours\n"
     assert file.stat().st_mode & 0o777 == 0o600
     assert secret[6:] not in result.output + result.errors
     made = json.loads(result.output)
@@ -110,52 +107,22 @@ def test_create_keeps_the_secret_of_an_answer_it_cannot_read(site: Site, tmp_pat
     site.answer = {"data": endpoint(secret=secret, description=None)}
     create = ("create", "https://hooks.example.com/", "--event", "comment.received")
     result = site.run(*create, "--secrets-file", str(tmp_path / "secrets"))
-    result.says("wh_1 was made, and its secret is in", "data.description", status=1)
-    assert (tmp_path / "secrets").read_text() == f"# endpoint wh_1\n{secret}\n"
+    result.says("wh_1 was created, and its secret is in", "data.description", status=1)
+    assert (tmp_path / "secrets").read_text() == f"{secret}\n"
     site.answer = {"data": endpoint()}
     result = site.run(*create, "--secrets-file", str(tmp_path / "others"))
     result.says("the service gave no secret", status=1)
     assert [file.name for file in tmp_path.iterdir()] == ["secrets"]
 
 
-# The command is killed between the service's answer and the moment it is read.
-_KILLED = """
-import os, signal, sys, httpx2
-from hookonce.cli import main
-
-real = httpx2.AsyncClient.send
-
-async def send(self, request, **options):
-    await real(self, request, **options)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-httpx2.AsyncClient.send = send
-sys.argv[0] = "hookonce"
-main()
-"""
-
-
-def test_create_says_that_a_command_killed_before_it_has_lost_a_secret(
-    site: Site, tmp_path: Path
-) -> None:
-    site.answer = {"data": endpoint(secret=new_secret())}
+def test_create_takes_no_file_that_holds_a_secret(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "secrets"
-    arguments = (
-        *("create", "https://hooks.example.com/", "--event", "comment.received"),
-        *("--secrets-file", str(file)),
-    )
-    environment = {**os.environ, "HOOKONCE_API_URL": site.url, "HOOKONCE_API_KEY": KEY}
-    command = [sys.executable, "-c", _KILLED, "endpoints", *arguments]
-    killed = subprocess.run(command, env=environment, check=False, capture_output=True)
-    assert killed.returncode == -9, killed
-    assert len(site.asked) == 1
-    result = site.run(*arguments)
-    assert result.status == 0, result
-    assert "Warning: a command was killed: it asked for a secret at 20" in result.errors
-    assert "made an endpoint for https://hooks.example.com/, its secret is lost" in result.errors
-    assert "hookonce endpoints rotate" in result.errors
-    assert [path.name for path in tmp_path.iterdir()] == ["secrets"]
-    assert site.run(*arguments).errors == ""  # it is said once
+    file.write_text(f"{new_secret()}\n")
+    before = file.read_text()
+    create = ("create", "https://hooks.example.com/", "--event", "comment.received")
+    result = site.run(*create, "--secrets-file", str(file))
+    result.says("holds a secret already", status=2)
+    assert (site.asked, file.read_text()) == ([], before)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +148,7 @@ def test_a_request_that_was_never_sent_loses_no_secret(
     file = SecretsFile(tmp_path / "secrets")
 
     def ask() -> None:
-        with writing(file), asking(file, "it is lost"):
+        with changing(file), asking(file, "it is lost"):
             raise error
 
     if may_have_arrived:

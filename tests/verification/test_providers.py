@@ -63,8 +63,8 @@ from hookonce.cli.secrets_file import SecretsFile
 
 path, secret = Path(sys.argv[1]), sys.argv[2]
 file = SecretsFile(path)
-with file.held(), file.asking("") as keep:
-    keep(None, secret)
+with file.locked():
+    file.replace(f"{secret}\\n{file.read()}")
 assert FileSecrets(path).current()[0] == secret
 """
 

@@ -138,10 +138,12 @@ class Run:
             return
         path, outdated = self._secrets_file, set(self._written[:-1])
         self._written = [*self._written[-1:], secret]
-        file = SecretsFile(path)
+        file = SecretsFile(path.resolve())
         try:
-            with file.held():
-                file.renew(secret, dropping=outdated)
+            with file.locked():
+                lines = file.read().splitlines(keepends=True)
+                kept = [line for line in lines if line.strip() not in outdated]
+                file.replace("".join([f"{secret}\n", *kept]), file.path.stat().st_mode)
         except (OSError, SecretError) as error:
             fault = system_fault(error) if isinstance(error, OSError) else error
             self._fail(CannotBegin(f"cannot write {path}: {fault}"))

@@ -10,12 +10,13 @@ import click
 from hookonce.client import Client, UnreadableAnswerError
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.resources import WebhookDelivery, WebhookEndpoint
+from hookonce.verification.secrets import secret_lines
 
 from .output import Output
-from .rotate import asking, rotate, writing
-from .secrets_file import SecretsFile, label
+from .rotate import asking, changing, rotate
+from .secrets_file import SecretsFile
 from .service import read_id, service_options, with_client
-from .statuses import Nothing
+from .statuses import CannotBegin, Nothing
 
 _COLUMNS = {
     "created_at": "created",
@@ -29,9 +30,8 @@ _COLUMNS = {
 }
 
 _IF_LOST = (
-    "If the service has made an endpoint for {}, its secret is lost: look for the endpoint in the"
-    " service's app, and give it another secret with hookonce endpoints rotate. What the receiver"
-    " refuses until then is delivered again"
+    "If the service has created an endpoint for {}, its secret is lost: remove that endpoint in the"
+    " service's app, and run this command again"
 )
 
 _event_option = click.option(
@@ -39,7 +39,7 @@ _event_option = click.option(
     "events",
     multiple=True,
     metavar="TYPE",
-    help=f"An event type to subscribe to; several times for several: {', '.join(SUBSCRIBABLE)}.",
+    help=f"An event type to subscribe to; repeat it for several: {', '.join(SUBSCRIBABLE)}.",
 )
 
 
@@ -60,7 +60,7 @@ def endpoints() -> None:
     "--secrets-file",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to keep its secret, which is shown once; before others that are there.",
+    help="A new file for its secret, which the service shows once.",
 )
 @service_options
 def create(
@@ -75,34 +75,40 @@ def create(
 ) -> None:
     """Register URL as an endpoint, and write its secret into a file.
 
-    The secret is on the disk, readable for its owner alone, before anything is printed.
+    Only the file's owner can read it. The command prints nothing before the secret is on the disk.
     """
     if not events:
         raise click.UsageError(f"name one --event at least: {', '.join(SUBSCRIBABLE)}")
     file = SecretsFile(secrets_file)
 
     async def create_it(client: Client) -> WebhookEndpoint:
-        with writing(file):
-            kept: list[str] = []
+        with changing(file):
+            if secret_lines(file.read()):
+                raise CannotBegin(
+                    f"{str(secrets_file)!r} holds a secret already: keep the secret of each"
+                    " endpoint in a file of its own"
+                )
+            created = None
             with asking(file, _IF_LOST.format(url)) as keep:
 
                 def keep_it(secret: str, webhook_id: str | None) -> None:
-                    keep(label(webhook_id) if webhook_id else None, secret)
-                    kept.append(webhook_id or "the endpoint")
+                    nonlocal created
+                    keep(secret, "")
+                    created = webhook_id or "the endpoint"
 
                 try:
-                    made = await client.webhooks.create(
+                    endpoint = await client.webhooks.create(
                         url, events, description=description, keep=keep_it
                     )
                 except UnreadableAnswerError as error:
-                    if not kept:
+                    if created is None:
                         raise
                     raise Nothing(
-                        f"{kept[0]} was made, and its secret is in {str(file.path)!r}; {error}"
+                        f"{created} was created, and its secret is in {str(file.path)!r}; {error}"
                     ) from None
-            if not kept:
-                raise Nothing(f"{made.id} was made, and the service gave no secret")
-            return made
+            if created is None:
+                raise Nothing(f"{endpoint.id} was created, and the service gave no secret")
+            return endpoint
 
     made = with_client(api_url, key_file, create_it)
     output = Output(as_json=as_json)

@@ -1,10 +1,9 @@
-"""``hookonce endpoints rotate``: another secret without a delivery that nobody can verify.
+"""``hookonce endpoints rotate``: replace an endpoint's secret while deliveries go on.
 
 For 24 hours after a rotation every delivery carries two signatures (interface, Events: secret
-rotation). So nothing is lost as long as the receiver keeps the old secret until it knows the new
-one, and knows the new one within that day. Each step can be repeated. The one that cannot, asking
-for the secret, is done only while the file shows no rotation that was begun, and its answer is on
-the disk before anything else.
+rotation). Nothing is lost if the receiver keeps the old secret until it knows the new one, and
+knows the new one within that day. Every step but the request for a secret can be repeated, and
+that request is sent only if the file shows no open rotation.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
 from pathlib import Path
 
 import click
@@ -23,32 +23,28 @@ import httpx2
 
 from hookonce.client import ApiError, Client, NoAnswerError, UnreadableAnswerError
 from hookonce.errors import SecretError
-from hookonce.resources import WebhookDelivery
 from hookonce.sender import TOLERANCE_SECONDS, TWO_SIGNATURES_SECONDS
-from hookonce.verification.clock import system_clock
-from hookonce.verification.loggers import printable
-from hookonce.verification.secrets import fingerprint
+from hookonce.verification.secrets import fingerprint, secret_lines
 
 from .durations import Duration
 from .ending import ended_after_this
 from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE
 from .output import Output, system_fault
-from .secrets_file import Keep, Mark, SecretsFile
+from .secrets_file import OpenRotation, SecretsFile, without_old_secret
 from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
 _LOOK_SECONDS = 0.5
-# Behind one address there may be several processes, each of which has to know it.
+# Several processes may share one address, and each must know the secret.
 _ANSWERS_IN_A_ROW = 3
-_TEST_SECONDS = 20.0
 
-# A delivery carries two signatures, one per secret (interface, Events: Delivery behaviour). What a
-# second rotation does to the first is not shown.
+# A delivery carries two signatures, one per secret (interface, Events: Delivery behaviour). The
+# interface does not show what becomes of the first secret after a second rotation.
 _IF_LOST = (
-    "If the service has rotated {}, the new secret is lost, and deliveries are signed with the old"
-    " one too for 24 hours. Rotate again within them. As a delivery carries two signatures, the old"
-    " secret may then end at once: see that the receiver reads the file without a restart; what it"
-    " refuses until then is delivered again"
+    "If the service has rotated {}, the new secret is lost. The service signs with the old secret"
+    " too for 24 hours: run this command again within that time. The second rotation may end the"
+    " old secret at once, so the receiver must read the file without a restart; the service retries"
+    " what the receiver refuses until then"
 )
 
 
@@ -64,13 +60,8 @@ _IF_LOST = (
     "--ready-url",
     "ready_urls",
     multiple=True,
-    help="The receiver's /readyz, which has to know the new secret; several times for several"
+    help="The receiver's /readyz, which tells which secrets it knows; repeat the option for several"
     " receivers. By default http://127.0.0.1:$PORT/readyz.",
-)
-@click.option(
-    "--ready-token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=f"The token for /readyz. By default it is taken from ${HEALTH_TOKEN_VARIABLE}.",
 )
 @click.option(
     "--wait",
@@ -80,13 +71,12 @@ _IF_LOST = (
     type=Duration(0),
     help="How long to wait until the receiver knows the new secret, such as 30s or 2m.",
 )
-@click.option("--finish", is_flag=True, help="Remove the old secret, once it is not needed.")
+@click.option("--finish", is_flag=True, help="Remove the old secret, once nothing needs it.")
 @service_options
 def rotate(
     webhook_id: str,
     secrets_file: Path,
     ready_urls: tuple[str, ...],
-    ready_token_file: Path | None,
     wait_seconds: float,
     api_url: str,
     key_file: Path | None,
@@ -96,279 +86,213 @@ def rotate(
 ) -> None:
     """Rotate the secret of WEBHOOK without downtime.
 
-    Asks for a new secret and writes it into the file, before the old one; waits until the receiver
-    knows it; has a test delivered; and says from when on --finish may remove the old one. Broken
-    off at any point it can be run again, and goes on where it was.
+    The command asks for a new secret, writes it into the file above the old one, waits until the
+    receiver knows it, and says when --finish can remove the old secret. If the command is
+    interrupted or fails, run it again: it continues where it stopped.
 
-    Exits 0 if all is well; 1 if the receiver does not know the new secret, or the test failed, or
-    it is too early for --finish. The new secret is in the file all the same: run it again.
+    Exits 0 if all is well; 1 if the receiver does not know the new secret, or it is too early for
+    --finish. The file holds both secrets then.
     """
-    urls = ready_urls or (f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/readyz",)
-    token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
-    if ready_token_file is not None:
-        token = _token_in(ready_token_file)
-    if token is None:
+    token = os.environ.get(HEALTH_TOKEN_VARIABLE)
+    if not token:
         raise CannotBegin(
-            "a receiver names the secrets it knows to those alone that show its health token: set"
+            "a receiver tells which secrets it knows only to requests with its health token: set"
             f" {HEALTH_TOKEN_VARIABLE} for `hookonce serve`, or use health_routes(token=…), and set"
-            " it here too, or name a --ready-token-file"
+            " it here too"
         )
-    rotation = _Rotation(
-        webhook_id, SecretsFile(secrets_file), Output(as_json=as_json), urls, token, wait_seconds
-    )
-    step = rotation.finish if finish else rotation.run
-    if not with_client(api_url, key_file, step):
+    urls = ready_urls or (f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/readyz",)
+    file, output = SecretsFile(secrets_file), Output(as_json=as_json)
+    rotation = _Rotation(webhook_id, file, output, urls, token, wait_seconds)
+    if not with_client(
+        api_url, key_file, lambda client: rotation.finish() if finish else rotation.run(client)
+    ):
         raise SystemExit(Status.FOUND)
 
 
-def _token_in(file: Path) -> str:
-    try:
-        return file.read_text("utf-8").strip()
-    except UnicodeDecodeError:
-        raise CannotBegin(f"{str(file)!r} has to hold a token, and is not UTF-8 text") from None
-
-
 @contextmanager
-def writing(file: SecretsFile) -> Iterator[None]:
-    """Hold the file while the block lasts, or end with what is wrong with it."""
+def changing(file: SecretsFile) -> Iterator[None]:
+    """Lock the file while the block lasts, and report a fault of the file in one line."""
     try:
-        with file.held():
-            for note in file.take_up():
-                click.echo(printable(f"Warning: {note}"), err=True)
+        with file.locked():
             yield
     except BlockingIOError:
         raise CannotBegin(
             f"another command is changing {str(file.path)!r}; wait until it has ended"
         ) from None
     except SecretError as error:
-        raise CannotBegin(f"{error}{_kept_in(file)}") from None
+        raise CannotBegin(str(error)) from None
     except OSError as error:
         fault = f"cannot write {str(file.path)!r}: {system_fault(error)}"
         if error.errno == errno.EBUSY:
             fault += "; a file that is mounted by itself cannot be replaced: mount its folder"
-        raise CannotBegin(f"{fault}{_kept_in(file)}") from None
-
-
-def _kept_in(file: SecretsFile) -> str:
-    if file.journal is None:
-        return ""
-    return (
-        f". The new secret is in {str(file.journal)!r}, and nowhere else: keep that file, mend"
-        " this, and the next command that writes the secrets takes it from there"
-    )
+        raise CannotBegin(fault) from None
 
 
 @contextmanager
-def asking(file: SecretsFile, if_lost: str) -> Iterator[Keep]:
-    """Ask for a secret in the block; where no secret comes, say what may have become of it."""
-    held_back = "the service may have given a secret that has to be written"
-    with ended_after_this(held_back), file.asking(if_lost) as keep:
+def asking(file: SecretsFile, if_lost: str) -> Iterator[Callable[[str, str], None]]:
+    """Give a function that writes a new secret, and a comment above it, into the locked file.
+
+    Ask the service in the block. Signals that end the command wait until the block has ended.
+
+    Args:
+        file: holds no secret of another endpoint.
+        if_lost: what to add to an error after which the service may have issued a secret.
+
+    """
+    file.prove_replaceable()
+    is_kept = False
+
+    def keep(secret: str, comment: str) -> None:
+        nonlocal is_kept
+        file.replace(f"{comment}{secret}\n{file.read()}")
+        is_kept = True
+
+    with ended_after_this("the service may have given a secret that has to be written"):
         try:
             yield keep
         except (NoAnswerError, UnreadableAnswerError, ApiError, OSError) as error:
-            if file.journal is not None or not _may_be_done(error):
+            was_refused = isinstance(error, ApiError) and error.status < 500
+            was_not_sent = isinstance(error, NoAnswerError) and not error.may_have_arrived
+            if is_kept or was_refused or was_not_sent:
                 raise
             fault = system_fault(error) if isinstance(error, OSError) else error
             raise Nothing(f"{fault}. {if_lost}") from None
 
 
-def _may_be_done(error: Exception) -> bool:
-    if isinstance(error, NoAnswerError):
-        return error.may_have_arrived
-    return not isinstance(error, ApiError) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-
-
+@dataclass(frozen=True)
 class _Rotation:
-    """A rotation, step by step.
+    """The steps of a rotation; ``token`` is the health token of the receivers."""
 
-    Args:
-        webhook_id: of which endpoint.
-        file: where the receiver reads its secrets.
-        output: where to say what was done.
-        ready_urls: where receivers say which secrets they know.
-        token: what they want to be shown.
-        wait_seconds: how long they may take.
-
-    """
-
-    def __init__(
-        self,
-        webhook_id: str,
-        file: SecretsFile,
-        output: Output,
-        ready_urls: Sequence[str],
-        token: str,
-        wait_seconds: float,
-    ) -> None:
-        self._webhook_id = webhook_id
-        self._file = file
-        self._output = output
-        self._ready_urls = ready_urls
-        self._headers = {"authorization": f"Bearer {token}"}
-        self._wait_seconds = wait_seconds
+    webhook_id: str
+    file: SecretsFile
+    output: Output
+    ready_urls: Sequence[str]
+    token: str
+    wait_seconds: float
 
     async def run(self, client: Client) -> bool:
-        """Rotate, or go on with a rotation that was begun; return whether all is well."""
-        with writing(self._file):
-            mark = self._begun()
-            if mark is None:
-                mark = await self._ask(client)
-                self._say("written", f"the new secret is in {self._file.path}, the old one kept")
+        """Begin a rotation or continue an open one; return whether every step succeeded."""
+        with changing(self.file):
+            rotation = self._open_rotation()
+            if rotation is None:
+                rotation = await self._rotated(client)
+                self._say("written", f"the new secret is in {self.file.path}, the old one kept")
             else:
-                self._say("resumed", f"going on with the rotation of {_time(mark.at)}")
-            is_known = await self._is_known()
-            if not is_known:
-                return False
-            if not await self._is_delivered(client):
-                return False
-        self._say(
-            "ready",
-            f"the old secret can go from {_time(_removable(mark))} on: run this with --finish; the"
-            f" sender signs with both until {_time(_ends(mark))}",
-            removable_at=_removable(mark).isoformat(),
-        )
-        return True
-
-    async def finish(self, client: Client) -> bool:  # noqa: ARG002 - a step like the other
-        """Remove the old secret; return whether it could go."""
-        with writing(self._file):
-            mark = self._begun()
-            if mark is None:
-                self._say("finished", "there is no rotation to finish; the file stays as it is")
-                return True
-            if _now() < _removable(mark):
-                self._fail(
-                    "early",
-                    f"not before {_time(_removable(mark))}: a delivery signed before the rotation"
-                    " may still be on its way",
-                )
-                return False
+                self._say("resumed", f"continuing the rotation of {_time(rotation.at)}")
             if not await self._is_known():
                 return False
-            removed = self._file.finish()
+        ends = rotation.at + timedelta(seconds=TWO_SIGNATURES_SECONDS)
         self._say(
-            "finished", f"{removed} old secret{'s' * (removed != 1)} removed", removed=removed
+            "ready",
+            f"to remove the old secret, run this with --finish from {_time(_removable(rotation))}"
+            f" on; the sender signs with both until {_time(ends)}",
+            removable_at=_removable(rotation).isoformat(),
         )
         return True
 
-    def _begun(self) -> Mark | None:
-        mark = self._file.mark()
-        if not self._file.secrets():
-            raise CannotBegin(f"{str(self._file.path)!r} holds no secret; is it the right file?")
-        if mark is not None and mark.webhook_id != self._webhook_id:
-            raise CannotBegin(
-                f"{str(self._file.path)!r} is in the middle of the rotation of {mark.webhook_id};"
-                " finish that first"
-            )
-        return mark
+    async def finish(self) -> bool:
+        """Remove the old secret; return whether that was possible."""
+        with changing(self.file):
+            rotation = self._open_rotation()
+            if rotation is None:
+                self._say("finished", "there is no rotation to finish; the file stays as it is")
+                return True
+            if datetime.now(UTC) < _removable(rotation):
+                return self._fail(
+                    "early",
+                    f"not before {_time(_removable(rotation))}: a delivery signed before the"
+                    " rotation may still be on its way",
+                )
+            if not await self._is_known():
+                return False
+            self.file.replace(without_old_secret(self.file.read()))
+        self._say("finished", f"{self.file.path} holds the new secret only")
+        return True
 
-    async def _ask(self, client: Client) -> Mark:
-        """Ask for a new secret, and put it on the disk before anything else."""
-        marks: list[Mark] = []
-        with asking(self._file, _IF_LOST.format(self._webhook_id)) as keep:
+    def _open_rotation(self) -> OpenRotation | None:
+        text = self.file.read()
+        if not secret_lines(text):
+            raise CannotBegin(f"{str(self.file.path)!r} holds no secret; is it the right file?")
+        rotation = OpenRotation.of(text)
+        if rotation is not None and rotation.webhook_id != self.webhook_id:
+            raise CannotBegin(
+                f"{str(self.file.path)!r} is in the middle of the rotation of"
+                f" {rotation.webhook_id}; finish that first"
+            )
+        return rotation
+
+    async def _rotated(self, client: Client) -> OpenRotation:
+        """Ask for a new secret, and write it into the file before anything else."""
+        count = len(secret_lines(self.file.read()))
+        if count > 1:
+            raise CannotBegin(
+                f"{str(self.file.path)!r} holds {count} secrets: remove those that are not used any"
+                " more, and keep the secret of each endpoint in a file of its own"
+            )
+        rotation = None
+        if_lost = _IF_LOST.format(self.webhook_id)
+        with asking(self.file, if_lost) as keep:
 
             def keep_it(secret: str, _: str | None) -> None:
-                marks.append(Mark(self._webhook_id, _now()))
-                keep(marks[0], secret)
+                nonlocal rotation
+                rotation = OpenRotation(self.webhook_id, datetime.now(UTC).replace(microsecond=0))
+                keep(secret, str(rotation))
 
             try:
-                await client.webhooks.rotate_secret(self._webhook_id, keep=keep_it)
+                await client.webhooks.rotate_secret(self.webhook_id, keep=keep_it)
             except UnreadableAnswerError:
-                if not marks:
+                if rotation is None:
                     raise
-        if not marks:
-            raise Nothing(f"the service gave no secret. {_IF_LOST.format(self._webhook_id)}")
-        return marks[0]
+        if rotation is None:
+            raise Nothing(f"the service gave no secret. {if_lost}")
+        return rotation
 
     async def _is_known(self) -> bool:
-        """Return whether every receiver knows the newest secret, after waiting for that."""
-        wanted = fingerprint(self._file.newest())
-        for url in self._ready_urls:
-            fault = await self._awaited(url, wanted)
-            if fault is not None:
-                self._fail(
-                    "unknown", f"{url}: {fault}; the file holds both secrets: run this again"
-                )
-                return False
+        """Wait until every receiver knows the newest secret; return whether that is so."""
+        wanted = fingerprint(secret_lines(self.file.read())[0])
+        for url in self.ready_urls:
+            deadline = time.monotonic() + self.wait_seconds
+            in_a_row = 0
+            while in_a_row < _ANSWERS_IN_A_ROW:
+                fault = await self._fault(url, wanted)
+                in_a_row = 0 if fault else in_a_row + 1
+                if fault and time.monotonic() >= deadline:
+                    return self._fail(
+                        "unknown", f"{url}: {fault}; the file holds both secrets: run this again"
+                    )
+                if fault:
+                    await asyncio.sleep(_LOOK_SECONDS)
             self._say("known", f"{url}: the receiver knows the new secret")
         return True
 
-    async def _awaited(self, url: str, wanted: str) -> str | None:
-        """Return None once a receiver knows the secret, or why it does not in time."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._wait_seconds
-        in_a_row = 0
-        while True:
-            fault = await self._fault(url, wanted)
-            in_a_row = in_a_row + 1 if fault is None else 0
-            if in_a_row == _ANSWERS_IN_A_ROW:
-                return None
-            if fault is not None:
-                if loop.time() >= deadline:
-                    return fault
-                await asyncio.sleep(_LOOK_SECONDS)
-
     async def _fault(self, url: str, wanted: str) -> str | None:
+        """Return why a receiver does not know the secret, from one look at its ``/readyz``."""
+        headers = {"authorization": f"Bearer {self.token}"}
         try:
-            # A connection for each look, since another process may take it.
+            # A new connection each time: another process may accept it.
             async with httpx2.AsyncClient(timeout=5.0, trust_env=False) as http:
-                answer = (await http.get(url, headers=self._headers)).json()
+                answer = (await http.get(url, headers=headers)).json()
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return f"no answer ({type(error).__name__})"
         except ValueError:
-            return "it answers something else than /readyz does"
+            return "this is not an answer of /readyz"
         known = answer.get("secrets") if isinstance(answer, dict) else None
         if not isinstance(known, list):
-            return "it does not tell its secrets' fingerprints: this is not its health token"
-        if not known:
-            return "the receiver can use no secret at all"
+            return "the answer has no fingerprints of secrets: this is not its health token"
         return None if wanted in known else "the receiver does not know the new secret"
 
-    async def _is_delivered(self, client: Client) -> bool:
-        """Have a test delivered, and return whether the log says that it was accepted."""
-        before = {delivery.id for delivery in await self._tests(client)}
-        await client.webhooks.test(self._webhook_id)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _TEST_SECONDS
-        while True:
-            new = [one for one in await self._tests(client) if one.id not in before]
-            if any(one.delivered_at is not None for one in new):
-                self._say("tested", "a test was delivered and accepted")
-                return True
-            failed = next((one for one in new if one.error_message or one.response_status), None)
-            if failed is not None or loop.time() >= deadline:
-                break
-            await asyncio.sleep(_LOOK_SECONDS)
-        answer = (
-            "no answer yet" if failed is None else failed.error_message or failed.response_status
-        )
-        self._fail(
-            "test failed", f"the test was not accepted ({answer}); mend it and run this again"
-        )
+    def _say(self, step: str, line: str, **more: object) -> None:
+        self.output.record({"webhook": self.webhook_id, "step": step, **more}, line)
+
+    def _fail(self, step: str, line: str) -> bool:
+        """Report a fault, and return False: the step failed."""
+        self.output.record({"webhook": self.webhook_id, "step": step, "fault": line}, line, "red")
         return False
 
-    async def _tests(self, client: Client) -> list[WebhookDelivery]:
-        page = await anext(aiter(client.webhooks.deliveries(self._webhook_id).pages()))
-        return [delivery for delivery in page.data if delivery.is_test]
 
-    def _say(self, step: str, line: str, **more: object) -> None:
-        self._output.record({"webhook": self._webhook_id, "step": step, **more}, line)
-
-    def _fail(self, step: str, line: str) -> None:
-        self._output.record({"webhook": self._webhook_id, "step": step, "fault": line}, line, "red")
-
-
-def _now() -> datetime:
-    return datetime.fromtimestamp(system_clock(), UTC).replace(microsecond=0)
-
-
-def _removable(mark: Mark) -> datetime:
-    """Return when nothing can arrive any more that only the old secret has signed."""
-    return mark.at + timedelta(seconds=TOLERANCE_SECONDS)
-
-
-def _ends(mark: Mark) -> datetime:
-    return mark.at + timedelta(seconds=TWO_SIGNATURES_SECONDS)
+def _removable(rotation: OpenRotation) -> datetime:
+    """Return when no delivery that only the old secret has signed can be accepted any more."""
+    return rotation.at + timedelta(seconds=TOLERANCE_SECONDS)
 
 
 def _time(at: datetime) -> str:
