@@ -94,7 +94,8 @@ def test_a_command_that_asks_the_service_needs_a_key_and_an_answer(
     }.get(words[-1], [])
     (here / "secrets").write_text(f"{SECRET}\n")
     arguments = [*words, "https://hooks.example/in" if words[-1] == "create" else "wh_1", *more]
-    arguments += ["--secrets-file", "secrets"] * has_file
+    file = "new" if words[-1] == "create" else "secrets"
+    arguments += ["--secrets-file", file] * has_file
     api = {"HOOKONCE_API_URL": closed_port_url()}
     assert invoke(*arguments, environment=api).status == Status.CANNOT_BEGIN
     key = {
