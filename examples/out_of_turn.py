@@ -10,8 +10,8 @@ a newer one has long been handled. Chaos finds it::
 from dataclasses import replace
 
 from hookonce import EnvironmentSecrets, Receiver
-from hookonce.delivery.handler import Handler
 from hookonce.events import ChannelDisconnected, ChannelUnhealthy, Event
+from hookonce.routing.handler import Handler
 
 status_of: dict[str, str] = {}
 

@@ -12,7 +12,7 @@ from support.deliveries import COMMENT_TEXT, SECRET, sqlite_url
 from support.redis_servers import RedisServer, redis_server
 
 from hookonce import Receiver
-from hookonce.integrations.pytest_plugin import (
+from hookonce.testing.pytest_plugin import (
     emulated_service,
     virtual_clock,
     webhook_secret,

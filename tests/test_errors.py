@@ -11,8 +11,8 @@ import pytest
 import hookonce
 from hookonce import Retry, Verifier
 from hookonce.delivery.limits import Limits
-from hookonce.delivery.outcome import Outcome
 from hookonce.errors import WebhookError
+from hookonce.outcome import Outcome
 
 MONTH = timedelta(days=31)
 

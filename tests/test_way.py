@@ -12,8 +12,8 @@ from support.handlers import on, succeed
 
 import hookonce
 from hookonce import Inbox
+from hookonce.http.inprocess import exchange, whole
 from hookonce.testing import signed_request
-from hookonce.testing.inprocess import exchange, whole
 
 pytestmark = pytest.mark.anyio
 

@@ -11,10 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .delivery.context import Context
     from .delivery.limits import Limits
-    from .delivery.outcome import Outcome, Reason
-    from .delivery.router import Router
     from .errors import (
         PayloadError,
         PayloadFault,
@@ -28,7 +25,10 @@ if TYPE_CHECKING:
     )
     from .events import Event, unwrap
     from .inbox.settings import Backoff, Inbox
+    from .outcome import Outcome, Reason
     from .receiver import Receiver
+    from .routing.context import Context
+    from .routing.router import Router
     from .verification.providers import EnvironmentSecrets, FileSecrets
     from .verification.secrets import SecretsProvider
     from .verification.signature import VerifiedDelivery, Verifier, sign, verify
@@ -66,10 +66,10 @@ __version__ = "0.1.0"
 
 # The modules of the names above, as a type checker sees them there.
 _MODULES = {
-    "delivery.context": ("Context",),
+    "routing.context": ("Context",),
     "delivery.limits": ("Limits",),
-    "delivery.outcome": ("Outcome", "Reason"),
-    "delivery.router": ("Router",),
+    "outcome": ("Outcome", "Reason"),
+    "routing.router": ("Router",),
     "errors": (
         *("PayloadError", "PayloadFault", "Refusal", "Reject", "Retry", "SecretError"),
         *("StoreError", "VerificationError", "WebhookError"),

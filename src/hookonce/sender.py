@@ -34,3 +34,6 @@ TWO_SIGNATURES_SECONDS = 24 * 3600.0
 
 TOLERANCE_SECONDS = 300.0
 """Limits: Signature timestamp tolerance."""
+
+TEST_TYPE = "webhook.test"
+"""The type of a test event, which the sender never retries."""

@@ -17,11 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hookonce import FileSecrets, Inbox, Receiver
 from hookonce.cli.collecting import collect_rarely
-from hookonce.delivery.records import Observer
 from hookonce.events import CommentReceived
 from hookonce.http.app import application, elsewhere
 from hookonce.operations.inspector import Inspector
 from hookonce.operations.prometheus import PrometheusObserver, metrics_routes
+from hookonce.watching.records import Observer
 
 from .ladder import LEAST, STEPS
 

@@ -24,7 +24,6 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from support.postgres import postgres_server
 
 from hookonce import Context
-from hookonce.delivery.router import Router
 from hookonce.effects import create_sql
 from hookonce.effects.asyncpg import AsyncpgLedger
 from hookonce.effects.ledger import AnyLedger
@@ -32,6 +31,7 @@ from hookonce.effects.psycopg import PsycopgLedger
 from hookonce.effects.sqlalchemy import SQLAlchemyLedger
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import CommentReceived
+from hookonce.routing.router import Router
 from hookonce.stores.values import DeliveryKey
 from hookonce.testing import make_event
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from itertools import count, islice
 
+from hookonce.clock import system_clock
+from hookonce.samples.events import event_body
 from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import Delivery, Stored, new_token
-from hookonce.testing.samples import event_body
-from hookonce.verification.clock import system_clock
 
 __all__ = ["ENDPOINT", "deliveries", "fill", "inbox_store"]
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from hookonce import Limits, sign
-from hookonce.testing.samples import event_body, new_event_id
+from hookonce.samples.events import event_body, new_event_id
 from hookonce.verification.secrets import new_secret
 
 from .measuring import AtMost, Result

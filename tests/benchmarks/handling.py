@@ -25,10 +25,10 @@ import uvloop
 from support.redis_servers import redis_server
 
 from hookonce import Receiver, Verifier, sign
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived, EventParser
+from hookonce.samples.events import event_body
 from hookonce.stores import open_store
-from hookonce.testing.samples import event_body
-from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret
 
 from .measuring import AtMost, Part, Result, pinned

@@ -20,13 +20,13 @@ import apsw
 from support.redis_servers import redis_server
 
 from hookonce import Reason, Receiver, sign
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
+from hookonce.samples.events import event_body
 from hookonce.stores import open_store
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import Claimed, DeliveryKey, new_token
-from hookonce.testing.samples import event_body
-from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret
 
 from .flooding import flood, resident_mib

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from support.redis_servers import free_port
 
 from hookonce import sign
-from hookonce.testing.samples import event_body
+from hookonce.samples.events import event_body
 
 __all__ = ["Load", "Server", "keep_beside", "load", "serving", "write_requests"]
 

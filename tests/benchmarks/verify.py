@@ -17,9 +17,9 @@ from itertools import count, cycle, islice
 from typing import TextIO, TypeAlias
 
 from hookonce import Receiver, VerificationError, Verifier, sign, verify
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
-from hookonce.testing.samples import event_body
-from hookonce.verification.clock import system_clock
+from hookonce.samples.events import event_body
 from hookonce.verification.headers import signed_parts
 from hookonce.verification.secrets import new_secret
 from hookonce.verification.signature import signer

@@ -12,15 +12,15 @@ from datetime import datetime
 
 from chaos.combinations import STORES, silence
 from hookonce import Receiver
-from hookonce.emulator.rehearsal import Mode, Report, rehearse
 from hookonce.events import ChannelDisconnected, ChannelUnhealthy
+from hookonce.simulation import Mode, Report, simulate
 from hookonce.verification.secrets import new_secret
 
 __all__ = ["CHANNELS", "PLACES", "Channels", "Place"]
 
 CHANNELS = 100
 
-# The other events are of types that nobody handles here: see `rehearse`.
+# The other events are of types that nobody handles here: see `simulate`.
 _CHANNEL_EVENTS = 0.92
 
 
@@ -53,7 +53,7 @@ class _Status:
 
 
 class Channels:
-    """What became of the channels of a rehearsal.
+    """What became of the channels of a simulation.
 
     Args:
         place: where it is.
@@ -62,7 +62,7 @@ class Channels:
         seed: what chaos is drawn by.
 
     Attributes:
-        report: of the rehearsal.
+        report: of the simulation.
         count: how many events of channels there were.
 
     """
@@ -71,7 +71,7 @@ class Channels:
         self._held: dict[str, _Status] = {}
         self._told: defaultdict[str, set[_Status]] = defaultdict(set)
         with silence():
-            self.report: Report = rehearse(
+            self.report: Report = simulate(
                 self._receiver(),
                 events=int(events / _CHANNEL_EVENTS),
                 seed=seed,

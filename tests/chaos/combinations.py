@@ -17,7 +17,7 @@ from support.redis_servers import redis_server
 
 from hookonce import Receiver
 from hookonce.cli.loading import stand_in_secrets
-from hookonce.emulator.rehearsal import Mode, Report, rehearse
+from hookonce.simulation import Mode, Report, simulate
 
 __all__ = ["COMBINATIONS", "EXAMPLES", "STORES", "Combination", "example", "silence", "store_url"]
 
@@ -38,10 +38,10 @@ class Combination:
     def __str__(self) -> str:
         return f"{self.example}, {self.store}, {self.mode.value}"
 
-    def rehearse(self, url: str, *, events: int, seed: int) -> Report:
-        """Rehearse without what its handlers print and the library logs: every fault is meant."""
+    def simulate(self, url: str, *, events: int, seed: int) -> Report:
+        """Simulate without what its handlers print and the library logs: every fault is meant."""
         with silence():
-            return rehearse(
+            return simulate(
                 example(self.example), events=events, seed=seed, store=url, mode=self.mode
             )
 

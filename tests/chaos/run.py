@@ -8,7 +8,7 @@ import time
 
 from chaos.channels import PLACES, Channels
 from chaos.combinations import COMBINATIONS, store_url
-from hookonce.emulator.rehearsal import Report
+from hookonce.simulation import Report
 
 HEADING = "| Example, store, mode | Events | Requests | Handler runs | Restarts | Lost | Other |"
 RULE = "|---|---|---|---|---|---|---|"
@@ -33,14 +33,14 @@ def main() -> int:
 
 
 def _examples(events: int, seed: int, only: str) -> int:
-    """Rehearse the examples, and return how much was found."""
+    """Simulate the examples, and return how much was found."""
     wrong = 0
     print(HEADING, RULE, sep="\n", flush=True)
     for combination in COMBINATIONS:
         if only not in str(combination):
             continue
         with store_url(combination.store) as url:
-            report = combination.rehearse(url, events=events, seed=seed)
+            report = combination.simulate(url, events=events, seed=seed)
         lost = sum(finding.breach == "lost" for finding in report.findings)
         print(
             f"| {combination} | {report.events:,} | {report.requests:,} | {report.runs:,}"
@@ -53,7 +53,7 @@ def _examples(events: int, seed: int, only: str) -> int:
 
 
 def _channels(events: int, seed: int, only: str) -> int:
-    """Rehearse a receiver of channel events, and return how many channels are wrong."""
+    """Simulate a receiver of channel events, and return how many channels are wrong."""
     wrong = 0
     print(CHANNELS_HEADING, CHANNELS_RULE, sep="\n", flush=True)
     for place in PLACES:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from hookonce.emulator.rehearsal import Breach, Mode
+from hookonce.simulation import Breach, Mode
 
 from .channels import PLACES, Channels, Place
 from .combinations import COMBINATIONS, Combination, store_url
@@ -19,7 +19,7 @@ EVENTS = 40
 def check(combination: Combination, seeds: Iterable[int]) -> None:
     with store_url(combination.store) as url:
         for seed in seeds:
-            report = combination.rehearse(url, events=EVENTS, seed=seed)
+            report = combination.simulate(url, events=EVENTS, seed=seed)
             assert report.passed, (seed, report.findings[:3])
             assert report.handled + report.ignored == EVENTS
             assert report.injected, "nothing went wrong on purpose"
@@ -54,7 +54,7 @@ def test_the_example_that_is_wrong_on_purpose_is_found_out_by_every_seed(
     wrong = Combination("seen_too_soon", "sqlite", mode)
     with store_url("sqlite") as url:
         for seed in seeds:
-            report = wrong.rehearse(url, events=events, seed=seed)
+            report = wrong.simulate(url, events=events, seed=seed)
             assert report.count(Breach.LOST), seed
             assert report.count(Breach.TWICE) == 0
 
@@ -76,7 +76,7 @@ def test_the_example_whose_handlers_do_not_take_turns_is_found_out_by_every_seed
     wrong = Combination("out_of_turn", "sqlite", mode)
     with store_url("sqlite") as url:
         for seed in seeds:
-            report = wrong.rehearse(url, events=events, seed=seed)
+            report = wrong.simulate(url, events=events, seed=seed)
             assert report.count(Breach.STALE), seed
             assert report.count(Breach.OVERLAP), seed
             assert report.count(Breach.STALE) + report.count(Breach.OVERLAP) == len(report.findings)

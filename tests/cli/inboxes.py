@@ -5,8 +5,8 @@ from pathlib import Path
 
 import httpx2
 
+from hookonce.samples.events import event_body
 from hookonce.testing import signed_request
-from hookonce.testing.samples import event_body
 
 from .running import SECRET, Process
 

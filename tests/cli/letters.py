@@ -4,9 +4,9 @@ import asyncio
 import json
 from pathlib import Path
 
+from hookonce.samples.events import event_body
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, DeadLetter, DeadReason, Delivery, Token
-from hookonce.testing.samples import event_body
 
 from .running import SECRET, Result, invoke, run
 

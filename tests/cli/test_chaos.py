@@ -1,4 +1,4 @@
-"""`hookonce chaos` rehearses a receiver, says what it found, and is of use in a pipeline."""
+"""`hookonce chaos` simulates a receiver, says what it found, and is of use in a pipeline."""
 
 import json
 import re
@@ -171,7 +171,7 @@ def test_a_store_can_be_named_and_is_left_without_dead_letters(tmp_path: Path) -
         (("nowhere:receiver",), "there is no module"),
     ],
 )
-def test_what_cannot_be_rehearsed_is_said_in_one_line(
+def test_what_cannot_be_simulated_is_said_in_one_line(
     arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     run("chaos", *arguments, here=tmp_path).says(words)

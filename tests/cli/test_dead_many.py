@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.redis_servers import RedisServer
 
+from hookonce.samples.events import event_body
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, DeadLetter, DeadReason, Delivery, Token
-from hookonce.testing.samples import event_body
 
 from .letters import (
     APP,

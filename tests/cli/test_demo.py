@@ -19,9 +19,9 @@ from support.redis_servers import RedisServer
 import hookonce.verification.signature
 from hookonce import VerifiedDelivery, Verifier
 from hookonce.delivery.calls import Calls
-from hookonce.delivery.outcome import Outcome, Reason
 from hookonce.delivery.pipeline import Pipeline
 from hookonce.events import EVENT_CLASSES
+from hookonce.outcome import Outcome, Reason
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import ClaimResult, DeliveryKey, Ownership, Token
 from hookonce.verification.headers import SignedParts

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from support.redis_servers import RedisServer
 
+from hookonce.clock import system_clock
+from hookonce.samples.events import event_body
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Delivery, Token, delivery_key
-from hookonce.testing.samples import event_body
-from hookonce.verification.clock import system_clock
 
 from .running import COMMAND, Result, invoke, on_a_terminal
 

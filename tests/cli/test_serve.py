@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hookonce.testing.samples import event_body
+from hookonce.samples.events import event_body
 from hookonce.verification.secrets import decode_secret, fingerprint
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, invoke, run, running

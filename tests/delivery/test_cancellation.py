@@ -15,8 +15,8 @@ import pytest
 from support.waiting import until, until_async
 
 from hookonce import Context, Inbox, Limits, Receiver
-from hookonce.delivery.outcome import Outcome
 from hookonce.events import CommentReceived
+from hookonce.outcome import Outcome
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 

@@ -11,8 +11,8 @@ from support.waiting import until
 
 from hookonce import Context, Receiver
 from hookonce.events import CommentReceived, Event
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.testing import make_event
+from hookonce.testing.pytest_plugin import SenderFactory
 
 pytestmark = pytest.mark.anyio
 

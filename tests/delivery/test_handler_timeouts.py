@@ -11,9 +11,9 @@ from support.waiting import until, until_async
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import make_event
+from hookonce.testing.pytest_plugin import SenderFactory
 
 pytestmark = pytest.mark.anyio
 
@@ -125,7 +125,7 @@ async def test_a_sync_handler_is_overdue_from_its_start_and_not_from_its_waiting
         await until_async(lambda: is_unready(receiver))
         assert ran == ["first"]
         await asyncio.sleep(0.3)  # by now the second has waited for longer than it may run
-        assert len(receiver._machine.attempts.overdue) == 1
+        assert len(receiver._wiring.attempts.overdue) == 1
         gates["first"].set()
         await until(lambda: ran == ["first", "second"])
         assert (await receiver.check()).ready

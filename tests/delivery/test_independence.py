@@ -11,14 +11,14 @@ from support.stores import FaultyStore
 from support.waiting import until
 
 from hookonce import Limits, Receiver
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived, Event
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.stores import open_store
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import make_event
-from hookonce.verification.clock import system_clock
+from hookonce.testing.pytest_plugin import SenderFactory
 
 pytestmark = pytest.mark.anyio
 

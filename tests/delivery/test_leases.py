@@ -135,7 +135,7 @@ async def test_a_stop_is_not_undone_by_a_call_that_is_late_at_the_same_moment(
         event = make_event(CommentReceived)
         request = asyncio.create_task(deliver(receiver, event, attempt=9))
         await until(lambda: store.calls["keep"])
-        [run] = receiver._machine.attempts._by_task.values()  # both in one turn of the loop
+        [run] = receiver._wiring.attempts._by_task.values()  # both in one turn of the loop
         run.look(asyncio.get_running_loop().time() + 0.2)
         run.stop()
         assert answer_of(await request) == (503, "shutting_down")
@@ -150,7 +150,7 @@ async def test_a_run_that_is_cancelled_before_its_first_step_is_answered_and_for
 
     on(receiver, "note", note)
     async with receiver:
-        event, runs = make_event(CommentReceived), receiver._machine.attempts
+        event, runs = make_event(CommentReceived), receiver._wiring.attempts
         request = asyncio.create_task(deliver(receiver, event))
         while not runs._by_task:  # noqa: ASYNC110 - its first step is in the next turn
             await asyncio.sleep(0)
@@ -166,7 +166,7 @@ async def test_an_attempt_has_all_that_its_parts_name_from_its_beginning() -> No
     receiver, lacking = receiver_on("memory://"), list[str]()
 
     async def look(_: CommentReceived) -> None:
-        [attempt] = receiver._machine.attempts._by_task.values()
+        [attempt] = receiver._wiring.attempts._by_task.values()
         for part in (attempt, attempt.lease, attempt.answer, attempt.handling):
             lacking.extend(name for name in type(part).__slots__ if not hasattr(part, name))
 

@@ -13,8 +13,8 @@ from support.handlers import Handlers, Waiting, counting, on
 from support.stores import FaultyStore
 
 from hookonce import Limits, Outcome, Receiver, Retry
-from hookonce.emulator.rehearsal.virtual_loop import VirtualLoop
 from hookonce.events import CommentReceived
+from hookonce.simulation.virtual_loop import VirtualLoop
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import Delivery, Gate, PutResult, delivery_key, new_token
 from hookonce.testing import signed_request
@@ -173,7 +173,7 @@ class TestAnswers:
             async def put(self, delivery: Delivery) -> PutResult:
                 return await store.put(delivery, None)
 
-        receiver._machine.pipeline._intake = Intake()  # as of a store with an inbox
+        receiver._wiring.pipeline._intake = Intake()  # as of a store with an inbox
         request = signed_request(event, SECRET)
         async with receiver:
             status, reason, took = await timed(
@@ -441,7 +441,7 @@ class TestHandlers:
         async with receiver:
             began = loop().time()
             running = asyncio.create_task(deliver(receiver, comment()))
-            while not receiver._machine.attempts.overdue:
+            while not receiver._wiring.attempts.overdue:
                 await asyncio.sleep(0.05)
                 assert loop().time() - began < limit + 20
             assert is_about(loop().time() - began, limit + clean_up, 2 * TICK)

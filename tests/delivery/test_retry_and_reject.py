@@ -9,9 +9,9 @@ from support.waiting import until
 
 from hookonce import Receiver, Reject, Retry
 from hookonce.events import CommentReceived
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.stores.values import DeadReason
 from hookonce.testing import make_event
+from hookonce.testing.pytest_plugin import SenderFactory
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ import pytest
 
 from hookonce import Receiver
 from hookonce.events import CommentReceived, Event, WebhookTest
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.testing import make_event
+from hookonce.testing.pytest_plugin import SenderFactory
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,6 @@ from support.deliveries import SECRET, answer_of, receiver_on, sqlite_url
 from support.waiting import until_async
 
 from hookonce import Inbox, PayloadError, PayloadFault, Receiver, unwrap
-from hookonce.delivery.records import DeliveryAnswered, EventBuried, Observer
 from hookonce.events import Event
 from hookonce.operations.inspector import Redaction
 from hookonce.operations.inspector.bodies import model_of
@@ -22,6 +21,7 @@ from hookonce.stores.contract import Store, Wrapped
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import DeadReason, Ownership
 from hookonce.testing import event_body, make_event, signed_request
+from hookonce.watching.records import DeliveryAnswered, EventBuried, Observer
 
 pytestmark = pytest.mark.anyio
 

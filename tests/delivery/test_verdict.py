@@ -6,8 +6,6 @@ from http import HTTPStatus
 import pytest
 
 from hookonce import Outcome, Reject, Retry
-from hookonce.delivery.outcome import BROKEN, Reason, later
-from hookonce.delivery.time_limit import BrokenStoreError
 from hookonce.delivery.verdict import (
     Bury,
     Defer,
@@ -25,12 +23,14 @@ from hookonce.delivery.verdict import (
 )
 from hookonce.errors import StoreError
 from hookonce.events import CommentReceived
+from hookonce.outcome import BROKEN, Reason, later
 from hookonce.sender import (
     LAST_ATTEMPT_SECONDS,
     RETRY_JITTER,
     RETRY_SECONDS,
     SCHEDULE_SECONDS,
 )
+from hookonce.stores.time_limit import BrokenStoreError
 from hookonce.stores.values import Claimed, DeadReason, delivery_key, new_token
 from hookonce.testing import make_event
 

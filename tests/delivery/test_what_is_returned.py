@@ -12,9 +12,9 @@ from support.waiting import until
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import make_event
+from hookonce.testing.pytest_plugin import SenderFactory
 
 pytestmark = pytest.mark.anyio
 

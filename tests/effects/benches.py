@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 from support.postgres import PostgresServer
 
+from hookonce.clock import Clock
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.asyncpg import AsyncpgLedger
 from hookonce.effects.contract import MakeBench
@@ -28,7 +29,6 @@ from hookonce.effects.psycopg import PsycopgLedger, SyncPsycopgLedger
 from hookonce.effects.sqlalchemy import SQLAlchemyLedger, SyncSQLAlchemyLedger
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.effects.table import create_statements
-from hookonce.verification.clock import Clock
 
 __all__ = [
     "ON_MYSQL",

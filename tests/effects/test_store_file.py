@@ -14,7 +14,7 @@ from sqlalchemy.orm import sessionmaker
 from support.deliveries import SECRET, answer_of, comment, deliver
 
 from hookonce import Receiver
-from hookonce.delivery.ledgers import shared_file_fault
+from hookonce.clock import system_clock
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.django import DjangoLedger
 from hookonce.effects.ledger import AnyLedger
@@ -24,7 +24,7 @@ from hookonce.errors import LedgerError, StoreError
 from hookonce.events import CommentReceived
 from hookonce.operations.doctor import Level
 from hookonce.operations.doctor.handlers import ledger_findings
-from hookonce.verification.clock import system_clock
+from hookonce.receiver.ledgers import shared_file_fault
 
 from .benches import ON_SQLITE
 

@@ -13,12 +13,12 @@ import pytest
 from support.deliveries import answer_of, comment, deliver, receiver_on, sqlite_url
 
 from hookonce import Context, Limits, Receiver, Reject, Retry
-from hookonce.delivery.router import Router
 from hookonce.effects import once
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.sqlite import SQLiteLedger
-from hookonce.emulator.rehearsal import rehearse
 from hookonce.events import CommentReceived
+from hookonce.routing.router import Router
+from hookonce.simulation import simulate
 
 from .shops import Shop
 
@@ -309,7 +309,7 @@ def test_chaos_finds_each_effect_once_though_handlers_fail_after_it(shop: Shop) 
     def book(event: CommentReceived, connection: sqlite3.Connection) -> None:
         shop.book(connection, event.id)
 
-    report = rehearse(receiver, events=60, seed=4)
+    report = simulate(receiver, events=60, seed=4)
     assert report.passed
     booked = [event_id for event_id, _ in shop.orders()]
     assert len(booked) == len(set(booked)) == report.handled

@@ -5,7 +5,7 @@ import pytest
 from hookonce import Receiver
 from hookonce.emulator import VirtualClock, deliveries, service
 from hookonce.events import CommentReceived
-from hookonce.integrations.pytest_plugin import ServiceFactory
+from hookonce.testing.pytest_plugin import ServiceFactory
 
 pytestmark = pytest.mark.anyio
 

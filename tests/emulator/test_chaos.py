@@ -13,12 +13,12 @@ from support.servers import serving
 from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Receiver, VerificationError, verify
+from hookonce.clock import Clock, system_clock
 from hookonce.delivery.limits import Limits
 from hookonce.emulator import Chaos, DeliveryAttempt, Disturbance, EmulatedService, VirtualClock
 from hookonce.emulator.chaos import _LAST_KEPT_OUT as KEPT_OUT
 from hookonce.emulator.chaos import Plan
 from hookonce.events import CommentReceived
-from hookonce.verification.clock import Clock, system_clock
 from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio

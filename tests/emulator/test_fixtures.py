@@ -6,7 +6,7 @@ from starlette.applications import Starlette
 from hookonce import Context, Receiver
 from hookonce.emulator import Chaos, Disturbance, VirtualClock
 from hookonce.events import CommentReceived
-from hookonce.integrations.pytest_plugin import ServiceFactory
+from hookonce.testing.pytest_plugin import ServiceFactory
 
 pytestmark = pytest.mark.anyio
 

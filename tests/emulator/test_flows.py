@@ -25,7 +25,7 @@ from hookonce.events import (
     PostTargetPublished,
 )
 from hookonce.resources import Channel
-from hookonce.testing.samples import make_event
+from hookonce.samples.events import make_event
 
 pytestmark = pytest.mark.anyio
 

@@ -13,10 +13,10 @@ from support.servers import serving
 from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce import Receiver, Retry
+from hookonce.clock import system_clock
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.emulator.timeline import ServiceTime, Timeline
 from hookonce.events import ChannelUnhealthy, CommentReceived
-from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio

@@ -22,8 +22,8 @@ from hookonce.events import (
     UnknownEvent,
     WebhookTest,
 )
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.testing import SignedRequest, event_body, make_event, signed_request
+from hookonce.testing.pytest_plugin import SenderFactory
 from hookonce.verification.secrets import new_secret
 
 SECRET = new_secret()

@@ -27,6 +27,7 @@ from typing import Literal
 import uvicorn
 
 from hookonce import Backoff, Context, Inbox, Limits, Receiver
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store, sqlite_path
 from hookonce.stores.contract import Store
@@ -39,7 +40,6 @@ from hookonce.stores.values import (
     Mark,
     Token,
 )
-from hookonce.verification.clock import system_clock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults.journal import Writer

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count, repeat
 
 from hookonce import sign
-from hookonce.testing.samples import event_body
+from hookonce.samples.events import event_body
 
 from .program import FAILS_ONCE
 

@@ -10,11 +10,11 @@ from support.servers import RawConnection, Site, request_bytes, serving
 from support.waiting import until
 
 from hookonce import Limits, Receiver
-from hookonce.delivery.records import DeliveryAnswered, Observer
 from hookonce.events import CommentReceived
 from hookonce.http.body import BodyBudget, PartialBody, RefusedError, read_rest
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.verification.secrets import new_secret
+from hookonce.watching.records import DeliveryAnswered, Observer
 
 pytestmark = pytest.mark.anyio
 

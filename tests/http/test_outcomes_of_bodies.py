@@ -12,9 +12,9 @@ from support.handlers import Handler
 from support.servers import PlainAwaitable, RawConnection, delivering, request_bytes, serving
 
 from hookonce import Limits, Receiver
-from hookonce.delivery.outcome import Outcome
-from hookonce.emulator.rehearsal.virtual_loop import VirtualLoop
 from hookonce.http.app import DeliveryApp
+from hookonce.outcome import Outcome
+from hookonce.simulation.virtual_loop import VirtualLoop
 from hookonce.testing import signed_request
 from hookonce.verification.headers import RawHeaders
 

@@ -19,8 +19,8 @@ from support.handlers import Handler
 from support.servers import HttpSender, delivering, itself, starlette_routes
 
 from hookonce import Receiver
-from hookonce.delivery.outcome import Outcome
 from hookonce.http.guard import StatusGuard
+from hookonce.outcome import Outcome
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
 

@@ -24,12 +24,12 @@ from hookonce import (
 )
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.inbox.waiting import WaitingEvents
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, DeadReason, delivery_key, new_token
 from hookonce.testing import TestSender, event_body, make_event, signed_request
+from hookonce.testing.pytest_plugin import SenderFactory
 from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio

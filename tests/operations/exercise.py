@@ -10,12 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import until_async
 
 from hookonce import Backoff, Context, Inbox, Receiver, Reject, Retry
-from hookonce.delivery.records import EventParked, HandlerSkipped, LoopBlocked, Observer
 from hookonce.events import ChannelUnhealthy, CommentReceived, PostTargetFailed
 from hookonce.operations.prometheus import PrometheusObserver
 from hookonce.stores.values import Delivery
 from hookonce.testing import SignedRequest, TestSender, event_body, make_event, signed_request
 from hookonce.verification.secrets import new_secret
+from hookonce.watching.records import EventParked, HandlerSkipped, LoopBlocked, Observer
 
 __all__ = [
     "OLD_SECRET",

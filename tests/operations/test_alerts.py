@@ -14,9 +14,9 @@ import yaml
 from support.needs import needed
 
 from hookonce import Receiver, Refusal
-from hookonce.delivery.outcome import Reason
 from hookonce.events import EVENT_CLASSES
 from hookonce.operations.prometheus import PrometheusObserver
+from hookonce.outcome import Reason
 
 from .exercise import Sample, deliver_everything, samples
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from hookonce import Refusal, VerificationError, sign, verify
 from hookonce.operations.diagnosis import Diagnosis, diagnose
-from hookonce.testing.samples import event_body
+from hookonce.samples.events import event_body
 from hookonce.verification.headers import RawHeaders
 from hookonce.verification.secrets import decode_secret
 

@@ -16,14 +16,14 @@ from support.stores import FaultyStore
 from support.waiting import until
 
 from hookonce import Event, Receiver
-from hookonce.delivery.outcome import NOT_POST, Outcome, Reason
-from hookonce.delivery.records import DeliveryAnswered
 from hookonce.events import EVENT_CLASSES, CommentReceived
 from hookonce.operations.prometheus import PrometheusObserver, metrics_routes
+from hookonce.outcome import NOT_POST, Outcome, Reason
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import StoreStats
 from hookonce.testing import TestSender, event_body, make_event
 from hookonce.verification.secrets import decode_secret
+from hookonce.watching.records import DeliveryAnswered
 
 from .exercise import OLD_SECRET, SECRET, Sample, deliver_everything, samples, unknown_event
 

@@ -13,10 +13,10 @@ import pytest
 from support.secrets import ChangingSecrets
 
 from hookonce import Context, Inbox, Limits, Receiver, SecretError
-from hookonce.delivery.handler import ErrorHook, Handler
-from hookonce.delivery.outcome import Outcome
-from hookonce.delivery.router import Router
 from hookonce.events import CommentReceived, Event, MessageReceived
+from hookonce.outcome import Outcome
+from hookonce.routing.handler import ErrorHook, Handler
+from hookonce.routing.router import Router
 from hookonce.stores.memory import MemoryStore
 from hookonce.testing import TestSender, make_event
 from hookonce.verification.headers import RawHeaders

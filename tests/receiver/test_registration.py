@@ -14,7 +14,7 @@ import pytest
 from support.redis_servers import RedisServer
 
 from hookonce import Inbox, Receiver
-from hookonce.delivery.registration import application_of
+from hookonce.routing.registration import application_of
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.verification.secrets import new_secret
@@ -134,7 +134,7 @@ class TestAcrossProcesses:
     async def test_both_are_warned_in_the_log_and_by_their_readiness(
         self, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("hookonce.delivery.registration._PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("hookonce.routing.registration._PAUSE_SECONDS", 0.0)
         shop = receiving(url, "shop.greet", SHOP)
         async with shop:
             assert (await shop.check()).warnings == ()

@@ -21,11 +21,11 @@ from support.redis_servers import (
     valkey_cluster,
 )
 
+from hookonce.clock import Clock
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.verification.clock import Clock
 
 Factory: TypeAlias = Callable[[pytest.FixtureRequest, timedelta, Clock], Store]
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
 from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.values import (
@@ -33,7 +34,6 @@ from hookonce.stores.values import (
     Token,
     Waiting,
 )
-from hookonce.verification.clock import Clock
 
 __all__ = ["RETENTION", "StoreMachine"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from freezegun import freeze_time
 
+from hookonce.clock import Clock
 from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
@@ -27,7 +28,6 @@ from hookonce.stores.values import (
     delivery_key,
     new_token,
 )
-from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
 from hookonce.stores.values import (
@@ -28,7 +29,6 @@ from hookonce.stores.values import (
     StoreStats,
     new_token,
 )
-from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

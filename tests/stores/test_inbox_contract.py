@@ -10,6 +10,7 @@ import pytest
 from stores.conftest import BACKENDS
 from support.waiting import PATIENCE_SECONDS
 
+from hookonce.clock import Clock
 from hookonce.stores.contract import DEFAULT_RETENTION, WORKER_SECONDS, InboxStore, Store
 from hookonce.stores.values import (
     INTERRUPTED,
@@ -33,7 +34,6 @@ from hookonce.stores.values import (
     delivery_key,
     new_token,
 )
-from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

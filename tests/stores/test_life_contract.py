@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.life import LIFE, Answer, State, Step
 from hookonce.stores.values import (
@@ -25,7 +26,6 @@ from hookonce.stores.values import (
     Waiting,
     new_token,
 )
-from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.memory import MemoryStore
@@ -25,7 +26,6 @@ from hookonce.stores.values import (
     delivery_key,
     new_token,
 )
-from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
 from hookonce.stores import open_store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, InFlight, delivery_key, new_token
-from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,10 @@ from contextlib import aclosing
 import pytest
 from support.redis_servers import RedisServer, redis_server
 
+from hookonce.clock import system_clock
 from hookonce.stores import open_store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.values import Claimed, delivery_key, new_token
-from hookonce.verification.clock import system_clock
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +120,7 @@ def test_without_redis_py_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['redis'] = None\n"
         "from hookonce.stores import open_store\n"
-        "from hookonce.verification.clock import system_clock\n"
+        "from hookonce.clock import system_clock\n"
         "try: open_store('redis://localhost', clock=system_clock)\n"
         "except ImportError as error: print(error)"
     )

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.stores.contract import DEFAULT_RETENTION, Store
 from hookonce.stores.values import (
     Claimed,
@@ -26,7 +27,6 @@ from hookonce.stores.values import (
     Token,
     new_token,
 )
-from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

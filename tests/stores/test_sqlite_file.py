@@ -13,6 +13,7 @@ from typing import Any
 import apsw
 import pytest
 
+from hookonce.clock import Clock
 from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore, schema
@@ -31,7 +32,6 @@ from hookonce.stores.values import (
     delivery_key,
     new_token,
 )
-from hookonce.verification.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from support.sqlite_processes import PATIENCE_SECONDS, child, is_sound
 
+from hookonce.clock import uptime
 from hookonce.stores.contract import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
@@ -25,7 +26,6 @@ from hookonce.stores.values import (
     delivery_key,
     new_token,
 )
-from hookonce.verification.clock import uptime
 
 pytestmark = pytest.mark.anyio
 

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
+from hookonce.clock import Clock, system_clock
 from hookonce.emulator import EmulatedService
 from hookonce.emulator.records import EndpointRow
 from hookonce.emulator.rules import SUBSCRIBABLE
-from hookonce.verification.clock import Clock, system_clock
 from hookonce.verification.secrets import new_secret
 
 __all__ = ["Answers", "Received", "Recorder", "add_endpoint", "answering", "ticking"]

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from hookonce.delivery.keyed import mark_of
 from hookonce.errors import StoreError
 from hookonce.events import Event
+from hookonce.routing.keyed import mark_of
 from hookonce.stores.contract import Store, WrappedInbox
 from hookonce.stores.values import Gate, Mark
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 
+from hookonce.clock import system_clock
 from hookonce.emulator import EmulatedService, VirtualClock, WorkspaceData
 from hookonce.http.app import Receive, Scope, Send
-from hookonce.verification.clock import system_clock
 
 from .exchanges import NOON, workspace_file
 from .service_api import calling

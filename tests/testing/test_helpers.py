@@ -19,7 +19,6 @@ from starlette.types import Receive, Scope, Send
 
 from hookonce import Event, Receiver, Retry, VerificationError, verify
 from hookonce.events import EVENT_CLASSES, CommentReceived, PostTargetFailed, UnknownEvent
-from hookonce.integrations.pytest_plugin import SenderFactory
 from hookonce.resources import Channel, Resource
 from hookonce.testing import (
     Answer,
@@ -30,6 +29,7 @@ from hookonce.testing import (
     new_event_id,
     signed_request,
 )
+from hookonce.testing.pytest_plugin import SenderFactory
 from hookonce.verification.secrets import decode_secret, new_secret
 
 SECRET = new_secret()
@@ -445,9 +445,7 @@ async def test_the_factory_signs_with_the_secret_of_the_test(
 
 
 def test_the_plugin_works_in_a_project_that_asks_for_it_as_documented(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(
-        'pytest_plugins = ["hookonce.integrations.pytest_plugin"]\n'
-    )
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["hookonce.testing.pytest_plugin"]\n')
     (tmp_path / "test_mine.py").write_text(
         textwrap.dedent(
             """

@@ -11,8 +11,8 @@ import pytest
 from support.frames import leaks
 
 from hookonce import EnvironmentSecrets, FileSecrets, Verifier, WebhookError, sign, unwrap, verify
+from hookonce.clock import system_clock
 from hookonce.stores import open_store
-from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import decode_secret
 
 NOW = 1_700_000_000

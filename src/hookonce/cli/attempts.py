@@ -9,10 +9,10 @@ from http import HTTPStatus
 from typing import Any
 
 from hookonce import Event
-from hookonce.delivery.handler import TEST_TYPE
-from hookonce.delivery.outcome import Reason
 from hookonce.emulator import DeliveryAttempt
+from hookonce.outcome import Reason
 from hookonce.resources import WebhookEndpoint
+from hookonce.sender import TEST_TYPE
 
 from .output import Output, cut, one_line
 from .records import time_text

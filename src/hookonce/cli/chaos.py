@@ -11,9 +11,9 @@ from secrets import randbelow
 
 import click
 
-from hookonce.emulator.rehearsal import Breach, Mode, Report, rehearse
-from hookonce.emulator.rehearsal.rehearse import DEFAULT_CHAOS, DEFAULT_EVENTS
 from hookonce.errors import StoreError
+from hookonce.simulation import Breach, Mode, Report, simulate
+from hookonce.simulation.simulation import DEFAULT_CHAOS, DEFAULT_EVENTS
 
 from .ending import terminated_as_interrupted
 from .loading import factory_option, load_receivers, stand_in_secrets
@@ -117,7 +117,7 @@ def chaos(
             done = _Done(events, moved)
             try:
                 with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-                    report = rehearse(
+                    report = simulate(
                         target,
                         events=events,
                         chaos=rate,
@@ -140,7 +140,7 @@ def chaos(
 
 
 class _Done:
-    """How far a rehearsal has come; a bar, where there is one, shows it."""
+    """How far a simulation has come; a bar, where there is one, shows it."""
 
     def __init__(self, events: int, move: Callable[[int, int | None], None] | None) -> None:
         self.events = events

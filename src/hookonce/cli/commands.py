@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from hookonce import __version__
-from hookonce.verification.loggers import printable
+from hookonce.logs import printable
 from hookonce.verification.secrets import new_secret
 
 from .output import LAYOUT, system_fault

@@ -18,9 +18,9 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from hookonce.delivery.outcome import Outcome, Reason, later
 from hookonce.http.app import ASGIApp
 from hookonce.http.guard import headers_of
+from hookonce.outcome import Outcome, Reason, later
 
 _log = logging.getLogger("hookonce")
 

@@ -12,8 +12,8 @@ from typing import Any, Unpack
 import click
 
 from hookonce import Receiver
-from hookonce.delivery.outcome import SUCCEEDED
 from hookonce.errors import PayloadError, StoreError
+from hookonce.outcome import SUCCEEDED
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, Wanted, delivery_key
 

@@ -11,15 +11,15 @@ from secrets import token_hex
 from typing import TypeAlias
 
 from hookonce import Context, Event, Inbox, Receiver, Refusal, Reject
-from hookonce.delivery.outcome import Reason
 from hookonce.emulator.over_http import OverHttp
 from hookonce.emulator.records import OutgoingEvent
 from hookonce.emulator.signing import delivery_headers
 from hookonce.emulator.transport import OutgoingRequest
 from hookonce.events import EVENT_CLASSES
+from hookonce.outcome import Reason
+from hookonce.samples.events import event_body
 from hookonce.sender import ANSWER_SECONDS
 from hookonce.stores.contract import Store
-from hookonce.testing.samples import event_body
 from hookonce.verification.secrets import new_secret
 
 from .output import Output, cut

@@ -23,7 +23,7 @@ from hookonce.emulator import (
 )
 from hookonce.errors import SecretError
 from hookonce.resources import Channel
-from hookonce.testing.samples import new_event_id
+from hookonce.samples.events import new_event_id
 
 from .attempts import HEADING, Tally, print_attempt
 from .ending import ended_by_signals

@@ -6,9 +6,9 @@ from typing import Any, Unpack
 
 import click
 
+from hookonce.clock import duration_text, system_clock
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats, Wanted
-from hookonce.verification.clock import duration_text, system_clock
 
 from .output import Output, json_option, size_text
 from .records import list_options, print_list, print_one, show_options, time_text

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from hookonce.verification.loggers import printable
+from hookonce.logs import printable
 
 from .output import together
 

@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from hookonce.verification.loggers import printable
+from hookonce.logs import printable
 
 # So much room a table needs for its last column: the error, as a rule.
 _LEAST_LAST = 16

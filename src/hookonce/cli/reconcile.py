@@ -11,13 +11,13 @@ import click
 
 from hookonce import Receiver
 from hookonce.client import Client, ClientError
+from hookonce.clock import system_clock
 from hookonce.errors import StoreError
 from hookonce.operations.doctor import Level, Subject, examine
 from hookonce.receiver import Gap, Reconciliation, Verdict
 from hookonce.receiver.reconcile import beginning
 from hookonce.resources import WebhookEndpoint
 from hookonce.stores.reconciling import ReconcilingStore
-from hookonce.verification.clock import system_clock
 
 from .loading import load_receiver
 from .output import Output

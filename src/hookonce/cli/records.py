@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from hookonce.clock import system_clock, utc_text
 from hookonce.stores.contract import InboxStore
-from hookonce.verification.clock import system_clock, utc_text
 
 from .durations import seconds_of
 from .output import Output, json_option, one_line, together

@@ -15,11 +15,11 @@ import httpx2
 from pydantic import JsonValue
 
 from hookonce.events import EVENT_CLASSES, UnknownEvent
+from hookonce.logs import printable
+from hookonce.samples.events import event_body
+from hookonce.samples.fields import Fields, fields_of
 from hookonce.sender import ANSWER_SECONDS
 from hookonce.testing import signed_request
-from hookonce.testing.fields import Fields, fields_of
-from hookonce.testing.samples import event_body
-from hookonce.verification.loggers import printable
 
 from .durations import Duration
 from .loading import load_secrets, secrets_option

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import click
 
 from hookonce import Receiver
-from hookonce.verification.loggers import get_logger
+from hookonce.logs import get_logger
 
 from .collecting import collect_rarely
 from .ending import end_seconds_of, end_with_its_threads, ended_by_signals

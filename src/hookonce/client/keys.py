@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from ..verification.loggers import get_logger
+from ..logs import get_logger
 from .errors import ApiKeyError
 
 _log = get_logger("hookonce.client")

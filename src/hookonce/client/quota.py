@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from ..verification.loggers import get_logger
+from ..logs import get_logger
 
 _log = get_logger("hookonce.client")
 

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from math import inf
 
-from .outcome import HANDLED, STALE, Outcome
-from .time_limit import set_within
+from ..outcome import HANDLED, STALE, Outcome
+from ..stores.time_limit import set_within
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -22,6 +22,9 @@ from math import inf
 from typing import Any
 
 from ..errors import Reject, Retry, StoreError
+from ..logs import get_logger
+from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, HANDLED, STALE, Outcome, Reason, later
+from ..routing.handler import Handler
 from ..stores.values import (
     Claimed,
     DeadReason,
@@ -33,16 +36,13 @@ from ..stores.values import (
     Token,
     new_token,
 )
-from ..verification.loggers import get_logger
+from ..watching.records import EventBuried, EventClaimed, EventParked, EventRetried, EventSettled
 from .answer import Answer
 from .calls import Calls
-from .handler import Handler
+from .dependencies import Dependencies
 from .handling import FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS, Handling
 from .lease import Lease
 from .origin import Origin, Queued, Request
-from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, HANDLED, STALE, Outcome, Reason, later
-from .parts import Parts
-from .records import EventBuried, EventClaimed, EventParked, EventRetried, EventSettled
 from .verdict import (
     COMPLETE,
     Bury,
@@ -97,7 +97,7 @@ class Attempt:
         held_since: when that claim was asked for, by ``time.monotonic``.
 
     Attributes:
-        parts: what it works with.
+        dependencies: what it works with.
         delivery: what was delivered.
         origin: where it comes from.
         event: what was read from the delivery; None if it cannot be read.
@@ -113,7 +113,7 @@ class Attempt:
 
     """
 
-    parts: Parts
+    dependencies: Dependencies
     delivery: Delivery
     origin: Origin
     event: Any = None
@@ -132,7 +132,7 @@ class Attempt:
     _token: Token | None = None
 
     def __post_init__(self, held: Claimed | None, held_since: float) -> None:
-        parts, origin, due, last_chance = self.parts, self.origin, inf, False
+        dependencies, origin, due, last_chance = self.dependencies, self.origin, inf, False
         if isinstance(origin, Request):
             due = origin.answer_by
         else:
@@ -141,10 +141,10 @@ class Attempt:
                 self._queued = origin
         loop = asyncio.get_running_loop()
         self.key = key = self.delivery.key
-        self.lease = lease = Lease(parts, self.delivery, key, self.handlers, loop)
+        self.lease = lease = Lease(dependencies, self.delivery, key, self.handlers, loop)
         self.answer = Answer(loop.create_future(), due)
-        calls = Calls(parts.threads, parts.limits.handler_timeout_seconds)
-        self.handling = Handling(parts, lease, self.event, origin, calls, last_chance)
+        calls = Calls(dependencies.threads, dependencies.limits.handler_timeout_seconds)
+        self.handling = Handling(dependencies, lease, self.event, origin, calls, last_chance)
         if held is not None:
             lease.hold(held, held_since, loop.time() - (time.monotonic() - held_since))
             self.phase = HANDLING
@@ -186,7 +186,7 @@ class Attempt:
             # Not even a crash of the last attempt may lose the event: keep its body first.
             until = comes_until(self.event, origin.sent_at)
             self.handling.last_chance = until is None
-            if self.parts.store.keeps_bodies and not await self._is_kept(claim, until):
+            if self.dependencies.store.keeps_bodies and not await self._is_kept(claim, until):
                 self.answer.give(later(Reason.IN_FLIGHT))
                 return
         report = await self.handling.run(absent)
@@ -198,15 +198,15 @@ class Attempt:
 
     async def _claim(self) -> Claimed | None:
         """Claim the event; answer, and return None, where it cannot be had in time."""
-        parts, lease, observers = self.parts, self.lease, self.parts.observers
-        limits, store_seconds = parts.limits, parts.limits.store_seconds
+        dependencies, lease, observers = self.dependencies, self.lease, self.dependencies.observers
+        limits, store_seconds = dependencies.limits, dependencies.limits.store_seconds
         look, token, due = FIRST_LOOK_SECONDS, new_token(), self.answer.due
         self._token = token
         while not self.handling.is_refused:
             asked_at, now = time.monotonic(), lease.loop.time()
             try:
                 result = await lease.ask(
-                    parts.store.claim(self.key, token, limits.lease_seconds),
+                    dependencies.store.claim(self.key, token, limits.lease_seconds),
                     None if due - now > store_seconds else limits.store_seconds_within(due - now),
                 )
             except StoreError as error:
@@ -225,7 +225,7 @@ class Attempt:
             elif isinstance(result, InFlight):
                 left = due - lease.loop.time()
                 if left <= 0:
-                    self.answer.give(later(Reason.IN_FLIGHT, result.until - parts.clock()))
+                    self.answer.give(later(Reason.IN_FLIGHT, result.until - dependencies.clock()))
                     return None
                 await asyncio.sleep(min(look, left))
                 look = min(2 * look, LONGEST_LOOK_SECONDS)
@@ -243,7 +243,7 @@ class Attempt:
             until: until when the sender may bring the event again; None if it will not.
 
         """
-        store = self.parts.store
+        store = self.dependencies.store
         try:
             ownership = await self.lease.ask(store.keep(claim, self.delivery, dead_at=until))
         except StoreError as error:
@@ -278,7 +278,7 @@ class Attempt:
         settlement = decide(
             report,
             last_chance=self.handling.last_chance,
-            keeps_bodies=self.parts.store.keeps_bodies,
+            keeps_bodies=self.dependencies.store.keeps_bodies,
             backoff_seconds=None if self._queued is None else self._queued.backoff_seconds,
         )
         ownership = await self._settle(settlement)
@@ -307,7 +307,7 @@ class Attempt:
         return ownership
 
     def _notify(self, settlement: Failed) -> None:
-        delivery, number, tell = self.delivery, self.lease.number, self.parts.observers.tell
+        delivery, number, tell = self.delivery, self.lease.number, self.dependencies.observers.tell
         match settlement:
             case Release(outcome):
                 self._notify_settled(outcome)
@@ -319,7 +319,7 @@ class Attempt:
                 tell(EventBuried(delivery, number, reason, error))
 
     def _notify_settled(self, outcome: Outcome) -> None:
-        observers = self.parts.observers
+        observers = self.dependencies.observers
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
             observers.tell(EventSettled(self.delivery, self.lease.number, outcome))
 
@@ -361,7 +361,7 @@ class Attempt:
         """Release the claim of an attempt that stops, or that has begun no handler."""
         if self.lease.claim is None and self._token is not None:
             # The store may have granted the claim without being heard.
-            lease = self.parts.limits.lease_seconds
+            lease = self.dependencies.limits.lease_seconds
             self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
         await self.lease.settle(GiveBack(self.handling.calls.under_way), self._store_failed)
 
@@ -388,7 +388,7 @@ class Attempt:
             _log.warning("attempt %d at %s was its last: %s", number, self.key, text)
         else:
             _log.error("attempt %d at %s failed", number, self.key, exc_info=group)
-        if hooks := self.parts.router.error_hooks:
+        if hooks := self.dependencies.router.error_hooks:
             names = ", ".join(failure.handler for failure in failures)
             await self.handling.call_hooks(hooks, group, names)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from asyncio.tasks import _unregister_task
 
+from ..logs import get_logger
+from ..outcome import Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
-from ..verification.loggers import get_logger
+from ..watching.loop_monitor import Pulse
+from ..watching.records import LoopBlocked
 from .attempt import RETURNING, Attempt
-from .blocking import Pulse
-from .outcome import Outcome, Reason, later
-from .parts import Parts
-from .records import LoopBlocked
-from .turns import send_watermarks
+from .dependencies import Dependencies
+from .key_locks import send_watermarks
 
 _log = get_logger("hookonce")
 
@@ -37,13 +37,13 @@ class Attempts:
     of them what a timer for each would do: hardly any of these limits is ever reached.
 
     Args:
-        parts: what attempts work with.
+        dependencies: what attempts work with.
 
     """
 
-    def __init__(self, parts: Parts) -> None:
-        limits = parts.limits
-        self._parts = parts
+    def __init__(self, dependencies: Dependencies) -> None:
+        limits = dependencies.limits
+        self._dependencies = dependencies
         shortest = min(
             limits.answer_seconds,
             limits.lease_seconds / 3,
@@ -57,7 +57,7 @@ class Attempts:
         self._given_up: set[asyncio.Task[None]] = set()  # a second drain does not wait for them
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pulse = Pulse(parts.endpoint, self._current_handler)
+        self._pulse = Pulse(dependencies.endpoint, self._current_handler)
         self._blocked: tuple[LoopBlocked, float] | None = None
         self._sending: asyncio.Task[None] | None = None
         self.accepting = True
@@ -100,7 +100,7 @@ class Attempts:
         if loop is not self._loop:
             self._forget_lost()
             self._loop, self._watch, self._sending = loop, None, None
-        if self._parts.watermarks and self._given_up.issuperset(self._by_task):
+        if self._dependencies.watermarks and self._given_up.issuperset(self._by_task):
             self._send_watermarks(loop)  # no attempt is left that sends them itself
         # Not by the loop's factory: an eager one would begin it before it is known here.
         attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
@@ -125,7 +125,7 @@ class Attempts:
 
     def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._sending is None or self._sending.done():
-            self._sending = loop.create_task(send_watermarks(self._parts))
+            self._sending = loop.create_task(send_watermarks(self._dependencies))
 
     async def end_of(self, attempt: Attempt) -> Outcome:
         """Return what became of an attempt; cancelled, it gives the event back."""
@@ -135,7 +135,7 @@ class Attempts:
         except asyncio.CancelledError:
             attempt.stop()
             await asyncio.wait({attempt.task})
-            if self._parts.watermarks:
+            if self._dependencies.watermarks:
                 self._send_watermarks(attempt.lease.loop)
             raise
         return attempt.answer.outcome or later(Reason.SHUTTING_DOWN)
@@ -153,7 +153,7 @@ class Attempts:
 
     async def drain(self) -> None:
         """Wait for what is under way, then cancel and release what still is; in bounded time."""
-        limits = self._parts.limits
+        limits = self._dependencies.limits
         self._forget_lost()
         for task, attempt in self._by_task.items():
             if attempt.phase is RETURNING:
@@ -209,7 +209,7 @@ class Attempts:
             self._given_up.discard(attempt.task)
             if self._by_key.get(attempt.key) is attempt:
                 del self._by_key[attempt.key]
-                self._parts.unrecorded[attempt.key] = attempt.lease.finished
+                self._dependencies.unrecorded[attempt.key] = attempt.lease.finished
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
@@ -248,4 +248,4 @@ class Attempts:
         """Tell of a handler that has blocked the loop."""
         self._blocked = (block, now)
         _log.error("the handler %s %s", block.handler, _BLOCKED.format(block.seconds))
-        self._parts.observers.tell(block)
+        self._dependencies.observers.tell(block)

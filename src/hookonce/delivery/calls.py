@@ -17,7 +17,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, TypeAlias
 
-from ..verification.loggers import get_logger
+from ..logs import get_logger
 
 _log = get_logger("hookonce.dispatch")
 

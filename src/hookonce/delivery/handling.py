@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import AlreadyDone, StoreError
+from ..logs import get_logger
+from ..outcome import Reason
+from ..routing.context import Context
+from ..routing.handler import ErrorHook, Handler
+from ..routing.keyed import TooLateError, mark_of
 from ..stores.values import Busy, Entered, Stale
-from ..verification.loggers import get_logger
+from ..watching.records import HandlerFailed, HandlerFinished, HandlerSkipped, HandlerStarted
 from .calls import Calls, add_note, as_exception
-from .context import Context
-from .handler import ErrorHook, Handler
-from .keyed import TooLateError, mark_of
+from .dependencies import Dependencies
+from .key_locks import Turn
 from .lease import Lease
 from .origin import Origin, Queued, Replay, Request
-from .outcome import Reason
-from .parts import Parts
-from .records import HandlerFailed, HandlerFinished, HandlerSkipped, HandlerStarted
-from .turns import Turn
 from .verdict import Failure, LeaseLost, NoTurn, Report
 
 _log = get_logger("hookonce")
@@ -38,7 +38,7 @@ class Handling:
     """The handlers of one attempt: it runs those that have not succeeded, and reports.
 
     Attributes:
-        parts: what it works with.
+        dependencies: what it works with.
         lease: what the attempt holds; each success is noted there.
         event: what was read from the delivery.
         origin: where the attempt comes from.
@@ -49,7 +49,7 @@ class Handling:
 
     """
 
-    parts: Parts
+    dependencies: Dependencies
     lease: Lease
     event: Any
     origin: Origin
@@ -114,7 +114,7 @@ class Handling:
         self, handler: Handler, task: asyncio.Task[Any] | None = None, turn: Turn | None = None
     ) -> Failure | None:
         """Run one handler in this task, unless another process may have the event by now."""
-        name, delivery, observers = handler.name, self.lease.delivery, self.parts.observers
+        name, delivery, observers = handler.name, self.lease.delivery, self.dependencies.observers
         if time.monotonic() >= self.lease.sure_until and not await self.lease.extend():
             return Failure(name, LeaseLost())
         self.lease.has_begun = True
@@ -150,7 +150,7 @@ class Handling:
     ) -> Failure:
         if note is not None:
             add_note(error, note)
-        self.parts.observers.tell(
+        self.dependencies.observers.tell(
             HandlerFailed(self.lease.delivery, handler, self.lease.number, seconds, error)
         )
         add_note(error, f"raised by the handler {handler!r}")
@@ -158,7 +158,7 @@ class Handling:
 
     def _skip(self, handler: str, reason: str) -> None:
         """Count a handler as finished that is not run."""
-        observers, delivery = self.parts.observers, self.lease.delivery
+        observers, delivery = self.dependencies.observers, self.lease.delivery
         self._stale += reason == "stale"
         why = "a newer event" if reason == "stale" else "it"
         _log.info("%s is not run for %s: %s has succeeded there", handler, self.lease.key, why)
@@ -188,7 +188,7 @@ class Handling:
             return await self._run(handler, task)
         queued = self.origin if isinstance(self.origin, Queued) else None
         turn = Turn(
-            parts=self.parts,
+            dependencies=self.dependencies,
             gate=gate,
             mark=mark_of(self.event) if keyed.is_latest else None,
             drop_ties=keyed.drop_ties,
@@ -213,7 +213,7 @@ class Handling:
 
     async def _enter(self, turn: Turn) -> Stale | NoTurn | TimeoutError | None:
         """Wait for the turn; return None when it has come, or why it does not."""
-        now, origin, limits = self.lease.loop.time, self.origin, self.parts.limits
+        now, origin, limits = self.lease.loop.time, self.origin, self.dependencies.limits
         waits_on, look = self._waits_on(), FIRST_LOOK_SECONDS
         if waits_on:
             by = now() + limits.handler_timeout_seconds
@@ -227,7 +227,7 @@ class Handling:
         while waits_on or not self.is_refused:
             try:
                 result = await turn.enter()
-                if isinstance(result, Entered) and turn.gate in self.parts.watermarks:
+                if isinstance(result, Entered) and turn.gate in self.dependencies.watermarks:
                     # A newer event has succeeded here while the store granted the key.
                     await turn.leave()
                     continue

@@ -12,6 +12,7 @@ from math import ceil, floor, isfinite
 from typing import TypeAlias
 
 from ..errors import StoreError
+from ..logs import get_logger
 from ..stores.reconciling import (
     MOST_SPANS,
     MOST_TYPE_CHARACTERS,
@@ -19,8 +20,7 @@ from ..stores.reconciling import (
     Span,
     joined,
 )
-from ..verification.loggers import get_logger
-from .time_limit import within
+from ..stores.time_limit import within
 
 _log = get_logger("hookonce")
 

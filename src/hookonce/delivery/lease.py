@@ -10,13 +10,13 @@ from math import inf
 from typing import TypeVar
 
 from ..errors import StoreError
+from ..logs import get_logger
+from ..routing.handler import Handler
+from ..stores.time_limit import store_error, within
 from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
-from ..verification.loggers import get_logger
 from .calls import Call
-from .handler import Handler
-from .parts import Parts
-from .time_limit import store_error, within
-from .turns import Turn
+from .dependencies import Dependencies
+from .key_locks import Turn
 from .verdict import COMPLETE, Bury, Complete, Defer, GiveBack, Settlement
 
 _log = get_logger("hookonce.lease")
@@ -38,7 +38,7 @@ class Lease:
     """What an attempt holds: its claim, extended for as long as the attempt needs it.
 
     Attributes:
-        parts: what it works with.
+        dependencies: what it works with.
         delivery: what was delivered.
         key: what is handled once.
         handlers: every handler that the event is for, also those that have succeeded.
@@ -52,7 +52,7 @@ class Lease:
 
     """
 
-    parts: Parts
+    dependencies: Dependencies
     delivery: Delivery
     key: DeliveryKey
     handlers: Sequence[Handler]
@@ -77,7 +77,7 @@ class Lease:
     @property
     def left(self) -> float:
         """How many seconds the claim lasts unless it is extended."""
-        return min(self._ends - self.loop.time(), self.parts.limits.lease_seconds)
+        return min(self._ends - self.loop.time(), self.dependencies.limits.lease_seconds)
 
     @property
     def is_over(self) -> bool:
@@ -102,7 +102,7 @@ class Lease:
             self._answer_store_by, self._store_is_late = inf, True
             self.task.cancel()
         if now >= self._extend_at:
-            self._extend_at = now + self.parts.limits.lease_seconds / 3
+            self._extend_at = now + self.dependencies.limits.lease_seconds / 3
             if self._extension is None or self._extension.done():
                 self._extension = self.loop.create_task(self.extend())
 
@@ -115,7 +115,7 @@ class Lease:
             since: the same moment, in the event loop's time.
 
         """
-        lease, finished, unrecorded = claim.lease, claim.finished, self.parts.unrecorded
+        lease, finished, unrecorded = claim.lease, claim.finished, self.dependencies.unrecorded
         self.claim, self.number = claim, claim.attempt
         self.sure_until = asked_at + lease
         self._ends, self._extend_at = since + lease, since + lease / 3
@@ -149,8 +149,8 @@ class Lease:
         outstanding = self.outstanding if finished else _NONE
         try:
             ownership = await within(
-                self.parts.limits.store_seconds,
-                self.parts.store.extend(claim, finished, outstanding),
+                self.dependencies.limits.store_seconds,
+                self.dependencies.store.extend(claim, finished, outstanding),
             )
         except StoreError as error:
             _log.warning("could not extend the lease of %s: %s", self.key, error)
@@ -203,7 +203,7 @@ class Lease:
                     return ownership or Ownership.HELD
                 continue  # the attempt has adopted another claim, which is to be settled as well
             await asyncio.sleep(pause)
-            if self._is_left and self.parts.unrecorded.get(self.key) is not self.finished:
+            if self._is_left and self.dependencies.unrecorded.get(self.key) is not self.finished:
                 return None  # another attempt of this process has taken over what has succeeded
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -211,15 +211,15 @@ class Lease:
         """Hand what has succeeded to the next attempt of this process: the lease is over."""
         self.stop_extending()
         self._is_left = True
-        self.parts.unrecorded[self.key] = self.finished
+        self.dependencies.unrecorded[self.key] = self.finished
 
     def _forget_unrecorded(self) -> None:
-        if self.parts.unrecorded.get(self.key) is self.finished:
-            del self.parts.unrecorded[self.key]
+        if self.dependencies.unrecorded.get(self.key) is self.finished:
+            del self.dependencies.unrecorded[self.key]
 
     def _step(self, settlement: Settlement, claim: Claimed) -> Awaitable[Ownership | None]:
         """Return the call to the store that records a settlement."""
-        store, inbox = self.parts.store, self.parts.inbox
+        store, inbox = self.dependencies.store, self.dependencies.inbox
         if isinstance(settlement, Complete):
             return store.complete(claim)
         if isinstance(settlement, GiveBack):
@@ -256,7 +256,7 @@ class Lease:
             if lock.has_succeeded:
                 succeeded.add(lock.gate.handler)
         self.finished |= succeeded
-        finished, store = frozenset(self.finished), self.parts.store
+        finished, store = frozenset(self.finished), self.dependencies.store
         if thread_goes_on:
             return await store.extend(claim, finished, self.outstanding)
         if not self.has_begun:
@@ -267,7 +267,7 @@ class Lease:
     async def ask(self, call: Awaitable[T], seconds: float | None = None) -> T:
         """Return what the store answers; raise StoreError if it fails, or is late."""
         if seconds is None:
-            seconds = self.parts.limits.store_seconds
+            seconds = self.dependencies.limits.store_seconds
         self._answer_store_by = self.loop.time() + seconds
         try:
             return await call

@@ -15,19 +15,24 @@ from typing import Any, Protocol, cast
 
 from ..errors import PayloadError, SecretError, StoreError, VerificationError
 from ..events import Event, UnknownEvent
+from ..logs import get_logger
+from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
+from ..routing.handler import Handler
+from ..stores.time_limit import within
 from ..stores.values import Dead, Delivery, DeliveryKey, Done, Full, PutResult, Stored, Waiting
 from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read_headers
-from ..verification.loggers import get_logger
 from ..verification.signature import VerifiedDelivery, Verifier
+from ..watching.records import (
+    DeliveryAnswered,
+    DeliveryAuthenticated,
+    DeliveryReceived,
+    DeliveryRefused,
+)
 from .attempt import Attempt
 from .attempts import Attempts
-from .handler import Handler
+from .dependencies import Dependencies
 from .ignored import IgnoredTypes
 from .origin import Request
-from .outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
-from .parts import Parts
-from .records import DeliveryAnswered, DeliveryAuthenticated, DeliveryReceived, DeliveryRefused
-from .time_limit import within
 from .verdict import comes_until, is_last_delivery, unavailable
 
 _log = get_logger("hookonce")
@@ -51,7 +56,7 @@ class Pipeline:
     """Takes deliveries from bytes to an outcome.
 
     Args:
-        parts: what it works with.
+        dependencies: what it works with.
         verifier: tells genuine deliveries from others.
         service: the sender's name in its own headers, if it is known.
         attempts: the attempts in flight.
@@ -62,7 +67,7 @@ class Pipeline:
 
     def __init__(
         self,
-        parts: Parts,
+        dependencies: Dependencies,
         *,
         verifier: Verifier,
         service: str | None,
@@ -70,7 +75,7 @@ class Pipeline:
         intake: Intake | None,
         ignored: IgnoredTypes,
     ) -> None:
-        self._parts = parts
+        self._dependencies = dependencies
         self._verifier = verifier
         self._service = service
         self._attempts = attempts
@@ -99,10 +104,12 @@ class Pipeline:
         if started is None:
             started = now
         entered = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
-        parts, observers = self._parts, self._parts.observers
+        dependencies, observers = self._dependencies, self._dependencies.observers
         if headers.__class__ is not list:
             headers = _readable_twice(headers)
-        received = DeliveryReceived(parts.endpoint, body, headers, parts.clock(), is_backfill)
+        received = DeliveryReceived(
+            dependencies.endpoint, body, headers, dependencies.clock(), is_backfill
+        )
         observers.tell(received)
         verified = event_type = hints = refusal = None
         try:
@@ -120,14 +127,14 @@ class Pipeline:
             hints = said
             if observers.wants(DeliveryAuthenticated):
                 observers.tell(DeliveryAuthenticated(received, verified, hints))
-            deadline = started + parts.limits.answer_seconds
+            deadline = started + dependencies.limits.answer_seconds
             event_type, outcome = await self._receive(verified, hints, received.at, deadline)
             if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_backfill:
                 self._ignored_types.note(event_type or "", verified.timestamp, received.at)
         seconds = now - started + time.perf_counter() - entered
         observers.tell(
             DeliveryAnswered(
-                parts.endpoint,
+                dependencies.endpoint,
                 outcome,
                 seconds,
                 received,
@@ -143,10 +150,10 @@ class Pipeline:
         self, verified: VerifiedDelivery, hints: DeliveryHints, at: float, deadline: float
     ) -> tuple[str | None, Outcome]:
         """Return the event's type, if it could be read, and the outcome."""
-        parts, attempts = self._parts, self._attempts
+        dependencies, attempts = self._dependencies, self._attempts
         if not attempts.accepting:
             return None, later(Reason.SHUTTING_DOWN)
-        router, message_id, body = parts.router, verified.id, verified.body
+        router, message_id, body = dependencies.router, verified.id, verified.body
         attempt = hints.attempt
         event = event_type = ignored = None
         handlers: Sequence[Handler] = ()
@@ -160,9 +167,9 @@ class Pipeline:
         except Exception:  # noqa: BLE001 - pydantic cannot build an event class, for example
             _log.exception("no delivery can be read, %s among them", message_id)
             return None, BROKEN
-        arrived = Delivery(parts.endpoint, message_id, event_type, at, body)
+        arrived = Delivery(dependencies.endpoint, message_id, event_type, at, body)
         if event is None:
-            if not parts.store.keeps_bodies:
+            if not dependencies.store.keeps_bodies:
                 _log.error(
                     "%s cannot be read, and the store keeps no bodies: %s", arrived.key, fault
                 )
@@ -175,7 +182,7 @@ class Pipeline:
         elif self._intake is not None:
             return event_type, await self._put(self._intake, arrived, deadline)
         origin = Request(deadline, attempt, verified.timestamp)
-        own = Attempt(parts, arrived, origin, event, handlers, fault, ignored)
+        own = Attempt(dependencies, arrived, origin, event, handlers, fault, ignored)
         if attempts.find(own.key) is None:
             outcome = await attempts.begin(own).answer.future
         else:
@@ -210,7 +217,7 @@ class Pipeline:
 
     async def _put(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
         """Store the delivery for the workers, and return the answer that is true after that."""
-        limits, left = self._parts.limits, deadline - asyncio.get_running_loop().time()
+        limits, left = self._dependencies.limits, deadline - asyncio.get_running_loop().time()
         seconds = limits.store_seconds_within(left)
         try:
             result = await within(seconds, intake.put(arrived))
@@ -233,10 +240,10 @@ class Pipeline:
 
         Until then the sender may bring it again; None if it will not.
         """
-        store = self._parts.store
+        store = self._dependencies.store
         if not store.keeps_bodies:
             return
-        seconds = self._parts.limits.store_seconds_within(0.0)
+        seconds = self._dependencies.limits.store_seconds_within(0.0)
         try:
             await within(seconds, store.keep_in_flight(arrived, dead_at=until))
         except StoreError as error:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import Reject, Retry, StoreError
 from ..events import Event
+from ..outcome import BROKEN, Outcome, Reason, later
 from ..sender import ATTEMPTS, LAST_ATTEMPT_SECONDS, SCHEDULE_SECONDS
+from ..stores.time_limit import BrokenStoreError
 from ..stores.values import Claimed, DeadReason
 from .calls import Call
-from .outcome import BROKEN, Outcome, Reason, later
-from .time_limit import BrokenStoreError
 
 # Own attempts can be fewer than the sender's, because a copy that finds the event in flight counts
 # as one of the sender's only; giving up one earlier leaves room for that.

@@ -23,8 +23,8 @@ from typing import Any, Generic, TypeGuard, TypeVar, cast
 from uuid import uuid4
 
 from ..errors import LedgerError
+from ..logs import get_logger
 from ..stores.values import Gate, Mark
-from ..verification.loggers import get_logger
 from .ledger import (
     AnyLedger,
     Effect,

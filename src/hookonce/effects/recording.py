@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ..clock import system_clock
 from ..errors import AlreadyDone
-from ..verification.clock import system_clock
 from .ledger import Effect
 
 _MODULES = {

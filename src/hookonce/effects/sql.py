@@ -13,10 +13,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from typing import Generic, TypedDict, TypeVar
 
+from ..clock import Clock, system_clock
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
 from ..stores.values import Gate
-from ..verification.clock import Clock, system_clock
 from .ledger import Effect, Latest
 from .statements import Parameters, Rows, Statements, check_done
 from .table import DIALECTS, TABLE, create_statements

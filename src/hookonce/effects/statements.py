@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TypeAlias
 
+from ..clock import Clock
 from ..errors import LedgerError
 from ..stores.contract import check_retention
 from ..stores.values import Gate, Mark
-from ..verification.clock import Clock
 from .ledger import Effect
 from .table import EFFECTS, LENGTHS, WATERMARKS, check_table, keys_of, watermarks_table
 

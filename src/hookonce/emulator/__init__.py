@@ -1,7 +1,4 @@
-"""The service itself, for your desk and your tests.
-
-``rehearsal`` runs a receiver's handlers under chaos, and is imported only where it is asked for.
-"""
+"""The service itself, for your desk and your tests."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse, Response
 
 from ..http.app import Receive, Scope, Send, elsewhere, run_lifespan
 from ..http.guard import app_path
+from ..logs import get_logger
 from ..resources import ErrorResponse, Page, Resource
-from ..testing.finite import non_finite
-from ..verification.loggers import get_logger
+from ..samples.finite import non_finite
 from .access import ROLES, Allowance, DailyQuota, KeyRow, Keys, presented_key
 from .operations import ApiCall, ApiOperation, Desk, operation_for, row_of
 from .refusals import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ..resources import TargetError
-from ..testing.finite import check_seconds
+from ..samples.finite import check_seconds
 from .rules import SUBSCRIBABLE
 
 

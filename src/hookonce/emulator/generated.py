@@ -15,8 +15,8 @@ from string import ascii_letters, digits
 
 from pydantic import JsonValue
 
+from ..clock import Clock, system_clock
 from ..resources import Channel, PostTarget, ReceivedComment, TargetError
-from ..verification.clock import Clock, system_clock
 from .platforms import FIRST_COMMENTS, content_types
 
 DIRECT_MESSAGE = "direct_message"

@@ -8,7 +8,7 @@ from typing import Self
 
 import httpx2
 
-from ..testing.inprocess import HttpAnswer
+from ..http.inprocess import HttpAnswer
 from .transport import CALM, Break, Network, OutgoingRequest, pieces
 
 

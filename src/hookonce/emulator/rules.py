@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..delivery.handler import TEST_TYPE
 from ..events import EVENT_CLASSES
+from ..sender import TEST_TYPE
 
 SUBSCRIBABLE = tuple(name for name in EVENT_CLASSES if name != TEST_TYPE)
 """Events: Event types; the test event "cannot be subscribed to"."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
-from ..delivery.handler import TEST_TYPE
+from ..clock import system_clock
 from ..errors import shows_half_built
 from ..events import Event, EventClass
 from ..http.app import ASGIApp
@@ -28,9 +28,8 @@ from ..resources import (
     WebhookDelivery,
     WebhookEndpoint,
 )
-from ..sender import ANSWER_SECONDS
-from ..testing.samples import make_event
-from ..verification.clock import system_clock
+from ..samples.events import make_event
+from ..sender import ANSWER_SECONDS, TEST_TYPE
 from ..verification.secrets import decode_secret, new_secret
 from .access import ADMIN, DailyQuota, Keys
 from .api import Api

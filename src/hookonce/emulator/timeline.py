@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from ..clock import Clock, system_clock
 from ..errors import shows_half_built
-from ..verification.clock import Clock, system_clock
 
 # So many deliveries are under way at once; the service's own number is not documented.
 _MOST_AT_ONCE = 100

@@ -14,8 +14,8 @@ from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 from ..http.app import ASGIApp
-from ..testing.inprocess import HttpAnswer, Lifespan, exchange
-from ..verification.loggers import get_logger
+from ..http.inprocess import HttpAnswer, Lifespan, exchange
+from ..logs import get_logger
 
 _log = get_logger("hookonce.emulator")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, ValidationError, model_validator
 
 from ..resources import Channel, ReceivedComment
-from ..testing.finite import non_finite
+from ..samples.finite import non_finite
 from .content import ChannelRow
 from .described import (
     Described,

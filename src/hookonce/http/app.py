@@ -18,10 +18,10 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..delivery.limits import Limits
-from ..delivery.outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_SLOW, Outcome
-from ..delivery.time_limit import OutOfTimeError, limited
+from ..logs import get_logger
+from ..outcome import BROKEN, NOT_FOUND, NOT_POST, TOO_SLOW, Outcome
+from ..stores.time_limit import OutOfTimeError, limited
 from ..verification.headers import RawHeaders
-from ..verification.loggers import get_logger
 from .body import (
     BodyBudget,
     GoneError,

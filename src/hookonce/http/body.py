@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from starlette.types import Message, Receive
 
-from ..delivery.outcome import INCOMPLETE, NOT_POST, TOO_LARGE, Outcome, Reason, later
 from ..errors import Refusal
-from ..verification.loggers import get_logger
+from ..logs import get_logger
+from ..outcome import INCOMPLETE, NOT_POST, TOO_LARGE, Outcome, Reason, later
 
 _log = get_logger("hookonce.http")
 

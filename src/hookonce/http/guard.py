@@ -9,8 +9,8 @@ from posixpath import normpath
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..delivery.outcome import BROKEN, Outcome, is_punished
-from ..verification.loggers import get_logger
+from ..logs import get_logger
+from ..outcome import BROKEN, Outcome, is_punished
 
 _log = get_logger("hookonce.http")
 

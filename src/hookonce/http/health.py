@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..delivery.attempts import Attempts
-from ..delivery.parts import Parts
-from ..delivery.registration import Registration
-from ..delivery.time_limit import within
+from ..delivery.dependencies import Dependencies
 from ..errors import SecretError, StoreError
+from ..routing.registration import Registration
 from ..stores.contract import Reports
+from ..stores.time_limit import within
 from ..verification.secrets import fingerprint
 from .bearer import check_token, has_bearer
 
@@ -57,7 +57,7 @@ class ReadinessCheck:
     """Checks whether a receiver can accept deliveries.
 
     Args:
-        parts: the dependencies that the packages of a receiver share.
+        dependencies: what the packages of a receiver share.
         attempts: the attempts in flight.
         store: the store to ask.
         watches: return warnings; may raise SecretError.
@@ -69,7 +69,7 @@ class ReadinessCheck:
 
     def __init__(
         self,
-        parts: Parts,
+        dependencies: Dependencies,
         attempts: Attempts,
         *,
         store: Reports,
@@ -78,7 +78,7 @@ class ReadinessCheck:
         inbox: Callable[[], Awaitable[str | None]] | None,
         secrets: Callable[[], tuple[str, ...]],
     ) -> None:
-        self._parts = parts
+        self._dependencies = dependencies
         self._attempts = attempts
         self._store = store
         self._watches = tuple(watches)
@@ -107,7 +107,7 @@ class ReadinessCheck:
         problems: list[str] = []
         warnings: tuple[str, ...] = ()
         fingerprints: tuple[str, ...] = ()
-        limits, store = self._parts.limits, self._store
+        limits, store = self._dependencies.limits, self._store
         if overdue := self._attempts.overdue:
             problems.append(
                 f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
@@ -136,7 +136,7 @@ class ReadinessCheck:
 
     async def _stranded(self) -> tuple[str, ...]:
         """Return a warning about events in an inbox that the receiver no longer has."""
-        endpoint, seconds = self._parts.endpoint, self._parts.limits.store_seconds
+        endpoint, seconds = self._dependencies.endpoint, self._dependencies.limits.store_seconds
         stats = await within(seconds, self._store.stats(endpoint=endpoint))
         return (stranded(endpoint, stats.depth),) if stats.depth and not stats.workers else ()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from ..delivery.attempts import Attempts
-from ..delivery.parts import Parts
-from ..delivery.records import EventPut
-from ..delivery.time_limit import within
+from ..delivery.dependencies import Dependencies
 from ..errors import StoreError
+from ..logs import get_logger
 from ..stores.contract import Queue
+from ..stores.time_limit import within
 from ..stores.values import Delivery, PutResult, Stored, new_token
-from ..verification.loggers import get_logger
+from ..watching.records import EventPut
 from .settings import Inbox
 from .waiting import WaitingEvents
 from .worker import Worker
@@ -26,7 +26,7 @@ class Intake:
     """Puts deliveries into the inbox of one endpoint, and says where nobody works on them.
 
     Args:
-        parts: what a receiver's rooms share.
+        dependencies: what a receiver's rooms share.
         store: where they wait.
         waiting: the same as an operator sees it.
         settings: how much may wait, and how it is worked off.
@@ -40,19 +40,19 @@ class Intake:
 
     def __init__(
         self,
-        parts: Parts,
+        dependencies: Dependencies,
         *,
         store: Queue,
         waiting: WaitingEvents,
         settings: Inbox,
         attempts: Attempts,
     ) -> None:
-        self._parts = parts
+        self._dependencies = dependencies
         self._store = store
         self._waiting = waiting
         self._settings = settings
         self.embedded = settings.embedded
-        self.worker = Worker(parts, store=store, settings=settings, attempts=attempts)
+        self.worker = Worker(dependencies, store=store, settings=settings, attempts=attempts)
         self._look: asyncio.Task[None] | None = None
         self._next_look = 0.0
 
@@ -70,8 +70,8 @@ class Intake:
             max_depth=self._settings.max_depth,
             max_bytes=self._settings.max_bytes,
         )
-        if self._parts.observers.wants(EventPut, delivery.event_id):
-            self._parts.observers.tell(EventPut(delivery, result))
+        if self._dependencies.observers.wants(EventPut, delivery.event_id):
+            self._dependencies.observers.tell(EventPut(delivery, result))
         if isinstance(result, Stored):
             self.worker.nudge()
             self._look_for_workers()
@@ -81,7 +81,7 @@ class Intake:
         """Return what is wrong if nobody works on what is stored; raises StoreError."""
         if self.worker.is_running:
             return None
-        stats = await within(self._parts.limits.store_seconds, self._waiting.stats())
+        stats = await within(self._dependencies.limits.store_seconds, self._waiting.stats())
         if stats.workers:
             return None
         remedy = (
@@ -90,7 +90,8 @@ class Intake:
             else "start `hookonce worker`"
         )
         return (
-            f"nobody works on the inbox of {self._parts.endpoint} ({stats.depth} waiting); {remedy}"
+            f"nobody works on the inbox of {self._dependencies.endpoint}"
+            f" ({stats.depth} waiting); {remedy}"
         )
 
     def _look_for_workers(self) -> None:

@@ -15,14 +15,14 @@ from typing import Any
 
 from ..delivery.attempt import Attempt
 from ..delivery.attempts import Attempts
+from ..delivery.dependencies import Dependencies
 from ..delivery.origin import Queued
-from ..delivery.parts import Parts
-from ..delivery.records import EventBuried, EventRetried, EventTaken
-from ..delivery.time_limit import set_within, within
 from ..errors import PayloadError, StoreError
+from ..logs import get_logger
 from ..stores.contract import WORKER_SECONDS, Queue
+from ..stores.time_limit import set_within, within
 from ..stores.values import INTERRUPTED, Batch, DeadReason, Ownership, Taken, Token, new_token
-from ..verification.loggers import get_logger
+from ..watching.records import EventBuried, EventRetried, EventTaken
 from .settings import Inbox
 
 _log = get_logger("hookonce.worker")
@@ -41,15 +41,17 @@ class Worker:
     """Handles the events in the inbox of one endpoint.
 
     Args:
-        parts: what a receiver's rooms share.
+        dependencies: what a receiver's rooms share.
         store: where they wait.
         settings: how many at once, how often, how long apart.
         attempts: the events under way.
 
     """
 
-    def __init__(self, parts: Parts, *, store: Queue, settings: Inbox, attempts: Attempts) -> None:
-        self._parts = parts
+    def __init__(
+        self, dependencies: Dependencies, *, store: Queue, settings: Inbox, attempts: Attempts
+    ) -> None:
+        self._dependencies = dependencies
         self._store = store
         self._settings = settings
         self._attempts = attempts
@@ -75,7 +77,7 @@ class Worker:
         self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[2:8]}"
         self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
-        _log.info("working on the inbox of %s as %s", self._parts.endpoint, self._name)
+        _log.info("working on the inbox of %s as %s", self._dependencies.endpoint, self._name)
 
     async def stop(self) -> None:
         """Take nothing more; what was begun goes on."""
@@ -111,12 +113,12 @@ class Worker:
         self._asked_at = time.monotonic()
         call = self._store.take(
             self._free(),
-            self._parts.limits.lease_seconds,
-            endpoint=self._parts.endpoint,
+            self._dependencies.limits.lease_seconds,
+            endpoint=self._dependencies.endpoint,
             worker=self._name,
             token=token,
         )
-        return await within(self._parts.limits.store_seconds, call)
+        return await within(self._dependencies.limits.store_seconds, call)
 
     def _free(self) -> int:
         """Return how many more events can be begun now.
@@ -140,7 +142,9 @@ class Worker:
             if batch.next_due is not None:
                 seconds = min(seconds, batch.next_due)
             if not self._work.is_set():
-                await _first_of(self._store.wait(self._parts.endpoint, seconds), self._work.wait())
+                await _first_of(
+                    self._store.wait(self._dependencies.endpoint, seconds), self._work.wait()
+                )
 
     async def _begin_all(self, batch: Sequence[Taken]) -> None:
         """Begin an attempt at each event; those that cannot have one are settled after that."""
@@ -150,8 +154,8 @@ class Worker:
     def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt, or return what settles an event that cannot have one."""
         claim = taken.claim
-        if self._parts.observers.wants(EventTaken, taken.delivery.event_id):
-            self._parts.observers.tell(EventTaken(taken.delivery, claim.attempt))
+        if self._dependencies.observers.wants(EventTaken, taken.delivery.event_id):
+            self._dependencies.observers.tell(EventTaken(taken.delivery, claim.attempt))
         if self._attempts.adopt(claim):
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
@@ -163,8 +167,8 @@ class Worker:
     def _begin_run(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
         claim, delivery = taken.claim, taken.delivery
         try:
-            event = self._parts.router.parser.parse(delivery.body, delivery.event_id)
-            handlers = self._parts.router.find(event)
+            event = self._dependencies.router.parser.parse(delivery.body, delivery.event_id)
+            handlers = self._dependencies.router.find(event)
         except PayloadError as error:
             return self._bury(taken, DeadReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 - one event must not hold up the others
@@ -180,7 +184,7 @@ class Worker:
             work=self._work,
         )
         attempt = Attempt(
-            self._parts,
+            self._dependencies,
             delivery,
             origin,
             event,
@@ -199,7 +203,7 @@ class Worker:
         """
         call = self._store.entry(taken.claim.key)
         try:
-            entry = await within(self._parts.limits.store_seconds, call)
+            entry = await within(self._dependencies.limits.store_seconds, call)
         except StoreError as error:
             _log.error("cannot begin %s; its lease will run out: %s", taken.claim.key, error)
             return
@@ -218,19 +222,23 @@ class Worker:
         _log.error("%s waits: %s", claim.key, fault)
         after = self._settings.backoff_seconds(claim.attempt)
         if await self._is_settled(taken, self._store.retry(claim, after, claim.finished, fault)):
-            self._parts.observers.tell(EventRetried(taken.delivery, claim.attempt, after, fault))
+            self._dependencies.observers.tell(
+                EventRetried(taken.delivery, claim.attempt, after, fault)
+            )
 
     async def _bury(self, taken: Taken, reason: DeadReason, error: str) -> None:
         _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
-        if await self._is_settled(taken, self._parts.store.bury(taken.claim, reason, error=error)):
-            self._parts.observers.tell(
+        if await self._is_settled(
+            taken, self._dependencies.store.bury(taken.claim, reason, error=error)
+        ):
+            self._dependencies.observers.tell(
                 EventBuried(taken.delivery, taken.claim.attempt, reason, error)
             )
 
     async def _is_settled(self, taken: Taken, call: Awaitable[Ownership]) -> bool:
         """Return whether a call that only the owner may make was made."""
         try:
-            return await within(self._parts.limits.store_seconds, call) is Ownership.HELD
+            return await within(self._dependencies.limits.store_seconds, call) is Ownership.HELD
         except StoreError as error:
             _log.error("cannot settle %s; its lease will run out: %s", taken.claim.key, error)
             return False
@@ -241,7 +249,7 @@ class Worker:
             return
         self._task = None
         try:
-            await within(self._parts.limits.store_seconds, self._store.retire(self._name))
+            await within(self._dependencies.limits.store_seconds, self._store.retire(self._name))
         except StoreError as error:
             _log.warning("cannot retire from the inbox; it will forget: %s", error)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from ..delivery.outcome import Outcome, Reason
 from ..http.body import (
     RefusedError,
     announced_length,
@@ -23,8 +22,9 @@ from ..http.body import (
     check_whole,
     note_changed_body,
 )
+from ..logs import get_logger
+from ..outcome import Outcome, Reason
 from ..receiver import Receiver
-from ..verification.loggers import get_logger
 from .loop_thread import LoopThread
 
 __all__ = ["LambdaContext", "LambdaHandler", "mount"]

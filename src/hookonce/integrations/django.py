@@ -23,7 +23,6 @@ from django.http import (  # type: ignore[import-untyped]
 from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
 
 from ..delivery.limits import Limits
-from ..delivery.outcome import INCOMPLETE, TOO_LARGE, Outcome
 from ..http.body import (
     CONSUMED,
     RefusedError,
@@ -34,8 +33,9 @@ from ..http.body import (
     note_changed_body,
 )
 from ..http.guard import headers_of
+from ..logs import get_logger
+from ..outcome import INCOMPLETE, TOO_LARGE, Outcome
 from ..receiver import Receiver
-from ..verification.loggers import get_logger
 from .loop_thread import LoopThread
 from .wsgi_input import (
     ReadDeadlines,

@@ -11,11 +11,11 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from ..delivery.outcome import INCOMPLETE, NOT_POST
 from ..events import Event
 from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
 from ..http.body import CONSUMED, RefusedError
 from ..http.guard import StatusGuard, respond
+from ..outcome import INCOMPLETE, NOT_POST
 from ..receiver import Receiver
 
 __all__ = ["mount"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException
 
-from ..delivery.outcome import BROKEN, Outcome, is_punished
 from ..http.guard import headers_of, plain_path
+from ..logs import get_logger
+from ..outcome import BROKEN, Outcome, is_punished
 from ..receiver import Receiver
-from ..verification.loggers import get_logger
 from .wsgi import WSGIReceiver
 
 __all__ = ["mount"]

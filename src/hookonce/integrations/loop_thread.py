@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from ..delivery.outcome import BROKEN, Outcome, Reason, later
 from ..errors import StoreError
 from ..http.body import RefusedError
+from ..logs import get_logger
+from ..outcome import BROKEN, Outcome, Reason, later
 from ..receiver import Receiver
 from ..verification.headers import RawHeaders
-from ..verification.loggers import get_logger
 
 _log = get_logger("hookonce")
 

@@ -12,7 +12,6 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..delivery.outcome import BROKEN, NOT_FOUND, Outcome, is_punished
 from ..http.body import (
     announced_length,
     check_method,
@@ -21,8 +20,9 @@ from ..http.body import (
     note_changed_body,
 )
 from ..http.guard import headers_of, plain_path
+from ..logs import get_logger
+from ..outcome import BROKEN, NOT_FOUND, Outcome, is_punished
 from ..receiver import Receiver
-from ..verification.loggers import get_logger
 from .loop_thread import LoopThread
 from .wsgi_input import ReadDeadlines, is_chunked, leave_unread, read_input, request_headers
 

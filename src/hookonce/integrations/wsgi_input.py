@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ..delivery.outcome import INCOMPLETE, TOO_SLOW
 from ..http.body import RefusedError, check_size
-from ..verification.loggers import get_logger
+from ..logs import get_logger
+from ..outcome import INCOMPLETE, TOO_SLOW
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

@@ -10,7 +10,7 @@ tells why a saved delivery does not verify. None of the five is imported with th
 imports another.
 """
 
-from ..delivery.records import (
+from ..watching.records import (
     BatchFlushed,
     DeliveryAnswered,
     DeliveryAuthenticated,

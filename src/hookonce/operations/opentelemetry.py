@@ -21,7 +21,9 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 
 from .. import __version__
-from ..delivery.records import (
+from ..errors import Reject, Retry
+from ..verification.headers import RawHeaders, header_pairs
+from ..watching.records import (
     DeliveryAnswered,
     DeliveryAuthenticated,
     DeliveryReceived,
@@ -33,8 +35,6 @@ from ..delivery.records import (
     HandlerStarted,
     Observer,
 )
-from ..errors import Reject, Retry
-from ..verification.headers import RawHeaders, header_pairs
 
 try:
     from opentelemetry import context as otel_context

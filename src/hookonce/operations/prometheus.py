@@ -20,9 +20,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import inf
 
-from ..delivery.handler import TEST_TYPE
-from ..delivery.outcome import Reason
-from ..delivery.records import (
+from ..clock import Clock, system_clock
+from ..errors import Reject, Retry, SecretError, StoreError
+from ..events import EVENT_CLASSES
+from ..http.app import Receive, Route, Scope, Send
+from ..logs import get_logger
+from ..outcome import Reason
+from ..receiver import Receiver
+from ..sender import TEST_TYPE
+from ..stores.time_limit import within
+from ..watching.records import (
     BatchFlushed,
     DeliveryAnswered,
     EventBuried,
@@ -36,13 +43,6 @@ from ..delivery.records import (
     LoopBlocked,
     Observer,
 )
-from ..delivery.time_limit import within
-from ..errors import Reject, Retry, SecretError, StoreError
-from ..events import EVENT_CLASSES
-from ..http.app import Receive, Route, Scope, Send
-from ..receiver import Receiver
-from ..verification.clock import Clock, system_clock
-from ..verification.loggers import get_logger
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Histogram, make_asgi_app

@@ -1,4 +1,4 @@
-"""The receiver: the public face that wires the parts, and what it has missed."""
+"""The receiver: the public face that wires all packages, and what it has missed."""
 
 from __future__ import annotations
 

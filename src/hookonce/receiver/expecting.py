@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from ..delivery.observers import Observers
-from ..delivery.records import DeliveryAnswered, DeliveryAuthenticated, Observer
 from ..errors import PayloadError, WebhookError
 from ..events import Event, EventParser
-from ..verification.loggers import get_logger
+from ..logs import get_logger
 from ..verification.signature import VerifiedDelivery
+from ..watching.observers import Observers
+from ..watching.records import DeliveryAnswered, DeliveryAuthenticated, Observer
 
 _log = get_logger("hookonce.dispatch")
 

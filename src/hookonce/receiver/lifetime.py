@@ -1,4 +1,4 @@
-"""How long the parts of a receiver are open: as long as anybody uses them.
+"""How long the dependencies of a receiver are open: as long as anybody uses them.
 
     who                     from                   what is open besides the store
     an operator             ``opened``             nothing
@@ -15,25 +15,25 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..delivery.activity import Reporter
 from ..delivery.attempts import Attempts
+from ..delivery.dependencies import Dependencies
 from ..delivery.ignored import IgnoredTypes
-from ..delivery.ledgers import check_ledgers
-from ..delivery.parts import Parts
-from ..delivery.registration import Registration
 from ..inbox.intake import Intake
+from ..logs import get_logger
+from ..routing.registration import Registration
 from ..stores.contract import Openable
-from ..verification.loggers import get_logger
+from ..watching.activity import Reporter
+from .ledgers import check_ledgers
 
 _log = get_logger("hookonce.lease")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Lifetime:
-    """Opens the parts of a receiver for the first who uses them, and closes them after the last.
+    """Opens what a receiver uses for the first user, and closes it after the last.
 
     Attributes:
-        parts: what the receiver's rooms share.
+        dependencies: what the receiver's rooms share.
         attempts: the events under way.
         store: what is opened and closed.
         intake: the inbox, if there is one.
@@ -43,7 +43,7 @@ class Lifetime:
 
     """
 
-    parts: Parts
+    dependencies: Dependencies
     attempts: Attempts
     store: Openable
     intake: Intake | None
@@ -125,7 +125,7 @@ class Lifetime:
                     await self.intake.stop()
                 await self.attempts.drain()
                 await self.ignored.stop()
-                for gate in self.parts.watermarks:
+                for gate in self.dependencies.watermarks:
                     _log.error(
                         "%s has succeeded, but its watermark could not be recorded before the"
                         " shutdown; an older event may run after the one that succeeded",
@@ -134,15 +134,15 @@ class Lifetime:
                 if self.reporter is not None:
                     await self.reporter.stop()
             finally:  # also where a server waits no longer
-                self.parts.threads.close()
+                self.dependencies.threads.close()
                 await self.store.aclose()
 
     async def _register(self) -> None:
         """Find out before the first event what would go wrong with it."""
-        _ = self.parts.router.parser  # pydantic may not be able to build an event class
+        _ = self.dependencies.router.parser  # pydantic may not be able to build an event class
         retention: float | None = getattr(self.store, "retention_seconds", None)
         file: Path | None = getattr(self.store, "path", None)
-        await check_ledgers(self.parts.router.handlers, retention, file)
+        await check_ledgers(self.dependencies.router.handlers, retention, file)
         await self.registration.enter()
 
     async def _end_work(self, intake: Intake) -> None:

@@ -1,4 +1,4 @@
-"""The public face of a receiver: its settings, its parts, and what can be asked of them."""
+"""The public face of a receiver: its settings, its dependencies, and what can be asked of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,8 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
-from ..delivery.disabling import FailureStreak
-from ..delivery.handler import is_async
+from ..clock import Clock, system_clock
 from ..delivery.limits import Limits
-from ..delivery.outcome import Outcome
-from ..delivery.records import DeliveryAnswered, Observer
-from ..delivery.rotation import Rotation
-from ..delivery.router import Router
-from ..delivery.time_limit import within
 from ..errors import shows_half_built
 from ..events import Event
 from ..http.app import (
@@ -40,20 +34,26 @@ from ..http.app import (
 )
 from ..http.guard import app_path
 from ..http.health import Readiness, health_routes
-from ..inbox.letters import DeadLetters
+from ..inbox.dead_letters import DeadLetters
 from ..inbox.settings import Inbox
 from ..inbox.waiting import WaitingEvents
+from ..outcome import Outcome
+from ..routing.handler import is_async
+from ..routing.router import Router
 from ..stores.contract import Store
 from ..stores.reconciling import ReconcilingStore
+from ..stores.time_limit import within
 from ..stores.values import StoreStats
-from ..verification.clock import Clock, system_clock
 from ..verification.headers import RawHeaders
 from ..verification.secrets import SecretSource
 from ..verification.signature import DEFAULT_TOLERANCE, sign
+from ..watching.disabling import FailureStreak
+from ..watching.records import DeliveryAnswered, Observer
+from ..watching.rotation import Rotation
 from .expecting import Expectation, Poll
-from .machine import Machine
 from .reconcile import GapHook, Reconciliation, after_backfill, compare, with_accepted
 from .settings import Changes, HiddenSecrets, Settings, opened_store
+from .wiring import Wiring
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -135,7 +135,7 @@ class Receiver(Router):
         self._assemble(settings, observers)
 
     def _assemble(self, settings: Settings, observers: Iterable[Observer] = ()) -> None:
-        self._machine = Machine(settings, self, observers)
+        self._wiring = Wiring(settings, self, observers)
         # Routes hold on to it, and it asks this object at each delivery.
         self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
 
@@ -145,69 +145,69 @@ class Receiver(Router):
     @property
     def endpoint(self) -> str:
         """The name that scopes what is handled once."""
-        return self._machine.settings.endpoint
+        return self._wiring.settings.endpoint
 
     @property
     def store(self) -> Store:
         """What remembers its events."""
-        return self._machine.settings.store
+        return self._wiring.settings.store
 
     @property
     def service(self) -> str | None:
         """The sender's name in its own two headers, if it was given."""
-        return self._machine.settings.service
+        return self._wiring.settings.service
 
     @property
     def limits(self) -> Limits:
         """The time limits and sizes it keeps to."""
-        return self._machine.settings.limits
+        return self._wiring.settings.limits
 
     @property
     def tolerance(self) -> float:
         """How many seconds a timestamp may lie from the clock, in both directions."""
-        return self._machine.settings.tolerance
+        return self._wiring.settings.tolerance
 
     @property
     def clock(self) -> Clock:
         """What it takes the time from, in Unix seconds."""
-        return self._machine.settings.clock
+        return self._wiring.settings.clock
 
     @property
     def is_open(self) -> bool:
         """Whether somebody has entered it, its ``lifespan`` or ``opened``, and not left."""
-        return self._machine.lifetime.is_open
+        return self._wiring.lifetime.is_open
 
     @property
     def has_inbox(self) -> bool:
         """Whether deliveries are stored for workers, here or in other processes."""
-        return self._machine.settings.inbox is not None
+        return self._wiring.settings.inbox is not None
 
     @property
     def has_embedded_workers(self) -> bool:
         """Whether handlers run after the answer, in the lifespan of this process."""
-        return self._machine.settings.inbox is not None and self._machine.settings.inbox.embedded
+        return self._wiring.settings.inbox is not None and self._wiring.settings.inbox.embedded
 
     @property
     def inbox_settings(self) -> Inbox | None:
         """How its inbox is worked off; None where it handles inside the request."""
-        return self._machine.settings.inbox
+        return self._wiring.settings.inbox
 
     @property
     def inbox(self) -> WaitingEvents:
         """What is in the inbox; AttributeError where this receiver has none."""
-        if self._machine.waiting is None:
+        if self._wiring.waiting is None:
             raise AttributeError("this receiver has no inbox; give it Receiver(inbox=Inbox())")
-        return self._machine.waiting
+        return self._wiring.waiting
 
     @property
     def dead(self) -> DeadLetters:
         """What was given up, for a person to look at, replay or discard."""
-        return self._machine.dead
+        return self._wiring.dead
 
     @property
     def rotation(self) -> Rotation | None:
         """The rotation of the sender's secret that deliveries show to be under way, if one is."""
-        return self._machine.rotation.current
+        return self._wiring.rotation.current
 
     @property
     def failing(self) -> FailureStreak | None:
@@ -215,7 +215,7 @@ class Receiver(Router):
 
         The sender disables an endpoint that fails for 72 hours, with at least 10 failed attempts.
         """
-        return self._machine.disabling.streak
+        return self._wiring.disabling.streak
 
     def secrets_last_matched(self) -> tuple[float | None, ...]:
         """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
@@ -226,7 +226,7 @@ class Receiver(Router):
             SecretError: a secret cannot be used, or there is none.
 
         """
-        return self._machine.rotation.last_matched()
+        return self._wiring.rotation.last_matched()
 
     def current_secrets(self) -> tuple[str, ...]:
         """Return the secrets in force, newest first, for a tool that signs for this receiver.
@@ -237,10 +237,10 @@ class Receiver(Router):
             SecretError: a secret cannot be used, or there is none.
 
         """
-        return self._machine.settings.current_secrets()
+        return self._wiring.settings.current_secrets()
 
     def copy(self, *, router: Router | None = None, **changes: Unpack[Changes]) -> Self:
-        """Return a receiver with the same handlers and settings, and other parts where given.
+        """Return a receiver with the same handlers, and with the settings that are given here.
 
         For a test of a receiver that was configured for production::
 
@@ -265,7 +265,7 @@ class Receiver(Router):
 
         """
         try:
-            settings = self._machine.settings.replaced(**changes)
+            settings = self._wiring.settings.replaced(**changes)
         except (ValueError, TypeError, ImportError) as error:
             raise error.with_traceback(None) from error.__cause__
         finally:  # as in the constructor
@@ -286,11 +286,11 @@ class Receiver(Router):
         what its routes hand on is the other receiver's then, and this one's store stays alone.
         Neither may be in use before.
         """
-        own, self._machine = self._machine, other._machine
+        own, self._wiring = self._wiring, other._wiring
         try:
             yield
         finally:
-            self._machine = own
+            self._wiring = own
 
     def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -304,7 +304,7 @@ class Receiver(Router):
                 budget counts from there.
 
         """
-        return self._machine.pipeline.handle(body, headers, started=started)
+        return self._wiring.pipeline.handle(body, headers, started=started)
 
     def observe(self, observer: Observer, *, of: Container[str] | None = None) -> None:
         """Tell an observer of every step from now on, as those given to the constructor are.
@@ -319,7 +319,7 @@ class Receiver(Router):
             TypeError: it is no observer; the message says what to do.
 
         """
-        self._machine.observers.add(observer, of=of)
+        self._wiring.observers.add(observer, of=of)
 
     @overload
     def expecting(
@@ -393,8 +393,8 @@ class Receiver(Router):
         """
         seconds = within.total_seconds() if isinstance(within, timedelta) else within
         return Expectation(
-            self._machine.observers,
-            self._machine.answers.recent,
+            self._wiring.observers,
+            self._wiring.answers.recent,
             lambda: self.parser,
             classes,
             where=where,
@@ -439,7 +439,7 @@ class Receiver(Router):
             ValueError: ``since`` has no offset, or does not lie in the past.
 
         """
-        await self._machine.ignored.write()
+        await self._wiring.ignored.write()
         found = await compare(
             client,
             webhook_id,
@@ -513,7 +513,7 @@ class Receiver(Router):
         """
         body = event.model_dump_json().encode()
         headers = sign(self.current_secrets()[0], event.id, body, timestamp=int(self.clock()))
-        return await self._machine.pipeline.handle(body, headers, is_backfill=True)
+        return await self._wiring.pipeline.handle(body, headers, is_backfill=True)
 
     def note_unread(self, outcome: Outcome, seconds: float) -> None:
         """Tell observers of a request that was answered without its body: by an HTTP face.
@@ -523,7 +523,7 @@ class Receiver(Router):
             seconds: how long that took.
 
         """
-        self._machine.observers.tell(DeliveryAnswered(self.endpoint, outcome, seconds))
+        self._wiring.observers.tell(DeliveryAnswered(self.endpoint, outcome, seconds))
 
     async def idle(self, seconds: float) -> bool:
         """Return whether no handler runs any more, after waiting for that at most so long.
@@ -535,7 +535,7 @@ class Receiver(Router):
         """
         if not seconds >= 0:
             raise ValueError(f"idle() takes a number of seconds >= 0, not {seconds!r}")
-        return await self._machine.attempts.idle(seconds)
+        return await self._wiring.attempts.idle(seconds)
 
     def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
         """Return routes for a Starlette or FastAPI application.
@@ -571,11 +571,11 @@ class Receiver(Router):
 
     async def recent_check(self) -> Readiness:
         """Return what ``check`` has found lately; what is seconds old is found anew, for all."""
-        return await self._machine.readiness.recent()
+        return await self._wiring.readiness.recent()
 
     async def check(self) -> Readiness:
         """Return whether deliveries can be taken at this moment, and if not, why."""
-        return await self._machine.readiness.now()
+        return await self._wiring.readiness.now()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks
@@ -599,7 +599,7 @@ class Receiver(Router):
             StoreError: the store cannot be opened.
 
         """
-        return self._machine.lifetime.working()
+        return self._wiring.lifetime.working()
 
     def opened(self) -> AbstractAsyncContextManager[None]:
         """Keep the store open while the block lasts, without working on an inbox.
@@ -607,10 +607,10 @@ class Receiver(Router):
         For what an operator does, such as the replay of dead letters; raises StoreError. It may be
         entered inside ``lifespan``, whose end still closes everything.
         """
-        return self._machine.lifetime.opened()
+        return self._wiring.lifetime.opened()
 
     async def __aenter__(self) -> Self:
-        await self._machine.lifetime.begin()
+        await self._wiring.lifetime.begin()
         return self
 
     async def __aexit__(
@@ -619,7 +619,7 @@ class Receiver(Router):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._machine.lifetime.end()
+        await self._wiring.lifetime.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve as an ASGI application, alone or mounted."""

@@ -30,13 +30,13 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..clock import Clock
+from ..logs import get_logger
 from ..resources import WebhookDelivery, WebhookEndpoint
 from ..sender import ANSWER_SECONDS, LOG_SECONDS
 from ..stores.contract import Reports
 from ..stores.reconciling import ReconcilingStore, Span
 from ..stores.values import Known
-from ..verification.clock import Clock
-from ..verification.loggers import get_logger
 
 if TYPE_CHECKING:  # it needs httpx2
     from ..client import Client

@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import PurePath
 from typing import Any, TypedDict, Unpack
 
+from ..clock import Clock
 from ..delivery.limits import Limits
 from ..errors import SecretError
 from ..inbox.settings import Inbox
 from ..stores import open_store
 from ..stores.contract import DEFAULT_RETENTION, InboxStore, Store
-from ..verification.clock import Clock
 from ..verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
 
 # Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
@@ -97,14 +97,14 @@ class Settings:
 
     def replaced(self, **changes: Unpack[Changes]) -> Settings:
         """Return settings with these in the place of their own; raises as the constructor does."""
-        parts: dict[str, Any] = {**changes}
+        changed: dict[str, Any] = {**changes}
         if "secrets" in changes:
-            parts["secrets"] = HiddenSecrets(changes["secrets"])
+            changed["secrets"] = HiddenSecrets(changes["secrets"])
         if "store" in changes:
             store, clock = changes["store"], changes.get("clock", self.clock)
             retention = self.retention if isinstance(store, str) else None
-            parts["store"] = opened_store(store, retention, clock)
-        return replace(self, **parts)
+            changed["store"] = opened_store(store, retention, clock)
+        return replace(self, **changed)
 
     def current_secrets(self) -> tuple[str, ...]:
         """Return the secrets in force, newest first; see ``Receiver.current_secrets``."""

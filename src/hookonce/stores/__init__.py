@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
-from ..verification.clock import Clock
+from ..clock import Clock
 from .contract import DEFAULT_RETENTION, Store
 
 __all__ = ["REDIS_SCHEMES", "open_store", "sqlite_path"]

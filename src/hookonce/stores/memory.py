@@ -13,13 +13,13 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any, TypeVar, Unpack
 
+from ..clock import Clock, system_clock
 from ..errors import StoreError
-from ..verification.clock import Clock, system_clock
-from ..verification.loggers import get_logger
-from . import gates, life
+from ..logs import get_logger
+from . import key_locks, life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from .contract import DEFAULT_RETENTION, check_retention
-from .gates import FREE, Passage
+from .key_locks import FREE, Passage
 from .life import NEW, Moment, Record
 from .reconciling import MOST_SPANS, Span, joined
 from .steps import GateStep, LifeStep, StepStore
@@ -313,7 +313,7 @@ class MemoryStore(StepStore):
             self._make_room(moment.unix)
         answer, passage = step(known, moment)
         self._gates.pop(gate, None)
-        if not gates.is_forgotten(passage, moment):
+        if not key_locks.is_forgotten(passage, moment):
             self._gates[gate] = passage
         return answer
 

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
-from . import gates, life
-from .gates import Passage
+from . import key_locks, life
+from .key_locks import Passage
 from .life import Moment, Record
 from .values import (
     Claimed,
@@ -129,7 +129,7 @@ class StepStore(ABC):
         """Pass a gate, or learn why not; see ``Gates.enter``."""
         return await self._pass(
             gate,
-            lambda passage, moment: gates.enter(
+            lambda passage, moment: key_locks.enter(
                 passage, moment, token, lease, mark=mark, drop_ties=drop_ties, waiting=waiting
             ),
             is_entering=True,
@@ -146,7 +146,7 @@ class StepStore(ABC):
         """Give a gate back, and return who is to come next; see ``Gates.leave``."""
         return await self._pass(
             gate,
-            lambda passage, moment: gates.leave(passage, moment, token, mark=mark, event=event),
+            lambda passage, moment: key_locks.leave(passage, moment, token, mark=mark, event=event),
             is_entering=False,
             event=event,
         )

@@ -8,7 +8,7 @@ A short test::
         (await sender.send(event, attempt=2)).expect(200, "duplicate")
 
 The sender speaks ASGI to the application itself, so everything but the network is real. Fixtures
-for pytest are in ``hookonce.integrations.pytest_plugin``.
+for pytest are in ``hookonce.testing.pytest_plugin``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, Self, TypeAlias
 
 from pydantic import JsonValue
 
+from ..clock import system_clock
 from ..events import Event
 from ..http.app import ASGIApp
+from ..http.inprocess import Lifespan, exchange, whole
+from ..samples.events import event_body, make_event, new_event_id
+from ..samples.finite import non_finite
 from ..sender import ATTEMPTS
-from ..verification.clock import system_clock
 from ..verification.signature import sign
-from .finite import non_finite
-from .inprocess import Lifespan, exchange, whole
-from .samples import event_body, make_event, new_event_id
 
 __all__ = [
     "Answer",

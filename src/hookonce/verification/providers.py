@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..errors import SecretError
-from .loggers import get_logger
+from ..logs import get_logger
 from .secrets import fault_among, secret_lines, split_secrets
 
 _log = get_logger("hookonce.secrets")

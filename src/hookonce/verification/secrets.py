@@ -178,7 +178,7 @@ def _key_or_fault(secret: object) -> bytes | str:
 def _warn_of_short_key(key: bytes) -> None:
     """Log a warning, once for each key."""
     # Imported here so that `verify` alone does not load logging.
-    from .loggers import get_logger  # noqa: PLC0415
+    from ..logs import get_logger  # noqa: PLC0415
 
     get_logger("hookonce.secrets").warning(
         "a secret has a key of only %d bytes (%d to 64 are usual), so part of it may be missing;"

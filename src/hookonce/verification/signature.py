@@ -14,9 +14,9 @@ from hmac import compare_digest
 from math import inf
 from typing import NamedTuple, TypeAlias
 
+from ..clock import Clock, system_clock
 from ..errors import Refusal, SecretError, VerificationError, shows_half_built, unmatched
 from ..sender import TOLERANCE_SECONDS
-from .clock import Clock, system_clock
 from .headers import RawHeaders, SignedParts, is_message_id, signed_parts
 from .secrets import SecretSource, SecretsProvider, decode_secret, provided, secrets_of
 

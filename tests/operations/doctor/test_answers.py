@@ -6,12 +6,12 @@ from email.utils import format_datetime
 
 import pytest
 
-from hookonce.delivery.outcome import Outcome, Reason
 from hookonce.errors import Refusal
+from hookonce.http.inprocess import HttpAnswer
 from hookonce.operations.doctor import Level
 from hookonce.operations.doctor.answers import Reply, answer_finding, slash_findings, time_finding
 from hookonce.operations.doctor.findings import Finding, fault
-from hookonce.testing.inprocess import HttpAnswer
+from hookonce.outcome import Outcome, Reason
 
 
 def reply(status: int, reason: str | None = None, location: str | None = None) -> Reply:

@@ -18,10 +18,10 @@ from hookonce import Limits, Receiver
 from hookonce.emulator.over_http import OverHttp
 from hookonce.emulator.transport import CALM, Network, OutgoingRequest
 from hookonce.events import WebhookTest
+from hookonce.http.inprocess import HttpAnswer
 from hookonce.operations.doctor import Finding, Level, Subject, examine_site
 from hookonce.operations.doctor import site as site_module
 from hookonce.operations.doctor import unfinished as unfinished_module
-from hookonce.testing.inprocess import HttpAnswer
 from hookonce.verification.secrets import new_secret
 
 from . import apps

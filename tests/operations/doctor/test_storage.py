@@ -14,10 +14,10 @@ from hookonce import Inbox, Receiver
 from hookonce.events import CommentReceived
 from hookonce.operations.doctor import Finding, Level, Subject, endpoint_findings, subjects_in
 from hookonce.operations.doctor.storage import store_findings
+from hookonce.samples.events import event_body
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import DeadReason, Delivery, new_token
 from hookonce.testing import TestSender, make_event
-from hookonce.testing.samples import event_body
 from hookonce.verification.secrets import new_secret
 
 from .findings import above_note, only

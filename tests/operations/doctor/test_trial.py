@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Inbox, Limits, Receiver
-from hookonce.delivery import blocking
 from hookonce.events import CommentReceived, WebhookTest
 from hookonce.integrations import fastapi as for_fastapi
 from hookonce.integrations import litestar as for_litestar
@@ -23,6 +22,7 @@ from hookonce.operations.doctor import trial as trial_module
 from hookonce.operations.doctor.trial import trial_findings
 from hookonce.testing import TestSender, make_event
 from hookonce.verification.secrets import new_secret
+from hookonce.watching import loop_monitor
 
 from . import apps
 from .findings import above_note, only
@@ -120,14 +120,14 @@ async def test_a_slow_handler_of_tests_is_a_warning(is_async: bool) -> None:
 async def test_a_handler_of_tests_that_blocks_the_event_loop_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blocking, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(blocking, "BLOCKED_SECONDS", 0.1)
+    monkeypatch.setattr(loop_monitor, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(loop_monitor, "BLOCKED_SECONDS", 0.1)
     receiver = new_receiver()
 
     @receiver.on(WebhookTest, name="blocks")
     async def blocked(_: WebhookTest) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while all(pulse._looks < 10 for pulse in list(blocking._felt._pulses)):
+        while all(pulse._looks < 10 for pulse in list(loop_monitor._felt._pulses)):
             assert time.monotonic() < deadline
             time.sleep(0.005)  # noqa: ASYNC251 - what is found
 

@@ -10,16 +10,16 @@ from freezegun import freeze_time
 from support.waiting import until
 
 from hookonce import Inbox, Limits, Receiver, Reject
-from hookonce.delivery.outcome import Outcome
-from hookonce.delivery.records import DeliveryAnswered, DeliveryReceived
-from hookonce.delivery.steps import What
 from hookonce.errors import Refusal, VerificationError
 from hookonce.events import CommentReceived
 from hookonce.operations.inspector import Bounds
 from hookonce.operations.inspector.journal import Journal, Seen
 from hookonce.operations.inspector.series import Kind
+from hookonce.outcome import Outcome
 from hookonce.testing import TestSender, make_event, signed_request
 from hookonce.verification.secrets import new_secret
+from hookonce.watching.records import DeliveryAnswered, DeliveryReceived
+from hookonce.watching.steps import What
 
 from .inspecting import SECRET, a_receiver
 

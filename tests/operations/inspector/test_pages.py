@@ -20,12 +20,12 @@ from support.stores import FaultyStore
 from support.waiting import PATIENCE_SECONDS, until, until_async
 
 from hookonce import Inbox, Receiver, Reject
+from hookonce.clock import system_clock
 from hookonce.events import CommentReceived, Event
 from hookonce.operations.inspector import Bounds, Inspector, Redaction
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import Claimed, DeadReason, Delivery, new_token
 from hookonce.testing import SignedRequest, event_body, make_event, signed_request
-from hookonce.verification.clock import system_clock
 from hookonce.verification.secrets import new_secret
 
 from .inspecting import PATH, SECRET, TOKEN, a_receiver, inspected

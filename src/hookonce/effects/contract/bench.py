@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from uuid import uuid4
 
-from ...verification.clock import Clock
+from ...clock import Clock
 from ..ledger import AnyLedger, Effect, Latest, SyncLedger
 from ..once import InThread, Once, Performed, finish, is_async_ledger
 

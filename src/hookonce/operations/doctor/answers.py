@@ -10,11 +10,10 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
-from ...delivery.handler import TEST_TYPE
-from ...delivery.outcome import Reason
 from ...errors import Refusal
-from ...sender import ANSWER_SECONDS
-from ...testing.inprocess import HttpAnswer
+from ...http.inprocess import HttpAnswer
+from ...outcome import Reason
+from ...sender import ANSWER_SECONDS, TEST_TYPE
 from .findings import Finding, fault, fine, warning
 
 # A test runs no business handler, so a test this slow leaves them little time.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
-from ...delivery.handler import TEST_TYPE
+from ...samples.events import event_body
+from ...sender import TEST_TYPE
 from ...testing import SignedRequest, signed_request
-from ...testing.samples import event_body
 from ...verification.secrets import new_secret
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...clock import system_clock
 from ...errors import SecretError
-from ...verification.clock import system_clock
 from .findings import Finding, error_text, fault
 from .handlers import handler_findings, ledger_findings, type_findings
 from .settings import (

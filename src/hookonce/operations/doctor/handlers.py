@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from ...delivery.handler import TEST_TYPE, Handler
-from ...delivery.ledgers import OWN_FILE, check_ledger, ledgers_of, shared_file_fault
-from ...delivery.router import Router
 from ...errors import LedgerError
 from ...receiver import Receiver
+from ...receiver.ledgers import OWN_FILE, check_ledger, ledgers_of, shared_file_fault
+from ...routing.handler import Handler
+from ...routing.router import Router
+from ...sender import TEST_TYPE
 from .findings import Finding, fault, fine, note, warning
 
 _LIKENESS = 0.6

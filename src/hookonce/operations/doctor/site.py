@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from ...delivery.outcome import Reason
+from ...clock import system_clock
 from ...emulator.addresses import check_url
 from ...emulator.refusals import RefusedError
 from ...emulator.transport import OutgoingRequest, Transport
 from ...errors import Refusal
+from ...outcome import Reason
 from ...sender import ANSWER_SECONDS
 from ...testing import SignedRequest
-from ...verification.clock import system_clock
 from .answers import Reply, answer_finding, slash_findings, time_finding
 from .deliveries import TestDelivery
 from .findings import Finding, fault, fine, note, warning

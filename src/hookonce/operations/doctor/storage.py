@@ -8,15 +8,15 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ...delivery.registration import application_of, warning_of
-from ...delivery.time_limit import within
+from ...clock import system_clock
 from ...errors import StoreError
 from ...http.health import stranded
+from ...routing.registration import application_of, warning_of
 from ...stores.applications import RegisteringStore, strangers
 from ...stores.contract import InboxStore
 from ...stores.sqlite import SQLiteStore
+from ...stores.time_limit import within
 from ...stores.values import DeadLetter, Entry, StoreStats
-from ...verification.clock import system_clock
 from .database_file import MOUNTS, file_findings, missing_finding
 from .findings import Finding, fault, fine, note, warning
 from .settings import clock_finding

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from ...delivery.outcome import Reason
-from ...delivery.records import DeliveryReceived, LoopBlocked, Observer
-from ...delivery.time_limit import OutOfTimeError, limited
+from ...clock import system_clock
 from ...http.app import ASGIApp, Receive, Scope, Send
+from ...http.inprocess import Lifespan, exchange, whole
+from ...outcome import Reason
 from ...sender import ANSWER_SECONDS
+from ...stores.time_limit import OutOfTimeError, limited
 from ...testing import SignedRequest
-from ...testing.inprocess import Lifespan, exchange, whole
-from ...verification.clock import system_clock
 from ...verification.headers import header_pairs
 from ...verification.secrets import new_secret
+from ...watching.records import DeliveryReceived, LoopBlocked, Observer
 from .answers import Reply, answer_finding, slash_findings, time_finding
 from .deliveries import TestDelivery
 from .findings import Finding, error_text, fault, fine, note, warning

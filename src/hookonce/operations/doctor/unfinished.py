@@ -7,7 +7,7 @@ import ssl
 from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
-from ...delivery.outcome import Reason
+from ...outcome import Reason
 from ...sender import ANSWER_SECONDS
 from .findings import Finding, fine, warning
 

@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import HTTPConnection
 
+from ...clock import Clock, uptime
 from ...http.bearer import check_token, is_same_token
-from ...verification.clock import Clock, uptime
 from .login_limit import LoginLimit
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from ...delivery.outcome import SUCCEEDED
-from ...delivery.time_limit import within
 from ...errors import PayloadError, StoreError
 from ...inbox.waiting import WaitingEvents
-from ...verification.loggers import get_logger
+from ...logs import get_logger
+from ...outcome import SUCCEEDED
+from ...stores.time_limit import within
 from .watched import Watched
 
 _log = get_logger("hookonce.inspector")

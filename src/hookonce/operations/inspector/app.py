@@ -18,7 +18,7 @@ from ...errors import StoreError
 from ...http.app import ASGIApp, Message, Receive, Scope, Send, run_lifespan
 from ...http.bearer import bearer_of
 from ...http.guard import app_path
-from ...verification.loggers import get_logger
+from ...logs import get_logger
 from .access import (
     COOKIE,
     LOOPBACK_HOSTS,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...delivery.activity import read_line
-from ...delivery.steps import State
-from ...delivery.time_limit import within
+from ...clock import uptime
 from ...errors import StoreError
+from ...logs import get_logger
 from ...stores.activity import ActivityStore
+from ...stores.time_limit import within
 from ...stores.values import Known
-from ...verification.clock import uptime
-from ...verification.loggers import get_logger
+from ...watching.activity import read_line
+from ...watching.steps import State
 from .journal import Journal, Seen
 from .reading import claimed_id
 from .watched import Watched

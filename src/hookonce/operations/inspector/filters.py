@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from urllib.parse import urlencode
 
-from ...delivery.steps import State, What
 from ...stores.values import DeadLetter, DeadReason
+from ...watching.steps import State, What
 from .journal import Seen
 from .reading import claimed_id, event_type_of
 from .series import Kind

@@ -14,18 +14,18 @@ from heapq import merge
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from ...delivery.activity import Answers, Told, ToldDelivery, ToldStep
-from ...delivery.outcome import Outcome, Reason
-from ...delivery.records import (
+from ...clock import Clock, system_clock
+from ...outcome import Outcome, Reason
+from ...verification.headers import DeliveryHints, RawHeaders, header_pairs
+from ...verification.signature import VerifiedDelivery
+from ...watching.activity import Answers, Told, ToldDelivery, ToldStep
+from ...watching.records import (
     DeliveryAnswered,
     DeliveryAuthenticated,
     DeliveryReceived,
     HandlerFailed,
 )
-from ...delivery.steps import State, Step, StepObserver, StepRecord, step_of
-from ...verification.clock import Clock, system_clock
-from ...verification.headers import DeliveryHints, RawHeaders, header_pairs
-from ...verification.signature import VerifiedDelivery
+from ...watching.steps import State, Step, StepObserver, StepRecord, step_of
 from .bounded import Bounded
 from .bounds import Bounds
 from .series import Kind, Series

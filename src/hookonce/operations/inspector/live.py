@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 
+from ...clock import uptime
 from ...http.app import Receive, Send
+from ...logs import get_logger
 from ...stores.values import new_token
-from ...verification.clock import uptime
-from ...verification.loggers import get_logger
 from .bounds import Bounds
 from .filters import Filters
 from .journal import Journal, Seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv6Address, ip_address
 
-from ...verification.clock import Clock, uptime
+from ...clock import Clock, uptime
 
 # The longest wait is one interval: an operator who shares an attacker's address still gets in.
 _BURST = 10

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...clock import uptime
 from ...errors import StoreError
+from ...logs import get_logger
 from ...stores.values import StoreStats
-from ...verification.clock import uptime
-from ...verification.loggers import get_logger
 from .charts import Chart, charts_of
 from .journal import Journal
 from .watched import Watched

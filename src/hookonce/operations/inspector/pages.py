@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ...delivery.steps import State
 from ...stores.values import DeadReason
+from ...watching.steps import State
 from . import texts
 from .charts import HEIGHT, WIDTH
 from .filters import AGES

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
 
-from ...verification.clock import Clock, uptime
+from ...clock import Clock, uptime
 
 LENGTH_SECONDS = 300
 

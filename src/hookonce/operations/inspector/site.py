@@ -18,12 +18,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ...delivery.time_limit import within
+from ...clock import uptime
 from ...http.app import Receive, Scope, Send
 from ...inbox.waiting import WaitingEvents
+from ...logs import get_logger
+from ...stores.time_limit import within
 from ...stores.values import DeadLetter, DeadReason, Entry
-from ...verification.clock import uptime
-from ...verification.loggers import get_logger
 from .access import Access
 from .actions import Actions
 from .bounds import Bounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import isfinite
 
-from ...verification.clock import duration_text, utc_text
+from ...clock import duration_text, utc_text
 
 # Control characters, line separators, marks that turn the direction of text, halves of surrogate
 # pairs (which no UTF-8 can hold), and what has no width; not the joiner that emoji are made with.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from ...delivery.steps import State, Step, What
 from ...events import EventParser
 from ...verification.headers import RawHeaders
+from ...watching.steps import State, Step, What
 from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
 from .journal import History, Seen
 from .reading import claimed_id, event_type_of, header_texts, hints_of

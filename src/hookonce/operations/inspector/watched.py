@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Protocol
 
-from ...delivery.records import Observer
+from ...clock import Clock
 from ...events import EventParser
 from ...http.health import Readiness
-from ...inbox.letters import DeadLetters
+from ...inbox.dead_letters import DeadLetters
 from ...stores.contract import Store
 from ...stores.values import StoreStats
-from ...verification.clock import Clock
+from ...watching.records import Observer
 
 
 class Watched(Protocol):

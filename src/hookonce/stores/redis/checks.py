@@ -8,7 +8,7 @@ from typing import Any
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
 from ...errors import StoreError
-from ...verification.loggers import get_logger
+from ...logs import get_logger
 from .codec import SCRIPT, decode
 from .connection import connected, exchange
 from .faults import explained

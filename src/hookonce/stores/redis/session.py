@@ -15,9 +15,9 @@ from .checks import inspect
 from .codec import Step, encode, step
 from .connection import connected, exchange, without_frames
 from .faults import explained, is_passing
+from .fetching import Takes
 from .settings import Settings
 from .shard import CALL_SECONDS, Shard
-from .takes import Takes
 from .wake import Listener
 
 _PAUSE_SECONDS = 0.1

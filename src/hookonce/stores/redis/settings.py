@@ -9,7 +9,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ...verification.clock import Clock, system_clock
+from ...clock import Clock, system_clock
 from ..contract import check_retention
 from .safety import Durability, Safety
 from .url import Place, place_of, place_of_client

@@ -18,8 +18,8 @@ from typing import Any
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from ...clock import system_clock
 from ...errors import StoreError
-from ...verification.clock import system_clock
 from .codec import SCRIPT, SCRIPT_SHA, Step, bulk, decode
 from .connection import Command, Servers, exchange, without_frames
 from .faults import explained, is_passing

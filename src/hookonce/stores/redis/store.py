@@ -11,8 +11,8 @@ from datetime import timedelta
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ...verification.clock import Clock, system_clock
-from ...verification.loggers import get_logger
+from ...clock import Clock, system_clock
+from ...logs import get_logger
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..values import (
     Batch,

@@ -15,7 +15,7 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 
 from ...errors import StoreError
-from ...verification.loggers import get_logger
+from ...logs import get_logger
 from .codec import decode
 from .connection import Servers
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
+from ...clock import Clock, system_clock, uptime
 from ...errors import StoreError
-from ...verification.clock import Clock, system_clock, uptime
 from ..contract import check_retention
 from ..life import Moment, Queued, Record
 from ..steps import LifeStep

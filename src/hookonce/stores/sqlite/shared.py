@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
-from ...verification.clock import Clock
+from ...clock import Clock
 from . import backup
 from .claims import Claims
 from .inbox import InboxTable

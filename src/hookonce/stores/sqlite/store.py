@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import apsw
 
-from ...verification.clock import Clock, system_clock
+from ...clock import Clock, system_clock
 from .. import life
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..steps import GateStep, LifeStep, StepStore
@@ -33,8 +33,8 @@ from ..values import (
 from .backup import write_backup
 from .batch import Step
 from .claiming import Claim, Completion
-from .gates import take_step
 from .inbox import Limits, Put
+from .key_locks import take_step
 from .reconciling import SQLiteReconciling
 from .reports import SQLiteReports
 from .shared import shared_file

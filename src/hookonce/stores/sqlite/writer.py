@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 import apsw
 
 from ...errors import StoreError
-from ...verification.loggers import get_logger
+from ...logs import get_logger
 from ..contract import Flushes
 from .batch import Job, Step, answer, commit, fail
 from .file import GONE, MovedError, OpenFile, log_of

@@ -1,0 +1,161 @@
+"""The server's half of ASGI, for applications that are spoken to in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from .app import ASGIApp, Message, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What an application answered.
+
+    Attributes:
+        status: the HTTP status.
+        headers: its headers, names in lower case.
+        body: its raw body.
+
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+
+    @property
+    def reason(self) -> str:
+        """What our own receivers say; empty where the body says none."""
+        try:
+            reason = json.loads(self.body)["reason"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return ""
+        return reason if isinstance(reason, str) else ""
+
+
+async def whole(body: bytes) -> AsyncIterator[bytes]:
+    """Yield a body in one piece."""
+    yield body
+
+
+async def exchange(
+    app: ASGIApp, path: str, headers: Iterable[tuple[str, str]], body: AsyncIterator[bytes]
+) -> HttpAnswer:
+    """Post to an application and return its answer.
+
+    A body that raises ConnectionError is a client that went away: the application is told so.
+
+    Args:
+        app: the application.
+        path: where to post.
+        headers: every header but ``host``.
+        body: the raw body in the pieces in which it arrives.
+
+    Raises:
+        ConnectionError: the body did, or the application ended without an answer.
+
+    """
+    scope: Scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [
+            (name.lower().encode(), value.encode())
+            for name, value in (("host", "testserver"), *headers)
+        ],
+        "client": ("127.0.0.1", 50000),
+        "server": ("testserver", 80),
+    }
+    messages: list[Message] = []
+    answered = asyncio.Event()
+    lost: ConnectionError | None = None
+    is_complete = False
+
+    async def receive() -> Message:
+        nonlocal lost, is_complete
+        if not (lost or is_complete):
+            try:
+                async for piece in body:
+                    return {"type": "http.request", "body": piece, "more_body": True}
+            except ConnectionError as error:
+                lost = error
+            else:
+                is_complete = True
+                return {"type": "http.request", "body": b"", "more_body": False}
+        if not lost:
+            await answered.wait()  # this client stays connected until it has its answer
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            answered.set()
+
+    await app(scope, receive, send)
+    if lost is not None:
+        raise lost
+    if not messages:
+        raise ConnectionError("the application ended without an answer")
+    return HttpAnswer(
+        status=messages[0]["status"],
+        headers={
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in messages[0]["headers"]
+        },
+        body=b"".join(message.get("body", b"") for message in messages[1:]),
+    )
+
+
+class Lifespan:
+    """The server's half of the ASGI lifespan protocol, as a context manager.
+
+    An application that ends or raises without a word about its startup knows no lifespans, and goes
+    without, as it does with a server.
+
+    Args:
+        app: the application.
+
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._to_app: asyncio.Queue[Message] = asyncio.Queue()
+        self._from_app: asyncio.Queue[Message] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        self._task = asyncio.ensure_future(self._app(scope, self._to_app.get, self._from_app.put))
+        await self._exchange("startup")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exchange("shutdown")
+        if self._task is not None:
+            await self._task
+
+    async def _exchange(self, step: str) -> None:
+        if self._task is None:
+            return
+        await self._to_app.put({"type": f"lifespan.{step}"})
+        said = asyncio.ensure_future(self._from_app.get())
+        await asyncio.wait({said, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        is_said = not said.cancel()
+        if is_said and said.result()["type"].endswith(".failed"):
+            if self._task.done():
+                await self._task  # the application's own error says more than its message
+            raise RuntimeError(f"{step} failed: {said.result().get('message', '')}")
+        if not is_said:
+            ended, self._task = self._task, None
+            error = ended.exception()
+            if error is not None and step == "shutdown":
+                raise error

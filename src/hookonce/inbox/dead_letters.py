@@ -1,0 +1,111 @@
+"""Dead letters: what was given up, for a person to look at, run again, or discard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Unpack
+
+from ..delivery.attempt import Attempt
+from ..delivery.attempts import Attempts
+from ..delivery.dependencies import Dependencies
+from ..delivery.origin import Replay
+from ..errors import StoreError
+from ..outcome import DUPLICATE, Outcome, Reason, later
+from ..stores.contract import Letters
+from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key, new_token
+from .waiting import ListOptions, check_options
+
+
+class DeadLetters:
+    """The dead letters of one endpoint.
+
+    Args:
+        dependencies: what a receiver's rooms share.
+        store: where they are.
+        attempts: the events under way.
+
+    """
+
+    def __init__(self, dependencies: Dependencies, *, store: Letters, attempts: Attempts) -> None:
+        self._dependencies = dependencies
+        self._store = store
+        self._endpoint = dependencies.endpoint
+        self._attempts = attempts
+
+    async def list(
+        self, *, reason: DeadReason | None = None, **options: Unpack[ListOptions]
+    ) -> Sequence[DeadLetter]:
+        """Return dead letters, oldest first, without their bodies.
+
+        Those with ``is_kept`` are none yet: the sender may bring such an event again until
+        ``buried_at``.
+
+        Args:
+            reason: only those given up for this reason.
+            options: ``event_type``, ``handler``, ``since`` (given up then or later, in Unix
+                seconds), ``after`` (the ``place`` of a letter that was listed) and ``limit`` (100).
+
+        Raises:
+            StoreError: the store cannot be read.
+            ValueError: ``after`` is no place in this store's listings.
+
+        """
+        return await self._store.dead_letters(
+            endpoint=self._endpoint, reason=reason, **check_options(options)
+        )
+
+    async def show(self, event_id: str) -> DeadLetter | None:
+        """Return the dead letter of an event with its body, or None; raises StoreError."""
+        return await self._store.dead_letter(delivery_key(self._endpoint, event_id))
+
+    async def replay(self, event_id: str) -> Outcome:
+        """Run the handlers that have not succeeded yet, and return what became of it.
+
+        The event keeps its id, and handlers see ``context.is_replay``. It stays a dead letter
+        until all of them have succeeded, whatever happens to this process. One that is only kept
+        stays so.
+
+        Raises:
+            LookupError: there is no such dead letter.
+            PayloadError: its body still cannot be read as an event.
+            StoreError: the store failed, or keeps no bodies.
+
+        """
+        key = delivery_key(self._endpoint, event_id)
+        letter = await self._store.dead_letter(key)
+        if letter is None:
+            raise LookupError(f"there is no dead letter {event_id!r} at {self._endpoint!r}")
+        if not self._dependencies.store.keeps_bodies:
+            raise StoreError("the store keeps no bodies, so there is nothing to replay")
+        router, lease = self._dependencies.router, self._dependencies.limits.lease_seconds
+        event = router.parser.parse(letter.delivery.body, event_id)
+        handlers = router.find(event)
+        if not handlers:
+            return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
+        asked_at = time.monotonic()
+        claim = await self._store.replay(key, new_token(), lease)
+        if isinstance(claim, InFlight):
+            return later(Reason.IN_FLIGHT)
+        if not isinstance(claim, Claimed):  # another replay has just succeeded
+            return DUPLICATE
+        if self._attempts.adopt(claim):
+            return later(Reason.IN_FLIGHT)
+        attempt = Attempt(
+            self._dependencies,
+            letter.delivery,
+            Replay(is_last=not letter.is_kept),
+            event,
+            handlers,
+            held=claim,
+            held_since=asked_at,
+        )
+        return await self._attempts.end_of(self._attempts.begin(attempt))
+
+    async def discard(self, event_id: str) -> bool:
+        """Forget a dead letter, and the event with it: it counts as handled from now on.
+
+        False where there is none. Raises StoreError.
+        """
+        return await self._store.discard(delivery_key(self._endpoint, event_id))

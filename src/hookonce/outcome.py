@@ -1,0 +1,120 @@
+"""What became of a delivery, and the answer that says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from http import HTTPStatus
+from math import ceil
+
+from .errors import shows_half_built
+from .sender import RETRY_SECONDS
+
+# That the sender reads Retry-After is not documented; it does no harm.
+_RETRY_AFTER_SECONDS = RETRY_SECONDS[0]
+
+
+class Reason(StrEnum):
+    """What became of a delivery, as the answer's body names it."""
+
+    HANDLED = "handled"
+    DUPLICATE = "duplicate"
+    STALE = "stale"
+    UNKNOWN_TYPE = "unknown_type"
+    NO_HANDLER = "no_handler"
+    STORED = "stored"
+    QUARANTINED = "quarantined"
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+    ALREADY_DEAD = "already_dead"
+    HANDLER_FAILED = "handler_failed"
+    HANDLER_ABSENT = "handler_absent"
+    RETRY_REQUESTED = "retry_requested"
+    STILL_RUNNING = "still_running"
+    IN_FLIGHT = "in_flight"
+    UNREADABLE = "unreadable"
+    INBOX_FULL = "inbox_full"
+    STORE_UNAVAILABLE = "store_unavailable"
+    SECRETS_UNAVAILABLE = "secrets_unavailable"
+    OVERLOADED = "overloaded"
+    SHUTTING_DOWN = "shutting_down"
+    INTERNAL_ERROR = "internal_error"
+    BODY_TOO_LARGE = "body_too_large"
+    BODY_TIMEOUT = "body_timeout"
+    BODY_INCOMPLETE = "body_incomplete"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    NOT_FOUND = "not_found"
+
+
+SUCCEEDED = frozenset({Reason.HANDLED, Reason.DUPLICATE, Reason.STALE})
+"""Of an event that needs no handler any more."""
+
+
+def is_punished(status: int) -> bool:
+    """Return whether the sender takes a status amiss: a redirect, or 410."""
+    return status >= 300 and (status < 400 or status == HTTPStatus.GONE)
+
+
+@shows_half_built
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a delivery.
+
+    Attributes:
+        status: the HTTP status; never a 3xx, never 410.
+        reason: what became of it: a ``Reason``, or the ``Refusal`` of a delivery not genuine.
+        headers: headers of the answer beside those that describe its body.
+
+    Raises:
+        ValueError: the sender would punish the status.
+
+    """
+
+    status: int
+    reason: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if is_punished(self.status):
+            raise ValueError(f"no delivery is answered {self.status}: the sender would punish it")
+
+    @property
+    def body(self) -> bytes:
+        """The answer's body: ``{"status": "accepted" | "refused" | "retry", "reason": "…"}``."""
+        return _body(self.status, self.reason)
+
+
+# There are a few dozen different ones, and one goes out with every answer.
+@lru_cache(maxsize=256)
+def _body(status: int, reason: str) -> bytes:
+    if status < HTTPStatus.BAD_REQUEST:
+        verdict = "accepted"
+    elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        verdict = "refused"
+    else:
+        verdict = "retry"
+    return json.dumps({"status": verdict, "reason": reason}).encode()
+
+
+ALREADY_DEAD = Outcome(HTTPStatus.ACCEPTED, Reason.ALREADY_DEAD)
+HANDLED = Outcome(HTTPStatus.OK, Reason.HANDLED)
+DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
+STALE = Outcome(HTTPStatus.OK, Reason.STALE)
+TOO_LARGE = Outcome(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Reason.BODY_TOO_LARGE)
+TOO_SLOW = Outcome(HTTPStatus.REQUEST_TIMEOUT, Reason.BODY_TIMEOUT)
+# 500: what loses bytes is before the receiver, and when it is mended the next attempt is whole.
+INCOMPLETE = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.BODY_INCOMPLETE)
+NOT_POST = Outcome(HTTPStatus.METHOD_NOT_ALLOWED, Reason.METHOD_NOT_ALLOWED, {"allow": "POST"})
+NOT_FOUND = Outcome(HTTPStatus.NOT_FOUND, Reason.NOT_FOUND)
+BROKEN = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR)
+
+
+def later(reason: Reason, after_seconds: float | None = None) -> Outcome:
+    """Return a 503 that asks for another attempt, by default when the sender would come anyway."""
+    seconds = _RETRY_AFTER_SECONDS if after_seconds is None else after_seconds
+    return Outcome(
+        HTTPStatus.SERVICE_UNAVAILABLE, reason, {"retry-after": str(max(1, ceil(seconds)))}
+    )

@@ -1,0 +1,78 @@
+"""The ledgers that handlers run within, looked at before the first event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ..effects.ledger import AnyLedger, InFiles
+from ..effects.once import check
+from ..errors import LedgerError
+from ..routing.handler import Handler
+from ..stores.paths import file_of_database, is_same_file
+from ..stores.time_limit import OutOfTimeError, limited
+
+# Pools of drivers wait for a connection for half a minute and longer.
+_CHECK_SECONDS = 10.0
+
+OWN_FILE = "give the ledger another file than the store's"
+"""What to do about a ledger in the store's file."""
+
+
+def ledgers_of(handlers: Iterable[Handler]) -> list[AnyLedger[Any]]:
+    """Return the ledgers of these handlers, each once."""
+    ledgers = {id(handler.ledger): handler.ledger for handler in handlers}
+    return [ledger for ledger in ledgers.values() if ledger is not None]
+
+
+async def check_ledgers(
+    handlers: Iterable[Handler], store_retention: float | None, store_file: Path | None = None
+) -> None:
+    """Return if every ledger of these handlers can record effects.
+
+    Args:
+        handlers: every handler of a receiver.
+        store_retention: how long its store remembers a handled event, in seconds, if it says so.
+        store_file: where its store is, if that is a file.
+
+    Raises:
+        LedgerError: one cannot, or forgets earlier than the store; the message says what to do.
+
+    """
+    for ledger in ledgers_of(handlers):
+        if (shared := shared_file_fault(ledger, store_file)) is not None:
+            raise LedgerError(f"{shared}; {OWN_FILE}")
+        await check_ledger(ledger, store_retention)
+
+
+def shared_file_fault(ledger: AnyLedger[Any], store_file: Path | None) -> str | None:
+    """Return what is wrong with a ledger that is in the store's file, which nothing opens here."""
+    if store_file is None or not isinstance(ledger, InFiles):
+        return None
+    files = [file for name in ledger.databases if (file := file_of_database(name)) is not None]
+    if not any(is_same_file(file, store_file) for file in files):
+        return None
+    return (
+        f"{type(ledger).__name__} is in the store's own file {store_file}, which two SQLite"
+        " libraries in one process would damage"
+    )
+
+
+async def check_ledger(ledger: AnyLedger[Any], store_retention: float | None) -> None:
+    """Return if one ledger can; see ``check_ledgers``."""
+    name = type(ledger).__name__
+    if store_retention is not None and ledger.retention_seconds < store_retention:
+        kept, known = (
+            f"{timedelta(seconds=seconds) / timedelta(days=1):g} days"
+            for seconds in (ledger.retention_seconds, store_retention)
+        )
+        raise LedgerError(
+            f"{name} keeps its rows for {kept}, and the store remembers handled events for {known};"
+            " give the ledger a retention no shorter than the store's"
+        )
+    try:
+        await limited(_CHECK_SECONDS, check(ledger))
+    except OutOfTimeError:
+        raise LedgerError(f"{name} did not answer within {_CHECK_SECONDS:g} s") from None

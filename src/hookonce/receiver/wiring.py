@@ -1,0 +1,150 @@
+"""The dependencies of one receiver, wired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..delivery.attempts import Attempts
+from ..delivery.calls import Threads
+from ..delivery.dependencies import Dependencies
+from ..delivery.ignored import IgnoredTypes
+from ..delivery.pipeline import Pipeline
+from ..http.health import ReadinessCheck
+from ..inbox.dead_letters import DeadLetters
+from ..inbox.intake import Intake
+from ..inbox.waiting import WaitingEvents
+from ..routing.registration import Registration, application_of
+from ..routing.router import Router
+from ..stores.activity import ActivityStore
+from ..stores.applications import Application, RegisteringStore
+from ..stores.contract import BatchingStore, InboxStore, Store
+from ..stores.reconciling import ReconcilingStore
+from ..verification.signature import Verifier
+from ..watching.activity import Reporter
+from ..watching.disabling import DisableWatch
+from ..watching.log import AttemptLog
+from ..watching.observers import Observers
+from ..watching.records import BatchFlushed, Observer
+from ..watching.rotation import RotationWatch
+from ..watching.watch import AnswerWatch
+from .lifetime import Lifetime
+from .settings import Settings
+
+
+class Wiring:
+    """The dependencies of one receiver, wired: what a copy makes anew, and the doctor exchanges.
+
+    Args:
+        settings: what the receiver is to be.
+        router: the handlers.
+        observers: who is told of every step, beside its own watches.
+
+    Raises:
+        SecretError: a secret cannot be used, or there is none.
+        ValueError: the tolerance cannot be used.
+
+    """
+
+    def __init__(
+        self, settings: Settings, router: Router, observers: Iterable[Observer] = ()
+    ) -> None:
+        store, limits, clock = settings.store, settings.limits, settings.clock
+        self.settings = settings
+        self._router = router
+        verifier = Verifier(settings.secrets.source, tolerance=settings.tolerance, clock=clock)
+        self.rotation = RotationWatch(settings.current_secrets, clock)
+        self.disabling = DisableWatch(clock)
+        self.answers = AnswerWatch(self.rotation, self.disabling, clock)
+        attempts = () if settings.inbox is None else (AttemptLog(clock),)
+        self.observers = Observers([self.answers, *attempts, *observers])
+        inbox_store = store if settings.inbox and isinstance(store, InboxStore) else None
+        dependencies = Dependencies(
+            endpoint=settings.endpoint,
+            store=store,
+            inbox=inbox_store,
+            router=router,
+            limits=limits,
+            clock=clock,
+            observers=self.observers,
+            threads=Threads(limits.threads),
+        )
+        if isinstance(store, BatchingStore):
+            store.flushes.add(self._note_flush)
+        self.attempts = Attempts(dependencies)
+        self.intake: Intake | None = None
+        self.waiting: WaitingEvents | None = None
+        if settings.inbox is not None and inbox_store is not None:
+            self.waiting = WaitingEvents(store=inbox_store, endpoint=settings.endpoint)
+            self.intake = Intake(
+                dependencies,
+                store=inbox_store,
+                waiting=self.waiting,
+                settings=settings.inbox,
+                attempts=self.attempts,
+            )
+        self.ignored = IgnoredTypes(
+            store if isinstance(store, ReconcilingStore) else None,
+            settings.endpoint,
+            limits.store_seconds,
+        )
+        self.pipeline = Pipeline(
+            dependencies,
+            verifier=verifier,
+            service=settings.service,
+            attempts=self.attempts,
+            intake=self.intake,
+            ignored=self.ignored,
+        )
+        self.dead = DeadLetters(dependencies, store=store, attempts=self.attempts)
+        registration = Registration(
+            store if isinstance(store, RegisteringStore) else None,
+            settings.endpoint,
+            self._application,
+        )
+        self.readiness = ReadinessCheck(
+            dependencies,
+            self.attempts,
+            store=store,
+            watches=(
+                self.disabling.warnings,
+                self.rotation.warnings,
+                settings.secrets_fault,
+                self.attempts.warnings,
+            ),
+            registration=registration,
+            inbox=None if self.intake is None else self.intake.problem,
+            secrets=settings.current_secrets,
+        )
+        self.lifetime = Lifetime(
+            dependencies=dependencies,
+            attempts=self.attempts,
+            store=store,
+            intake=self.intake,
+            registration=registration,
+            ignored=self.ignored,
+            reporter=self._reporter(store),
+        )
+
+    def _reporter(self, store: Store) -> Reporter | None:
+        if not isinstance(store, ActivityStore):
+            return None
+        return Reporter(
+            store,
+            endpoint=self.settings.endpoint,
+            observers=self.observers,
+            store_seconds=self.settings.limits.store_seconds,
+            clock=self.settings.clock,
+        )
+
+    def _application(self) -> Application | None:
+        settings = self.settings
+        try:
+            secrets = settings.current_secrets()
+            return application_of(self._router.handlers, secrets, settings.endpoint)
+        except Exception:  # noqa: BLE001 - whoever verifies with these secrets says what is wrong
+            return None
+
+    def _note_flush(self, calls: int, seconds: float) -> None:
+        if self.observers.wants(BatchFlushed):
+            store = type(self.settings.store).__name__
+            self.observers.tell(BatchFlushed(store, calls, seconds))

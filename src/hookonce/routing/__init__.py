@@ -1,0 +1,1 @@
+"""The way of a delivery, from bytes to an outcome."""

@@ -1,0 +1,117 @@
+"""Two applications under one endpoint: refused within a process, and warned of across processes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..clock import moment
+from ..logs import get_logger
+from ..stores.applications import Application, RegisteringStore, strangers
+from ..verification.secrets import fingerprint
+from .handler import Handler
+
+_log = get_logger("hookonce")
+
+# A probe may ask every second, and each time of telling the store is a write.
+_PAUSE_SECONDS = 60.0
+
+
+def application_of(
+    handlers: Sequence[Handler], secrets: Iterable[str], endpoint: str
+) -> Application | None:
+    """Return the application of these handlers and secrets; None where nothing is handled."""
+    if not handlers:
+        return None
+    return Application(
+        frozenset(handler.name for handler in handlers),
+        frozenset(fingerprint(secret, f"application at {endpoint}") for secret in secrets),
+    )
+
+
+def warning_of(stranger: Application, endpoint: str) -> str:
+    """Return what to tell an operator about another application under an endpoint."""
+    return (
+        f"another application receives under the endpoint {endpoint!r} on this store"
+        f" ({stranger.describe()}, last seen {moment(stranger.seen_at)}), and what one has handled"
+        " is a duplicate to the other; give one of them Receiver(endpoint=…)"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class Registration:
+    """Tells other receivers which application one is, and it of others under its endpoint.
+
+    Attributes:
+        store: where its events are remembered, if others can be told of there.
+        endpoint: its name.
+        application: what it is now; None where that cannot be said.
+
+    """
+
+    store: RegisteringStore | None
+    endpoint: str
+    application: Callable[[], Application | None]
+    _warnings: tuple[str, ...] = ()
+    _told: set[Application] = field(default_factory=set)
+    _next: float = 0.0
+
+    async def enter(self) -> None:
+        """Begin to receive.
+
+        Raises:
+            ValueError: another application receives under this endpoint in this process.
+            StoreError: the store cannot be told.
+
+        """
+        own = self.application()
+        if own is None or self.store is None:
+            return
+        with _lock:
+            here = (self.store.place, self.endpoint)
+            present = [other for place, other in _entered.values() if place == here]
+            for other in strangers(own, present):
+                raise ValueError(
+                    f"two applications receive under the endpoint {self.endpoint!r} on one store,"
+                    " where what one has handled is a duplicate to the other:"
+                    f" {other.describe()}, and {own.describe()}; give one of them"
+                    " Receiver(endpoint=…)"
+                )
+            _entered[self] = here, own
+        self._next = 0.0
+        await self.warnings()
+
+    def leave(self) -> None:
+        """Receive no more."""
+        with _lock:
+            _entered.pop(self, None)
+
+    async def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know of others; the store is asked once a minute.
+
+        Raises:
+            StoreError: it does not answer.
+
+        """
+        now = asyncio.get_running_loop().time()
+        own = self.application()
+        if self.store is None or own is None or now < self._next:
+            return self._warnings
+        known = await self.store.register(self.endpoint, own)
+        self._next = now + _PAUSE_SECONDS
+        others = strangers(own, known)
+        self._warnings = tuple(warning_of(other, self.endpoint) for other in others)
+        for other, warning in zip(others, self._warnings, strict=True):
+            if other not in self._told:
+                _log.warning("%s", warning)
+        self._told = set(others)
+        return self._warnings
+
+
+_lock = threading.Lock()
+_entered: weakref.WeakKeyDictionary[Registration, tuple[tuple[Hashable, str], Application]] = (
+    weakref.WeakKeyDictionary()
+)

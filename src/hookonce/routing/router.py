@@ -1,0 +1,403 @@
+"""Event types lead to handlers: registering, looking up, including. Nothing is run here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+
+from ..effects.ledger import AnyLedger
+from ..events import (
+    EVENT_CLASSES,
+    ChannelDisconnected,
+    ChannelUnhealthy,
+    CommentReceived,
+    Event,
+    EventClass,
+    EventParser,
+    MessageReceived,
+    PostTargetFailed,
+    PostTargetPublished,
+    UnknownEvent,
+    WebhookTest,
+    event_types_of,
+)
+from ..logs import get_logger
+from .handler import (
+    ErrorHook,
+    Handler,
+    HandlerDecorator,
+    accepts,
+    annotated_classes,
+    check_annotation,
+    described,
+    is_async,
+    stable_name,
+    takes_context,
+)
+from .keyed import HandlerOptions, Keyed, keyed_by
+from .patterns import meets_any, pattern_of, type_string
+from .within import within_ledger
+
+_log = get_logger("hookonce")
+
+if TYPE_CHECKING:  # one with a default, which Python has from 3.13 on
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    L = TypeVarWithDefault("L", bound=AnyLedger[Any] | None, default=None)
+T = TypeVar("T")
+E1 = TypeVar("E1", bound=Event[Any])
+E2 = TypeVar("E2", bound=Event[Any])
+E3 = TypeVar("E3", bound=Event[Any])
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _unchanged(value: T) -> T:
+    return value
+
+
+class Router:
+    """A set of handlers that a receiver, or another router, can include."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+        self._classes: dict[str, EventClass] = {}
+        self._error_hooks: list[ErrorHook] = []
+        self._included_by: list[Router] = []
+        self._found: dict[str, tuple[Handler, ...]] = {}
+        self._parser: EventParser | None = None
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Every handler, in the order of registration."""
+        return tuple(self._handlers.values())
+
+    @property
+    def error_hooks(self) -> tuple[ErrorHook, ...]:
+        """Every function registered with ``on_error``."""
+        return tuple(self._error_hooks)
+
+    @property
+    def is_included(self) -> bool:
+        """Whether another router has taken its handlers over."""
+        return bool(self._included_by)
+
+    @property
+    def parser(self) -> EventParser:
+        """A parser that knows the event classes handlers were registered with."""
+        if self._parser is None:
+            self._parser = EventParser(dict.fromkeys(self._classes.values()))
+        return self._parser
+
+    def find(self, event: Event[Any]) -> tuple[Handler, ...]:
+        """Return the handlers an event is for, in the order of registration."""
+        found = self._found.get(event.type)
+        if found is None:
+            known = not isinstance(event, UnknownEvent)
+            found = tuple(h for h in self._handlers.values() if h.wants(event.type, known=known))
+            if known:  # of what is unknown, the sender could make the table grow without end
+                self._found[event.type] = found
+        return found
+
+    # Spelled out so that type checkers infer the class of each, and that of the transaction. What
+    # matches only the last has no class of its own: keys are taken from the envelope there.
+    @overload
+    def on(
+        self, event: type[E1], /, **options: Unpack[HandlerOptions[E1, L]]
+    ) -> HandlerDecorator[E1, L]: ...
+    @overload
+    def on(
+        self, first: type[E1], second: type[E2], /, **options: Unpack[HandlerOptions[E1 | E2, L]]
+    ) -> HandlerDecorator[E1 | E2, L]: ...
+    @overload
+    def on(
+        self,
+        first: type[E1],
+        second: type[E2],
+        third: type[E3],
+        /,
+        **options: Unpack[HandlerOptions[E1 | E2 | E3, L]],
+    ) -> HandlerDecorator[E1 | E2 | E3, L]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["post.target.published"],
+        /,
+        **options: Unpack[HandlerOptions[PostTargetPublished, L]],
+    ) -> HandlerDecorator[PostTargetPublished, L]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["post.target.failed"],
+        /,
+        **options: Unpack[HandlerOptions[PostTargetFailed, L]],
+    ) -> HandlerDecorator[PostTargetFailed, L]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["comment.received"],
+        /,
+        **options: Unpack[HandlerOptions[CommentReceived, L]],
+    ) -> HandlerDecorator[CommentReceived, L]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["message.received"],
+        /,
+        **options: Unpack[HandlerOptions[MessageReceived, L]],
+    ) -> HandlerDecorator[MessageReceived, L]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["channel.unhealthy"],
+        /,
+        **options: Unpack[HandlerOptions[ChannelUnhealthy, L]],
+    ) -> HandlerDecorator[ChannelUnhealthy, L]: ...
+    @overload
+    def on(
+        self,
+        event: Literal["channel.disconnected"],
+        /,
+        **options: Unpack[HandlerOptions[ChannelDisconnected, L]],
+    ) -> HandlerDecorator[ChannelDisconnected, L]: ...
+    @overload
+    def on(
+        self, event: Literal["webhook.test"], /, **options: Unpack[HandlerOptions[WebhookTest, L]]
+    ) -> HandlerDecorator[WebhookTest, L]: ...
+    @overload
+    def on(
+        self,
+        first: str,
+        /,
+        *more: str | type[Event[Any]],
+        **options: Unpack[HandlerOptions[Any, L]],
+    ) -> HandlerDecorator[Any, L]: ...
+    @overload
+    def on(
+        self, *events: str | type[Event[Any]], **options: Unpack[HandlerOptions[Event[object], L]]
+    ) -> HandlerDecorator[Any, L]: ...
+
+    def on(
+        self, *events: str | type[Event[Any]], **options: Unpack[HandlerOptions[Any, Any]]
+    ) -> HandlerDecorator[Any, Any]:
+        """Register a handler for event classes, type strings or patterns.
+
+        In a pattern ``*`` stands for one segment, and at the end for one or more: ``channel.*``,
+        ``post.*.failed``, ``*``. ``webhook.test`` is reached by name or class only.
+
+        Args:
+            events: what the handler is for; several are one handler.
+            within: the ledger in whose transaction the handler runs, committed with a record of it:
+                its effect is there once, or not at all. The transaction is the handler's second
+                argument, and the context the third (``hookonce.effects``).
+            options: the handler's name, and what its runs take turns by: see ``HandlerOptions``.
+
+        Raises:
+            TypeError: the function cannot be called as a handler of these events.
+            ValueError: a name is taken, a pattern can match nothing, or options contradict each
+                other.
+
+        """
+        if not events:
+            raise TypeError("on() takes at least one event class, type string or pattern")
+        if inspect.isfunction(events[0]):
+            raise TypeError(
+                "on() takes what the handler is for: @receiver.on(CommentReceived), or a type"
+                " string"
+            )
+        types: dict[str, EventClass | None] = {}
+        patterns = []
+        for wanted in events:
+            if not isinstance(wanted, str):
+                types |= dict.fromkeys(event_types_of(wanted), wanted)
+                continue
+            if "*" in wanted:
+                patterns.append(pattern_of(wanted))
+            else:
+                types.setdefault(type_string(wanted), None)
+            self._warn_of_misspelling(wanted)
+
+        keyed = keyed_by(options)
+
+        def register(function: F, /) -> F:
+            handler = replace(
+                _handler(function, options, keyed),
+                types=tuple(types),
+                patterns=tuple(patterns),
+                classes={event_type: cls for event_type, cls in types.items() if cls is not None},
+                written=tuple(wanted for wanted in events if isinstance(wanted, str)),
+            )
+            self._add(replace(handler, classes=self._classes_of(handler)))
+            return function
+
+        return register
+
+    @overload
+    def on_unknown(self, function: F, /) -> F: ...
+    @overload
+    def on_unknown(
+        self, /, **options: Unpack[HandlerOptions[UnknownEvent, L]]
+    ) -> HandlerDecorator[UnknownEvent, L]: ...
+
+    def on_unknown(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        **options: Unpack[HandlerOptions[UnknownEvent, Any]],
+    ) -> Callable[..., Any] | HandlerDecorator[Any, Any]:
+        """Register a handler for every event whose type has no model (``UnknownEvent``).
+
+        It is a handler like any other, with the same options: run once, and again if it fails.
+        Without one, such events are answered 200 and noted in the log.
+        """
+        keyed = keyed_by(options)
+
+        def register(function: F, /) -> F:
+            annotated = annotated_classes(function)
+            check_annotation(function, annotated, {"every unknown type": UnknownEvent})
+            self._add(replace(_handler(function, options, keyed), for_unknown=True))
+            return function
+
+        return register if function is None else register(function)
+
+    def on_error(self, function: F, /) -> F:
+        """Register a function that is told of every failure: ``(error, event, context)``.
+
+        ``error`` is one ``ExceptionGroup`` of all that failed in this attempt; each exception has
+        a note that names its handler. A function may take fewer of the three arguments. What it
+        raises is logged and changes nothing.
+        """
+        arguments = next((count for count in (3, 2, 1) if accepts(function, count)), None)
+        if arguments is None:
+            raise TypeError(
+                f"{described(function)} must be callable as (error), (error, event) or"
+                " (error, event, context)"
+            )
+        self._add_error_hook(ErrorHook(function, is_async(function), arguments))
+        return function
+
+    def _classes_of(self, handler: Handler) -> Mapping[str, EventClass]:
+        """Return the classes that a handler names and is annotated with, by their types.
+
+        In these its events come from now on. A handler that expects others is refused.
+        """
+        annotated = annotated_classes(handler.function)
+        own: dict[str, EventClass] = {}
+        for cls in annotated:
+            with suppress(TypeError):  # a base of several event classes names no type
+                own |= dict.fromkeys(event_types_of(cls), cls)
+        known = {**EVENT_CLASSES, **self._classes, **own}
+        matched = [name for name in known if handler.wants(name, known=True)]
+        expected = {name: known.get(name, UnknownEvent) for name in [*handler.types, *matched]}
+        expected |= handler.classes
+        check_annotation(handler.function, annotated, expected)
+        if not annotated or Event in annotated:
+            return handler.classes
+        asked_for = own.keys() & expected.keys() | {n for n in handler.types if n in known}
+        return {**handler.classes, **{name: expected[name] for name in asked_for}}
+
+    def _warn_of_misspelling(self, wanted: str) -> None:
+        """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""
+        known = [*EVENT_CLASSES, *self._classes]
+        if meets_any(wanted, known):
+            return
+        likely = get_close_matches(wanted.lower().removesuffix(".*"), known, n=1, cutoff=0.5)
+        _log.warning(
+            "%r is no event type known here%s",
+            wanted,
+            f"; did you mean {likely[0]!r}?" if likely else "",
+        )
+
+    def unmatched(self) -> tuple[str, ...]:
+        """Return the type strings and patterns of handlers that no type known here meets."""
+        known = self.parser.classes
+        written = dict.fromkeys(text for handler in self.handlers for text in handler.written)
+        return tuple(text for text in written if not meets_any(text, known))
+
+    def include(self, other: Router) -> None:
+        """Take over the handlers of another router, also those it will get later.
+
+        Raises:
+            ValueError: a name is taken, or one of the two includes the other already.
+
+        """
+        if other in self._lineage():
+            raise ValueError("a router cannot include itself")
+        if self in other._lineage():
+            raise ValueError("this router is included already")
+        self._add(*other.handlers)
+        for hook in other.error_hooks:
+            self._add_error_hook(hook)
+        other._included_by.append(self)
+
+    def wrapped(
+        self,
+        *,
+        handler: Callable[[Handler], Handler] = _unchanged,
+        error_hook: Callable[[ErrorHook], ErrorHook] = _unchanged,
+    ) -> Router:
+        """Return a router of its own with what this one has now, each changed by these functions.
+
+        They may replace what is called; names and what a handler is for stay.
+        """
+        router = Router()
+        router._add(*map(handler, self.handlers))
+        router._error_hooks = [error_hook(own) for own in self._error_hooks]
+        return router
+
+    def _lineage(self) -> list[Router]:
+        """Return this router, its includers and theirs."""
+        return [self, *(r for parent in self._included_by for r in parent._lineage())]
+
+    def _add(self, *handlers: Handler) -> None:
+        ahead = [(router, handler) for router in self._lineage() for handler in handlers]
+        for router, handler in ahead:  # check all before changing any
+            router._check(handler)
+        for router, handler in ahead:
+            router._handlers[handler.name] = handler
+            router._classes |= {t: router._narrower(t, cls) for t, cls in handler.classes.items()}
+            router._found.clear()
+            router._parser = None
+
+    def _add_error_hook(self, hook: ErrorHook) -> None:
+        for router in self._lineage():
+            if hook not in router._error_hooks:  # it may come along two ways
+                router._error_hooks.append(hook)
+
+    def _check(self, handler: Handler) -> None:
+        if handler.name in self._handlers:
+            raise ValueError(
+                f"a handler named {handler.name!r} is registered already; give one of them"
+                " another name=…, or pass several events to one on()"
+            )
+        for event_type, cls in handler.classes.items():
+            self._narrower(event_type, cls)
+
+    def _narrower(self, event_type: str, cls: EventClass) -> EventClass:
+        """Return the class whose instances suit every handler of this type."""
+        known = self._classes.get(event_type, cls)
+        if issubclass(cls, known):
+            return cls
+        if issubclass(known, cls):
+            return known
+        raise ValueError(
+            f"{event_type!r} is handled as {known.__name__} already, and {cls.__name__} is neither"
+            " a subclass nor a base of it; derive one from the other"
+        )
+
+
+def _handler(
+    function: Callable[..., Any], options: HandlerOptions[Any, Any], keyed: Keyed | None
+) -> Handler:
+    """Return a handler that is for nothing yet, with what is called checked."""
+    name, ledger = stable_name(function, options.get("name")), options.get("within")
+    if ledger is None:
+        with_context = takes_context(function, "event")
+        return Handler(name, function, is_async(function), with_context, keyed=keyed)
+    late = keyed if keyed is not None and keyed.is_latest else None  # by a mark in the ledger
+    turns = None if late else keyed
+    called = within_ledger(ledger, function, name, late)
+    return Handler(name, called, is_async(called), takes_context=True, ledger=ledger, keyed=turns)

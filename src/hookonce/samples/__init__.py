@@ -1,0 +1,1 @@
+"""Realistic sample events, for tests, the emulator and the command line."""

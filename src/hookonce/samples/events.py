@@ -1,0 +1,215 @@
+"""Realistic events of every documented type, for tests, the command line and the demo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any, TypeVar, overload
+
+from pydantic import JsonValue
+
+from ..clock import system_clock
+from ..errors import PayloadError
+from ..events import EVENT_CLASSES, Event, EventClass, EventParser, event_types_of
+from .fields import fields_of, wire_names
+from .finite import non_finite
+
+E = TypeVar("E", bound=Event[Any])
+
+_CHANNEL: dict[str, JsonValue] = {
+    "id": "ch_7Qm2xKfP",
+    "platform": "instagram",
+    "username": "harbour.bakery",
+    "displayName": "Harbour Bakery",
+    "avatarUrl": "https://cdn.example/avatars/harbour-bakery.jpg",
+    "status": "active",
+    "statusReason": None,
+    "followerCount": 18240,
+    "connectedAt": "2026-03-02T08:15:30.000Z",
+}
+_TARGET: dict[str, JsonValue] = {
+    "id": "tgt_4Rt9uWcA",
+    "channelId": "ch_7Qm2xKfP",
+    "platform": "instagram",
+    "username": "harbour.bakery",
+    "contentType": "feed",
+    "caption": None,
+    "mediaIds": ["med_1Zb8"],
+    "firstComment": None,
+    "settings": {},
+    "status": "published",
+    "externalPostId": "17912345678901234",
+    "permalink": "https://instagram.example/p/C9aX1bYz",
+    "error": None,
+    "publishedAt": "2026-11-20T09:30:04.512Z",
+}
+_DATA: dict[str, dict[str, JsonValue]] = {
+    "post.target.published": _TARGET,
+    "post.target.failed": _TARGET
+    | {
+        "status": "failed",
+        "externalPostId": None,
+        "permalink": None,
+        "publishedAt": None,
+        "error": {"code": "media.rejected", "message": "The platform rejected the image."},
+    },
+    "comment.received": {
+        "id": "cmt_8Hs5yLqD",
+        "text": "Do you have the walnut bread on Saturdays? 🍞",
+        "status": "open",
+        "isHidden": False,
+        "channelId": "ch_7Qm2xKfP",
+        "platform": "instagram",
+        "externalPostId": "17912345678901234",
+        "authorUsername": "ines.walks",
+        "authorName": "Inês",
+        "createdAt": "2026-11-20T10:02:11.000Z",
+        "postId": "post_2Vn6tBjE",
+        "parentId": None,
+    },
+    "message.received": {
+        "message": {"kind": "direct_message", "text": "Hello, are you open on Sunday?"},
+    },
+    "channel.unhealthy": _CHANNEL
+    | {"status": "needs_reconnect", "statusReason": "The access token has expired."},
+    "channel.disconnected": _CHANNEL | {"status": "disconnected"},
+    "webhook.test": {},
+}
+
+
+def new_event_id() -> str:
+    """Return an event id no other event has, with the documented prefix."""
+    return f"evt_{token_hex(12)}"
+
+
+def event_body(
+    event_type: str,
+    *,
+    event_id: str | None = None,
+    created_at: datetime | None = None,
+    workspace_id: str = "ws_5Kd3mNpS",
+    data: Mapping[str, JsonValue] | None = None,
+    extra: bool = False,
+) -> bytes:
+    """Return the body of a realistic event, as the service writes it.
+
+    Args:
+        event_type: any type; one that is not documented carries an empty object.
+        event_id: a new one by default.
+        created_at: now by default; give it with an offset.
+        workspace_id: the workspace it happened in.
+        data: fields that differ from the sample's, by either of their names: ``author_username``
+            or ``authorUsername``; objects are merged.
+        extra: also take fields that the type does not have, under their names as they are.
+
+    Raises:
+        ValueError: the type has no such field, and the message names a near one; or a number is not
+            finite.
+
+    """
+    return _body(
+        event_type,
+        EVENT_CLASSES.get(event_type),
+        event_id=event_id,
+        created_at=created_at,
+        workspace_id=workspace_id,
+        data=data,
+        extra=extra,
+    )
+
+
+def _body(
+    event_type: str,
+    event_class: EventClass | None,
+    *,
+    event_id: str | None,
+    created_at: datetime | None,
+    workspace_id: str,
+    data: Mapping[str, JsonValue] | None,
+    extra: bool,
+) -> bytes:
+    if (place := non_finite(data or {})) is not None:
+        raise ValueError(f"data: {place} is no number of JSON, which has no NaN or Infinity")
+    fields = None if event_class is None else fields_of(event_class).objects.get("data")
+    sample = _DATA.get(event_type, {})
+    created = created_at or datetime.fromtimestamp(system_clock(), UTC)
+    envelope = {
+        "id": event_id or new_event_id(),
+        "type": event_type,
+        "createdAt": created.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+        "workspaceId": workspace_id,
+        "data": _merged(sample, wire_names(data or {}, fields, sample, extra=extra)),
+    }
+    return json.dumps(envelope, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@overload
+def make_event(
+    event: type[E],
+    *,
+    event_id: str | None = ...,
+    created_at: datetime | None = ...,
+    workspace_id: str = ...,
+    data: Mapping[str, JsonValue] | None = ...,
+    extra: bool = ...,
+) -> E: ...
+@overload
+def make_event(
+    event: str,
+    *,
+    event_id: str | None = ...,
+    created_at: datetime | None = ...,
+    workspace_id: str = ...,
+    data: Mapping[str, JsonValue] | None = ...,
+    extra: bool = ...,
+) -> Event[Any]: ...
+
+
+def make_event(
+    event: str | EventClass,
+    *,
+    event_id: str | None = None,
+    created_at: datetime | None = None,
+    workspace_id: str = "ws_5Kd3mNpS",
+    data: Mapping[str, JsonValue] | None = None,
+    extra: bool = False,
+) -> Event[Any]:
+    """Return a realistic event of a class or type.
+
+    An event class of your own gets the sample of its type, or an empty object with your ``data``.
+    ``event_id``, ``created_at``, ``workspace_id``, ``data`` and ``extra`` are as in ``event_body``.
+
+    Raises:
+        ValueError: ``data`` does not fit the type; the message names the fields.
+
+    """
+    own = () if isinstance(event, str) else (event,)
+    event_type = event if isinstance(event, str) else event_types_of(event)[0]
+    body = _body(
+        event_type,
+        EVENT_CLASSES.get(event_type) if isinstance(event, str) else event,
+        event_id=event_id,
+        created_at=created_at,
+        workspace_id=workspace_id,
+        data=data,
+        extra=extra,
+    )
+    try:
+        return EventParser(own).parse(body) if own else _documented.parse(body)
+    except PayloadError as error:
+        raise ValueError(f"no {event_type} event can be made of this: {error}") from None
+
+
+_documented = EventParser(EVENT_CLASSES.values())
+
+
+def _merged(base: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]) -> JsonValue:
+    result: dict[str, JsonValue] = dict(base)
+    for name, value in changes.items():
+        known = result.get(name)
+        result[name] = (
+            _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        )
+    return result

@@ -1,0 +1,86 @@
+"""Gates as SQLite keeps them, as steps of a transaction.
+
+What a step does is in ``stores.gates``. It is given no more of those who wait than it looks at,
+since they may be many.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import apsw
+
+from .. import key_locks
+from ..key_locks import FREE, Passage
+from ..life import Moment
+from ..steps import GateStep
+from ..values import DeliveryKey, Gate, Mark
+
+T = TypeVar("T")
+
+_READ = """
+SELECT token, until, lease, created_at, event_id, expires,
+       (SELECT event FROM waiting WHERE gate = ?1 ORDER BY place LIMIT 1),
+       (SELECT event FROM waiting WHERE gate = ?1 ORDER BY place LIMIT 1 OFFSET 1)
+FROM gates WHERE key = ?1
+"""
+_WRITE = """
+INSERT OR REPLACE INTO gates (key, token, until, lease, created_at, event_id, expires)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_FORGET = "DELETE FROM gates WHERE key = ?"
+# Once, in the order of arrival.
+_NOTE = "INSERT OR IGNORE INTO waiting (gate, event) VALUES (?, ?)"
+_FORGET_NOTE = "DELETE FROM waiting WHERE gate = ? AND event = ?"
+_FORGET_NOTES = "DELETE FROM waiting WHERE gate = ?"
+
+
+def take_step(
+    connection: apsw.Connection,
+    moment: Moment,
+    gate: Gate,
+    step: GateStep[T],
+    event: DeliveryKey | None = None,
+) -> T:
+    """Take a step at a gate, which may note that an event is waiting, or forget the first.
+
+    That one event waits no more is done here: it may be any of them.
+    """
+    digest = _digest_of(gate)
+    if event is not None:
+        connection.execute(_FORGET_NOTE, (digest, event))
+    known = _read(connection, digest, moment)
+    answer, passage = step(known, moment)
+    for noted in set(passage.waiting) - set(known.waiting):
+        connection.execute(_NOTE, (digest, noted))
+    for called in set(known.waiting) - set(passage.waiting):
+        connection.execute(_FORGET_NOTE, (digest, called))
+    if key_locks.is_forgotten(passage, moment):
+        if known is not FREE:
+            connection.execute(_FORGET, (digest,))
+    elif passage[:3] != known[:3] or passage[4:] != known[4:]:
+        created_at, event_id = passage.mark or (None, None)
+        row = (*passage[:3], created_at, event_id, passage.marked_until)
+        connection.execute(_WRITE, (digest, *row))
+    return answer
+
+
+def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> Passage:
+    """Return what is known of a gate, with the first two of those who wait."""
+    row: Any = connection.execute(_READ, (digest,)).get
+    if row is None:
+        return FREE
+    token, until, lease, created_at, event_id, expires, *first_two = row
+    mark = None if event_id is None else Mark(created_at, event_id)
+    notes = tuple(event for event in first_two if event is not None)
+    passage = Passage(token, until, lease, notes, mark, expires)
+    if notes and key_locks.has_ended(passage, moment):
+        connection.execute(_FORGET_NOTES, (digest,))
+        return passage._replace(waiting=())
+    return passage
+
+
+def _digest_of(gate: Gate) -> bytes:
+    """Return the 16 bytes a gate is found by; a key may be any text that JSON can hold."""
+    return blake2b(gate.name.encode("utf-8", "surrogatepass"), digest_size=16).digest()

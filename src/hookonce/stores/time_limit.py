@@ -1,0 +1,102 @@
+"""Calls with a time limit of their own; the calls of a run are watched by the watchman."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Generator
+from types import CoroutineType
+from typing import Any, Generic, TypeVar
+
+from ..errors import StoreError
+from ..logs import get_logger
+
+_log = get_logger("hookonce")
+
+T = TypeVar("T")
+
+
+class BrokenStoreError(StoreError):
+    """A store of somebody's own has raised what its contract does not name."""
+
+
+class OutOfTimeError(TimeoutError):
+    """A time limit of ours has run out; a plain TimeoutError came from what was called."""
+
+
+async def within(seconds: float, call: Awaitable[T]) -> T:
+    """Return what a store's call returns; StoreError where it fails, or takes longer."""
+    try:
+        return await limited(seconds, call)
+    except StoreError:
+        raise
+    except TimeoutError as error:
+        raise StoreError(f"the store did not answer within {seconds:g} s") from error
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise store_error(error) from error
+    except Exception as error:
+        raise store_error(error) from error
+
+
+async def set_within(seconds: float | None, event: asyncio.Event) -> bool:
+    """Return whether an event is set, after waiting for that at most so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
+def store_error(error: BaseException) -> StoreError:
+    """Return what to raise for an error that the contract of stores does not name, and log it."""
+    _log.error("the store raised an error that is no StoreError", exc_info=error)
+    return BrokenStoreError(f"the store raised {type(error).__name__}")
+
+
+async def limited(seconds: float, call: Awaitable[T]) -> T:
+    """Return what an awaitable returns; raise OutOfTimeError if it takes longer than that.
+
+    Like ``asyncio.timeout`` around an ``await``, but the timer is set when the call first waits for
+    something: most bodies have arrived, and a store in memory never waits.
+    """
+    # What another kind of awaitable gives, such as Granian's, may have no `send` and no `throw`.
+    steps = (call if isinstance(call, CoroutineType) else _awaited(call)).__await__()
+    try:
+        awaited = next(steps)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await _Rest(steps, awaited)
+    except TimeoutError as error:
+        if limit.expired():
+            raise OutOfTimeError from error
+        raise
+
+
+async def _awaited(call: Awaitable[T]) -> T:
+    return await call
+
+
+class _Rest(Generic[T]):
+    """What is left of a call that was run to its first wait."""
+
+    def __init__(self, steps: Generator[Any, Any, T], awaited: object) -> None:
+        self._steps = steps
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        awaited = self._awaited
+        try:
+            while True:
+                try:
+                    sent = yield awaited
+                except BaseException as error:  # noqa: BLE001 - what ends a wait goes to who waits
+                    awaited = self._steps.throw(error)
+                else:
+                    awaited = self._steps.send(sent)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result

@@ -1,0 +1,95 @@
+"""Fixtures for pytest.
+
+Ask for them in your ``conftest.py``::
+
+pytest_plugins = ["hookonce.testing.pytest_plugin"]
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pytest
+
+from ..clock import system_clock
+from ..emulator import Chaos, EmulatedService, VirtualClock, WorkspaceData
+from ..emulator.timeline import TimeSource
+from ..http.app import ASGIApp
+from ..verification.secrets import new_secret
+from . import TestSender
+
+__all__ = [
+    "SenderFactory",
+    "ServiceFactory",
+    "emulated_service",
+    "virtual_clock",
+    "webhook_secret",
+    "webhook_sender",
+]
+
+
+class SenderFactory(Protocol):
+    """Makes a sender for an application, signing with ``webhook_secret``."""
+
+    def __call__(self, app: ASGIApp, *, path: str = "/webhooks") -> TestSender:
+        """Return a sender for a receiver or an application that has its routes at ``path``."""
+        ...
+
+
+class ServiceFactory(Protocol):
+    """Makes a service that delivers to an application, signing with ``webhook_secret``."""
+
+    def __call__(
+        self,
+        app: ASGIApp,
+        *,
+        path: str = "/webhooks",
+        clock: TimeSource = system_clock,
+        chaos: Chaos | None = None,
+        seed: int | None = None,
+        data: WorkspaceData | None = None,
+    ) -> EmulatedService:
+        """Return a service whose time moves with ``advance``; see ``EmulatedService``."""
+        ...
+
+
+@pytest.fixture
+def webhook_secret() -> str:
+    """Return a new signing secret (``whsec_…``)."""
+    return new_secret()
+
+
+@pytest.fixture
+def webhook_sender(webhook_secret: str) -> SenderFactory:
+    """Return a function that makes a ``TestSender`` for a receiver or application."""
+
+    def make(app: ASGIApp, *, path: str = "/webhooks") -> TestSender:
+        return TestSender(app, secrets=webhook_secret, path=path)
+
+    return make
+
+
+@pytest.fixture
+def virtual_clock() -> VirtualClock:
+    """Return a clock that moves only when it is told to, for a receiver and its service."""
+    return VirtualClock()
+
+
+@pytest.fixture
+def emulated_service(webhook_secret: str) -> ServiceFactory:
+    """Return a function that makes an ``EmulatedService`` for a receiver or application."""
+
+    def make(
+        app: ASGIApp,
+        *,
+        path: str = "/webhooks",
+        clock: TimeSource = system_clock,
+        chaos: Chaos | None = None,
+        seed: int | None = None,
+        data: WorkspaceData | None = None,
+    ) -> EmulatedService:
+        return EmulatedService(
+            app, secret=webhook_secret, path=path, clock=clock, chaos=chaos, seed=seed, data=data
+        )
+
+    return make

@@ -1,0 +1,281 @@
+"""Tells the other processes what this one does, while somebody there looks at it.
+
+A page shows one endpoint, and several processes work on it. Each asks the store now and then
+whether anybody looks; only while that is so it listens to its own receiver, and tells of a bounded
+number of events a second. What is lost on the way is missing on a page and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from ..clock import Clock
+from ..errors import StoreError
+from ..logs import get_logger
+from ..outcome import Outcome
+from ..stores.activity import ActivityStore
+from ..stores.time_limit import set_within, within
+from ..stores.values import new_token
+from ..verification.headers import DeliveryHints
+from ..verification.signature import VerifiedDelivery
+from .observers import Observers
+from .records import DeliveryAnswered
+from .steps import State, Step, StepObserver, StepRecord, What, step_of
+
+_log = get_logger("hookonce.activity")
+
+_ASK_SECONDS = 2.0
+_TELL_SECONDS = 0.5
+# As many as a page keeps itself; of others only failures are told.
+_EVENTS_EACH_SECOND = 50
+_MOST_SAMPLED = 1000
+_MOST_WAITING_LINES = 1000
+_MOST_TIMES = 500
+
+
+class ToldStep(NamedTuple):
+    """A step of an event in another process."""
+
+    event_id: str
+    step: Step
+
+
+class ToldDelivery(NamedTuple):
+    """A genuine delivery that another process has answered; its body stays there.
+
+    Attributes:
+        at: Unix seconds at which it arrived.
+        answered: the answer, and what the signature says.
+        process: which process.
+
+    """
+
+    at: float
+    answered: DeliveryAnswered
+    process: str
+
+
+class Answers(NamedTuple):
+    """How another process has answered for a moment.
+
+    Attributes:
+        outcome: the answer.
+        number: how often.
+        seconds: how long answers took, a bounded number of them.
+
+    """
+
+    outcome: Outcome
+    number: int
+    seconds: tuple[float, ...]
+
+
+Told: TypeAlias = ToldStep | ToldDelivery | Answers
+
+
+def own_process() -> str:
+    """Return the name of this process, as its workers and pages show it, and no other has it."""
+    return _process_name(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _process_name(pid: int) -> str:
+    return f"{socket.gethostname()}:{pid}:{new_token()[:6]}"
+
+
+class _Sample:
+    """The events that are told of: so many of each second; a container that fills when asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._events: OrderedDict[str, None] = OrderedDict()
+        self._second = self._room = 0
+
+    def __contains__(self, event_id: object) -> bool:
+        if event_id in self._events:
+            return True
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._room = second, _EVENTS_EACH_SECOND
+        if not self._room or not isinstance(event_id, str):
+            return False
+        self._room -= 1
+        self._events[event_id] = None
+        if len(self._events) > _MOST_SAMPLED:
+            self._events.popitem(last=False)
+        return True
+
+
+class Reporter(StepObserver):
+    """Tells what happens at one endpoint in this process, while somebody looks.
+
+    Args:
+        store: passes the lines on to other processes.
+        endpoint: the name of the endpoint that this process receives for.
+        observers: where the reporter listens while somebody looks.
+        store_seconds: after this the store counts as unreachable.
+        clock: Unix time in seconds.
+
+    """
+
+    def __init__(
+        self,
+        store: ActivityStore,
+        *,
+        endpoint: str,
+        observers: Observers,
+        store_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._endpoint = endpoint
+        self._observers = observers
+        self._store_seconds = store_seconds
+        self._clock = clock
+        self._sample = _Sample(clock)
+        self._lines: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
+        self._answers: dict[tuple[int, str], tuple[int, list[float]]] = {}
+        self._listens = self._was_told = False
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to ask whether anybody looks."""
+        if self._task is None:
+            self._stop = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Tell what is left, and ask no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._stop.set()
+            try:
+                await asyncio.wait({task})
+            finally:  # cancelled here, it would go on and open the store again
+                task.cancel()
+
+    async def _run(self) -> None:
+        while not self._stop.is_set():
+            await self._tell()
+            pause = _TELL_SECONDS if self._listens else _ASK_SECONDS
+            await set_within(pause, self._stop)
+        if self._listens:
+            await self._tell()
+            self._listen(False)
+
+    async def _tell(self) -> None:
+        lines = self._drained()
+        try:
+            call = self._store.tell(self._endpoint, lines)
+            self._listen(await within(self._store_seconds, call))
+        except StoreError as error:
+            if not self._was_told:
+                _log.info("cannot tell other processes of this one's work: %s", error)
+            self._was_told = True
+        except Exception:  # noqa: BLE001 - whatever it is, no delivery depends on it
+            _log.exception("cannot tell other processes of this one's work")
+            self._listen(False)
+        else:
+            self._was_told = False
+
+    def _listen(self, is_watched: bool) -> None:
+        if is_watched and not self._listens:
+            self._observers.add(self, of=self._sample)
+        elif self._listens and not is_watched:
+            self._observers.remove(self)
+            self._lines.clear()
+            self._answers.clear()
+        self._listens = is_watched
+
+    def _drained(self) -> Sequence[bytes]:
+        lines = list(self._lines)
+        self._lines.clear()
+        if self._answers:
+            lines.append(
+                _line("answers", [[*key, *counted] for key, counted in self._answers.items()])
+            )
+            self._answers.clear()
+        return lines
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """Count an answer, and tell of the delivery if it is genuine and one of the sample."""
+        outcome, verified = record.outcome, record.verified
+        key = (int(outcome.status), str(outcome.reason))
+        count, times = self._answers.get(key, (0, []))
+        if len(times) < _MOST_TIMES:
+            times.append(round(record.seconds, 6))
+        self._answers[key] = (count + 1, times)
+        if verified is None or record.received is None or verified.id not in self._sample:
+            return
+        hints = record.hints or DeliveryHints()
+        signed = [verified.id, verified.timestamp, verified.secret_index, verified.signature_count]
+        answer = [*key, round(record.seconds, 6), record.event_type]
+        self._lines.append(
+            _line("delivery", [record.received.at, signed, verified.skew, list(hints), answer])
+        )
+
+    def note(self, record: StepRecord) -> None:
+        """Tell of a step: of a failure whichever event it is, of others those of the sample."""
+        event_id, step = step_of(record, self._clock())
+        self._lines.append(_line("step", [event_id, *step[:-1]]))
+
+
+def _line(kind: str, content: Sequence[object]) -> bytes:
+    return json.dumps([kind, own_process(), content], separators=(",", ":")).encode()
+
+
+def read_line(line: bytes, endpoint: str) -> list[Told]:
+    """Return what a line tells; nothing of one by this process, or by a version unknown here."""
+    try:
+        kind, process, content = json.loads(line)
+        if process == own_process():
+            return []
+        match kind:
+            case "step":
+                return [_read_step(process, content)]
+            case "delivery":
+                return [_read_delivery(endpoint, process, content)]
+            case _:
+                return [_read_answers(*answers) for answers in content]
+    except (ValueError, TypeError, LookupError):
+        return []
+
+
+def _read_step(process: str, content: Any) -> ToldStep:
+    event_id, at, what, attempt, text, state, *rest = content
+    step = Step(float(at), What(what), attempt, str(text), State(state), *rest)
+    return ToldStep(event_id, step._replace(process=process))
+
+
+def _read_delivery(endpoint: str, process: str, content: Any) -> ToldDelivery:
+    at, (event_id, timestamp, index, signatures), skew, hints, answer = content
+    status, reason, seconds, event_type = answer
+    verified = VerifiedDelivery(
+        id=event_id,
+        timestamp=timestamp,
+        body=b"",
+        secret_index=index,
+        signature_count=signatures,
+        skew=skew,
+    )
+    answered = DeliveryAnswered(
+        endpoint,
+        Outcome(status, reason),
+        float(seconds),
+        verified=verified,
+        event_type=event_type,
+        hints=DeliveryHints(*hints),
+    )
+    return ToldDelivery(float(at), answered, process)
+
+
+def _read_answers(status: int, reason: str, number: int, times: list[float]) -> Answers:
+    return Answers(Outcome(status, reason), int(number), tuple(map(float, times)))

@@ -1,0 +1,116 @@
+"""Says in time when the sender is about to disable the endpoint.
+
+It does so when an endpoint has failed for 72 hours, with at least 10 failed attempts; test events
+do not count (interface, Events: Delivery behaviour). What counts there is what was answered here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..clock import Clock, moment
+from ..logs import get_logger
+from ..outcome import Reason
+from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TEST_TYPE
+from .records import DeliveryAnswered
+
+_log = get_logger("hookonce.disabling")
+
+# Two days before the first of the two, and half of the second: a weekend is left to act.
+_WARNED_AFTER_SECONDS = 24 * 3600.0
+_WARNED_AFTER_ATTEMPTS = 5
+_LOG_AGAIN_SECONDS = 3600.0
+
+
+class FailureStreak(NamedTuple):
+    """Answers since the last success, none of which was one.
+
+    Attributes:
+        since: Unix seconds of the first of them.
+        attempts: how many there were.
+        refused: how many of them were refusals of deliveries that were not genuine: forgeries, or
+            deliveries signed with a secret that is not configured here.
+        last: what the last one said, for example ``handler_failed``.
+
+    """
+
+    since: float
+    attempts: int
+    refused: int
+    last: str
+
+    def hours(self, now: float) -> float:
+        """Return how long it has lasted."""
+        return (now - self.since) / 3600
+
+    def is_serious(self, now: float) -> bool:
+        """Return whether the sender may disable the endpoint before long."""
+        return now - self.since >= _WARNED_AFTER_SECONDS and self.attempts >= _WARNED_AFTER_ATTEMPTS
+
+
+class DisableWatch:
+    """Counts answers that are failures to the sender, from one success to the next.
+
+    It knows of this process alone, from its start: where several answer for one endpoint, a success
+    of another one is not seen here.
+
+    Args:
+        clock: Unix time in seconds.
+
+    Attributes:
+        streak: the failures since the last success; None after a success.
+
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.streak: FailureStreak | None = None
+        self._next_log = 0.0
+
+    def note(self, record: DeliveryAnswered) -> None:
+        """Count an answer, unless it cannot have been one to a delivery, or was to a test.
+
+        A backfill does not count either: the sender judges only its own deliveries (interface,
+        States: deliveries failing).
+        """
+        outcome, received = record.outcome, record.received
+        if received is not None and received.is_backfill:
+            return
+        if record.event_type == TEST_TYPE:
+            return
+        if outcome.status < 400:
+            self.streak = None
+            return
+        if outcome.reason == Reason.METHOD_NOT_ALLOWED:
+            return
+        now = self._clock()
+        since, attempts, refused, _ = self.streak or FailureStreak(now, 0, 0, "")
+        refused += record.refusal is not None
+        self.streak = FailureStreak(since, attempts + 1, refused, str(outcome.reason))
+        self._complain(now)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know about failures now."""
+        now = self._clock()
+        if self.streak is None or not self.streak.is_serious(now):
+            return ()
+        return (_described(self.streak, now),)
+
+    def _complain(self, now: float) -> None:
+        if now >= self._next_log and (warnings := self.warnings()):
+            self._next_log = now + _LOG_AGAIN_SECONDS
+            _log.error("%s", warnings[0])
+
+
+def _described(streak: FailureStreak, now: float) -> str:
+    refusals = (
+        f", {streak.refused} of them refused as not genuine: forgeries, or a secret that is missing"
+        if streak.refused
+        else ""
+    )
+    return (
+        f"every delivery has failed for {streak.hours(now):.0f} h ({streak.attempts} attempts"
+        f"{refusals}; the last answer was {streak.last}). The sender disables an endpoint after"
+        f" {DISABLING_SECONDS / 3600:.0f} h and {DISABLING_FAILURES} failed attempts,"
+        f" that is from {moment(streak.since + DISABLING_SECONDS)} on"
+    )

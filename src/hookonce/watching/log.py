@@ -1,0 +1,137 @@
+"""One line in the log for each delivery, and for each attempt of a worker."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from ..clock import Clock, utc_text
+from ..logs import get_logger, printable
+from ..stores.values import Delivery, DeliveryKey
+from .records import (
+    DeliveryAnswered,
+    EventBuried,
+    EventParked,
+    EventRetried,
+    EventSettled,
+    EventTaken,
+    Observer,
+)
+
+_log = get_logger("hookonce")
+
+
+def log_answer(record: DeliveryAnswered) -> None:
+    """Write a line for a request, with the parts beside it as ``extra``.
+
+    A refused delivery is a warning, every other one information. The parts are ``endpoint``,
+    ``event_id``, ``event_type``, ``delivery_attempt``, ``status``, ``reason`` and ``milliseconds``;
+    there is never a body, a signature or a secret among them.
+    """
+    outcome = record.outcome
+    extra = {
+        "endpoint": record.endpoint,
+        "event_id": record.event_id and printable(record.event_id),
+        "event_type": record.event_type and printable(record.event_type),
+        "delivery_attempt": record.hints and record.hints.attempt,
+        "status": int(outcome.status),
+        "reason": str(outcome.reason),
+        "milliseconds": round(record.seconds * 1000, 1),
+    }
+    if record.refusal is not None:
+        headers = record.headers
+        # Quoted, since anybody wrote it.
+        named = "nothing readable" if headers is None else repr(headers.message_id)
+        _log.warning(
+            "refused a delivery at %s that calls itself %s: %s",
+            record.endpoint,
+            named,
+            record.refusal,
+            extra=extra,
+        )
+    else:
+        _log.info(
+            "%s %s at %s: %d %s (%.1f ms)",
+            record.event_type or _hinted(record),
+            record.event_id or "that was not read",
+            record.endpoint,
+            outcome.status,
+            outcome.reason,
+            extra["milliseconds"],
+            extra=extra,
+        )
+
+
+class AttemptLog(Observer):
+    """Writes a line for each attempt of a worker: handled, tried again and when, or buried.
+
+    The parts beside it as ``extra`` are those of a delivery's line: ``endpoint``, ``event_id``,
+    ``event_type``, ``reason`` and ``milliseconds``, and ``attempt`` for the worker's own count. Why
+    an attempt has failed is in the line before it, with the traceback.
+
+    Args:
+        clock: Unix time in seconds, for when the next attempt is due.
+
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._taken: dict[DeliveryKey, float] = {}
+
+    def event_taken(self, record: EventTaken) -> None:
+        """Note when it began."""
+        self._taken[record.delivery.key] = time.perf_counter()
+
+    def event_settled(self, record: EventSettled) -> None:
+        """Write that it is handled, or free for another worker."""
+        self._write(logging.INFO, record.delivery, record.attempt, str(record.outcome.reason))
+
+    def event_retried(self, record: EventRetried) -> None:
+        """Write when the next attempt is due."""
+        after = record.after_seconds
+        due = utc_text(self._clock() + after, "%Y-%m-%dT%H:%M:%SZ")
+        text = f"failed, again in {after:.0f} s at {due}"
+        self._write(logging.WARNING, record.delivery, record.attempt, "retried", text)
+
+    def event_parked(self, record: EventParked) -> None:
+        """Write that it waits for its key."""
+        text = "not begun, waits for its key"
+        self._write(logging.INFO, record.delivery, record.attempt, "parked", text)
+
+    def event_buried(self, record: EventBuried) -> None:
+        """Write that it is a dead letter."""
+        text = f"buried as {record.reason}"
+        self._write(logging.ERROR, record.delivery, record.attempt, str(record.reason), text)
+
+    def _write(
+        self, level: int, delivery: Delivery, attempt: int, reason: str, text: str | None = None
+    ) -> None:
+        began = self._taken.pop(delivery.key, None)
+        if began is None or not _log.isEnabledFor(level):
+            return  # an attempt within a request, which has its line, or a replay
+        milliseconds = round((time.perf_counter() - began) * 1000, 1)
+        event_id, event_type = printable(delivery.event_id), printable(delivery.event_type or "?")
+        _log.log(
+            level,
+            "%s %s at %s: attempt %d %s (%.1f ms)",
+            event_type,
+            event_id,
+            delivery.endpoint,
+            attempt,
+            text or reason,
+            milliseconds,
+            extra={
+                "endpoint": delivery.endpoint,
+                "event_id": event_id,
+                "event_type": event_type,
+                "attempt": attempt,
+                "reason": reason,
+                "milliseconds": milliseconds,
+            },
+        )
+
+
+def _hinted(record: DeliveryAnswered) -> str:
+    return (
+        "a delivery" if record.hints is None else f"an event said to be {record.hints.event_type!r}"
+    )

@@ -1,0 +1,98 @@
+"""Who looks on: logging, metrics, traces and the inspector are observers like any other.
+
+Whatever one of them does or raises, a delivery goes its way.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container, Iterable
+from typing import Any, TypeAlias, get_type_hints
+
+from ..logs import get_logger
+from .records import Observer, is_step
+
+_log = get_logger("hookonce.observation")
+
+_Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
+"""A method, and of which events it is told; None for all."""
+
+_HOOKS: dict[type, str] = {
+    get_type_hints(hook)["record"]: name
+    for name, hook in vars(Observer).items()
+    if not name.startswith("_")
+}
+
+
+class Observers:
+    """Tells all observers of a receiver; those that only inherit a method are not called.
+
+    Args:
+        observers: whom to tell.
+
+    Raises:
+        TypeError: one is no observer; the message says what to do.
+
+    """
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._listeners: dict[type, list[_Listener]] = {}
+        self.look_closely = False
+        for observer in observers:
+            self.add(observer)
+
+    def add(self, observer: Observer, *, of: Container[str] | None = None) -> None:
+        """Tell this one too from now on; see `Receiver.observe`."""
+        wanted = {record: _method(observer, name) for record, name in _HOOKS.items()}
+        for record, method in wanted.items():
+            if getattr(method, "__func__", None) is not getattr(Observer, _HOOKS[record]):
+                events = of if is_step(record) else None
+                self._listeners.setdefault(record, []).append((method, events))
+                self.look_closely |= is_step(record)
+
+    def remove(self, observer: Observer) -> None:
+        """Tell this one nothing any more."""
+        for record, listeners in self._listeners.items():
+            others = [one for one in listeners if getattr(one[0], "__self__", None) is not observer]
+            self._listeners[record] = others
+        self.look_closely = any(
+            listeners and is_step(record) for record, listeners in self._listeners.items()
+        )
+
+    def wants(self, record: type, event_id: str | None = None) -> bool:
+        """Return whether anybody would listen: most records are made for nobody otherwise."""
+        try:
+            for _, events in self._listeners.get(record, ()):
+                if events is None or event_id in events:
+                    return True
+        except Exception:  # noqa: BLE001 - a container of the user's; `tell` logs it
+            return True
+        return False
+
+    def tell(self, record: Any) -> None:
+        """Give a record to everybody who wants it."""
+        for method, events in self._listeners.get(record.__class__, ()):
+            try:
+                if events is None or record.delivery.event_id in events:
+                    method(record)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - an observer must not end the server either
+                _log.exception(
+                    "%s failed; the delivery is not affected",
+                    getattr(method, "__qualname__", "an observer"),
+                )
+
+
+def _method(observer: Observer, name: str) -> Callable[[Any], object]:
+    method: Callable[[Any], object] | None = getattr(observer, name, None)
+    if isinstance(observer, type) or not callable(method):
+        raise TypeError(
+            f"{observer!r} cannot observe a receiver: give an instance of a subclass of Observer"
+        )
+    if inspect.iscoroutinefunction(method):
+        raise TypeError(
+            f"{type(observer).__name__}.{name} is async; an observer is called in the middle of a"
+            " delivery, so let it return at once and hand on what takes longer"
+        )
+    return method

@@ -1,0 +1,174 @@
+"""Sees a rotation of the secret under way, and says when this receiver is not ready for its end.
+
+For 24 hours after a rotation every delivery carries two signatures, one for each secret (interface,
+Events: secret rotation). Whoever has only the old secret by then refuses everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..clock import Clock, moment
+from ..errors import SecretError
+from ..logs import get_logger
+from ..sender import TWO_SIGNATURES_SECONDS
+from ..verification.headers import DeliveryHeaders
+from ..verification.signature import VerifiedDelivery, sign
+from .records import DeliveryAnswered
+
+_log = get_logger("hookonce.rotation")
+
+# Time for clocks that differ, and for a delivery that is just on its way.
+_GRACE_SECONDS = 3600.0
+# Anybody on the way can put a second signature beside a genuine one. A rotation does so with every
+# event; what shows it is the other secret, or as many events as this.
+_SEVERAL = 3
+# A provider may look at a file, and signing for every secret takes time: not with every delivery.
+_LOOK_SECONDS = 10.0
+_LOG_AGAIN_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A rotation of the sender's secret as far as deliveries show it.
+
+    Attributes:
+        since: Unix seconds of the first delivery seen with two signatures; it may have begun
+            earlier. Where only one of them is known, it takes three events to show a rotation.
+        has_both: whether both secrets are configured here.
+
+    """
+
+    since: float
+    has_both: bool
+
+    @property
+    def ends_by(self) -> float:
+        """Unix seconds at which the old secret is no longer signed with, at the latest."""
+        return self.since + TWO_SIGNATURES_SECONDS
+
+
+class RotationWatch:
+    """Watches which secrets deliveries are signed with.
+
+    Args:
+        secrets: returns the secrets in force, newest first.
+        clock: Unix time in seconds.
+
+    Attributes:
+        current: the rotation under way, if there is one.
+        matched: when each secret, by its index, has last matched since the last look at them.
+        quiet_until: until then, in Unix time, a delivery that is signed once needs no note.
+
+    """
+
+    def __init__(self, secrets: Callable[[], tuple[str, ...]], clock: Clock) -> None:
+        self._secrets = secrets
+        self._clock = clock
+        self._began = clock()
+        self._known = secrets()
+        self._matched: dict[str, float] = {}
+        self.matched: dict[int, float] = {}
+        self.current: Rotation | None = None
+        self._signed_twice_at = 0
+        # When events arrived with a second signature that is nobody's we know.
+        self._half_known: dict[str, float] = {}
+        self._next_look = self._next_log = self.quiet_until = 0.0
+
+    def last_matched(self) -> tuple[float | None, ...]:
+        """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
+
+        None for one that was not, since this process began.
+        """
+        return tuple(self._matched.get(secret) for secret in self._look())
+
+    def note(self, record: DeliveryAnswered) -> None:
+        """Note which secret matched, and how many signatures there were."""
+        self._note(record)
+        self.quiet_until = 0.0 if self.current or self._half_known else self._next_look
+
+    def _note(self, record: DeliveryAnswered) -> None:
+        delivery, received = record.verified, record.received
+        if delivery is None or received is None:
+            return
+        at = received.at
+        is_double, is_news = delivery.signature_count > 1, False
+        if is_double:
+            self._signed_twice_at = max(self._signed_twice_at, delivery.timestamp)
+            is_news = self.current is None and delivery.id not in self._half_known
+        elif (self.current or self._half_known) and delivery.timestamp > self._signed_twice_at:
+            self.current = None
+            self._half_known.clear()
+        if at < self._next_look and not is_news:
+            return
+        self._next_look = at + _LOOK_SECONDS
+        try:
+            secrets = self._look()
+        except SecretError:  # the pipeline says so at the next delivery, and `warnings` when asked
+            return
+        if is_double and (headers := record.headers) is not None:
+            has_both = _matching(delivery, headers, secrets) > 1
+            self._note_second(delivery.id, at, has_both=has_both)
+
+    def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
+        """Note an event with two signatures, and whether both are by secrets in force."""
+        since = self.current.since if self.current else min([at, *self._half_known.values()])
+        if has_both:
+            self._half_known.clear()
+            self.current = Rotation(since, has_both=True)
+            return
+        if len(self._half_known) < _SEVERAL:
+            self._half_known.setdefault(event_id, at)
+        if len(self._half_known) == _SEVERAL:
+            self.current = Rotation(since, has_both=False)
+            if at >= self._next_log:
+                self._next_log = at + _LOG_AGAIN_SECONDS
+                _log.warning("%s", _unprepared(self.current, at))
+
+    def _look(self) -> tuple[str, ...]:
+        """Return the secrets in force, and note which of them have matched since the last look."""
+        secrets = self._secrets()
+        if secrets == self._known:  # else nobody knows any more which ones were meant
+            for index, at in self.matched.items():
+                self._matched[secrets[index]] = at
+        self.matched.clear()
+        self._matched = {s: when for s, when in self._matched.items() if s in secrets}
+        self._known = secrets
+        return secrets
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should do about secrets now; SecretError without usable ones."""
+        now, current, matched = self._clock(), self.current, self.last_matched()
+        if current is not None:
+            return () if current.has_both else (_unprepared(current, now),)
+        if not matched or matched[0] is None:
+            return ()  # the newest has not shown yet that it works
+        return tuple(
+            f"secret {number} of {len(matched)} last matched"
+            f" {'before ' + moment(self._began) if when is None else 'at ' + moment(when)};"
+            " a rotation takes 24 h, so it can be removed"
+            for number, when in enumerate(matched[1:], start=2)
+            if now - (when or self._began) > TWO_SIGNATURES_SECONDS + _GRACE_SECONDS
+        )
+
+
+def _unprepared(rotation: Rotation, now: float) -> str:
+    hours = max(0.0, rotation.ends_by - now) / 3600
+    return (
+        "the secret is being rotated: deliveries carry two signatures, and only one is by a secret"
+        " configured here. If that is the old one, every delivery will be refused after"
+        f" {moment(rotation.ends_by)} at the latest ({hours:.1f} h left): configure the new one"
+        " before it"
+    )
+
+
+def _matching(
+    delivery: VerifiedDelivery, headers: DeliveryHeaders, secrets: tuple[str, ...]
+) -> int:
+    """Return how many of the secrets have signed a delivery, which is genuine already."""
+    own = (
+        sign(secret, delivery.id, delivery.body, timestamp=delivery.timestamp)["webhook-signature"]
+        for secret in secrets
+    )
+    return sum(signature.removeprefix("v1,").encode() in headers.signatures for signature in own)

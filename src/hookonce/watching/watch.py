@@ -1,0 +1,69 @@
+"""The observer of every answer, which hands on what deserves a closer look.
+
+A busy receiver gives thousands of answers a second, and nearly all of them are alike: a success,
+signed once, by the newest secret. `AnswerWatch` passes over those with a few comparisons.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from ..clock import Clock
+from ..logs import get_logger
+from ..verification.signature import VerifiedDelivery
+from .disabling import DisableWatch
+from .log import log_answer
+from .records import DeliveryAnswered, Observer
+from .rotation import RotationWatch
+
+_log = get_logger("hookonce")
+
+# The last events are kept for a program that waits for one that it has caused: some hundred
+# kilobytes of usual events.
+_MOST_RECENT = 128
+_LARGEST_RECENT_BYTES = 64 * 1024
+
+
+class AnswerWatch(Observer):
+    """Logs answers, and shows them to the watches of rotations and of failures.
+
+    Args:
+        rotation: sees a rotation of the secret under way.
+        disabling: sees that the sender is about to disable the endpoint.
+        clock: Unix time in seconds.
+
+    """
+
+    def __init__(self, rotation: RotationWatch, disabling: DisableWatch, clock: Clock) -> None:
+        self._rotation = rotation
+        self._disabling = disabling
+        self._clock = clock
+        self._recent: deque[tuple[float, VerifiedDelivery]] = deque(maxlen=_MOST_RECENT)
+
+    def delivery_answered(self, record: DeliveryAnswered) -> None:
+        """Log an answer, and hand it on."""
+        if record.refusal is not None or _log.isEnabledFor(logging.INFO):
+            log_answer(record)
+        if record.outcome.status >= 400 or self._disabling.streak is not None:
+            self._disabling.note(record)
+        delivery, received = record.verified, record.received
+        if delivery is None or received is None:
+            return
+        if record.event_type is not None and len(received.body) <= _LARGEST_RECENT_BYTES:
+            self._recent.append((received.at, delivery))
+        if not received.is_backfill:
+            rotation = self._rotation
+            rotation.matched[delivery.secret_index] = received.at
+            if delivery.signature_count > 1 or received.at >= rotation.quiet_until:
+                rotation.note(record)
+
+    def recent(self, seconds: float) -> list[VerifiedDelivery]:
+        """Return the last events that could be read and are not large, oldest first.
+
+        Args:
+            seconds: only those that arrived within so many seconds.
+
+        """
+        earliest = self._clock() - seconds
+        return [delivery for at, delivery in tuple(self._recent) if at >= earliest]

@@ -1,0 +1,490 @@
+"""Handlers in a simulation: every run is counted, and those fail that the plan says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookonce import Context, Inbox, Limits, Receiver, Reject, Retry
+from hookonce.events import CommentReceived, Event
+from hookonce.simulation import virtual_loop
+from hookonce.simulation.counted import counted
+from hookonce.simulation.faults import Fault, FaultPlan, Injection
+from hookonce.simulation.ledger import HandlerRun, Ledger, RunOutcome
+from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
+from hookonce.simulation.watched_store import watched
+from hookonce.stores import open_store
+
+from .delivering import SECRET, Delivering, comment, delivering
+
+NAME = "handler"
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted(FaultPlan):
+    """Does to the runs of an event what the script says, one by one, and then nothing."""
+
+    script: tuple[Injection | None, ...] = ()
+    seed: int = 0
+
+    def injection(self, event_id: str, handler: str, run_number: int) -> Injection | None:  # noqa: ARG002 - as the base's
+        return self.script[run_number - 1] if run_number <= len(self.script) else None
+
+
+def runs_of(ledger: Ledger, event_id: str, handler: str) -> list[HandlerRun]:
+    """Return the runs of one handler for one event that have ended."""
+    return [run for run in ledger.runs if (run.event_id, run.handler) == (event_id, handler)]
+
+
+def effect_is_there(run: HandlerRun) -> bool:
+    """Return whether the handler's own code ran to its end, success or not."""
+    if run.failure_injected:
+        return run.fault is Fault.FAILS_AFTER
+    return run.outcome is RunOutcome.SUCCEEDED
+
+
+def receiving(**settings: Any) -> Receiver:
+    return Receiver(secrets=SECRET, store="memory://", **settings)
+
+
+def simulate(
+    receiver: Receiver,
+    main: Callable[[Delivering, VirtualLoop], Coroutine[Any, Any, None]],
+    *script: Injection | None,
+    plan: FaultPlan | None = None,
+    store: str = "memory://",
+    inbox: Inbox | None = None,
+) -> Ledger:
+    """Deliver to a copy of the receiver whose handlers are counted, and return the ledger."""
+    ledger = Ledger()
+
+    async def simulated(loop: VirtualLoop) -> None:
+        chosen = Scripted(script=script) if plan is None else plan
+        copied = receiver.copy(
+            store=watched(open_store(store, clock=loop.unix_clock), loop),
+            inbox=inbox,
+            clock=loop.unix_clock,
+            router=counted(receiver, ledger=ledger, plan=chosen, loop=loop),
+        )
+        async with delivering(copied, loop) as sender:
+            await main(sender, loop)
+
+    run_virtually(simulated)
+    return ledger
+
+
+def only(ledger: Ledger) -> HandlerRun:
+    [run] = ledger.runs
+    return run
+
+
+async def send_once(sender: Delivering, _: VirtualLoop) -> None:
+    await sender.send(comment())
+
+
+class TestInjection:
+    def test_a_slow_handler_is_answered_503_and_the_later_copy_200_without_a_second_run(
+        self,
+    ) -> None:
+        ran: list[str] = []
+        receiver = receiving()
+
+        @receiver.on(CommentReceived, name=NAME)
+        async def handler(event: CommentReceived) -> None:
+            ran.append(event.id)
+
+        async def main(sender: Delivering, loop: VirtualLoop) -> None:
+            event, begun = comment(), loop.time()
+            (await sender.send(event)).expect(503, "still_running")
+            assert 8 <= loop.time() - begun < 9
+            await asyncio.sleep(30)
+            (await sender.send(event)).expect(200, "duplicate")
+
+        run = only(simulate(receiver, main, Injection(Fault.SLOW, 20)))
+        assert ran == [run.event_id]
+        assert run.outcome is RunOutcome.SUCCEEDED
+        assert run.fault is Fault.SLOW
+        assert not run.failure_injected
+        assert 20 <= run.ended_at - run.started_at < 21
+
+    def test_a_handler_slower_than_the_lease_keeps_its_event(self) -> None:
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda _: None)
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            event = comment()
+            (await sender.send(event)).expect(503, "still_running")
+            await asyncio.sleep(25)  # now its first lease would be over
+            (await sender.send(event)).expect(503, "in_flight")
+            await asyncio.sleep(10)
+            (await sender.send(event)).expect(200, "duplicate")
+
+        only(simulate(receiver, main, Injection(Fault.SLOW, 44)))
+
+    def test_a_late_failure_leaves_no_effect_and_what_came_meanwhile_is_answered_503(self) -> None:
+        ran: list[str] = []
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
+        event = comment()
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            (await sender.send(event)).expect(503, "still_running")
+            (await sender.send(event)).expect(503, "in_flight")
+            await asyncio.sleep(10)
+            assert not ran
+            (await sender.send(event)).expect(200, "handled")
+
+        ledger = simulate(receiver, main, Injection(Fault.FAILS_LATE, 20))
+        failed, succeeded = runs_of(ledger, event.id, NAME)
+        assert (failed.outcome, failed.fault) == (RunOutcome.FAILED, Fault.FAILS_LATE)
+        assert not effect_is_there(failed)
+        assert effect_is_there(succeeded)
+
+    def test_a_failure_before_leaves_no_effect_and_a_later_run_succeeds(self) -> None:
+        ran: list[str] = []
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
+        event = comment()
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            (await sender.send(event)).expect(500, "handler_failed")
+            assert not ran
+            (await sender.send(event)).expect(200, "handled")
+
+        ledger = simulate(receiver, main, Injection(Fault.FAILS_BEFORE))
+        failed, succeeded = runs_of(ledger, event.id, NAME)
+        assert (failed.number, failed.outcome, failed.fault) == (
+            1,
+            RunOutcome.FAILED,
+            Fault.FAILS_BEFORE,
+        )
+        assert (failed.failure_injected, effect_is_there(failed)) == (True, False)
+        assert (succeeded.number, succeeded.outcome) == (2, RunOutcome.SUCCEEDED)
+        assert (succeeded.fault, succeeded.failure_injected) == (None, False)
+        assert effect_is_there(succeeded)
+        assert ledger.successes() == {(event.id, NAME): 1}
+        assert ran == [event.id]
+
+    def test_a_failure_after_leaves_the_effect_and_the_handler_runs_again(self) -> None:
+        ran: list[str] = []
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
+        event = comment()
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            (await sender.send(event)).expect(500, "handler_failed")
+            (await sender.send(event)).expect(200, "handled")
+
+        ledger = simulate(receiver, main, Injection(Fault.FAILS_AFTER))
+        assert ran == [event.id, event.id]
+        failed, succeeded = runs_of(ledger, event.id, NAME)
+        assert (failed.outcome, failed.failure_injected) == (RunOutcome.FAILED, True)
+        assert effect_is_there(failed)
+        assert effect_is_there(succeeded)
+        assert ledger.successes() == {(event.id, NAME): 1}
+
+    def test_a_retry_is_asked_for_with_its_wait(self) -> None:
+        ran: list[str] = []
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            answer = (await sender.send(comment())).expect(503, "retry_requested")
+            assert answer.headers["retry-after"] == "77"
+
+        run = only(simulate(receiver, main, Injection(Fault.ASKS_RETRY, 77)))
+        assert (run.outcome, run.failure_injected) == (RunOutcome.RETRY_ASKED, True)
+        assert not effect_is_there(run)
+        assert not ran
+
+    def test_nothing_injected_into_one_handler_touches_another(self) -> None:
+        @dataclass(frozen=True, slots=True, kw_only=True)
+        class OnlyFirst(FaultPlan):
+            seed: int = 0
+
+            def injection(self, event_id: str, handler: str, run_number: int) -> Injection | None:  # noqa: ARG002 - as the base's
+                is_due = handler == "first" and run_number == 1
+                return Injection(Fault.FAILS_BEFORE) if is_due else None
+
+        receiver = receiving()
+        receiver.on(CommentReceived, name="first")(lambda _: None)
+        receiver.on(CommentReceived, name="second")(lambda _: None)
+        event = comment()
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            (await sender.send(event)).expect(500)
+            (await sender.send(event)).expect(200)
+
+        ledger = simulate(receiver, main, plan=OnlyFirst())
+        assert len(runs_of(ledger, event.id, "first")) == 2
+        assert len(runs_of(ledger, event.id, "second")) == 1
+
+
+class TestOwnCode:
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+    @pytest.mark.parametrize("is_long", [True, False], ids=["long", "short"])
+    def test_what_takes_real_time_is_waited_for_and_no_answer_budget_is_skipped(
+        self, is_async: bool, is_long: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if is_long:
+            monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", 0.05)
+        receiver, threads = receiving(), []
+
+        def work(_: Event[Any]) -> None:
+            threads.append(threading.current_thread())
+            threading.Event().wait(0.1)
+
+        async def work_outside(event: Event[Any]) -> None:
+            await asyncio.to_thread(work, event)
+
+        receiver.on(CommentReceived, name=NAME)(work_outside if is_async else work)
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            (await sender.send(comment())).expect(200, "handled")
+
+        run = only(simulate(receiver, main))
+        seconds = run.ended_at - run.started_at
+        assert seconds < 8
+        if is_long:
+            assert seconds >= 0.09  # a float of a Unix time
+        elif not is_async:
+            assert seconds == 0
+        assert threads != [threading.main_thread()]
+
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+    @pytest.mark.parametrize(
+        ("error", "outcome"),
+        [
+            (ValueError("own"), RunOutcome.FAILED),
+            (SystemExit(1), RunOutcome.FAILED),
+            (asyncio.CancelledError(), RunOutcome.FAILED),
+            (StopIteration(), RunOutcome.FAILED),
+            (Reject("own"), RunOutcome.REJECTED),
+            (Retry(after=5), RunOutcome.RETRY_ASKED),
+        ],
+        ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+    )
+    def test_its_own_failures_are_told_from_injected_ones(
+        self, error: BaseException, outcome: RunOutcome, is_async: bool
+    ) -> None:
+        receiver = receiving()
+
+        def fail(_: CommentReceived) -> None:
+            raise error
+
+        async def fail_async(event: CommentReceived) -> None:
+            fail(event)
+
+        receiver.on(CommentReceived, name=NAME)(fail_async if is_async else fail)
+        run = only(simulate(receiver, send_once))
+        assert run.outcome is outcome
+        assert not run.failure_injected
+        assert not effect_is_there(run)
+
+    def test_its_own_failure_counts_as_its_own_although_one_was_to_be_injected_after_it(
+        self,
+    ) -> None:
+        receiver = receiving()
+
+        @receiver.on(CommentReceived, name=NAME)
+        async def handler(_: CommentReceived) -> None:
+            raise ValueError("own")
+
+        run = only(simulate(receiver, send_once, Injection(Fault.FAILS_AFTER)))
+        assert not run.failure_injected
+        assert not effect_is_there(run)
+
+    def test_a_generator_that_was_only_begun_is_no_success(self) -> None:
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda event: (part for part in event.id))
+
+        async def main(sender: Delivering, _: VirtualLoop) -> None:
+            (await sender.send(comment())).expect(500, "handler_failed")
+
+        assert only(simulate(receiver, main)).outcome is RunOutcome.FAILED
+
+    def test_what_a_sync_handler_has_begun_is_awaited(self) -> None:
+        ended: list[str] = []
+
+        async def effect(event_id: str) -> None:
+            await asyncio.sleep(0)
+            ended.append(event_id)
+
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda event: effect(event.id))
+        assert [only(simulate(receiver, send_once)).event_id] == ended
+
+    def test_a_run_that_a_shutdown_cancels_is_neither_success_nor_failure(self) -> None:
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda _: None)
+        # The lifespan ends 8 s after it has begun, and waits for 20 more.
+        ledger = simulate(receiver, send_once, Injection(Fault.SLOW, 44))
+        assert only(ledger).outcome is RunOutcome.CANCELLED
+        assert ledger.under_way == 0
+
+    def test_a_thread_that_cannot_be_cancelled_is_waited_for_before_its_event_is_given_back(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", 0.05)
+        ended: list[str] = []
+        receiver = receiving(limits=Limits(drain_seconds=0.05))
+
+        @receiver.on(CommentReceived, name=NAME)
+        def handler(event: CommentReceived) -> None:
+            threading.Event().wait(0.3)
+            ended.append(event.id)
+
+        async def main(sender: Delivering, loop: VirtualLoop) -> None:
+            sending = loop.create_task(sender.send(comment()))
+            await asyncio.wait({sending}, timeout=0.01)
+
+        run = only(simulate(receiver, main))
+        assert run.outcome is RunOutcome.CANCELLED
+        assert ended == [run.event_id]
+        assert run.ended_at - run.started_at >= 0.29  # a float of a Unix time
+
+    def test_a_handler_that_takes_a_context_is_given_its_own(self) -> None:
+        contexts: list[Context] = []
+        receiver = receiving()
+
+        @receiver.on(CommentReceived, name=NAME)
+        def handler(_: CommentReceived, context: Context) -> None:
+            contexts.append(context)
+
+        run = only(simulate(receiver, send_once))
+        assert [(c.handler, c.event_id) for c in contexts] == [(NAME, run.event_id)]
+
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+    def test_error_hooks_are_told_of_injected_failures_and_take_real_time(
+        self, is_async: bool
+    ) -> None:
+        told: list[BaseException] = []
+        receiver = receiving()
+        receiver.on(CommentReceived, name=NAME)(lambda _: None)
+
+        def hook(error: ExceptionGroup[Exception]) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                told.extend(error.exceptions)
+
+        async def hook_async(error: ExceptionGroup[Exception]) -> None:
+            # Were time skipped here, this would be over before the thread is.
+            async with asyncio.timeout(60):
+                await asyncio.to_thread(threading.Event().wait, 0.1)
+            told.extend(error.exceptions)
+
+        receiver.on_error(hook_async if is_async else hook)
+        simulate(receiver, send_once, Injection(Fault.FAILS_BEFORE))
+        [error] = told
+        assert "injected" in str(error)
+
+    def test_the_receiver_itself_stays_as_it_is(self) -> None:
+        receiver = receiving()
+
+        @receiver.on(CommentReceived, name=NAME)
+        def handler(_: CommentReceived) -> None: ...
+
+        receiver.on_error(lambda _: None)
+        before = receiver.handlers, receiver.error_hooks
+        simulate(receiver, send_once)
+        assert (receiver.handlers, receiver.error_hooks) == before
+        assert receiver.handlers[0].function is handler
+
+
+class TestLedger:
+    def test_a_run_is_under_way_until_it_is_recorded(self) -> None:
+        counts: list[int] = []
+        receiver = receiving()
+        ledgers: list[Ledger] = []
+
+        async def handler(_: CommentReceived) -> None:
+            [ledger] = ledgers
+            counts.append(ledger.under_way)
+
+        receiver.on(CommentReceived, name=NAME)(handler)
+
+        async def main(loop: VirtualLoop) -> None:
+            ledger = Ledger()
+            ledgers.append(ledger)
+            router = counted(receiver, ledger=ledger, plan=Scripted(), loop=loop)
+            async with delivering(receiver.copy(clock=loop.unix_clock, router=router), loop) as to:
+                await to.send(comment())
+            counts.append(ledger.under_way)
+
+        run_virtually(main)
+        assert counts == [1, 0]
+
+    def test_successes_are_counted_for_each_event_and_handler_and_failures_are_not(self) -> None:
+        ledger = Ledger()
+        for event_id, handler, outcome in [
+            ("evt_1", "a", RunOutcome.FAILED),
+            ("evt_1", "a", RunOutcome.SUCCEEDED),
+            ("evt_1", "b", RunOutcome.SUCCEEDED),
+            ("evt_2", "a", RunOutcome.SUCCEEDED),
+            ("evt_2", "a", RunOutcome.SUCCEEDED),
+            ("evt_3", "a", RunOutcome.REJECTED),
+        ]:
+            number = ledger.begin(event_id, handler)
+            ledger.record(
+                HandlerRun(event_id, handler, number, 0, 0, outcome, None, failure_injected=False)
+            )
+        assert ledger.successes() == {("evt_1", "a"): 1, ("evt_1", "b"): 1, ("evt_2", "a"): 2}
+        assert ledger.successes()["evt_3", "a"] == 0
+        assert [run.number for run in runs_of(ledger, "evt_2", "a")] == [1, 2]
+        assert runs_of(ledger, "evt_9", "a") == []
+
+
+@pytest.mark.parametrize("with_inbox", [True, False], ids=["inbox", "inline"])
+def test_under_a_plan_of_all_faults_every_handler_succeeds_once_with_every_event(
+    tmp_path: Path, with_inbox: bool
+) -> None:
+    receiver = receiving()
+    receiver.on(CommentReceived, name="sync")(lambda _: None)
+
+    async def handler(_: CommentReceived) -> None: ...
+
+    receiver.on(CommentReceived, name="async")(handler)
+    events = [comment() for _ in range(40)]
+
+    async def deliver(sender: Delivering, event: CommentReceived) -> None:
+        for wait in (30, 120, 600, 1800, 3600, 10800, 21600, 43200):
+            if 200 <= (await sender.send(event)).status < 300:
+                return
+            await asyncio.sleep(wait)
+
+    async def main(sender: Delivering, _: VirtualLoop) -> None:
+        await asyncio.gather(*(deliver(sender, event) for event in events))
+        if with_inbox:
+            await asyncio.sleep(2 * HOUR)
+
+    ledger = simulate(
+        receiver,
+        main,
+        plan=FaultPlan(seed=1, rate=0.6),
+        store=f"sqlite:///{tmp_path}/hooks.db",
+        inbox=Inbox() if with_inbox else None,
+    )
+    names = ("sync", "async")
+    assert ledger.successes() == {(event.id, name): 1 for event in events for name in names}
+    assert {run.fault for run in ledger.runs if run.failure_injected} == {
+        Fault.FAILS_BEFORE,
+        Fault.FAILS_AFTER,
+        Fault.FAILS_LATE,
+        Fault.ASKS_RETRY,
+    }
+
+
+def test_no_repr_holds_a_body_or_a_secret() -> None:
+    receiver = receiving()
+    receiver.on(CommentReceived, name=NAME)(lambda _: None)
+    ledger = simulate(receiver, send_once, Injection(Fault.FAILS_BEFORE))
+    shown = repr(ledger) + repr(ledger.runs)
+    assert only(ledger).event_id in shown
+    assert SECRET not in shown
+    assert "data" not in shown

@@ -1,0 +1,368 @@
+"""A simulation passes receivers that are right, and finds out those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from hookonce import Context, Event, Inbox, Limits, Outcome, Reason, Receiver, Reject, Retry
+from hookonce.events import CommentReceived, PostTargetFailed
+from hookonce.http.app import Receive, Scope, Send
+from hookonce.simulation import Breach, Mode, Report, simulate, virtual_loop
+from hookonce.simulation.ledger import HandlerRun, Ledger, RunOutcome
+from hookonce.simulation.report import Emitted, judged
+from hookonce.stores.values import DeadReason
+from hookonce.verification.headers import RawHeaders
+from hookonce.verification.secrets import new_secret
+
+pytestmark = pytest.mark.sample(7, of="file")
+
+SECRET = new_secret()
+
+
+def right(receiver_class: type[Receiver] = Receiver, *, inbox: Inbox | None = None) -> Receiver:
+    """Return a receiver with a handler that does nothing wrong."""
+    receiver = receiver_class(secrets=SECRET, store="sqlite:///never-opened.db", inbox=inbox)
+
+    @receiver.on(CommentReceived, name="greet")
+    async def greet(event: CommentReceived) -> None: ...
+
+    @receiver.on("post.*", name="note")
+    def note(event: Event[object], context: Context) -> None: ...
+
+    return receiver
+
+
+def simulated(receiver: Receiver, **arguments: object) -> Report:
+    settings: dict[str, object] = {"events": 100, "seed": 7, "store": "memory://", **arguments}
+    return simulate(receiver, **settings)  # type: ignore[arg-type] # put together by the test
+
+
+@pytest.mark.parametrize("store", ["memory://", None])
+def test_a_right_receiver_passes(store: str | None) -> None:
+    report = simulated(right(), store=store, events=150)
+    assert report.passed, report.findings[:3]
+    assert report.events == 150
+    assert report.handled + report.ignored == 150
+    assert report.ignored < report.handled
+    assert report.requests > report.events
+    assert report.disturbed
+    assert report.injected
+    assert report.runs > report.injected
+    assert not report.dead_letters
+
+
+def test_the_receivers_own_store_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulated(right(), events=10, store=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_receiver_with_an_inbox_is_simulated_with_it_and_without() -> None:
+    receiver = right(inbox=Inbox(embedded=False))
+    for mode in (Mode.AS_IT_IS, Mode.INLINE, Mode.INBOX):
+        report = simulated(receiver, store=None, mode=mode, events=60)
+        assert report.passed, (mode, report.findings[:3])
+        assert report.handled
+
+
+def test_one_without_an_inbox_can_be_simulated_with_one() -> None:
+    assert simulated(right(), store=None, mode=Mode.INBOX, events=60).passed
+
+
+def test_the_same_seed_brings_the_same_faults() -> None:
+    def findings(seed: int) -> tuple[object, ...]:
+        report = simulated(right(_Swallowing), seed=seed)
+        return tuple((f.breach, f.event_id, f.handler) for f in report.findings)
+
+    assert findings(3) == findings(3)
+    assert findings(3) != findings(4)
+
+
+def test_the_same_seed_brings_the_same_also_with_a_store_outside_the_process() -> None:
+    reports = [simulated(right(inbox=Inbox()), store=None, seed=3, events=150) for _ in range(3)]
+    assert all(report.passed for report in reports)
+    assert len({(r.runs, r.injected, r.handled) for r in reports}) == 1
+
+
+def test_without_chaos_nothing_is_disturbed_and_each_handler_runs_once() -> None:
+    report = simulated(right(), chaos=0)
+    assert report.passed
+    assert (report.requests, report.disturbed, report.injected) == (100, 0, 0)
+    assert report.runs == report.handled
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_handlers_that_take_seconds_are_answered_late_and_a_slow_machine_makes_none_late(
+    is_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", 0.1 if is_long else 60.0)
+    receiver = Receiver(secrets=SECRET, store="memory://", limits=Limits(answer_seconds=0.2))
+
+    @receiver.on("*", name="work")
+    def work(_: Event[object]) -> None:
+        time.sleep(0.5 if is_long else 0.02)
+
+    report = simulated(receiver, chaos=0, events=4 if is_long else 100)
+    assert report.passed
+    assert (report.requests > report.events) == is_long
+
+
+def test_a_receiver_is_restarted_between_the_rushes() -> None:
+    report = simulated(right(), events=600, store=None)
+    assert report.passed, report.findings[:3]
+    assert report.restarts == 3
+
+
+def test_the_same_events_are_emitted_however_long_the_handlers_take() -> None:
+    def emitted(seconds: float) -> set[tuple[str, str]]:
+        receiver, seen = Receiver(secrets=SECRET, store="memory://"), set()
+
+        @receiver.on("*", name="note")
+        async def note(event: Event[object]) -> None:
+            time.sleep(seconds)  # noqa: ASYNC251 - holds up the loop, as a slow machine does
+            seen.add((event.id, event.type))
+
+        assert simulated(receiver, events=120, seed=11).passed
+        return seen
+
+    assert emitted(0) == emitted(0.01)
+
+
+def test_the_service_goes_by_the_name_that_the_receiver_was_told() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://", service="acme")
+    numbers = set()
+
+    @receiver.on("*", name="note")
+    async def note(_: Event[object], context: Context) -> None:
+        numbers.add(context.delivery_attempt)
+
+    assert simulated(receiver, events=30).passed
+    assert 1 in numbers
+    assert None not in numbers
+
+
+@pytest.mark.full("7 s")
+def test_what_waits_in_the_inbox_for_a_later_attempt_is_not_lost() -> None:
+    receiver = Receiver(secrets=SECRET, store="sqlite:///never-opened.db", inbox=Inbox())
+
+    @receiver.on(CommentReceived, name="later")
+    async def later(_: CommentReceived) -> None:
+        raise Retry(after=timedelta(days=3))
+
+    report = simulated(receiver, store=None, events=10)
+    assert report.passed, report.findings[:3]
+    assert report.waiting == 10 - report.ignored > 0
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    simulated(right(), events=300, progress=lambda done, total: told.append((done, total)))
+    assert told == [(250, 300), (300, 300)]
+
+
+def test_what_a_handler_rejects_is_a_dead_letter_and_not_lost() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://")
+
+    @receiver.on(CommentReceived, name="refuse")
+    async def refuse(_: CommentReceived) -> None:
+        raise Reject("not wanted")
+
+    report = simulated(receiver, store=None, events=40)
+    assert report.passed, report.findings[:3]
+    assert report.dead_letters[DeadReason.REJECTED] == 40 - report.ignored
+
+
+def test_a_day_of_failures_is_simulated_in_no_time() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://")
+
+    @receiver.on(PostTargetFailed, name="broken")
+    async def broken(_: PostTargetFailed) -> None:
+        raise ConnectionError("always")
+
+    report = simulated(receiver, store=None, events=8, chaos=0.1)
+    assert report.dead_letters[DeadReason.EXHAUSTED] == 8 - report.ignored
+    assert report.count(Breach.GIVEN_UP) == len(report.findings) == 8 - report.ignored
+    assert report.hours > 5
+
+
+class _Swallowing(Receiver):
+    """Answers 200 whatever became of the handlers."""
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        outcome = await super().handle(body, headers, started=started)
+        if outcome.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            return Outcome(HTTPStatus.OK, Reason.HANDLED)
+        return outcome
+
+
+def test_a_failure_that_is_answered_200_loses_the_event() -> None:
+    report = simulated(right(_Swallowing))
+    assert not report.passed
+    lost = [finding for finding in report.findings if finding.breach is Breach.LOST]
+    assert len(lost) == report.count(Breach.LOST) == len(report.findings)
+    story = "\n".join(lost[0].story)
+    assert f"{lost[0].handler} run 1: failed" in story
+    assert "delivery 1: 200 handled" in story
+
+
+class _Hasty(Receiver):
+    """Takes an event that is in flight for one that is handled."""
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        outcome = await super().handle(body, headers, started=started)
+        if outcome.reason == Reason.IN_FLIGHT:
+            return Outcome(HTTPStatus.OK, Reason.DUPLICATE)
+        return outcome
+
+
+def test_an_event_in_flight_that_is_answered_200_is_lost_when_its_handler_fails_late() -> None:
+    report = simulated(right(_Hasty), store=None, events=300, seed=4)
+    assert report.count(Breach.LOST) == len(report.findings) > 0
+    assert "fails_late" in "\n".join(report.findings[0].story)
+
+
+class _Forgetful(Receiver):
+    """Runs the handlers at every delivery, and remembers nothing."""
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        outcome = await super().handle(body, headers, started=started)
+        if outcome.reason == Reason.DUPLICATE:
+            event = self.parser.parse(body)
+            for handler in self.find(event):
+                arguments = (event, None) if handler.takes_context else (event,)
+                await handler.function(*arguments)
+        return outcome
+
+
+def test_a_second_success_is_found() -> None:
+    report = simulated(right(_Forgetful))
+    assert report.count(Breach.TWICE) > 3
+    assert report.count(Breach.LOST) == 0
+
+
+class _Trusting(Receiver):
+    """Verifies nothing."""
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        outcome = await super().handle(body, headers, started=started)
+        if outcome.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.BAD_REQUEST}:
+            return Outcome(HTTPStatus.OK, Reason.HANDLED)
+        return outcome
+
+
+def test_a_forgery_that_is_accepted_is_found() -> None:
+    report = simulated(right(_Trusting))
+    assert report.count(Breach.FORGED) > 10
+    assert report.count(Breach.TWICE) == 0
+
+
+class _Dawdling(Receiver):
+    """Answers a little after the sender has gone."""
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        outcome = await super().handle(body, headers, started=started)
+        if outcome.reason == Reason.DUPLICATE:
+            await asyncio.sleep(11)
+        return outcome
+
+
+def test_an_answer_that_comes_too_late_is_found_without_waiting_for_it() -> None:
+    started = time.monotonic()
+    report = simulated(right(_Dawdling))
+    assert report.count(Breach.LATE) > 3
+    # The sender gives up an event that was handled and is never answered in time.
+    assert {finding.breach for finding in report.findings} == {Breach.LATE, Breach.PUNISHED}
+    assert time.monotonic() - started < 11
+
+
+class _Redirecting(Receiver):
+    """Sends who comes again to another address, past the receiver's own guard."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (b"example-delivery-attempt", b"2") in scope["headers"]:
+            headers = [(b"location", b"/elsewhere")]
+            await send({"type": "http.response.start", "status": 307, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def test_an_answer_that_the_sender_punishes_is_found() -> None:
+    report = simulated(right(_Redirecting))
+    assert report.count(Breach.PUNISHED) > 3
+
+
+class _Thankless(Receiver):
+    """Handles everything, and never says so."""
+
+    async def handle(
+        self, body: bytes, headers: RawHeaders, *, started: float | None = None
+    ) -> Outcome:
+        outcome = await super().handle(body, headers, started=started)
+        if outcome.status == HTTPStatus.OK:
+            return Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, outcome.reason)
+        return outcome
+
+
+def test_an_event_that_is_handled_and_never_acknowledged_is_found() -> None:
+    """States: an endpoint that fails for 72 hours is disabled; a simulation may end before that."""
+    report = simulated(right(_Thankless), events=20)
+    assert report.count(Breach.PUNISHED) == len(report.findings) == 20
+    assert report.handled + report.ignored == 20
+    assert all("delivery 9: 500" in "\n".join(finding.story) for finding in report.findings)
+
+
+def test_a_handler_that_runs_for_a_forged_event_is_found() -> None:
+    ledger = Ledger()
+    ledger.record(HandlerRun("evt_forged", "greet", 1, 0.0, 0.1, RunOutcome.SUCCEEDED, None, False))
+    (finding,) = judged([Emitted("evt_1", "comment.received", ())], [], ledger, {})
+    assert (finding.breach, finding.event_id) == (Breach.FORGED, "evt_forged")
+
+
+def test_an_event_that_could_not_be_read_is_found() -> None:
+    event = Emitted("evt_1", "comment.received", ("greet",))
+    (finding,) = judged([event], [], Ledger(), {"evt_1": DeadReason.UNREADABLE})
+    assert (finding.breach, finding.handler) == (Breach.GIVEN_UP, "greet")
+    assert judged([event], [], Ledger(), {"evt_1": DeadReason.REJECTED}) == ()
+
+
+def test_a_receiver_without_a_handler_for_a_documented_type_is_refused() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://")
+
+    @receiver.on_unknown(name="other")
+    async def other(event: Event[object]) -> None: ...
+
+    with pytest.raises(ValueError, match="no handler for any documented event type"):
+        simulated(receiver)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"chaos": 1.5}, "probability"),
+        ({"events": 0}, "above 0"),
+        ({"store": "ftp://x"}, "scheme"),
+        ({"mode": Mode.INBOX}, "has no inbox"),  # the store is in memory
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(wrong: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        simulated(right(), **wrong)

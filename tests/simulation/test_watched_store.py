@@ -1,0 +1,347 @@
+"""A store in a simulation: every call is passed on in real time, and idle looks ask nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from inspect import Parameter
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from support.stores import FaultyInboxStore, FaultyStore
+
+from hookonce import Backoff, Context, Inbox, Receiver
+from hookonce.events import CommentReceived
+from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
+from hookonce.simulation.watched_store import WatchedInboxStore, watched
+from hookonce.stores import open_store
+from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import Batch, Delivery, Stored, Taken, Token, new_token
+
+from .delivering import SECRET, comment, delivering
+
+HOUR = 3600.0
+LEASE = 30.0
+SOON_SECONDS = 60.0
+CALLS = sorted(
+    name for name in dir(InboxStore) if not name.startswith("_") and name != "keeps_bodies"
+)
+
+
+def on_sqlite(path: Path, loop: VirtualLoop) -> FaultyInboxStore:
+    return FaultyInboxStore(SQLiteStore(path / "hooks.db", clock=loop.unix_clock))
+
+
+def delivery(loop: VirtualLoop, event_id: str = "evt_1") -> Delivery:
+    return Delivery("default", event_id, "comment.received", loop.unix_clock(), b"{}")
+
+
+async def take(store: WatchedInboxStore, limit: int = 9, endpoint: str = "default") -> Batch:
+    return await store.take(limit, LEASE, endpoint=endpoint, worker="w", token=new_token())
+
+
+async def taken(store: WatchedInboxStore) -> Taken:
+    [only] = (await take(store)).taken
+    return only
+
+
+def test_it_has_an_inbox_exactly_if_the_store_has_one(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        assert not isinstance(watched(MemoryStore(), loop), InboxStore)
+        assert isinstance(watched(SQLiteStore(tmp_path / "hooks.db"), loop), InboxStore)
+        assert not watched(MemoryStore(), loop).keeps_bodies
+        assert watched(SQLiteStore(tmp_path / "hooks.db"), loop).keeps_bodies
+
+    run_virtually(main)
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call != "wait"])
+def test_every_call_is_passed_on_as_it_is_and_takes_its_real_time(call: str) -> None:
+    passed_on: list[tuple[str, dict[str, Any]]] = []
+    answer = Batch((), 0) if call == "take" else object()
+
+    class Asked:
+        keeps_bodies = True
+
+        def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+            async def asked(*arguments: object, **named: object) -> Any:
+                bound = inspect.signature(getattr(InboxStore, name)).bind(self, *arguments, **named)
+                del bound.arguments["self"]
+                passed_on.append((name, bound.arguments))
+                # If the loop did not know of it, these three seconds would be skipped.
+                async with asyncio.timeout(3):
+                    await asyncio.to_thread(threading.Event().wait, 0.02)
+                return answer
+
+            return asked
+
+    async def main(loop: VirtualLoop) -> None:
+        method = getattr(WatchedInboxStore(cast("InboxStore", Asked()), loop), call)
+        parameters = inspect.signature(method).parameters.values()
+        given: dict[str, Any] = {
+            p.name: {"endpoint": object()} if p.kind is p.VAR_KEYWORD else object()
+            for p in parameters
+        }
+        if "limit" in given:
+            given["limit"] = 5
+        by_name = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+        positional = [given[p.name] for p in parameters if p.kind not in by_name]
+        named = {p.name: given[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
+        for p in parameters:
+            if p.kind is p.VAR_KEYWORD:
+                named |= given[p.name]
+        result = await method(*positional, **named)
+        assert passed_on == [(call, given)]
+        if call not in {"open", "aclose", "complete", "keep_in_flight", "retire"}:
+            assert result is answer
+
+    run_virtually(main)
+
+
+def test_a_slow_store_is_waited_for_and_not_taken_for_unreachable() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = FaultyStore(MemoryStore(clock=loop.unix_clock))
+        receiver = Receiver(secrets=SECRET, store=watched(store, loop), clock=loop.unix_clock)
+
+        @receiver.on(CommentReceived, name="handler")
+        async def handler(_: CommentReceived) -> None: ...
+
+        reached = store.hang("claim")
+        timer = threading.Timer(0.2, loop.call_soon_threadsafe, (reached.set,))
+        async with delivering(receiver, loop) as sender:
+            timer.start()
+            (await sender.send(comment())).expect(200, "handled")
+        timer.join()
+
+    run_virtually(main)
+
+
+@pytest.mark.sample(1)
+def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable_url: str) -> None:
+    runs: list[float] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        receiver = Receiver(
+            secrets=SECRET,
+            store=watched(open_store(durable_url, clock=loop.unix_clock), loop),
+            inbox=Inbox(backoff=Backoff(first_seconds=HOUR, factor=2, jitter=0)),
+            clock=loop.unix_clock,
+        )
+
+        @receiver.on(CommentReceived, name="handler")
+        async def handler(_: CommentReceived, context: Context) -> None:
+            runs.append(loop.time())
+            if context.attempt < 3:
+                raise ValueError("not yet")
+
+        async with delivering(receiver, loop) as sender:
+            (await sender.send(comment())).expect(202, "stored")
+            await asyncio.sleep(6 * HOUR)
+            assert (await receiver.inbox.stats()).depth == 0
+
+    begun = time.monotonic()
+    run_virtually(main)
+    assert time.monotonic() - begun < SOON_SECONDS
+    first, second, third = runs
+    assert second - first == pytest.approx(HOUR, abs=3)
+    assert third - second == pytest.approx(2 * HOUR, abs=3)
+
+
+@pytest.mark.sample(1)
+def test_an_event_that_comes_after_idle_hours_is_handled_at_once(durable_url: str) -> None:
+    runs: list[float] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        receiver = Receiver(
+            secrets=SECRET,
+            store=watched(open_store(durable_url, clock=loop.unix_clock), loop),
+            inbox=Inbox(),
+            clock=loop.unix_clock,
+        )
+
+        @receiver.on(CommentReceived, name="handler")
+        async def handler(_: CommentReceived) -> None:
+            runs.append(loop.time())
+
+        async with delivering(receiver, loop) as sender:
+            await asyncio.sleep(3 * HOUR)
+            (await sender.send(comment())).expect(202, "stored")
+            stored_at = loop.time()
+            await asyncio.sleep(60)
+        assert runs[0] - stored_at < 1
+
+    run_virtually(main)
+
+
+@pytest.mark.sample(1)
+def test_an_event_whose_worker_is_gone_is_handled_when_its_lease_runs_out(durable_url: str) -> None:
+    attempts: list[tuple[int, float]] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        store = watched(open_store(durable_url, clock=loop.unix_clock), loop)
+        assert isinstance(store, WatchedInboxStore)
+        receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(), clock=loop.unix_clock)
+
+        @receiver.on(CommentReceived, name="handler")
+        async def handler(_: CommentReceived, context: Context) -> None:
+            attempts.append((context.attempt, loop.time()))
+
+        event = comment()
+        body = event.model_dump_json(exclude_unset=True).encode()
+        await store.put(
+            Delivery("default", event.id, event.type, loop.unix_clock(), body), new_token()
+        )
+        taken_at = loop.time()
+        await taken(store)  # and nothing more is heard of it
+        async with receiver:
+            await asyncio.sleep(600)
+        [(attempt, run_at)] = attempts
+        assert attempt == 2
+        assert LEASE <= run_at - taken_at < LEASE + 3
+
+    run_virtually(main)
+
+
+def test_an_idle_worker_asks_the_store_about_once_a_minute(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = on_sqlite(tmp_path, loop)
+        receiver = Receiver(
+            secrets=SECRET, store=watched(store, loop), inbox=Inbox(), clock=loop.unix_clock
+        )
+        async with receiver:
+            await asyncio.sleep(3 * HOUR)
+            assert store.calls["wait"] == 0
+            assert 3 * 50 <= store.calls["take"] <= 3 * 70
+
+    run_virtually(main)
+
+
+def test_an_empty_inbox_is_remembered_until_something_is_due(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        inner = on_sqlite(tmp_path, loop)
+        store = WatchedInboxStore(inner, loop)
+        await store.put(delivery(loop), new_token())
+        first = await taken(store)
+        assert (await take(store)).next_due == pytest.approx(LEASE, abs=1)
+        asked = inner.calls["take"]
+        await asyncio.sleep(LEASE - 10)
+        assert (await take(store)).next_due == pytest.approx(10, abs=1)
+        assert inner.calls["take"] == asked
+        await asyncio.sleep(11)
+        second = await taken(store)
+        assert (first.claim.attempt, second.claim.attempt) == (1, 2)
+        await store.aclose()
+
+    run_virtually(main)
+
+
+@pytest.mark.parametrize("change", ["put", "retry", "release", "hasten"])
+def test_what_becomes_due_earlier_is_found_at_once(tmp_path: Path, change: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
+        await store.put(delivery(loop), new_token())
+        claim = (await taken(store)).claim
+        if change == "hasten":
+            await store.retry(claim, HOUR)
+        assert not (await take(store)).taken
+        match change:
+            case "put":
+                await store.put(delivery(loop, "evt_2"), new_token())
+            case "retry":
+                await store.retry(claim, 0)
+            case "release":
+                await store.release(claim, frozenset())
+            case "hasten":
+                assert await store.hasten(claim.key)
+        event_id = (await taken(store)).delivery.event_id
+        assert event_id == ("evt_2" if change == "put" else "evt_1")
+        await store.aclose()
+
+    run_virtually(main)
+
+
+def test_what_is_put_while_an_empty_answer_is_on_its_way_is_found(tmp_path: Path) -> None:
+    class LateAnswer(FaultyInboxStore):
+        looked = asyncio.Event()
+        goes_on = asyncio.Event()
+
+        async def take(
+            self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
+        ) -> Batch:
+            batch = await super().take(limit, lease, endpoint=endpoint, worker=worker, token=token)
+            self.looked.set()
+            await self.goes_on.wait()
+            return batch
+
+    async def main(loop: VirtualLoop) -> None:
+        inner = LateAnswer(on_sqlite(tmp_path, loop))
+        store = WatchedInboxStore(inner, loop)
+        empty = asyncio.ensure_future(take(store))
+        await inner.looked.wait()
+        assert await store.put(delivery(loop), new_token()) == Stored()
+        inner.goes_on.set()
+        assert (await empty).taken == ()
+        assert (await taken(store)).delivery.event_id == "evt_1"
+        await store.aclose()
+
+    run_virtually(main)
+
+
+def test_a_worker_that_has_no_room_is_not_remembered_as_an_empty_inbox(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
+        await store.put(delivery(loop), new_token())
+        assert (await take(store, limit=0)).taken == ()
+        assert (await taken(store)).delivery.event_id == "evt_1"
+        await store.aclose()
+
+    run_virtually(main)
+
+
+def test_a_worker_without_room_says_to_the_store_that_it_is_there(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
+        assert (await take(store)).next_due is None
+        await asyncio.sleep(60)
+        assert (await store.stats()).workers == 0
+        await take(store, limit=0)
+        assert (await store.stats()).workers == 1
+        await store.aclose()
+
+    run_virtually(main)
+
+
+def test_what_is_known_of_one_endpoint_says_nothing_of_another(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
+        await store.put(delivery(loop), new_token())
+        assert (await take(store, endpoint="other")).taken == ()
+        assert (await taken(store)).delivery.event_id == "evt_1"
+        await store.aclose()
+
+    run_virtually(main)
+
+
+def test_a_wait_passes_in_virtual_time_and_asks_nobody(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        inner = on_sqlite(tmp_path, loop)
+        begun = loop.time()
+        await WatchedInboxStore(inner, loop).wait("default", 120)
+        assert 120 <= loop.time() - begun < 121
+        assert not inner.calls
+
+    run_virtually(main)
+
+
+def test_its_repr_names_the_kind_of_store_and_no_address() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store: Store = open_store("redis://user:hunter2@nowhere/0", clock=loop.unix_clock)
+        assert repr(watched(store, loop)) == "WatchedInboxStore(RedisStore)"
+
+    run_virtually(main)

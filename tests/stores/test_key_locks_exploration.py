@@ -1,0 +1,478 @@
+"""Every way that two events can go through one gate is walked to its end, and no promise is broken.
+
+As ``test_life_exploration`` does for an event's life: from each world every step is taken that
+somebody may take next. An event is taken from the inbox, finds the gate free, busy, or has come too
+late; a run succeeds, fails, begins its lease anew; a worker gives an event back, notes it as
+waiting, calls the next; a process crashes, a reply is lost, a lease runs out, a clock is set back.
+The store is away for one process or for all, also for longer than a lease: then runs go on, and
+what they have to say waits. The steps of the gate are those of ``hookonce.stores.key_locks``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import pytest
+
+from hookonce.stores import key_locks
+from hookonce.stores.key_locks import FREE, Passage
+from hookonce.stores.life import Moment
+from hookonce.stores.values import (
+    Busy,
+    DeliveryKey,
+    Entered,
+    Mark,
+    Stale,
+    Token,
+    delivery_key,
+)
+
+NOW, LEASE = 100.0, 1.0
+MOMENT = Moment(NOW, NOW, 1_000.0)
+
+KEYS = tuple(delivery_key("default", f"evt_{n}") for n in range(3))
+MARKS = tuple(Mark(n, f"evt_{n}") for n in range(3))
+
+Stage: TypeAlias = Literal["due", "held", "waits", "inside", "ended", "done"]
+
+
+class Event(NamedTuple):
+    """One event, newer than those before it.
+
+    Attributes:
+        stage: due to be taken; held by a worker that found the gate busy; waiting in the inbox;
+            being run; run with success, of which the gate was not told yet; or done.
+        token: of its run.
+        lease: whether the run has a lease by its own watch.
+
+    """
+
+    stage: Stage = "due"
+    token: Token | None = None
+    lease: bool = False
+
+
+class Hand(NamedTuple):
+    """What a worker is about to do: note an event, leave the gate, or call an event."""
+
+    does: Literal["note", "leave", "call"]
+    event: int
+    token: Token | None = None
+
+
+class World(NamedTuple):
+    """Everything there is.
+
+    Attributes:
+        passage: what the store knows of the gate.
+        events: the oldest first.
+        hands: what workers are about to do.
+        value: the event that has written what the handler writes, last.
+        told: the newest event of whose success the gate was told.
+        faults_left: how many crashes, lost replies and clocks set back may still come.
+        is_calm: whether there was none, and no lease has run out.
+        is_fair: whether all that have written had their lease then, and until the gate was told;
+            in one process the first is enough.
+        away: of each process, whether it cannot reach the store.
+        unsent: of each process, the newest event whose watermark it has not sent yet; -1 for none.
+        outages_left: how often the store may still go away.
+
+    """
+
+    passage: Passage
+    events: tuple[Event, ...]
+    hands: frozenset[Hand]
+    value: int
+    told: int
+    faults_left: int
+    is_calm: bool
+    is_fair: bool
+    away: tuple[bool, ...] = (False,)
+    unsent: tuple[int, ...] = (-1,)
+    outages_left: int = 0
+
+
+class Broken(Exception):  # noqa: N818 - a finding, and no error of the program
+    """A promise was not kept."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The steps that worlds are walked with; a planted mistake replaces one.
+
+    Attributes:
+        processes: how many there are; the events are theirs in turn.
+
+    """
+
+    events: int = 2
+    faults: int = 0
+    outages: int = 0
+    processes: int = 1
+    enter: Callable[..., Any] = key_locks.enter
+    leave: Callable[..., Any] = key_locks.leave
+    leaves_when_late: bool = True
+    notes: bool = True
+    falls_back: bool = True
+    sends_before_acquiring: bool = True
+    sends_before_recording: bool = True
+
+    def first_world(self) -> World:
+        events, one = (Event(),) * self.events, self.processes
+        world = World(FREE, events, frozenset(), -1, -1, self.faults, True, True)
+        return world._replace(away=(False,) * one, unsent=(-1,) * one, outages_left=self.outages)
+
+    def process(self, n: int) -> int:
+        """Return which process has an event."""
+        return n % self.processes
+
+    def next_worlds(self, world: World) -> Iterator[World]:
+        yield from self.outages_of(world)
+        for n, event in enumerate(world.events):
+            if world.away[self.process(n)]:
+                yield from self.cut_off(world, n, event)
+                continue
+            match event.stage:
+                case "due":
+                    yield from self.taken(world, n)
+                case "held" if not any(hand.event == n for hand in world.hands):
+                    given = _with(world, n, Event("waits"))
+                    token = _new_token(given, n)
+                    yield _doing(given, Hand("note", n, token)) if self.notes else given
+                case "inside":
+                    yield from self.runs(world, n, event)
+                case "ended":
+                    for left in self.left(world, n, event.token):
+                        yield _with(left, n, Event("done"))
+                case _:
+                    pass
+        for process in range(self.processes if world.faults_left else 0):
+            yield from self.ends(world, process)
+        for hand in world.hands:
+            rest = world._replace(hands=world.hands - {hand})
+            if world.away[self.process(hand.event)]:
+                yield rest  # it is only told: the event is due again when a lease ends
+                continue
+            yield from self.does(rest, hand)
+            if world.faults_left:
+                yield _unlucky(rest)
+        yield self.later(world)
+        if world.faults_left and world.passage.until > NOW:
+            longer = world.passage._replace(until=world.passage.until + LEASE)
+            yield _unlucky(world._replace(passage=longer))
+
+    def outages_of(self, world: World) -> Iterator[World]:
+        """Yield the worlds in which the store goes away, for all or for one, and comes back."""
+        if any(world.away):
+            yield world._replace(away=(False,) * self.processes)
+        elif world.outages_left:
+            every = range(self.processes)
+            ways = {(True,) * self.processes, *(tuple(p == one for p in every) for one in every)}
+            for away in ways:
+                left = world.outages_left - 1
+                yield world._replace(away=away, outages_left=left, is_calm=False)
+
+    def cut_off(self, world: World, n: int, event: Event) -> Iterator[World]:
+        """Yield what becomes of an event whose process cannot reach the store."""
+        if event.stage == "inside":
+            yield self.succeeds(world, n, event)
+            yield _with(world, n, Event("waits"))  # it fails, and its lease runs out
+        elif event.stage == "held":
+            yield _with(world, n, Event("waits"))
+        elif event.stage == "ended" and not self.sends_before_recording:
+            yield _with(world, n, Event("done"))  # as if it were sent with the next call
+
+    def ends(self, world: World, process: int) -> Iterator[World]:
+        """Yield the worlds in which a process has crashed, or was closed and opened again."""
+        ended = world
+        for n in range(process, len(world.events), self.processes):
+            if world.events[n].stage in {"held", "inside", "ended"}:
+                ended = _with(ended, n, Event("waits"))
+        if ended is not world:
+            yield self.forgets(_unlucky(ended), process)
+            if world.unsent[process] >= 0:  # opened again, it knows what it has not sent
+                is_fair = world.is_fair and self.processes == 1
+                yield _unlucky(ended)._replace(is_fair=is_fair)
+
+    def forgets(self, world: World, process: int) -> World:
+        """Return the world in which a process has nothing to send any more."""
+        unsent = tuple(-1 if p == process else one for p, one in enumerate(world.unsent))
+        return world._replace(unsent=unsent)
+
+    def succeeds(self, world: World, n: int, event: Event) -> World:
+        """Return the world in which a run has written, and its process keeps the watermark."""
+        process = self.process(n)
+        unsent = tuple(max(n, one) if p == process else one for p, one in enumerate(world.unsent))
+        is_fair = world.is_fair and event.lease
+        written = world._replace(value=n, is_fair=is_fair, unsent=unsent)
+        return _with(written, n, event._replace(stage="ended"))
+
+    def sent(self, world: World, n: int) -> World:
+        """Return the world before the process of an event acquires: it sends its watermark."""
+        if world.unsent[self.process(n)] < 0 or not self.sends_before_acquiring:
+            return world
+        return self.reached(world, n, _new_token(world, n), None)
+
+    def taken(self, world: World, n: int) -> Iterator[World]:
+        known = world.unsent[self.process(n)]
+        world = self.sent(world, n)
+        token = _new_token(world, n)
+        result, passage = self.enter(world.passage, MOMENT, token, LEASE, mark=MARKS[n])
+        asked = world._replace(passage=passage)
+        if world.faults_left:  # the reply is lost, and the process ends before it asks again
+            yield _unlucky(_with(asked, n, Event("waits")))
+        match result:
+            case Entered():
+                if n < known:
+                    raise Broken("an event passed where its process knew a newer success")
+                if MARKS[n] <= (MARKS[world.told] if world.told >= 0 else Mark(-1, "")):
+                    raise Broken("an event passed that had come too late")
+                yield _with(asked, n, Event("inside", token, lease=True))
+            case Stale():
+                if n > world.told:
+                    raise Broken("an event was kept out that was the newest")
+                done = _with(asked, n, Event("done"))
+                yield _doing(done, Hand("leave", n)) if self.leaves_when_late else done
+            case Busy():
+                yield _with(asked, n, Event("held", token))
+
+    def runs(self, world: World, n: int, event: Event) -> Iterator[World]:
+        yield self.succeeds(world, n, event)
+        yield from self.left(_with(world, n, Event("due")), n, event.token)  # it fails
+        world = self.sent(world, n)
+        again, passage = self.enter(world.passage, MOMENT, event.token, LEASE, mark=MARKS[n])
+        extended = event._replace(lease=again == Entered())
+        yield _with(world._replace(passage=passage), n, extended)
+
+    def left(self, world: World, n: int, token: Token | None) -> Iterator[World]:
+        """Yield the worlds after a gate was left: with the answer, or once more without it."""
+        reached = self.reached(world, n, token, KEYS[n])
+        if world.faults_left:
+            lost = reached._replace(hands=world.hands, unsent=world.unsent)
+            yield _doing(_unlucky(lost), Hand("leave", n, token))
+        yield reached
+
+    def reached(
+        self, world: World, n: int, token: Token | None, event: DeliveryKey | None
+    ) -> World:
+        """Return the world after a gate was left with what its process has not sent yet."""
+        newest = world.unsent[self.process(n)]
+        mark = MARKS[newest] if newest >= 0 else None
+        called, passage = self.leave(world.passage, MOMENT, token, mark=mark, event=event)
+        in_time = newest <= world.told or world.events[newest].lease or self.processes == 1
+        is_fair = world.is_fair and in_time
+        reached = world._replace(passage=passage, told=max(world.told, newest), is_fair=is_fair)
+        if called is not None:
+            reached = _doing(reached, Hand("call", KEYS.index(called)))
+        return self.forgets(reached, self.process(n))
+
+    def does(self, world: World, hand: Hand) -> Iterator[World]:
+        match hand.does:
+            case "leave":
+                yield from self.left(world, hand.event, hand.token)
+            case "call":
+                waits = world.events[hand.event].stage == "waits"
+                if waits:
+                    yield _with(world, hand.event, Event("due"))
+                else:
+                    yield _doing(world, Hand("leave", hand.event))
+            case "note":
+                key, mark = KEYS[hand.event], MARKS[hand.event]
+                world = self.sent(world, hand.event)
+                result, passage = self.enter(
+                    world.passage, MOMENT, hand.token, LEASE, mark=mark, waiting=key
+                )
+                reached = world._replace(passage=passage)
+                if not isinstance(result, Busy):  # it was left meanwhile
+                    reached = _doing(reached, Hand("leave", hand.event, hand.token))
+                    reached = _doing(reached, Hand("call", hand.event))
+                yield reached
+
+    def later(self, world: World) -> World:
+        """Return the world a lease later, when all that waits is due by itself."""
+        passage = world.passage._replace(until=max(NOW, world.passage.until - LEASE))
+        if passage.until <= NOW and passage.token is None and passage.mark is None:
+            passage = FREE
+        events = tuple(
+            Event("due")
+            if event.stage == "waits" and self.falls_back
+            else event._replace(lease=False)
+            for event in world.events
+        )
+        return world._replace(passage=passage, events=events, is_calm=False)
+
+    def check(self, before: World, world: World) -> None:
+        """Raise if something was promised that is not so."""
+        if sum(event.lease for event in world.events) > 1:
+            raise Broken("two are inside")
+        marks = [one.passage.mark or Mark(-1, "") for one in (before, world)]
+        if marks[1] < marks[0]:
+            raise Broken("the mark went back")
+        done = (n for n, event in enumerate(world.events) if event.stage == "done")
+        if max(done, default=-1) > world.told:
+            raise Broken("a success was recorded before its watermark")
+        if world.hands:
+            return
+        stages = {event.stage for event in world.events}
+        if stages == {"done"} and world.is_fair and world.value < world.told:
+            raise Broken("the newest was overwritten by an older one")
+        if world.is_calm and "waits" in stages and stages <= {"waits", "done"}:
+            raise Broken("nobody has called who waits")
+
+
+def _with(world: World, n: int, event: Event) -> World:
+    return world._replace(events=(*world.events[:n], event, *world.events[n + 1 :]))
+
+
+def _doing(world: World, hand: Hand) -> World:
+    return world._replace(hands=world.hands | {hand})
+
+
+def _unlucky(world: World) -> World:
+    return world._replace(faults_left=world.faults_left - 1, is_calm=False)
+
+
+def _new_token(world: World, n: int) -> Token:
+    """Return a token that nobody has any more, so that there are few of them."""
+    used = {world.passage.token, *(event.token for event in world.events)}
+    used |= {hand.token for hand in world.hands}
+    return next(token for count in range(99) if (token := Token(f"{n}.{count}")) not in used)
+
+
+def told_apart(world: World) -> World:
+    """Return the world as it is told apart from others: without what is over."""
+    passage = world.passage
+    if passage.until <= NOW:
+        passage = passage._replace(token=None, until=0.0, lease=0.0, waiting=())
+    hands = {
+        hand._replace(token=None) if hand.does != "note" and hand.token != passage.token else hand
+        for hand in world.hands
+    }
+    events = [
+        event._replace(token=None) if event.stage == "held" else event for event in world.events
+    ]
+    return world._replace(passage=passage, events=tuple(events), hands=frozenset(hands))
+
+
+def explore(walk: Walk) -> int:
+    """Return how many worlds there are, or raise Broken with the step that leads there."""
+    first = walk.first_world()
+    numbers, before = {first: 0}, [set[int]()]
+    ways_out: deque[int] = deque()
+    waiting = deque(numbers)
+    while waiting:
+        world = waiting.popleft()
+        number = numbers[world]
+        if {event.stage for event in world.events} == {"done"}:
+            ways_out.append(number)
+        for after in walk.next_worlds(world):
+            try:
+                walk.check(world, after)
+            except Broken as error:
+                error.add_note(f"{world}\n{after}")
+                raise
+            told = told_apart(after)
+            if told not in numbers:
+                numbers[told] = len(numbers)
+                before.append(set())
+                waiting.append(told)
+            before[numbers[told]].add(number)
+    seen = set(ways_out)
+    while ways_out:
+        for number in before[ways_out.popleft()] - seen:
+            seen.add(number)
+            ways_out.append(number)
+    if len(seen) < len(numbers):
+        stuck = next(world for world, number in numbers.items() if number not in seen)
+        raise Broken(f"somebody waits for ever in {stuck}")
+    return len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("events", "faults", "outages", "processes"),
+    [
+        pytest.param(2, 0, 0, 2, marks=pytest.mark.costs("3 s")),
+        pytest.param(2, 0, 1, 1, marks=pytest.mark.costs("10 s")),
+        pytest.param(2, 0, 1, 2, marks=pytest.mark.full("17 s")),
+        pytest.param(2, 1, 0, 2, marks=pytest.mark.full("20 s")),
+        pytest.param(2, 1, 0, 1, marks=pytest.mark.full("20 s")),
+    ],
+)
+def test_nothing_promised_is_broken_in_any_world(
+    events: int, faults: int, outages: int, processes: int
+) -> None:
+    worlds = explore(Walk(events, faults, outages, processes))
+    print(f"{worlds} worlds of {events} events, {faults} faults, {outages} outages")  # noqa: T201 - what was proved
+    assert worlds > 1_000
+
+
+def enter_a_busy_gate(passage: Passage, *given: Any, **named: Any) -> Any:
+    return key_locks.enter(passage._replace(token=None), *given, **named)
+
+
+def enter_without_a_mark(*given: Any, **named: Any) -> Any:
+    return key_locks.enter(*given, **(named | {"mark": None}))
+
+
+def enter_that_marks(*given: Any, **named: Any) -> Any:
+    result, passage = key_locks.enter(*given, **named)
+    mark = named["mark"]
+    is_higher = result == Entered() and (passage.mark is None or passage.mark < mark)
+    return result, passage._replace(mark=mark, marked_until=1_000.0) if is_higher else passage
+
+
+def leave_of_anybodys(passage: Passage, *given: Any, **named: Any) -> Any:
+    return key_locks.leave(passage._replace(token=None), *given, **named)
+
+
+def leave_that_marks_what_comes_last(passage: Passage, *given: Any, **named: Any) -> Any:
+    mark = None if named["mark"] else passage.mark
+    return key_locks.leave(passage._replace(mark=mark), *given, **named)
+
+
+def leave_that_calls_nobody(*given: Any, **named: Any) -> tuple[DeliveryKey | None, Passage]:
+    return None, key_locks.leave(*given, **named)[1]
+
+
+USUAL = Walk(events=2, faults=0)
+MISTAKES = {
+    "a busy gate that is entered": (replace(USUAL, enter=enter_a_busy_gate), "two are inside"),
+    "an event that is too late and passes": (
+        replace(USUAL, enter=enter_without_a_mark),
+        "had come too late",
+    ),
+    "a mark that is made before the success": (
+        replace(USUAL, enter=enter_that_marks),
+        "kept out that was the newest|overwritten",
+    ),
+    "an event that is not due by itself": (replace(USUAL, falls_back=False), "waits for ever"),
+    "a gate that anybody opens": (replace(USUAL, leave=leave_of_anybodys), "two are inside"),
+    "a mark that is lowered": (
+        replace(USUAL, leave=leave_that_marks_what_comes_last),
+        "the mark went back",
+    ),
+    "a leave that calls nobody": (replace(USUAL, leave=leave_that_calls_nobody), "nobody has call"),
+    "an event that is not noted": (replace(USUAL, notes=False), "nobody has called"),
+    "an event that is acquired before a watermark is sent": (
+        replace(USUAL, outages=1, sends_before_acquiring=False),
+        "its process knew a newer success",
+    ),
+    "a success that is recorded before its watermark": (
+        replace(USUAL, outages=1, sends_before_recording=False),
+        "recorded before its watermark",
+    ),
+    "a late one that calls nobody": (
+        replace(USUAL, events=3, leaves_when_late=False),
+        "nobody has called",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(mistake: str) -> None:
+    walk, broken = MISTAKES[mistake]
+    with pytest.raises(Broken, match=broken):
+        explore(walk)

@@ -1,0 +1,545 @@
+"""What goes wrong is a line of the log in fixed words, with the event and what the store said.
+
+An operator looks such a line up in the guide (troubleshooting), and filters by the event's key.
+"""
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from support.deliveries import SECRET, answer_of, comment, deliver, receiver_on, sqlite_url
+from support.handlers import Handlers, Waiting, counting, on
+from support.stores import FaultyInboxStore, FaultyStore
+from support.waiting import until
+
+from hookonce import Inbox, Receiver, Reject, SecretError
+from hookonce.events import ChannelUnhealthy, CommentReceived
+from hookonce.stores.memory import MemoryStore
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import Gate, new_token
+from hookonce.testing import event_body, make_event, signed_request
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 0.15
+NO_WORKER = Inbox(embedded=False, max_depth=1)
+
+
+class Lines(logging.Handler):
+    """Every line of the log from a warning on, and what it said of an event."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def all(self) -> list[str]:
+        return [f"{one.levelname} {one.getMessage()}" for one in self.records]
+
+    async def has(self, *lines: str) -> None:
+        """Return once all of these have been written, each exactly so."""
+        try:
+            await until(lambda: set(lines) <= set(self.all), seconds=5)
+        except AssertionError:
+            assert self.all == list(lines)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler = Lines()
+    logging.getLogger("hookonce").addHandler(handler)
+    yield handler
+    logging.getLogger("hookonce").removeHandler(handler)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> FaultyStore:
+    """Return a store on a file, which keeps bodies."""
+    return FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
+
+
+class TestTheStoreFails:
+    async def test_to_claim(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver, event = receiver_on(store), comment()
+        ran = counting(receiver)
+        store.failures["claim"] = 1
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
+            assert await receiver.idle(5)
+            assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
+        assert lines.all == [f"ERROR cannot claim default:{event.id}: claim was told to fail"]
+        assert ran == [event.id]
+
+    @pytest.mark.parametrize("error", [KeyError("k"), asyncio.CancelledError()])
+    async def test_as_its_contract_does_not_allow(self, lines: Lines, error: BaseException) -> None:
+        class Broken(FaultyStore):
+            async def claim(self, *_: object) -> NoReturn:
+                raise error
+
+        receiver, event = receiver_on(Broken(MemoryStore())), comment()
+        counting(receiver)
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (500, "internal_error")
+            assert await receiver.idle(5)
+        assert lines.all == [
+            "ERROR the store raised an error that is no StoreError",
+            f"ERROR cannot claim default:{event.id}: the store raised {type(error).__name__}",
+        ]
+        assert lines.records[0].exc_info
+        assert lines.records[0].exc_info[1] is error
+
+    async def test_to_take_back_what_it_may_have_claimed(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
+        counting(receiver)
+        store.failures |= {"claim": 1, "release": -1}
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
+            await lines.has(
+                f"ERROR cannot claim default:{event.id}: claim was told to fail",
+                f"ERROR could not release default:{event.id}; its lease will run out:"
+                " release was told to fail",
+            )
+            assert await receiver.idle(5)
+
+    async def test_to_keep_the_body_for_the_last_attempt(
+        self, lines: Lines, file: FaultyStore
+    ) -> None:
+        receiver, event = receiver_on(file), comment()
+        counting(receiver)
+        file.failures["keep"] = 1
+        async with receiver:
+            assert answer_of(await deliver(receiver, event, 9)) == (200, "handled")
+        assert lines.all == [
+            f"ERROR could not keep default:{event.id} for its last attempt: keep was told to fail"
+        ]
+
+    async def test_to_keep_the_last_delivery_of_an_event_in_flight(
+        self, lines: Lines, file: FaultyStore
+    ) -> None:
+        receiver, event = receiver_on(file, answer_seconds=0.05), comment()
+        waiting = Waiting(receiver)
+        file.failures["keep_in_flight"] = 1
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (503, "still_running")
+            assert answer_of(await deliver(receiver, event, 8)) == (503, "in_flight")
+            assert file.calls["keep_in_flight"] == 0
+            assert answer_of(await deliver(receiver, event, 9)) == (503, "in_flight")
+            assert file.calls["keep_in_flight"] == 1
+            waiting.gate.set()
+        line = f"ERROR could not keep the last delivery of default:{event.id}"
+        assert lines.all == [f"{line}: keep_in_flight was told to fail"]
+
+    async def test_to_bury_what_cannot_be_read(self, lines: Lines, file: FaultyStore) -> None:
+        receiver = receiver_on(file)
+        request = signed_request(b"no event", SECRET, message_id="evt_1")
+        file.failures["bury"] = 1
+        async with receiver:
+            first = await receiver.handle(request.body, request.headers)
+            assert answer_of(first) == (503, "store_unavailable")
+            assert await receiver.idle(5)
+            second = await receiver.handle(request.body, request.headers)
+            assert answer_of(second) == (202, "quarantined")
+            letter = await receiver.dead.show("evt_1")
+            assert letter is not None
+            assert letter.attempts == 1
+        assert lines.all == [
+            "ERROR cannot bury default:evt_1: bury was told to fail",
+            f"ERROR default:evt_1 cannot be read, and is a dead letter now: {letter.error}",
+        ]
+
+    async def test_to_extend_a_lease(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
+        waiting = Waiting(receiver)
+        store.failures["extend"] = 1
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, event))
+            await until(lambda: store.calls["extend"] >= 2)
+            waiting.gate.set()
+            assert answer_of(await running) == (200, "handled")
+        assert lines.all == [
+            f"WARNING could not extend the lease of default:{event.id}: extend was told to fail"
+        ]
+
+    async def test_to_take_a_failure_back_while_the_lease_lives(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
+        handlers = Handlers(receiver, "a")
+        handlers.raises["a"] = ValueError("x")
+        store.failures["release"] = -1
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
+            line = f"default:{event.id}; its lease runs out: release was told to fail"
+            await lines.has(f"ERROR could not settle {line}")
+            handlers.raises.clear()
+            assert answer_of(await deliver(receiver, comment())) == (200, "handled")
+            store.failures.clear()
+        assert lines.all.count(f"ERROR could not settle {line}") == 1
+
+    async def test_to_record_a_success_while_the_lease_lives(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
+        ran = counting(receiver)
+        store.failures |= {"complete": -1, "extend": -1}
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (200, "handled")
+            line = (
+                f"ERROR default:{event.id} is handled, but that could not be recorded while its"
+                " lease lived; until it is, another process would handle a further delivery of it"
+                " again: complete was told to fail"
+            )
+            await lines.has(line)
+            store.failures.clear()
+        assert lines.all.count(line) == 1
+        assert ran == [event.id]
+
+    async def test_to_store_a_delivery(self, lines: Lines, tmp_path: Path) -> None:
+        store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
+        receiver, event = receiver_on(store, inbox=NO_WORKER), comment()
+        counting(receiver)
+        store.failures["put"] = 1
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
+        assert f"ERROR cannot store default:{event.id}: put was told to fail" in lines.all
+
+    async def test_to_say_whose_turn_it_is(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver, event = receiver_on(store), comment()
+        receiver.on(CommentReceived, name="serial", serial_by=_one_key)(lambda _: None)
+        store.failures["enter"] = 1
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
+        assert lines.all == [
+            f"ERROR cannot ask whose turn it is for default:{event.id}: enter was told to fail"
+        ]
+
+    async def test_to_keep_a_turn(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
+        gate = asyncio.Event()
+        began = _serial(receiver, gate)
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, event))
+            await until(lambda: began)
+            store.failures["enter"] = 1
+            await lines.has("WARNING could not extend the turn of serial: enter was told to fail")
+            gate.set()
+            assert answer_of(await running) == (200, "handled")
+        assert len(lines.all) == 1
+
+    async def test_to_end_a_turn(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
+
+        @receiver.on(CommentReceived, name="serial", serial_by=_one_key)
+        async def fail(_: CommentReceived) -> None:
+            raise ValueError("x")
+
+        store.failures["leave"] = -1
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (500, "handler_failed")
+        assert lines.all[0] == (
+            "ERROR could not end the turn of serial; its lease will run out: leave was told to fail"
+        )
+
+    async def test_to_raise_a_mark(self, lines: Lines) -> None:
+        store = FaultyStore(MemoryStore())
+        receiver = receiver_on(store, lease_seconds=LEASE, answer_seconds=0.2, drain_seconds=1.0)
+        receiver.on("channel.*", name="latest", latest_by=_one_key)(lambda _: None)
+        store.failures |= {"leave": -1, "extend": -1}
+        async with receiver:
+            outcome = await deliver(receiver, make_event(ChannelUnhealthy))
+            assert answer_of(outcome) == (503, "still_running")
+            await lines.has(
+                "ERROR latest has succeeded, but its watermark could not be recorded while its"
+                " lease lived; until it is, another process may run an older event after it: leave"
+                " was told to fail"
+            )
+        assert lines.all[-1] == (
+            "ERROR latest has succeeded, but its watermark could not be recorded before the"
+            " shutdown; an older event may run after the one that succeeded"
+        )
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 9])
+async def test_nothing_is_said_of_what_goes_well(
+    lines: Lines, file: FaultyStore, attempt: int
+) -> None:
+    receiver, event = receiver_on(file), comment()
+    serial = _serial(receiver, gate := asyncio.Event())
+    ran = counting(receiver)
+    gate.set()
+    async with receiver:
+        assert answer_of(await deliver(receiver, event, attempt)) == (200, "handled")
+        assert answer_of(await deliver(receiver, event, attempt)) == (200, "duplicate")
+        assert file.calls["keep"] == (attempt == 9)
+    assert serial == ran == [event.id]
+    assert lines.all == []
+
+
+def _one_key(_: object) -> str:
+    return "k"
+
+
+def _serial(receiver: Receiver, gate: asyncio.Event) -> list[str]:
+    """Register a handler that takes turns and waits, and return what it has begun."""
+    began = list[str]()
+
+    @receiver.on(CommentReceived, name="serial", serial_by=_one_key)
+    async def wait(event: CommentReceived) -> None:
+        began.append(event.id)
+        await gate.wait()
+
+    return began
+
+
+class TestWhatIsLost:
+    async def test_a_lease(self, lines: Lines) -> None:
+        store = MemoryStore()
+        receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
+        waiting = Waiting(receiver)
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, event))
+            await until(lambda: waiting.began)
+            store._records.clear()
+            await lines.has(
+                f"ERROR the lease of default:{event.id} was lost; another attempt may have begun"
+            )
+            waiting.gate.set()
+            await running
+        assert sum("the lease of" in line for line in lines.all) == 1
+
+    async def test_a_turn(self, lines: Lines) -> None:
+        store = MemoryStore()
+        receiver, gate = receiver_on(store, lease_seconds=LEASE), asyncio.Event()
+        began = _serial(receiver, gate)
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, comment()))
+            await until(lambda: began)
+            store._gates.clear()  # as if its lease had run out in the store
+            await store.enter(Gate("default", "serial", "k"), new_token(), 60.0)
+            await lines.has("ERROR the turn of serial was lost; another run may have begun")
+            gate.set()
+            await running
+
+
+class TestWhatIsNotHandled:
+    async def test_what_cannot_be_verified_for_want_of_secrets(self, lines: Lines) -> None:
+        class Vault:
+            is_open = True
+
+            def current(self) -> str:
+                if not self.is_open:
+                    raise SecretError("the vault is closed")
+                return SECRET
+
+        vault = Vault()
+        receiver = Receiver(secrets=vault, store="memory://")
+        request = signed_request(comment(), SECRET)
+        async with receiver:
+            vault.is_open = False
+            outcome = await receiver.handle(request.body, request.headers)
+        assert answer_of(outcome) == (500, "secrets_unavailable")
+        assert lines.all == ["ERROR no delivery can be verified: the vault is closed"]
+
+    async def test_what_cannot_be_read_where_nothing_keeps_it(self, lines: Lines) -> None:
+        receiver = receiver_on()
+        request = signed_request(b"no event", SECRET, message_id="evt_1")
+        async with receiver:
+            outcome = await receiver.handle(request.body, request.headers)
+        assert answer_of(outcome) == (500, "unreadable")
+        [line] = lines.all
+        assert re.fullmatch(
+            "ERROR default:evt_1 cannot be read, and the store keeps no bodies: .*JSON.*", line
+        )
+
+    async def test_an_unknown_type(self, lines: Lines) -> None:
+        receiver = receiver_on()
+        request = signed_request(event_body("post.boosted", event_id="evt_1"), SECRET)
+        async with receiver:
+            outcome = await receiver.handle(request.body, request.headers)
+        assert answer_of(outcome) == (200, "unknown_type")
+        assert lines.all == ["WARNING default:evt_1 is of the unknown type 'post.boosted'; ignored"]
+
+    async def test_a_full_inbox(self, lines: Lines, tmp_path: Path) -> None:
+        receiver, late = receiver_on(sqlite_url(tmp_path), inbox=NO_WORKER), comment()
+        counting(receiver)
+        async with receiver:
+            assert answer_of(await deliver(receiver, comment())) == (202, "stored")
+            assert answer_of(await deliver(receiver, late)) == (503, "inbox_full")
+        line = f"ERROR the inbox is full, so default:{late.id} is left to a retry"
+        assert line in lines.all
+
+    async def test_what_handlers_elsewhere_are_owed(self, lines: Lines, tmp_path: Path) -> None:
+        here, there = receiver_on(sqlite_url(tmp_path)), receiver_on(sqlite_url(tmp_path))
+        for name in ("b", "a"):
+            on(there, name, _fail)
+        on(here, "c", _fail)
+        event = comment()
+        async with here, there:
+            await deliver(there, event)
+            lines.records.clear()
+            assert answer_of(await deliver(here, event, 2)) == (500, "handler_failed")
+            assert await here.idle(5)
+        owed, failed = lines.all
+        assert owed == (
+            f"ERROR default:{event.id} owes handlers that are not registered for it here and is"
+            " left to a process that has them: a, b"
+        )
+        assert failed == f"ERROR attempt 2 at default:{event.id} failed"
+
+    async def test_what_a_handler_rejects(self, lines: Lines, tmp_path: Path) -> None:
+        receiver, event = receiver_on(sqlite_url(tmp_path)), comment()
+        Handlers(receiver, "a").raises["a"] = Reject("spam")
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (202, "rejected")
+            assert await receiver.idle(5)
+            letter = await receiver.dead.show(event.id)
+            assert letter is not None
+            assert letter.owed == {"a"}
+        assert lines.all == [
+            f"WARNING attempt 1 at default:{event.id} was its last: a: Reject: spam"
+        ]
+
+    @pytest.mark.parametrize(("names", "said"), [("a", "1 handler"), ("ab", "2 handlers")])
+    async def test_what_handlers_fail_at(self, lines: Lines, names: str, said: str) -> None:
+        receiver, event = receiver_on(), comment()
+        handlers = Handlers(receiver, *names)
+        handlers.raises |= {name: ValueError(name) for name in names}
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (500, "handler_failed")
+            assert await receiver.idle(5)
+        [record] = lines.records
+        assert record.getMessage() == f"attempt 1 at default:{event.id} failed"
+        assert record.exc_info
+        group = record.exc_info[1]
+        assert isinstance(group, ExceptionGroup)
+        assert group.message == f"{said} of comment.received failed"
+        assert list(group.exceptions) == list(handlers.raises.values())
+        assert [error.__notes__ for error in group.exceptions] == [
+            [f"raised by the handler {name!r}"] for name in names
+        ]
+
+
+class TestWhatDoesNotEnd:
+    async def test_at_a_shutdown(self, lines: Lines) -> None:
+        receiver = receiver_on(
+            FaultyStore(MemoryStore()),
+            answer_seconds=0.05,
+            drain_seconds=0.05,
+            store_seconds=0.05,
+        )
+        stop, event = asyncio.Event(), comment()
+        ended = asyncio.Event()
+
+        async def stubborn(_: CommentReceived) -> None:
+            while not stop.is_set():
+                try:
+                    await stop.wait()
+                except asyncio.CancelledError:
+                    continue
+            ended.set()
+
+        on(receiver, "stubborn", stubborn)
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (503, "still_running")
+        assert lines.all == [
+            "WARNING handlers still running after 0.05 s: 1; their events are left to a retry",
+            f"ERROR the end of stubborn for default:{event.id} is not waited for any longer",
+        ]
+        assert receiver._wiring.attempts._given_up
+        stop.set()
+        await ended.wait()
+        await until(lambda: not receiver._wiring.attempts._given_up)
+
+    async def test_within_its_time_in_a_thread(self, lines: Lines) -> None:
+        receiver = receiver_on(handler_timeout_seconds=0.05)
+        gate = threading.Event()
+        on(receiver, "endless", lambda _: gate.wait(20))
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, comment()))
+            try:
+                await lines.has(
+                    "ERROR endless has been running for more than 0.05 s; a thread cannot be"
+                    " cancelled, so it keeps its thread and its event until it ends"
+                )
+            finally:
+                gate.set()
+            assert answer_of(await running) == (200, "handled")
+        assert len(lines.all) == 1
+
+    async def test_within_its_time_though_it_is_cancelled(self, lines: Lines) -> None:
+        receiver, gate, cancelled = (
+            receiver_on(handler_timeout_seconds=0.05),
+            asyncio.Event(),
+            list[bool](),
+        )
+
+        async def stubborn(_: CommentReceived) -> None:
+            while not gate.is_set():
+                try:
+                    await gate.wait()
+                except asyncio.CancelledError:
+                    cancelled.append(True)
+
+        on(receiver, "stubborn", stubborn)
+        async with receiver:
+            running = asyncio.create_task(deliver(receiver, comment()))
+            try:
+                await lines.has(
+                    "ERROR stubborn has been running for more than 0.05 s and does not end when it"
+                    " is cancelled; it keeps its event until it ends: let CancelledError pass"
+                )
+                assert receiver._wiring.attempts.overdue == ("stubborn",)
+            finally:
+                gate.set()
+            assert answer_of(await running) == (200, "handled")
+        assert (len(cancelled), len(lines.all)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "line"),
+    [
+        ("coment.received", "; did you mean 'comment.received'?"),
+        ("Comments.*", "; did you mean 'comment.received'?"),
+        ("zzz", ""),
+    ],
+)
+async def test_a_misspelt_type(lines: Lines, wanted: str, line: str) -> None:
+    receiver_on().on(wanted, name="a")(lambda _: None)
+    assert lines.all == [f"WARNING {wanted!r} is no event type known here{line}"]
+
+
+async def _fail(_: Any) -> None:
+    raise ValueError("x")
+
+
+async def test_a_fault_in_the_library_is_an_internal_error(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that breaks its contract costs one attempt, and no other."""
+    receiver, event = receiver_on(), comment()
+    ran, fault = counting(receiver), RuntimeError("a fault in the library")
+
+    def faulty(*_: object) -> Any:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hookonce.delivery.attempt.may_be_last", faulty)
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (500, "internal_error")
+    [record] = lines.records
+    assert record.getMessage() == f"an attempt at default:{event.id} broke off"
+    assert record.exc_info
+    assert record.exc_info[1] is fault
+    assert ran == []

@@ -1,0 +1,109 @@
+"""An async handler that blocks the event loop is noticed, and named."""
+
+import asyncio
+import logging
+import threading
+import time
+import weakref
+
+import pytest
+from support.deliveries import SECRET
+from support.waiting import PATIENCE_SECONDS, until
+
+from hookonce import Event, Receiver
+from hookonce.events import CommentReceived
+from hookonce.testing import TestSender, make_event
+from hookonce.watching import loop_monitor
+from hookonce.watching.records import LoopBlocked, Observer
+
+pytestmark = pytest.mark.anyio
+
+LONG = 0.3  # three times what counts as blocked
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a tenth of a second be long, and be looked for that often."""
+    monkeypatch.setattr(loop_monitor, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(loop_monitor, "BLOCKED_SECONDS", 0.1)
+
+
+class Blocks(Observer):
+    def __init__(self) -> None:
+        self.seen: list[LoopBlocked] = []
+
+    def loop_blocked(self, record: LoopBlocked) -> None:
+        self.seen.append(record)
+
+
+def query(event: Event[object]) -> None:  # noqa: ARG001 - what a handler calls
+    """Block until that was noticed: a busy machine looks less often."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    looks = LONG / loop_monitor._LOOK_SECONDS
+    while all(pulse._looks < looks for pulse in list(loop_monitor._felt._pulses)):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+async def test_a_handler_that_blocks_the_loop_is_told_of_by_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    blocks = Blocks()
+    receiver = Receiver(secrets=SECRET, store="memory://", endpoint="shop", observers=[blocks])
+
+    @receiver.on(CommentReceived, name="waits")
+    async def waits(event: CommentReceived) -> None:  # noqa: ARG001 - the shape of a handler
+        await asyncio.sleep(LONG)
+
+    @receiver.on(CommentReceived, name="blocks")
+    async def blocked(event: CommentReceived) -> None:
+        await asyncio.sleep(0)
+        query(event)
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        began = time.monotonic()
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+        seconds = time.monotonic() - began
+        readiness = await receiver.check()
+    [record] = blocks.seen
+    assert (record.endpoint, record.handler) == ("shop", "blocks")
+    assert LONG <= record.seconds <= seconds
+    [line] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert line.startswith("the handler blocks has blocked the event loop for ")
+    assert "waits" not in line
+    assert readiness.ready
+    assert [text for text in readiness.warnings if "handler blocks has blocked" in text]
+
+
+async def test_handlers_that_wait_or_run_in_threads_block_nothing() -> None:
+    blocks = Blocks()
+    receiver = Receiver(secrets=SECRET, store="memory://", observers=[blocks])
+
+    @receiver.on(CommentReceived, name="thread")
+    def in_thread(event: CommentReceived) -> None:  # noqa: ARG001 - the shape of a handler
+        time.sleep(LONG)
+
+    @receiver.on(CommentReceived, name="waits")
+    async def waits(event: CommentReceived) -> None:  # noqa: ARG001 - the shape of a handler
+        await asyncio.sleep(LONG)
+
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(200, "handled")
+        readiness = await receiver.check()
+    assert blocks.seen == []
+    assert not [text for text in readiness.warnings if "blocked" in text]
+
+
+async def test_what_has_ended_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_monitor, "_IDLE_LOOKS", 1_000_000)  # the thread that feels goes on
+    felt, was_felt = loop_monitor._Felt(), threading.Event()
+
+    def current() -> None:
+        was_felt.set()
+
+    pulse, ended = loop_monitor.Pulse("default", current), weakref.ref(current)
+    felt.add(pulse)
+    await until(was_felt.is_set)
+    felt.discard(pulse)
+    del pulse, current
+    await until(lambda: ended() is None)
