@@ -1,4 +1,4 @@
-"""The server's half of ASGI, for applications that are spoken to in the same process."""
+"""The server's side of ASGI, for applications in the same process."""
 
 from __future__ import annotations
 
@@ -44,18 +44,17 @@ async def whole(body: bytes) -> AsyncIterator[bytes]:
 async def exchange(
     app: ASGIApp, path: str, headers: Iterable[tuple[str, str]], body: AsyncIterator[bytes]
 ) -> HttpAnswer:
-    """Post to an application and return its answer.
-
-    A body that raises ConnectionError is a client that went away: the application is told so.
+    """Send a POST request to an application and return its answer.
 
     Args:
         app: the application.
-        path: where to post.
-        headers: every header but ``host``.
-        body: the raw body in the pieces in which it arrives.
+        path: the path of the request.
+        headers: every header except ``host``.
+        body: the pieces of the raw body. If it raises ConnectionError, the application receives a
+            disconnect, as from a client that went away.
 
     Raises:
-        ConnectionError: the body did, or the application ended without an answer.
+        ConnectionError: the body raised it, or the application ended without an answer.
 
     """
     scope: Scope = {
@@ -92,7 +91,7 @@ async def exchange(
                 is_complete = True
                 return {"type": "http.request", "body": b"", "more_body": False}
         if not lost:
-            await answered.wait()  # this client stays connected until it has its answer
+            await answered.wait()  # the client stays connected until it has the answer
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
@@ -116,10 +115,10 @@ async def exchange(
 
 
 class Lifespan:
-    """The server's half of the ASGI lifespan protocol, as a context manager.
+    """The server's side of the ASGI lifespan protocol, as a context manager.
 
-    An application that ends or raises without a word about its startup knows no lifespans, and goes
-    without, as it does with a server.
+    If an application ends or raises before it completes its startup, it does not support lifespans.
+    It runs without a lifespan then, as it does behind a server.
 
     Args:
         app: the application.
@@ -152,7 +151,7 @@ class Lifespan:
         is_said = not said.cancel()
         if is_said and said.result()["type"].endswith(".failed"):
             if self._task.done():
-                await self._task  # the application's own error says more than its message
+                await self._task  # raises the application's own error, which says more
             raise RuntimeError(f"{step} failed: {said.result().get('message', '')}")
         if not is_said:
             ended, self._task = self._task, None

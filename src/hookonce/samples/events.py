@@ -80,7 +80,7 @@ _DATA: dict[str, dict[str, JsonValue]] = {
 
 
 def new_event_id() -> str:
-    """Return an event id no other event has, with the documented prefix."""
+    """Return a random event id with the documented prefix."""
     return f"evt_{token_hex(12)}"
 
 
@@ -93,20 +93,20 @@ def event_body(
     data: Mapping[str, JsonValue] | None = None,
     extra: bool = False,
 ) -> bytes:
-    """Return the body of a realistic event, as the service writes it.
+    """Return the JSON body of a realistic event.
 
     Args:
-        event_type: any type; one that is not documented carries an empty object.
-        event_id: a new one by default.
-        created_at: now by default; give it with an offset.
-        workspace_id: the workspace it happened in.
-        data: fields that differ from the sample's, by either of their names: ``author_username``
-            or ``authorUsername``; objects are merged.
-        extra: also take fields that the type does not have, under their names as they are.
+        event_type: any type; the data of an undocumented type is empty.
+        event_id: a new id by default.
+        created_at: an aware datetime; now by default.
+        workspace_id: the workspace in which it happened.
+        data: fields that differ from the sample, in either spelling: ``author_username`` or
+            ``authorUsername``; objects are merged.
+        extra: allow fields that the type does not have.
 
     Raises:
-        ValueError: the type has no such field, and the message names a near one; or a number is not
-            finite.
+        ValueError: the type has no such field (the message suggests a similar name); or a number is
+            not finite.
 
     """
     return _body(
@@ -131,7 +131,7 @@ def _body(
     extra: bool,
 ) -> bytes:
     if (place := non_finite(data or {})) is not None:
-        raise ValueError(f"data: {place} is no number of JSON, which has no NaN or Infinity")
+        raise ValueError(f"data: {place}: JSON has no NaN or infinity")
     fields = None if event_class is None else fields_of(event_class).objects.get("data")
     sample = _DATA.get(event_type, {})
     created = created_at or datetime.fromtimestamp(system_clock(), UTC)
@@ -178,8 +178,8 @@ def make_event(
 ) -> Event[Any]:
     """Return a realistic event of a class or type.
 
-    An event class of your own gets the sample of its type, or an empty object with your ``data``.
-    ``event_id``, ``created_at``, ``workspace_id``, ``data`` and ``extra`` are as in ``event_body``.
+    Your own event class gets the sample of its type; for a new type, the sample is empty. The other
+    arguments are those of ``event_body``.
 
     Raises:
         ValueError: ``data`` does not fit the type; the message names the fields.
@@ -199,7 +199,7 @@ def make_event(
     try:
         return EventParser(own).parse(body) if own else _documented.parse(body)
     except PayloadError as error:
-        raise ValueError(f"no {event_type} event can be made of this: {error}") from None
+        raise ValueError(f"cannot make a {event_type} event: {error}") from None
 
 
 _documented = EventParser(EVENT_CLASSES.values())

@@ -1,4 +1,4 @@
-"""Fields of sample data by either of their names: as the wire spells them, or as Python does."""
+"""Names of an event's fields, in both spellings: ``authorUsername`` and ``author_username``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, JsonValue
 from ..events import EventClass
 from ..resources import Message, ReceivedMessage
 
-# Their other fields are not shown (interface, Events: Event types), so any may be one.
+# The interface does not show their other fields (Events: Event types), so any name is allowed.
 _OPEN = (Message, ReceivedMessage)
 
 
@@ -23,9 +23,9 @@ class Fields:
     """The fields of an object.
 
     Attributes:
-        names: the wire name of each, by both of its names.
-        objects: those that are objects with fields of their own, by their wire name.
-        is_open: whether there are more fields than are documented.
+        names: the wire name of each field, by both spellings.
+        objects: the fields that are objects, by wire name, each with its own fields.
+        is_open: whether undocumented fields are allowed.
 
     """
 
@@ -39,12 +39,12 @@ class Fields:
         """Return the wire name of a field.
 
         Args:
-            name: either of its names.
+            name: the name in either spelling.
             place: the names that lead to the object, for the message.
-            known: names that are good as they are: those that the sample has.
+            known: other allowed names: those of the sample.
 
         Raises:
-            ValueError: there is no such field; the message names a near one.
+            ValueError: there is no such field; the message suggests a similar name.
 
         """
         if (wire := self.names.get(name)) is not None:
@@ -58,7 +58,7 @@ class Fields:
 
 
 def fields_of(event_class: EventClass) -> Fields:
-    """Return the fields of an event's envelope, and below them those of its data."""
+    """Return the fields of an event's envelope, with the fields of its data below them."""
     return _fields_of(event_class)
 
 
@@ -76,7 +76,7 @@ def _fields_of(model: type[BaseModel]) -> Fields:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the one model that a field holds, if that is what it holds."""
+    """Return the model of a field, if it is one model or an optional one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) not in {Union, UnionType}:
@@ -98,14 +98,14 @@ def wire_names(
     """Return the data with each field under its wire name.
 
     Args:
-        data: fields by either of their names.
-        fields: those that there are; None where any may be.
-        sample: what the data is to change.
-        extra: let fields pass that there are not.
+        data: fields by name, in either spelling.
+        fields: the allowed fields; None allows any.
+        sample: the sample that the data will change.
+        extra: allow unknown fields.
         place: the names that lead to the data, for messages.
 
     Raises:
-        ValueError: there is no such field, or it is given by both names.
+        ValueError: there is no such field, or the data has it in both spellings.
 
     """
     known = sample if isinstance(sample, Mapping) else {}
@@ -116,9 +116,9 @@ def wire_names(
             try:
                 fields.wire_name(name, place=place, known=known)
             except ValueError as error:
-                raise ValueError(f"{error}; extra=True adds it all the same") from None
+                raise ValueError(f"{error}; extra=True allows unknown fields") from None
         if wire in result:
-            raise ValueError(f"{'.'.join([*place, wire])!r} is given by both of its names")
+            raise ValueError(f"{'.'.join([*place, wire])!r} is given in both spellings; give one")
         inner = None if fields is None else fields.objects.get(wire)
         result[wire] = (
             wire_names(value, inner, known.get(wire), extra=extra, place=(*place, wire))

@@ -1,8 +1,7 @@
 """Numbers that JSON cannot hold: NaN and the infinities.
 
-Python's JSON reader takes ``NaN`` and ``Infinity``, and so do pydantic's and YAML's. Every
-comparison with NaN is false, so that it passes the check ``value < least``; written out again, it
-is no JSON.
+The JSON parsers of Python and pydantic accept ``NaN`` and ``Infinity``, and so does YAML. Every
+comparison with NaN is false, so NaN passes the check ``value < least``. Written out, it is not JSON.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from math import isfinite
 
 
 def non_finite(value: object) -> str | None:
-    """Return where in a value, such as JSON as Python has it, is a number that is not finite.
+    """Return the place of the first number that is not finite, or None.
 
     Args:
-        value: mappings, lists and tuples are looked through, however they are nested.
+        value: a number, or mappings, lists and tuples, nested to any depth.
 
     Returns:
-        The names and numbers that lead there, as ``data.rates.0``; an empty text for the value
+        The names and indexes that lead to it, such as ``data.rates.0``; an empty text for the value
         itself; None if all numbers are finite.
 
     """
     waiting: list[tuple[str, object]] = [("", value)]
-    seen: set[int] = set()  # YAML can nest a list in itself
+    seen: set[int] = set()  # in YAML a list can contain itself
     while waiting:
         place, one = waiting.pop()
         if isinstance(one, float) and not isfinite(one):

@@ -1,4 +1,4 @@
-"""What a test of a receiver needs: realistic events, signed requests, and a sender in the process.
+"""Tools to test a receiver: realistic events, signed requests, and a sender in the same process.
 
 A short test::
 
@@ -7,8 +7,8 @@ A short test::
         (await sender.send(event)).expect(200, "handled")
         (await sender.send(event, attempt=2)).expect(200, "duplicate")
 
-The sender speaks ASGI to the application itself, so everything but the network is real. Fixtures
-for pytest are in ``hookonce.testing.pytest_plugin``.
+The sender calls the application over ASGI, so only the network is not real. Fixtures for pytest are
+in ``hookonce.testing.pytest_plugin``.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = [
 ]
 
 Payload: TypeAlias = Event[Any] | Mapping[str, JsonValue] | bytes
-"""What can be sent: an event, an envelope as a mapping, or raw bytes."""
+"""A body to send: an event, an envelope as a mapping, or raw bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A delivery as it goes over the wire.
+    """A signed delivery.
 
     Attributes:
         body: the raw bytes.
-        headers: every header of the interface's delivery format, names in lower case.
+        headers: every header of the interface's delivery format, with lower-case names.
 
     """
 
@@ -58,7 +58,7 @@ class SignedRequest:
     headers: Mapping[str, str] = field(repr=False)
 
     def tampered(self) -> SignedRequest:
-        """Return the same request with one byte of its body changed after signing."""
+        """Return the same request with one byte of the body changed after signing."""
         changed = bytearray(self.body or b" ")
         changed[-1] ^= 1
         return SignedRequest(bytes(changed), self.headers)
@@ -73,18 +73,18 @@ def signed_request(
     skew: float = 0.0,
     service: str = "example",
 ) -> SignedRequest:
-    """Return a delivery of the payload, signed now.
+    """Return a signed delivery of a payload.
 
     Args:
         payload: an event, an envelope as a mapping, or raw bytes.
-        secrets: the secret to sign with, or several as during a rotation.
-        message_id: the webhook-id; the payload's own id by default, a new one for raw bytes.
-        attempt: the delivery attempt to name.
+        secrets: the secret to sign with, or several, as during a rotation.
+        message_id: the webhook-id; by default the payload's id, or a new id if it has none.
+        attempt: the number in the delivery-attempt header, from 1.
         skew: how many seconds ago it was signed; negative for the future.
         service: the sender's name in its own headers.
 
     Raises:
-        ValueError: a mapping holds NaN or an infinity, or the time cannot be signed.
+        ValueError: a mapping holds NaN or an infinity, or the time is not a valid timestamp.
 
     """
     event_id, event_type = None, None
@@ -97,7 +97,7 @@ def signed_request(
     else:
         event_id, event_type = str(payload.get("id", "")), str(payload.get("type", ""))
         if (place := non_finite(payload)) is not None:
-            raise ValueError(f"{place} is no number of JSON; to send it all the same, give bytes")
+            raise ValueError(f"{place}: JSON has no NaN or infinity; to send it anyway, give bytes")
         body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = system_clock() - skew
     headers = {
@@ -160,17 +160,17 @@ class TestSender:
     As an async context manager it runs the application's lifespan too.
 
     Args:
-        app: a receiver, or an application that has its routes.
-        secrets: what to sign with; several give several signatures.
-        path: where the application receives.
+        app: a receiver, or an application with its routes.
+        secrets: the secret to sign with; several secrets give several signatures.
+        path: the path of the receiver in the application.
         service: the sender's name in its own headers.
 
     Attributes:
-        answers: every answer so far, in the order of arrival.
+        answers: every answer so far, in order of arrival.
 
     """
 
-    __test__ = False  # not a test, whatever its name
+    __test__ = False  # pytest must not collect it
 
     def __init__(
         self,
@@ -210,11 +210,11 @@ class TestSender:
 
         Args:
             payload: an event, an envelope as a mapping, or raw bytes.
-            attempt: the delivery attempt to name.
+            attempt: the number in the delivery-attempt header, from 1.
             skew: how many seconds ago it was signed; negative for the future.
-            tamper: change a byte of the body after signing.
-            secrets: sign with these instead.
-            message_id: the webhook-id, if it is not the payload's id.
+            tamper: change one byte of the body after signing.
+            secrets: sign with other secrets.
+            message_id: the webhook-id, if it differs from the payload's id.
 
         """
         request = signed_request(
@@ -232,10 +232,10 @@ class TestSender:
         return list(await asyncio.gather(*(self.send(payload) for _ in range(copies))))
 
     async def send_until_accepted(self, payload: Payload) -> list[Answer]:
-        """Deliver as the service does, up to nine attempts until a 2xx, without the waits.
+        """Deliver up to nine times until a 2xx, as the service does, but without the waits.
 
-        A receiver takes the ninth for the last chance only if the event is old enough for it: make
-        the event with ``created_at`` 21 hours ago.
+        The ninth attempt is the last chance only if the event is old enough: make the event with
+        ``created_at`` 21 hours ago.
         """
         answers = []
         for attempt in range(1, ATTEMPTS + 1):
@@ -245,7 +245,7 @@ class TestSender:
         return answers
 
     async def post(self, request: SignedRequest) -> Answer:
-        """Deliver a request as it is and return the answer."""
+        """Deliver a request unchanged and return the answer."""
         headers = {"content-length": str(len(request.body)), **request.headers}
         received = await exchange(self._app, self._path, headers.items(), whole(request.body))
         answer = Answer(received.status, received.reason, received.headers, received.body)
