@@ -168,12 +168,7 @@ class HttpSender:
         response = await self.client.request(
             method, path, content=request.body, headers=dict(request.headers)
         )
-        answer = Answer(
-            response.status_code,
-            "" if method == "HEAD" else response.json()["reason"],
-            dict(response.headers),
-            response.content,
-        )
+        answer = Answer(response.status_code, dict(response.headers), response.content)
         if method != "HEAD":
             check_answer(answer, request, [self.secret])
         self.answers.append(answer)
@@ -290,8 +285,7 @@ class RawConnection:
                 for name, _, value in (line.partition(":") for line in lines)
             }
             body = await self._reader.readexactly(int(headers.get("content-length", "0")))
-        reason = json.loads(body).get("reason", "") if body.startswith(b"{") else ""
-        return Answer(int(status_line.split()[1]), reason, headers, body)
+        return Answer(int(status_line.split()[1]), headers, body)
 
     async def end(self) -> None:
         """Send no more, and go on reading."""

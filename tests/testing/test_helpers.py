@@ -101,9 +101,9 @@ def test_data_is_understood_by_both_names_of_a_field() -> None:
     ("event_type", "data", "words"),
     [
         ("comment.received", {"auhtor_username": "ann"}, "'data.auhtor_username' (did you mean"),
-        ("comment.received", {"likes": 3}, "'data.likes'; extra=True adds it"),
+        ("comment.received", {"likes": 3}, "'data.likes'; extra=True allows"),
         ("post.target.failed", {"error": {"hint": "Pay."}}, "'data.error.hint'"),
-        ("channel.unhealthy", {"display_name": "a", "displayName": "b"}, "both of its names"),
+        ("channel.unhealthy", {"display_name": "a", "displayName": "b"}, "both spellings"),
     ],
 )
 def test_a_field_that_there_is_not_is_refused(
@@ -136,7 +136,7 @@ def test_an_own_class_has_fields_of_its_own() -> None:
 
     channel = json.loads(event_body("channel.unhealthy"))["data"]
     data: dict[str, JsonValue] = {"cost_cents": 5, "paid_by": {**channel, "display_name": "Bakery"}}
-    with pytest.raises(ValueError, match="both of its names"):
+    with pytest.raises(ValueError, match="both spellings"):
         make_event(AdPublished, data=data)
     del channel["displayName"]
     data["paid_by"] = {**channel, "display_name": "Bakery"}
@@ -398,7 +398,7 @@ async def test_a_lifespan_that_fails_to_start_fails_the_test(webhook_secret: str
 
 
 def answered(status: int, reason: str) -> Answer:
-    return Answer(status, reason, {}, b"")
+    return Answer(status, {}, json.dumps({"reason": reason}).encode())
 
 
 def test_an_expected_answer_is_given_back() -> None:

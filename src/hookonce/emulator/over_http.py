@@ -8,7 +8,7 @@ from typing import Self
 
 import httpx2
 
-from ..http.inprocess import HttpAnswer
+from ..http.inprocess import Answer
 from .transport import CALM, Break, Network, OutgoingRequest, pieces
 
 
@@ -26,7 +26,7 @@ class OverHttp:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def post(self, request: OutgoingRequest, network: Network = CALM) -> HttpAnswer:
+    async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
         """Return the answer; ConnectionError where there is none to be had."""
         headers = {"content-length": str(len(request.body)), **request.headers}
         sent = asyncio.Event()
@@ -53,4 +53,4 @@ class OverHttp:
             call.cancel()
             is_sent.cancel()
             await asyncio.wait({call, is_sent})
-        return HttpAnswer(response.status_code, dict(response.headers), response.content)
+        return Answer(response.status_code, dict(response.headers), response.content)

@@ -14,7 +14,7 @@ from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 from ..http.app import ASGIApp
-from ..http.inprocess import HttpAnswer, Lifespan, exchange
+from ..http.inprocess import Answer, Lifespan, exchange
 from ..logs import get_logger
 
 _log = get_logger("hookonce.emulator")
@@ -68,7 +68,7 @@ class OutgoingRequest:
 class Transport(Protocol):
     """Takes requests to receivers."""
 
-    async def post(self, request: OutgoingRequest, network: Network = CALM) -> HttpAnswer:
+    async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
         """Return the answer; ConnectionError where there is none to be had."""
         ...
 
@@ -105,7 +105,7 @@ class InProcess:
         self._open_others = others
         self._others: Transport | None = None
         self._apps: dict[str, ASGIApp] = {}
-        self._under_way: set[asyncio.Task[HttpAnswer]] = set()
+        self._under_way: set[asyncio.Task[Answer]] = set()
         self._open = AsyncExitStack()
 
     def mount(self, url: str, app: ASGIApp) -> None:
@@ -127,7 +127,7 @@ class InProcess:
         self._others = None  # closed now; entered again, it opens another
         await self._open.aclose()
 
-    async def post(self, request: OutgoingRequest, network: Network = CALM) -> HttpAnswer:
+    async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
         """Return the answer; ConnectionError where there is none to be had."""
         app = self._apps.get(request.url)
         if app is None:
@@ -148,11 +148,11 @@ class InProcess:
 
 async def _served(
     app: ASGIApp, path: str, headers: Mapping[str, str], body: AsyncIterator[bytes]
-) -> HttpAnswer:
+) -> Answer:
     try:
         return await exchange(app, path, headers.items(), body)
     except ConnectionError:
         raise
     except Exception:  # noqa: BLE001 - whatever it was, a server would answer 500
         _log.exception("the application raised; that counts as an answer of 500")
-        return HttpAnswer(500, {}, b"")
+        return Answer(500, {}, b"")

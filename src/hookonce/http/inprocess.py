@@ -12,13 +12,13 @@ from .app import ASGIApp, Message, Scope
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """What an application answered.
+class Answer:
+    """The HTTP answer of an application.
 
     Attributes:
         status: the HTTP status.
-        headers: its headers, names in lower case.
-        body: its raw body.
+        headers: the headers, with lower-case names.
+        body: the raw body.
 
     """
 
@@ -28,12 +28,24 @@ class HttpAnswer:
 
     @property
     def reason(self) -> str:
-        """What our own receivers say; empty where the body says none."""
+        """The ``reason`` in a receiver's JSON body; empty for any other body."""
         try:
             reason = json.loads(self.body)["reason"]
         except (ValueError, LookupError, TypeError, RecursionError):
             return ""
         return reason if isinstance(reason, str) else ""
+
+    def expect(self, status: int, reason: str | None = None) -> Self:
+        """Return this answer if it has the expected status and reason.
+
+        Raises:
+            AssertionError: it has not; the message shows both answers.
+
+        """
+        if self.status != status or reason not in {None, self.reason}:
+            wanted = f"{status} {reason}" if reason else str(status)
+            raise AssertionError(f"expected the answer {wanted}, got {self.status} {self.reason}")
+        return self
 
 
 async def whole(body: bytes) -> AsyncIterator[bytes]:
@@ -43,7 +55,7 @@ async def whole(body: bytes) -> AsyncIterator[bytes]:
 
 async def exchange(
     app: ASGIApp, path: str, headers: Iterable[tuple[str, str]], body: AsyncIterator[bytes]
-) -> HttpAnswer:
+) -> Answer:
     """Send a POST request to an application and return its answer.
 
     Args:
@@ -104,7 +116,7 @@ async def exchange(
         raise lost
     if not messages:
         raise ConnectionError("the application ended without an answer")
-    return HttpAnswer(
+    return Answer(
         status=messages[0]["status"],
         headers={
             name.decode("latin-1").lower(): value.decode("latin-1")

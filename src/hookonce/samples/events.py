@@ -178,8 +178,9 @@ def make_event(
 ) -> Event[Any]:
     """Return a realistic event of a class or type.
 
-    Your own event class gets the sample of its type; for a new type, the sample is empty. The other
-    arguments are those of ``event_body``.
+    Your own event class gets the sample of its type; for a new type, the sample is empty.
+    ``event_id``, ``created_at``, ``workspace_id``, ``data`` and ``extra`` are those of
+    ``event_body``.
 
     Raises:
         ValueError: ``data`` does not fit the type; the message names the fields.

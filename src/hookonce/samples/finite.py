@@ -1,7 +1,7 @@
 """Numbers that JSON cannot hold: NaN and the infinities.
 
 The JSON parsers of Python and pydantic accept ``NaN`` and ``Infinity``, and so does YAML. Every
-comparison with NaN is false, so NaN passes the check ``value < least``. Written out, it is not JSON.
+comparison with NaN is false, so NaN passes the check ``value < least``; but NaN is not valid JSON.
 """
 
 from __future__ import annotations

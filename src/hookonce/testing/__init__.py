@@ -24,7 +24,7 @@ from pydantic import JsonValue
 from ..clock import system_clock
 from ..events import Event
 from ..http.app import ASGIApp
-from ..http.inprocess import Lifespan, exchange, whole
+from ..http.inprocess import Answer, Lifespan, exchange, whole
 from ..samples.events import event_body, make_event, new_event_id
 from ..samples.finite import non_finite
 from ..sender import ATTEMPTS
@@ -124,36 +124,6 @@ def _names_in(body: bytes) -> tuple[str | None, str | None]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a receiver answered.
-
-    Attributes:
-        status: the HTTP status.
-        reason: the ``reason`` of its JSON body, or an empty string.
-        headers: its headers, names in lower case.
-        body: its raw body.
-
-    """
-
-    status: int
-    reason: str
-    headers: Mapping[str, str]
-    body: bytes
-
-    def expect(self, status: int, reason: str | None = None) -> Self:
-        """Return this answer if it is the expected one.
-
-        Raises:
-            AssertionError: it is another; the message shows both.
-
-        """
-        if self.status != status or reason not in {None, self.reason}:
-            wanted = f"{status} {reason}" if reason else str(status)
-            raise AssertionError(f"expected the answer {wanted}, got {self.status} {self.reason}")
-        return self
-
-
 class TestSender:
     """Sends signed deliveries to an ASGI application in this process.
 
@@ -247,7 +217,6 @@ class TestSender:
     async def post(self, request: SignedRequest) -> Answer:
         """Deliver a request unchanged and return the answer."""
         headers = {"content-length": str(len(request.body)), **request.headers}
-        received = await exchange(self._app, self._path, headers.items(), whole(request.body))
-        answer = Answer(received.status, received.reason, received.headers, received.body)
+        answer = await exchange(self._app, self._path, headers.items(), whole(request.body))
         self.answers.append(answer)
         return answer

@@ -7,7 +7,7 @@ from email.utils import format_datetime
 import pytest
 
 from hookonce.errors import Refusal
-from hookonce.http.inprocess import HttpAnswer
+from hookonce.http.inprocess import Answer
 from hookonce.operations.doctor import Level
 from hookonce.operations.doctor.answers import Reply, answer_finding, slash_findings, time_finding
 from hookonce.operations.doctor.findings import Finding, fault
@@ -103,12 +103,12 @@ def test_a_slow_answer_is_a_warning_long_before_the_sender_gives_up(
     ],
 )
 def test_only_an_answer_of_a_receiver_has_a_reason(body: bytes, reason: str | None) -> None:
-    assert Reply.to(HttpAnswer(200, {}, body), 0.0).reason == reason
+    assert Reply.to(Answer(200, {}, body), 0.0).reason == reason
 
 
 def test_the_time_of_an_answer_is_read_from_its_date_header() -> None:
     def sent_at(headers: dict[str, str]) -> float | None:
-        return Reply.to(HttpAnswer(200, headers, b""), 0.0).sent_at
+        return Reply.to(Answer(200, headers, b""), 0.0).sent_at
 
     moment = datetime(2026, 11, 20, 9, 30, 4, tzinfo=UTC)
     assert sent_at({"date": format_datetime(moment, usegmt=True)}) == moment.timestamp()

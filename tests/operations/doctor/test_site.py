@@ -18,7 +18,7 @@ from hookonce import Limits, Receiver
 from hookonce.emulator.over_http import OverHttp
 from hookonce.emulator.transport import CALM, Network, OutgoingRequest
 from hookonce.events import WebhookTest
-from hookonce.http.inprocess import HttpAnswer
+from hookonce.http.inprocess import Answer
 from hookonce.operations.doctor import Finding, Level, Subject, examine_site
 from hookonce.operations.doctor import site as site_module
 from hookonce.operations.doctor import unfinished as unfinished_module
@@ -172,10 +172,10 @@ async def test_a_server_s_clock_is_read_from_its_answer() -> None:
     class InThePast(OverHttp):
         """Reaches servers whose clock is years behind."""
 
-        async def post(self, request: OutgoingRequest, network: Network = CALM) -> HttpAnswer:
+        async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
             answer = await super().post(request, network)
             headers = {**answer.headers, "date": "Fri, 20 Nov 2020 09:30:04 GMT"}
-            return HttpAnswer(answer.status, headers, answer.body)
+            return Answer(answer.status, headers, answer.body)
 
     receiver = new_receiver()
     subject = Subject(receiver, receiver, "/webhooks")

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
 from ...errors import Refusal
-from ...http.inprocess import HttpAnswer
+from ...http.inprocess import Answer
 from ...outcome import Reason
 from ...sender import ANSWER_SECONDS, TEST_TYPE
 from .findings import Finding, fault, fine, warning
@@ -106,7 +106,7 @@ class Reply:
     seconds: float
 
     @classmethod
-    def to(cls, answer: HttpAnswer, seconds: float) -> Reply:
+    def to(cls, answer: Answer, seconds: float) -> Reply:
         """Return the parts of an HTTP answer that the checks need."""
         return cls(
             status=answer.status,
