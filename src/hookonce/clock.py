@@ -1,4 +1,4 @@
-"""Where the time comes from."""
+"""Clocks, and times and spans as text for people."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 Clock: TypeAlias = Callable[[], float]
-"""Unix time in seconds."""
+"""A function that returns the Unix time in seconds."""
 
-# A million years: a time in a store may be any number.
+# A million years. A store returns any number that was written to it.
 _LONGEST_SECONDS = 1e6 * 366 * 86_400
 
 
 def system_clock() -> float:
-    """Return the Unix time in seconds, looked up at the call so that a frozen clock is seen."""
+    """Return the Unix time in seconds; it calls ``time.time`` by name, so that freezegun works."""
     return time.time()
 
 
 def uptime() -> float:
-    """Return seconds since some moment before this machine's processes began; nobody sets it."""
+    """Return the seconds of a monotonic clock, which all processes of a machine share."""
     return time.monotonic()
 
 
 def utc_text(unix_seconds: float, form: str) -> str:
-    """Return a Unix time in UTC, in a form of ``strftime``.
+    """Return a Unix time in UTC, in a format of ``strftime``.
 
-    A store keeps what it was given, by whatever clock: a time that no calendar has is shown as its
-    number, so that one such record does not hide the others.
+    A time outside the calendar is returned as its number. A wrong clock may have written it to the
+    store, and one such record must not hide the others.
     """
     try:
         return datetime.fromtimestamp(unix_seconds, UTC).strftime(form)
@@ -37,14 +37,14 @@ def utc_text(unix_seconds: float, form: str) -> str:
 
 
 def moment(unix_seconds: float) -> str:
-    """Return a Unix time as a person reads it, to the minute and in UTC."""
+    """Return a Unix time as text for people, in minutes and UTC."""
     return utc_text(unix_seconds, "%Y-%m-%d %H:%M UTC")
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration in its two largest units, or in one where it is below a minute."""
+    """Return a duration in its two largest units, or in one unit if it is below a minute."""
     size = abs(seconds)
-    if not size < _LONGEST_SECONDS:  # nor a number, perhaps
+    if not size < _LONGEST_SECONDS:  # too long, or NaN
         return f"{seconds:.3g} s"
     if size < 0.00095:
         return f"{seconds * 1e6:.0f} µs"

@@ -1,8 +1,8 @@
-"""The loggers of the package, whose lines hold nothing that a terminal or a reader may act on.
+"""The loggers of the package, with a filter that escapes control characters.
 
-Paths, ids, types, header values and the errors of handlers are written by anybody. A line break
-among them would begin a line that is none of ours, and an escape sequence could hide one. So each
-logger has a filter, which no call can go around.
+Log lines contain text from outside: paths, ids, types, header values and errors of handlers. In it
+a line break could forge a log line, and an escape sequence could hide one on a terminal. A filter
+on each logger escapes both in every call.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ LOGGERS = (
     "hookonce.store",
     "hookonce.worker",
 )
-"""The name of every logger there is. A filter is not passed on to a logger's children."""
+"""The name of every logger. Each needs the filter, because child loggers do not inherit it."""
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Return a text with an escape (``\x1b``, ``\u2028``) for each character that is not print.
+    r"""Return a text with an escape (``\x1b``, ``\u2028``) for each unprintable character.
 
     Args:
-        text: written by anybody.
-        keep: characters that stay all the same.
+        text: text from outside.
+        keep: unprintable characters that are not escaped.
 
     """
     if text.isprintable():
@@ -49,21 +49,21 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of one of the names in ``LOGGERS``."""
+    """Return a logger by its name in ``LOGGERS``."""
     return _loggers[name]
 
 
 class _Printable(logging.Filter):
-    """Lets every record pass, with its text made printable where it was not."""
+    """Escapes unprintable text in every record; drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape what the record would show."""
+        """Escape the message and the traceback of a record."""
         try:
             message = record.getMessage()
             error = record.exc_info[1] if record.exc_info else None
             text = None if error is None else _indented(error)
-        except BaseException:  # noqa: BLE001 - errors of handlers are shown by code of theirs
-            record.msg, record.args = f"{record.msg} (its parts cannot be shown)", None
+        except BaseException:  # noqa: BLE001 - __str__ of a user's error may raise anything
+            record.msg, record.args = f"{record.msg} (the details cannot be shown)", None
             record.exc_info = None
             return True
         if not message.isprintable():
@@ -74,23 +74,26 @@ class _Printable(logging.Filter):
 
 
 def _indented(error: BaseException) -> str | None:
-    """Return a traceback of which no line can pass for one of the log, or None if none can."""
+    """Return a traceback with every line indented and escaped, or None if it needs no change.
+
+    An indented line cannot look like a log line.
+    """
     lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
     if all(map(str.isprintable, lines)) and not any(map(_has_lines, _chain(error))):
-        return None  # it is left to the formatter, which may be somebody's own
+        return None  # the application's own formatter may render it
     return "\n".join(f"  {printable(line)}" for line in lines)
 
 
 def _has_lines(error: BaseException) -> bool:
-    """Return whether what an error says would begin lines of its own."""
+    """Return whether the text of an error has more than one line."""
     try:
         return "\n" in str(error) or bool(getattr(error, "__notes__", None))
-    except BaseException:  # noqa: BLE001 - as above; a traceback then says that there is no text
+    except BaseException:  # noqa: BLE001 - as above; the traceback then shows no text
         return False
 
 
 def _chain(error: BaseException) -> Iterable[BaseException]:
-    """Return an error with all that are shown with it."""
+    """Return an error with its causes, contexts and the members of its groups."""
     found: dict[int, BaseException] = {}
     ahead: list[BaseException | None] = [error]
     while ahead:

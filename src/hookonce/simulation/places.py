@@ -1,4 +1,4 @@
-"""Where in the user's own code something was raised."""
+"""The place in the user's own code where an error was raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FOREIGN = tuple(
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of a traceback that are neither ours nor a library's."""
+    """Return the frames of a traceback that belong to the user's own code."""
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -23,7 +23,7 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def raised(error: BaseException) -> str:
-    """Return what was raised, and the user's line that it passed last."""
+    """Return an error's class and message, with the last line of the user's own code."""
     text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = own_frames(error)
     if not frames:
