@@ -1,4 +1,4 @@
-"""A time is shown in UTC, and one that no calendar has as its number."""
+"""A time is shown in UTC; a time outside the calendar is shown as its number."""
 
 import math
 

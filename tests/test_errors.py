@@ -1,4 +1,4 @@
-"""Errors say what is wrong, refuse what nobody can mean, and can always be shown."""
+"""Errors name the fault, refuse impossible arguments, and always have a repr."""
 
 import importlib
 import inspect
@@ -38,7 +38,7 @@ def test_a_wait_of_a_month_at_most_is_kept(after: Any, seconds: float | None) ->
 
 
 def half_built() -> list[Any]:
-    """Return an object without parts of each error class, and of public values."""
+    """Return an unfinished object of each error class, and of public values."""
     classes: set[Any] = {Limits, Outcome, Verifier}
     for module in pkgutil.walk_packages(hookonce.__path__, "hookonce."):
         if module.name.endswith("__main__"):

@@ -1,4 +1,4 @@
-"""What anybody else wrote cannot begin a line of the log, hide one, or move a cursor."""
+"""Text from outside cannot forge a log line, hide one, or move the cursor of a terminal."""
 
 import asyncio
 import io
@@ -29,7 +29,7 @@ SECRET = new_secret()
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """Return what a program that logs to a stream would show."""
+    """Return the log lines that a program would write to a stream."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("LINE %(name)s: %(message)s"))
@@ -47,7 +47,7 @@ def unprintable(shown: str) -> set[str]:
 
 
 def forged(shown: str) -> list[str]:
-    """Return the lines that are not the log's own, nor the indented ones of a traceback."""
+    """Return the lines that are neither log lines nor indented lines of a traceback."""
     return [line for line in shown.splitlines() if re.match(r"LINE | |Traceback", line) is None]
 
 

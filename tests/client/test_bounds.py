@@ -1,4 +1,4 @@
-"""What a service, or something between, can do to a client is bounded."""
+"""A service or a proxy cannot make the client use unbounded memory or time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ITEM = {
 
 
 def deflated(megabytes: int) -> bytes:
-    """Return so many megabytes of blanks, as gzip."""
+    """Return a gzip of this many megabytes of blanks."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     return b"".join([*(packer.compress(b" " * 10**6) for _ in range(megabytes)), packer.flush()])
 
@@ -115,7 +115,7 @@ async def test_empty_pages_between_others_are_read_over(client: Client, api: Scr
 
 @contextmanager
 def full_listener() -> Iterator[int]:
-    """Give the port of a socket that lets nobody in any more."""
+    """Give the port of a socket whose backlog is full."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -133,7 +133,7 @@ def full_listener() -> Iterator[int]:
 
 @asynccontextmanager
 async def mute_server() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
-    """Give the port of a server that lets everybody in and says nothing, and whom it let in."""
+    """Give the port of a server that accepts connections and never answers, and the connections."""
 
     async def wait(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)

@@ -1,4 +1,4 @@
-"""The client asks as the exchanges say and reads what they answer; against paper, and the emulator.
+"""The client sends the documented requests and reads the documented answers.
 
 The exchanges are written by hand from the interface, and not through our models. What a typed
 client cannot ask (a path that does not exist, a body of another shape) it is not asked here.
@@ -37,7 +37,7 @@ Call = Callable[[Client], Awaitable[Any]]
 
 
 class CannotAskError(Exception):
-    """A request that the client has no way to make."""
+    """A request that the client cannot make."""
 
 
 def _page(listing: Callable[..., Any], query: Mapping[str, str], **names: str) -> Any:
@@ -53,7 +53,7 @@ def _page(listing: Callable[..., Any], query: Mapping[str, str], **names: str) -
 
 
 def call_of(request: Mapping[str, Any]) -> Call:
-    """Return how the client makes a request; CannotAskError if it cannot."""
+    """Return the call of the client for a request; CannotAskError if there is none."""
     if set(request) - {"method", "path", "query", "json"}:
         raise CannotAskError
     body, query = request.get("json"), request.get("query", {})
@@ -109,7 +109,7 @@ _CALLS: dict[str, Callable[..., Awaitable[Any]]] = {
 
 
 def says_the_same(sent: Any, written: Any) -> bool:
-    """Whether a body says what the exchange writes: by the current names, and nothing of null."""
+    """Return whether a body equals the documented one, with current names and without null."""
     return bool(_canonical(sent) == _canonical(written))
 
 
@@ -126,7 +126,7 @@ def _canonical(value: Any) -> Any:
 
 
 class Paper(httpx2.AsyncBaseTransport):
-    """Answers one request as an exchange says, if it is the one that is written."""
+    """Answers one request as documented, if it is the documented request."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -148,7 +148,7 @@ class Paper(httpx2.AsyncBaseTransport):
 
 
 def check_refusal(error: ApiError, exchange: Exchange) -> None:
-    """Check that an error says what the exchange does."""
+    """Check that an error has the documented fields."""
     refused = exchange.response["json"]["error"]
     said = (error.status, error.code, error.kind)
     assert said == (exchange.response["status"], refused["code"], refused["kind"]), exchange.line
@@ -214,7 +214,7 @@ def test_every_operation_is_among_the_exchanges() -> None:
 
 
 class Talk:
-    """A script held with the emulator: by the client where it can ask, raw where it cannot."""
+    """Runs a script against the emulator: through the client, or as raw HTTP if it has no call."""
 
     def __init__(self, service: EmulatedService, client: Client, raw: httpx2.AsyncClient) -> None:
         self._service = service
@@ -291,7 +291,7 @@ class Talk:
 
 
 def assert_same(answer: Any, written: Any, line: str) -> None:
-    """Check an answer; what is some text for people is not compared."""
+    """Check an answer, except for texts for people."""
     if written == SOME_TEXT:
         assert isinstance(answer, str), line
     elif isinstance(written, dict):

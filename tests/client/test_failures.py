@@ -1,4 +1,4 @@
-"""What the client raises, and when it asks again (interface, Errors and Limits)."""
+"""The errors of the client, and its repetitions (interface, Errors and Limits)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client says what it lacks."""
+"""Without httpx2 the client says what to install."""
 
 import subprocess
 import sys

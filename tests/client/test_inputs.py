@@ -1,4 +1,4 @@
-"""What a caller means, and what a slip of the pen would make of it."""
+"""Misspelt and empty arguments are refused instead of sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quota is read off every answer, and little of it is told once (interface, Limits: rule 1)."""
+"""Every answer updates the quota, and a listener is called once when little is left."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The key reaches the service's base address, and nothing and nobody else."""
+"""The key is sent to the service's base address only, and never shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET_PART = KEY.rpartition("_")[2]
 
 
 def shown_by(error: BaseException) -> list[str]:
-    """Return where a key can be found in what an error tracker would send away."""
+    """Return the places of a key in the data that an error tracker would send."""
     text = "".join(traceback.format_exception(error))
     return [*leaks(error, {"key": SECRET_PART}, but_in=__file__)] + (
         ["traceback"] if SECRET_PART in text else []
@@ -115,7 +115,7 @@ async def test_a_connection_that_fails_does_not_show_the_key() -> None:
 
 
 class Breaking(httpx2.AsyncBaseTransport):
-    """Raises what no transport should, with the header in its frame."""
+    """Raises an unusual error, with the header in its frame."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -171,7 +171,7 @@ def test_a_client_of_another_event_loop_says_so() -> None:
 
 
 class Holding(httpx2.AsyncBaseTransport):
-    """Keeps what is sent in its frame, as a real one does while it writes."""
+    """Keeps the headers in its frame, as a real transport does while it writes."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         headers = request.headers.raw

@@ -24,7 +24,7 @@ CONTENT = os.urandom(600_000)
 
 
 def ready(api: ScriptedApi, *, method: str = "PUT", status: int = 200) -> None:
-    """Let the service be ready for one upload."""
+    """Prepare the service for one upload."""
     upload = {
         "mediaId": "med_1",
         "uploadUrl": f"{api.url}/storage/a",
@@ -241,7 +241,7 @@ async def test_a_service_may_send_a_file_where_it_is_itself_and_into_the_open(
 async def test_a_name_that_leads_inward_is_found_when_it_is_looked_up(
     client: Client, api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here 127.0.0.1 is taken for the open, and 127.0.0.2 for a private network."""
+    """Treat 127.0.0.1 as a public address, and 127.0.0.2 as a private one."""
     monkeypatch.setattr(
         "hookonce.client.connection._is_inward", lambda host: host in {"127.0.0.2", "::1"}
     )

@@ -1,4 +1,4 @@
-"""Verified bytes become typed events, or a PayloadError that says where and never what."""
+"""Verified bytes become typed events, or a PayloadError without values of the body."""
 
 import json
 from collections.abc import Iterator
@@ -446,7 +446,7 @@ class Strict(Event[Any]):
 
 
 def test_what_a_class_says_of_its_own_errors_is_not_repeated() -> None:
-    """It may quote what it was given, and the text is logged."""
+    """A validator's message may quote the value, and it would be logged."""
     with pytest.raises(PayloadError) as caught:
         EventParser([Strict]).parse(encoded(type="invoice.paid", data=MARK))
     assert "data: not accepted" in str(caught.value)

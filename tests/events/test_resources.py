@@ -1,4 +1,4 @@
-"""The models are the interface's resources, field for field, and lose nothing they read."""
+"""The models match the interface field for field, and keep everything they read."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -172,7 +172,7 @@ def parse(model_name: str) -> list[Field]:
 
 
 def value_of(kind: str) -> Any:
-    """Something the service might send in a field of this kind."""
+    """A value that the service might send in a field of this kind."""
     if item := kind.removeprefix("array of ") if kind.startswith("array of ") else None:
         return [value_of(item)]
     if kind in TABLES:
@@ -215,7 +215,7 @@ every_enum_field = pytest.mark.parametrize(
 
 
 def canonical(document: str | bytes) -> str:
-    """Two documents have one canonical form when they say the same, down to 1 against 1.0."""
+    """Return a form that is equal for equal documents, and differs for 1 and 1.0."""
     return json.dumps(json.loads(document), sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""What people write over events checks under pyright's strict rules; mypy's are tested beside `on`.
+"""User code over events passes pyright's strict checks; mypy is tested beside `on`.
 
 The checker is basedpyright, which is pyright in a wheel, with pyright's own strict rules.
 """

@@ -1,4 +1,4 @@
-"""NaN and the infinities are found wherever they hide, and refused where a number is given."""
+"""NaN and infinities are found at any depth of a value, and refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``hookonce.testing`` and the pytest plugin give to those who test their own handlers."""
+"""The tools of ``hookonce.testing`` and the fixtures of the pytest plugin."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ SECRET = new_secret()
 
 
 class Script:
-    """A handler that raises the next of its errors, and succeeds when there are none left."""
+    """A handler that raises its errors in order, and then succeeds."""
 
     def __init__(self, receiver: Receiver, *errors: Exception) -> None:
         self.errors = list(errors)

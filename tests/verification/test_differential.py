@@ -1,4 +1,4 @@
-"""Signing and verification agree with implementations that are not ours.
+"""Signing and verification agree with other implementations.
 
 They are OpenSSL's command, the reference library in Python and the reference library in Node.
 """
@@ -93,7 +93,7 @@ def test_openssl_makes_the_signature_that_we_make_and_accept(
 
 
 def reference_verdict(body: bytes, headers: dict[str, str], secret: str = SECRET) -> str:
-    """Return what the reference library does: "accepted", "refused", or the error it dies of."""
+    """Return what the reference library does: "accepted", "refused", or the error it raises."""
     try:
         Webhook(secret).verify(body, headers)
     except WebhookVerificationError:
@@ -264,7 +264,7 @@ def test_where_the_python_library_dies_of_junk_beside_a_good_signature_we_accept
 
 @dataclass(frozen=True)
 class Case:
-    """What Node is asked: sign this, and say whether these headers verify."""
+    """A request to Node: sign this, and report whether these headers verify."""
 
     secret: str
     message_id: str
@@ -382,7 +382,7 @@ def test_node_accepts_both_signatures_of_our_rotation_with_either_secret(
 
 
 def test_where_node_is_lenient_we_refuse(ask_node: AskNode) -> None:
-    """It reads a timestamp as far as it is a number, and the first two of three parts."""
+    """It reads the leading digits of a timestamp, and the first two of three parts."""
     genuine = sign(SECRET, "evt_1", b"{}", timestamp=NOW)
     timestamps = (f"+{NOW}", f" {NOW}", f"{NOW}x", f"{NOW}.9", f"0{NOW}", f"{NOW}\n")
     spelt_anew = [

@@ -1,4 +1,4 @@
-"""No frame that an error passes through holds a secret: error trackers send its locals away."""
+"""No frame of an error holds a secret: error trackers send the local variables of every frame."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ PASSWORD = "hunter2-of-redis"
 
 
 def derivatives() -> dict[str, str]:
-    """Return what is as good as the secret, or signs one delivery, as a repr would show it."""
+    """Return texts, as a repr shows them, from which the secret or a signature can be derived."""
     block = KEY.ljust(64, b"\0")
     states = {
         "inner": bytes(byte ^ 0x36 for byte in block),
@@ -102,7 +102,7 @@ ODD: Any = "text, not bytes"
 
 
 def refused_ways() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield every call that has good secrets, and fails."""
+    """Yield every call that fails although its secrets are good."""
     forms: dict[str, Any] = {
         "one": SECRET,
         "several": [STRANGER.replace("b", "B"), SECRET],

@@ -1,4 +1,4 @@
-"""Whatever arrives, the answer is a VerifiedDelivery or a VerificationError, and the right one.
+"""Any input gives a VerifiedDelivery or a VerificationError, and the right one.
 
 Each rule is spelt here a second time, in other words than in the source, and compared over inputs
 that nobody chose.

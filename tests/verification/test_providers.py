@@ -1,4 +1,4 @@
-"""Secrets are read from outside, again when they change, and never lost to a bad change."""
+"""Secrets are reloaded when a file changes; a bad change never loses the good ones."""
 
 import base64
 import logging
@@ -71,7 +71,7 @@ assert FileSecrets(path).current()[0] == secret
 
 @pytest.mark.parametrize("comment", ["# clés de production", "# Schlüssel", "# 鍵"])
 def test_a_file_of_secrets_is_utf_8_whatever_the_locale_is(tmp_path: Path, comment: str) -> None:
-    """Here the locale is of ASCII, and that an encoding was left to it is an error."""
+    """Use an ASCII locale, and make a missing encoding an error."""
     file = tmp_path / "secrets"
     file.write_text(f"{comment}\n{OLD}\n", "utf-8")
     flags = ["-X", "utf8=0", "-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
@@ -124,7 +124,7 @@ def test_a_variable_with_one_bad_secret_is_an_error_that_shows_none(
 
 
 def leaked(text: str) -> list[str]:
-    """Return what a text shows of the secrets: their base64, or any eight characters of it."""
+    """Return each part of a secret that a text shows: its base64, or any eight characters of it."""
     cores = [secret.removeprefix("whsec_") for secret in (OLD, NEW, THIRD)]
     return [
         core[n : n + 8] for core in cores for n in range(len(core) - 7) if core[n : n + 8] in text

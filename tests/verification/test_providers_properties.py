@@ -1,4 +1,4 @@
-"""Whatever is written, the secrets in force are the last ones that could be used."""
+"""For any content of the file, the last usable secrets are in force."""
 
 import os
 from pathlib import Path

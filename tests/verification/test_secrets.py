@@ -1,4 +1,4 @@
-"""A secret that cannot be used is named when it is configured, and no secret is ever shown."""
+"""An unusable secret is refused when it is configured, and no secret is ever shown."""
 
 import base64
 import copy
@@ -136,7 +136,7 @@ def test_a_secret_that_cannot_be_used_is_named_where_it_is_configured(
 def test_a_word_in_a_setting_for_secrets_is_no_secret(
     word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Base64 of a few bytes is the key that everybody can guess."""
+    """Anybody can guess a key of a few bytes."""
     file = tmp_path / "secrets"
     for text in (word, f"{SECRET}\n{word}", f"{word}\n{SECRET}"):
         number = 2 if text.startswith(SECRET) else 1
@@ -276,7 +276,7 @@ def test_a_secret_error_is_a_webhook_error_and_a_value_error() -> None:
 
 
 def windows(text: str) -> Iterator[str]:
-    """Yield every piece of a secret that is long enough to be of use to anybody."""
+    """Yield every part of a secret that is long enough to help an attacker."""
     return (text[n : n + 8] for n in range(len(text) - 7))
 
 
@@ -399,7 +399,7 @@ def test_a_file_holds_a_secret_a_line_but_for_blank_lines_and_comments(
 
 
 def test_a_fingerprint_tells_secrets_apart_and_stays_what_it_is() -> None:
-    """It is compared with what another version has stored."""
+    """It is compared with a fingerprint that another version stored."""
     old, new = (
         "whsec_" + base64.b64encode(key).decode()
         for key in (b"the old secret, of 24 B.", b"the new secret, of 24 B.")

@@ -1,4 +1,4 @@
-"""Secrets change under running threads: none meets half a change, and the last one stays."""
+"""Secrets change under running threads: no thread sees half a change, and the last change stays."""
 
 import base64
 import os
@@ -31,7 +31,7 @@ def run_held_at(
     run: Callable[[], object],
     meanwhile: Callable[[], None],
 ) -> bool:
-    """Run in a thread; before its step-th line in the method's file, do something else.
+    """Run in a thread, and call a function before a chosen line of the method.
 
     Return whether there was such a line.
     """

@@ -1,4 +1,4 @@
-"""What sign makes is a genuine delivery, or it says why it cannot be one."""
+"""`sign` makes the headers of a genuine delivery, or says why it cannot."""
 
 import base64
 import math

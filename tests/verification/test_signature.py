@@ -1,4 +1,4 @@
-"""A delivery is genuine when one v1 signature of one secret matches its very bytes."""
+"""A delivery is genuine if one v1 signature by one secret matches its exact bytes."""
 
 import base64
 import hashlib

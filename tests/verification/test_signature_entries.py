@@ -1,4 +1,4 @@
-"""webhook-signature is a list: what could match is compared, and the rest is skipped."""
+"""webhook-signature is a list: well-formed v1 entries are compared, and others are skipped."""
 
 import base64
 import hmac
@@ -222,7 +222,7 @@ def test_a_flood_of_entries_is_compared_no_more_often_than_a_handful(
 
 
 def test_a_flood_of_signature_lines_is_copied_no_more_often_than_reading_it_takes() -> None:
-    """Joining line by line would copy 2,000 lines, of 94 KB together, in 190 MB of new bytes."""
+    """Joining line by line would copy 2,000 lines of 94 KB in all into 190 MB of new bytes."""
     count, allocated = 2_000, 0
 
     def lines() -> Iterator[tuple[bytes, bytes]]:

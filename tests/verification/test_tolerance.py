@@ -1,4 +1,4 @@
-"""A timestamp may lie exactly as far from the clock as the tolerance says, and no further."""
+"""A timestamp may be exactly the tolerance away from the clock, and no further."""
 
 import base64
 import math

@@ -1,4 +1,4 @@
-"""A refusal is one kind of exception: it says why, hints at a status and gives nothing away."""
+"""A refusal is one class of exception: it has a reason and a status, and shows no secret."""
 
 import base64
 import copy
@@ -84,7 +84,7 @@ def test_a_forgery_is_refused_with_the_error_that_anybody_can_make() -> None:
 
 
 def test_the_frames_of_a_refusal_do_not_hold_the_signature_that_was_expected() -> None:
-    """Error trackers send the locals of every frame away."""
+    """Error trackers send the local variables of every frame."""
     secret = "whsec_" + base64.b64encode(b"of our own, and 24 bytes long").decode()
     forged = sign(STRANGER, "evt_1", b"", timestamp=NOW)
     expected = sign(secret, "evt_1", b"", timestamp=NOW)["webhook-signature"].removeprefix("v1,")

@@ -1,4 +1,4 @@
-"""A Verifier comes to the verdict of verify, and follows secrets that change."""
+"""A Verifier decides as verify does, and follows secrets that change."""
 
 import base64
 from collections.abc import Callable
