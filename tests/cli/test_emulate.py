@@ -415,7 +415,7 @@ def test_an_answer_cannot_act_on_the_terminal(server: Recorder) -> None:
     "url", ["", "127.0.0.1/hooks", "ftp://127.0.0.1/", "http://127.0.0.1:port/", "http://[::1/"]
 )
 def test_a_url_that_is_none_is_said_in_one_line(url: str) -> None:
-    invoke("emulate", "--to", url, secrets=[SECRET]).says(f"{url!r} is no URL to deliver to")
+    invoke("emulate", "--to", url, secrets=[SECRET]).says(f"{url!r} is not a URL to deliver to")
 
 
 def test_without_secrets_it_says_where_they_come_from(server: Recorder) -> None:

@@ -14,6 +14,7 @@ from support.servers import serving
 from support.service_api import calling, checked_error, create, wanted
 
 from hookonce.emulator import EmulatedService
+from hookonce.emulator.deliveries import Deliveries
 
 pytestmark = pytest.mark.anyio
 
@@ -80,13 +81,13 @@ async def test_what_the_service_cannot_do_is_answered_500_and_logged(
 ) -> None:
     """Errors: kind internal."""
 
-    async def broken(*_: object) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
     path = f"/v1/webhooks/{(await create(api))['id']}"
-    monkeypatch.setattr(EmulatedService, "test", broken)
+    monkeypatch.setattr(Deliveries, "rows", broken)
     with caplog.at_level(logging.ERROR, "hookonce.emulator.api"):
-        response = await api.post(f"{path}/test")
+        response = await api.get(f"{path}/deliveries")
     error = checked_error(response, 500, "api.internal")
     assert error["kind"] == "internal"
     assert "bug" not in response.text

@@ -176,7 +176,7 @@ async def test_a_disabled_endpoint_is_turned_back_on(
     """States: disabled, "PATCH with enabled true", active."""
     created = await create(api)
     path = f"/v1/webhooks/{created['id']}"
-    service.workspace.endpoints[created["id"]].has_failed(service.now)
+    service.workspace.endpoints[created["id"]].count_failure(service.now)
     service.disable(created["id"])
     data = (await api.patch(path, json={"enabled": True})).json()["data"]
     assert (data["status"], data["disabledReason"]) == ("active", None)
@@ -187,7 +187,7 @@ async def test_turning_on_what_is_on_changes_nothing(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
     created = await create(api)
-    service.workspace.endpoints[created["id"]].has_failed(service.now)
+    service.workspace.endpoints[created["id"]].count_failure(service.now)
     response = await api.patch(f"/v1/webhooks/{created['id']}", json={"enabled": True})
     assert response.json()["data"]["consecutiveFailures"] == 1
 

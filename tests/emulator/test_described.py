@@ -68,7 +68,7 @@ def test_a_time_of_a_slot_is_read_as_it_is_written_in_yaml_too(tmp_path: Path) -
         ({"plan": "premium"}, "plan"),
         ({"timezone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),
         ({"channels": [CHANNEL | {"platform": "fax"}]}, "channels.0.platform"),
-        ({"channels": [CHANNEL, CHANNEL]}, "the id 'ch_a' is there twice"),
+        ({"channels": [CHANNEL, CHANNEL]}, "two have the same id 'ch_a'"),
         ({"posts": [post(targets=[])]}, "posts.0.targets"),
         ({"posts": [post(targets=[{"channelId": "ch_b"}])]}, "there is no channel 'ch_b'"),
         ({"posts": [post(status="scheduled")]}, "a scheduled post has a scheduledAt"),

@@ -82,10 +82,10 @@ def check(here: Bakery) -> None:
     published: Counter[str] = Counter()
     for post in here.service.workspace.posts.values():
         statuses = [target.status for target in post.targets]
-        assert post.status == status_of(statuses, post.resting)
+        assert post.status == status_of(statuses, post.unsent_status)
         assert set(statuses) <= {"pending", "queued", "publishing", "published", "failed", "held"}
         for target in post.targets:
-            shown = target.shown()
+            shown = target.to_resource()
             out = target.status == "published"
             assert (shown.published_at is not None) is out
             assert (shown.external_post_id is not None) is out

@@ -343,7 +343,7 @@ async def test_a_server_that_is_down_is_asked_again_until_it_is_up() -> None:
     ["receiver.example", "ftp://x/", "http://", "", "//x/y", "http://x:99999/", "http://[::/"],
 )
 def test_what_is_no_url_is_refused_at_once(url: str) -> None:
-    with pytest.raises(ValueError, match="no URL to deliver to"):
+    with pytest.raises(ValueError, match="not a URL to deliver to"):
         EmulatedService(url)
 
 

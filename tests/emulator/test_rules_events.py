@@ -61,7 +61,7 @@ async def test_the_test_event_is_no_event_of_the_workspace() -> None:
     """Events, Event types: webhook.test is sent when a test was requested, and only then."""
     app = Recorder()
     async with EmulatedService(app) as service:
-        with pytest.raises(ValueError, match="ask for one with `test`"):
+        with pytest.raises(ValueError, match="call `test` instead"):
             await service.emit("webhook.test")
         assert app.received == []
         assert service.deliveries() == []

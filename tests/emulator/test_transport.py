@@ -224,7 +224,7 @@ async def test_a_lifespan_that_fails_is_the_tests_affair() -> None:
 async def test_an_application_that_never_ends_is_cancelled_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport, "_LEAVING_SECONDS", 0.02)
+    monkeypatch.setattr(transport, "_CLOSING_SECONDS", 0.02)
     ended: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

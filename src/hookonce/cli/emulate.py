@@ -192,5 +192,5 @@ def _checked(url: str) -> str:
     try:
         httpx2.URL(url)
     except httpx2.InvalidURL as error:
-        raise CannotBegin(f"{url!r} is no URL to deliver to: {error}") from None
+        raise CannotBegin(f"{url!r} is not a URL to deliver to: {error}") from None
     return url

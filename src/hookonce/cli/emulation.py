@@ -59,7 +59,7 @@ class Emitter:
     @property
     def channels(self) -> list[Channel]:
         """The channels that events are about."""
-        return [row.shown for row in self._service.workspace.channels.values()]
+        return [row.resource for row in self._service.workspace.channels.values()]
 
     async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
         """Emit an event when it is time for it; ``_Over`` when there is no time, or nobody left."""

@@ -1,4 +1,4 @@
-"""The service itself, for your desk and your tests."""
+"""An emulation of the sending service, for development and tests."""
 
 from __future__ import annotations
 

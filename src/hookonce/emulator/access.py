@@ -1,6 +1,6 @@
-"""Who may call the API, and how often (interface, Authentication and Limits).
+"""API keys and the daily quota (interface, Authentication and Limits).
 
-A key is shown once, when it is made. What is kept is its hash: nothing here can show it again.
+The service shows a key once, when it creates the key, and keeps only the key's hash.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ ADMIN = "admin"
 ROLES = ("viewer", "contributor", "editor", ADMIN)
 """Authentication 5."""
 
-_SHOWN_OF_A_KEY = 4  # characters of the secret part that a prefix exposes
+_PREFIX_LENGTH = 4  # characters of the secret part
 _DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """What is kept of a key, beside its hash.
+    """An API key without the key itself.
 
     Attributes:
-        shown: the resource of the interface.
-        expires_at: Unix seconds from which on it is refused, or None.
+        resource: the key as the interface shows it.
+        expires_at: when it expires, in Unix seconds, or None.
 
     """
 
-    shown: ApiKey
+    resource: ApiKey
     expires_at: float | None
 
 
@@ -42,7 +42,7 @@ class Keys:
     """The API keys of a workspace.
 
     Args:
-        service: the name that keys start with.
+        service: the first part of every key.
 
     """
 
@@ -54,33 +54,33 @@ class Keys:
         return f"Keys({len(self._by_hash)} keys)"
 
     @property
-    def shown(self) -> list[ApiKey]:
-        """What may be known of the keys, oldest first."""
-        return [row.shown for row in self._by_hash.values()]
+    def resources(self) -> list[ApiKey]:
+        """The keys as the interface shows them, oldest first."""
+        return [row.resource for row in self._by_hash.values()]
 
-    def take(self, key: str, role: str, *, name: str, expires_at: float | None) -> None:
-        """Accept a key that is known already; ValueError if it has not the documented form."""
-        if not key.startswith(self._prefix) or len(key) < len(self._prefix) + 2 * _SHOWN_OF_A_KEY:
+    def add(self, key: str, role: str, *, name: str, expires_at: float | None) -> None:
+        """Add a key that the caller chose; ValueError if it does not have the documented form."""
+        if not key.startswith(self._prefix) or len(key) < len(self._prefix) + 2 * _PREFIX_LENGTH:
             raise ValueError(f"a key is {self._prefix} and a secret part of 8 characters or more")
-        shown = ApiKey(
+        resource = ApiKey(
             id=f"key_{token_hex(8)}",
             name=name,
-            prefix=key[: len(self._prefix) + _SHOWN_OF_A_KEY],
+            prefix=key[: len(self._prefix) + _PREFIX_LENGTH],
             role=role,
         )
-        self._by_hash[_hash(key)] = KeyRow(shown, expires_at)
+        self._by_hash[_hash(key)] = KeyRow(resource, expires_at)
 
     def new(self, role: str, *, name: str, expires_at: float | None, most: int) -> str:
         """Return a new key.
 
         Args:
             role: one of ``ROLES``.
-            name: what people call it.
-            expires_at: Unix seconds from which on it is refused, or None.
-            most: how many keys the plan allows; those that were revoked do not count.
+            name: the name for people.
+            expires_at: when it expires, in Unix seconds, or None.
+            most: how many keys the plan allows; revoked keys do not count.
 
         Raises:
-            ValueError: there is no such role, or there are too many keys.
+            ValueError: there is no such role, or the workspace has too many keys.
 
         """
         if role not in ROLES:
@@ -88,16 +88,16 @@ class Keys:
         if len(self._by_hash) >= most:
             raise ValueError(f"the plan allows {most} keys; revoke one first")
         key = self._prefix + token_hex(20)
-        self.take(key, role, name=name, expires_at=expires_at)
+        self.add(key, role, name=name, expires_at=expires_at)
         return key
 
     def revoke(self, key: str) -> None:
-        """Refuse a key from now on; LookupError if there is none."""
+        """Refuse a key from now on; LookupError if there is no such key."""
         if self._by_hash.pop(_hash(key), None) is None:
-            raise LookupError("there is no such key; it was revoked before, or never made here")
+            raise LookupError("there is no such key; it was revoked before, or created elsewhere")
 
-    def in_force(self, key: str, now: float) -> KeyRow | None:
-        """Return what is kept of a key, or None for one that is revoked, expired or unknown."""
+    def find_valid(self, key: str, now: float) -> KeyRow | None:
+        """Return the row of a key, or None if the key is revoked, expired or unknown."""
         row = self._by_hash.get(_hash(key))
         if row is None or (row.expires_at is not None and now >= row.expires_at):
             return None
@@ -105,24 +105,24 @@ class Keys:
 
 
 def presented_key(headers: Mapping[str, str]) -> str:
-    """Return the key that a request carries (interface, Authentication 1), or an empty string.
+    """Return the key in a request's headers (interface, Authentication 1), or an empty string.
 
     Args:
-        headers: of the request; their names are looked up in lower case.
+        headers: the headers by their names in lower case.
 
     """
     return bearer_of(headers.get("authorization", "")) or headers.get("x-api-key", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
-    """What is left of a day's requests.
+class RemainingQuota:
+    """The rest of the daily quota after a request.
 
     Attributes:
-        limit: how many there are.
-        remaining: how many are left after this one.
-        reset_at: Unix seconds at which the count starts anew.
-        is_exceeded: whether this one was one too many.
+        limit: how many requests a day has.
+        remaining: how many requests are left.
+        reset_at: when the next day begins, in Unix seconds.
+        is_exceeded: whether the request was over the limit.
 
     """
 
@@ -133,7 +133,7 @@ class Allowance:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every authenticated response carries (interface, Limits: rule 1)."""
+        """The headers of every authenticated response (interface, Limits: rule 1)."""
         return {
             "x-ratelimit-limit": str(self.limit),
             "x-ratelimit-remaining": str(self.remaining),
@@ -141,19 +141,19 @@ class Allowance:
         }
 
     def retry_after(self, now: float) -> int:
-        """Return in how many whole seconds the count has started anew."""
+        """Return the whole seconds until the next day begins."""
         return math.ceil(self.reset_at - now)
 
 
 class DailyQuota:
-    """The requests of a workspace by days of UTC; all its keys share it."""
+    """Counts the requests of all the workspace's keys for each UTC day."""
 
     def __init__(self) -> None:
         self._day = 0
         self._count = 0
 
-    def spend(self, limit: int, now: float) -> Allowance:
-        """Count a request, unless it is over the limit, and return what is left."""
+    def spend(self, limit: int, now: float) -> RemainingQuota:
+        """Return the remaining quota after a request; a request over the limit does not count."""
         day = int(now // _DAY_SECONDS)
         if day != self._day:
             self._day, self._count = day, 0
@@ -161,13 +161,13 @@ class DailyQuota:
         if not is_exceeded:
             self._count += 1
         remaining = max(0, limit - self._count)
-        return Allowance(limit, remaining, (day + 1) * _DAY_SECONDS, is_exceeded)
+        return RemainingQuota(limit, remaining, (day + 1) * _DAY_SECONDS, is_exceeded)
 
-    def leave(self, remaining: int, limit: int, now: float) -> None:
-        """Let so many of this day's requests be left."""
+    def set_remaining(self, remaining: int, limit: int, now: float) -> None:
+        """Set how many requests are left today."""
         self._day, self._count = int(now // _DAY_SECONDS), max(0, limit - remaining)
 
 
 def _hash(key: str) -> str:
-    # A key is 160 random bits, so nothing slower than this is needed against guessing.
+    # A key has 160 random bits: nobody can guess it, so a fast hash is enough.
     return sha256(key.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Which URLs the service delivers to: those that lead to the public internet.
+"""The URLs that the service delivers to: only those with public addresses.
 
 "The endpoint URL must use https and resolve to a public address. A private-network address is
 refused with code webhook.url_private" (interface, Events: rule 3).
@@ -13,24 +13,24 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from ..client.addresses import is_public, unwrapped
-from .refusals import Issue, RefusedError, invalid, private_url
+from .refusals import Issue, RefusedError, invalid, refused
 
-# The characters of RFC 3986. Others are read in different ways by different parsers, so that
-# another host could be checked than is delivered to.
+# The characters of RFC 3986. URL parsers disagree about others, so the check could see another host
+# than the delivery reaches.
 _URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 
 
 async def check_url(url: str, *, allow_loopback: bool) -> None:
-    """Return if an endpoint may have this URL.
+    """Raise RefusedError if an endpoint may not have this URL.
 
     Args:
-        url: what was sent.
-        allow_loopback: whether loopback addresses will do, also by http, which they do not at the
-            real service.
+        url: the URL in the request.
+        allow_loopback: whether to accept loopback addresses, also by http; the real service does
+            not.
 
     Raises:
-        RefusedError: ``webhook.url_private``, or ``validation.failed`` for what is no URL, or not
-            https, or has a host that cannot be found.
+        RefusedError: ``webhook.url_private``; or ``validation.failed`` for a text that is no URL,
+            a scheme other than https, or a host that does not resolve.
 
     """
     parts = _parts(url)
@@ -40,9 +40,9 @@ async def check_url(url: str, *, allow_loopback: bool) -> None:
     if allow_loopback and all(unwrapped(address).is_loopback for address in addresses):
         return
     if not all(is_public(address) for address in addresses):
-        raise private_url()
+        raise refused("webhook.url_private")
     if parts.scheme != "https":
-        raise _invalid("must be an https URL; http is for loopback addresses alone")
+        raise _invalid("must be an https URL; http is for loopback addresses only")
 
 
 def _parts(url: str) -> SplitResult:
@@ -50,7 +50,7 @@ def _parts(url: str) -> SplitResult:
         raise _invalid("must be a URI")
     try:
         parts = urlsplit(url)
-        _ = parts.port  # checked when it is read
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError as error:
         raise _invalid("must be a URI") from error
     if not parts.hostname:
@@ -62,7 +62,7 @@ async def _addresses(parts: SplitResult) -> list[IPv4Address | IPv6Address]:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no host name can look like this
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         raise _invalid("must have a host that can be resolved") from error
     return [ip_address(sockaddr[0]) for *_, sockaddr in found]
 

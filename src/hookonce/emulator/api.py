@@ -1,7 +1,7 @@
-"""The HTTP API of the service, as an ASGI application: who may call, and how answers look.
+"""The HTTP API of the service: an ASGI application that admits requests and renders answers.
 
-The operations are in ``operations``. What the emulator does where the interface is silent stands in
-the guide, ``hookonce/guide/interface.md``.
+The operations are in ``operations``. The guide's page ``hookonce/guide/interface.md`` says what the
+emulator does where the interface is silent.
 """
 
 from __future__ import annotations
@@ -19,39 +19,29 @@ from ..http.guard import app_path
 from ..logs import get_logger
 from ..resources import ErrorResponse, Page, Resource
 from ..samples.finite import non_finite
-from .access import ROLES, Allowance, DailyQuota, KeyRow, Keys, presented_key
-from .operations import ApiCall, ApiOperation, Desk, operation_for, row_of
-from .refusals import (
-    Issue,
-    RefusedError,
-    at_storage,
-    internal,
-    invalid,
-    not_on_plan,
-    quota_used_up,
-    unauthorized,
-    wrong_role,
-)
+from .access import ROLES, DailyQuota, KeyRow, Keys, RemainingQuota, presented_key
+from .operations import ApiCall, ApiOperation, Backend, operation_for, row_of
+from .refusals import Issue, RefusedError, at_storage, invalid, refused
 
 _log = get_logger("hookonce.emulator.api")
 
-_MOST_BODY_BYTES = 1024 * 1024  # of a request to an operation; media has sizes of its own
+_MOST_BODY_BYTES = 1024 * 1024  # does not limit media, whose bytes go to the storage
 
-_TAKING, _SERVING = "storage", "files"
+_UPLOADS, _FILES = "storage", "files"
 
 
 class Api:
-    """Every operation (interface, Endpoints), and the storage beside them; an ASGI application.
+    """Every operation (interface, Endpoints), and the storage of media; an ASGI application.
 
     Args:
-        desk: what operations work with.
-        keys: who may call them.
-        quota: how often.
+        backend: what the operations work with.
+        keys: the API keys.
+        quota: the daily quota.
 
     """
 
-    def __init__(self, desk: Desk, keys: Keys, quota: DailyQuota) -> None:
-        self._desk = desk
+    def __init__(self, backend: Backend, keys: Keys, quota: DailyQuota) -> None:
+        self._backend = backend
         self._keys = keys
         self._quota = quota
 
@@ -68,56 +58,61 @@ class Api:
 
     async def _answer(self, request: Request) -> Response:
         _, place, *rest = [*app_path(request.scope).split("/"), ""]
-        if place in {_TAKING, _SERVING}:
+        if place in {_UPLOADS, _FILES}:
             return await self._at_storage(request, place, rest[0])
-        now = self._desk.now
-        key = self._keys.in_force(presented_key(request.headers), now)
+        now = self._backend.now
+        key = self._keys.find_valid(presented_key(request.headers), now)
         if key is None:
-            return _refusal(unauthorized())
-        allowance = self._quota.spend(self._desk.workspace.limits.requests_per_day, now)
+            return _refusal(
+                # RFC 9110, 15.5.2: every 401 has this header.
+                refused("api.unauthorized", headers={"www-authenticate": "Bearer"})
+            )
+        quota = self._quota.spend(self._backend.workspace.limits.requests_per_day, now)
         try:
-            response = await self._admit(request, key, allowance, now)
+            response = await self._admit(request, key, quota, now)
         except RefusedError as error:
             response = _refusal(error)
-        except Exception:  # noqa: BLE001 - every failure has an answer (interface, Errors)
+        except Exception:  # noqa: BLE001 - every failure is JSON (interface, Errors)
             _log.exception("an operation of the emulated API raised; answered 500")
-            response = _refusal(internal())
-        response.headers.update(allowance.headers)
+            response = _refusal(refused("api.internal"))
+        response.headers.update(quota.headers)
         return response
 
     async def _admit(
-        self, request: Request, key: KeyRow, allowance: Allowance, now: float
+        self, request: Request, key: KeyRow, quota: RemainingQuota, now: float
     ) -> Response:
-        if allowance.limit == 0:
-            raise not_on_plan()
-        if allowance.is_exceeded:
-            raise quota_used_up(allowance.retry_after(now))
+        if quota.limit == 0:
+            raise refused("api.not_on_plan")
+        if quota.is_exceeded:
+            retry_after = str(quota.retry_after(now))
+            raise refused("api.quota_exceeded", headers={"retry-after": retry_after})
         operation, ids = operation_for(request.method, app_path(request.scope))
-        if ROLES.index(key.shown.role) < ROLES.index(operation.role):
-            raise wrong_role(key.shown.role, operation.role)
-        row = row_of(self._desk.workspace, ids)
+        role = key.resource.role
+        if ROLES.index(role) < ROLES.index(operation.role):
+            raise refused("api.forbidden", role=role, needed=operation.role)
+        row = row_of(self._backend.workspace, ids)
         answer = await operation.perform(
             ApiCall(
-                desk=self._desk,
-                key=key.shown,
+                backend=self._backend,
+                key=key.resource,
                 base_url=_base_url(request),
                 row=row,
                 query=_query(request, operation),
                 body=await _body(request, operation),
             )
         )
-        return JSONResponse(_written(answer), operation.status)
+        return JSONResponse(_content_of(answer), operation.status)
 
     async def _at_storage(self, request: Request, place: str, name: str) -> Response:
-        storage = self._desk.storage
+        storage = self._backend.storage
         try:
-            if place == _TAKING:
-                await storage.take(
-                    name, request.method, request.headers, request.stream(), self._desk.now
+            if place == _UPLOADS:
+                await storage.receive(
+                    name, request.method, request.headers, request.stream(), self._backend.now
                 )
                 return Response(status_code=HTTPStatus.OK)
             if request.method not in {"GET", "HEAD"}:
-                raise at_storage(HTTPStatus.METHOD_NOT_ALLOWED, "A file can be read only.")
+                raise at_storage(HTTPStatus.METHOD_NOT_ALLOWED, "This address only serves files.")
             media_type, content = storage.file(name)
             return Response(content, media_type=media_type)
         except RefusedError as error:
@@ -125,8 +120,8 @@ class Api:
 
 
 def _base_url(request: Request) -> str:
-    """Return what leads to this application from outside, also where another one mounts it."""
-    # Starlette's own `base_url` is that of the outermost application.
+    """Return the URL of this application, also where another application mounts it."""
+    # Starlette's own `base_url` is the outermost application's.
     return f"{request.url.scheme}://{request.url.netloc}{request.scope.get('root_path', '')}"
 
 
@@ -142,11 +137,11 @@ def _query(request: Request, operation: ApiOperation) -> BaseModel | None:
 async def _body(request: Request, operation: ApiOperation) -> BaseModel | None:
     if operation.body is None:
         return None
-    content = await _content(request)
+    content = await _read_body(request)
     if not content and operation.body_is_optional:
         content = b"{}"
-    with suppress(ValueError):  # what is no JSON at all is refused below
-        # pydantic reads NaN, and numbers too large for a float; the answer could not hold either.
+    with suppress(ValueError):  # `model_validate_json` below refuses invalid JSON
+        # pydantic accepts NaN, and numbers too large for a float; the answer could hold neither.
         if (place := non_finite(from_json(content))) is not None:
             raise invalid([Issue(place, "Input should be a finite number")])
     try:
@@ -155,7 +150,7 @@ async def _body(request: Request, operation: ApiOperation) -> BaseModel | None:
         raise invalid(_issues(error)) from None
 
 
-async def _content(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     content = bytearray()
     async for piece in request.stream():
         content += piece
@@ -169,14 +164,14 @@ def _issues(error: ValidationError) -> list[Issue]:
     return [Issue(".".join(str(part) for part in one["loc"]), one["msg"]) for one in faults]
 
 
-def _written(answer: Resource) -> object:
-    # A field that was never set, such as the secret of most answers, does not go out.
-    written = answer.model_dump(mode="json", exclude_unset=True)
+def _content_of(answer: Resource) -> object:
+    # Leaves out fields that were never set, such as the secret in most answers.
+    content = answer.model_dump(mode="json", exclude_unset=True)
     # "A single resource is returned under data" (interface, What the service does: rule 4).
-    return written if isinstance(answer, Page) else {"data": written}
+    return content if isinstance(answer, Page) else {"data": content}
 
 
 def _refusal(error: RefusedError) -> Response:
-    # Hint and details are not required (interface, Errors), nor are they ever null.
+    # Hint and details are optional (interface, Errors): left out, never null.
     content = ErrorResponse(error=error.body).model_dump(mode="json", exclude_none=True)
     return JSONResponse(content, error.status, error.headers)

@@ -1,7 +1,7 @@
-"""What may go wrong on the way, drawn by a seed.
+"""Chaos: the disturbances of deliveries, drawn by a seed.
 
-What happens to an attempt depends on the seed, the delivery's number and the attempt's number
-alone, never on timing: the same seed brings the same faults, however fast a machine is.
+The disturbance of an attempt depends only on the seed, the delivery's number and the attempt's
+number, never on timing: the same seed brings the same disturbances on every machine.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from .transport import CALM, Break, Network
 
 
 class Disturbance(StrEnum):
-    """What happens to one attempt, or beside it."""
+    """What chaos does to an attempt."""
 
     DUPLICATE = "duplicate"
-    """Delivered again up to two minutes later, though it succeeded."""
+    """A copy arrives up to two minutes after the attempt has succeeded."""
     CONCURRENT_DUPLICATE = "concurrent_duplicate"
-    """Delivered two or three times at the same moment."""
+    """One or two copies arrive at the same moment."""
     DELAY = "delay"
-    """The first attempt comes up to half an hour late; so events overtake each other."""
+    """The first attempt comes up to 30 minutes late, after many later events."""
     REORDERING = "reordering"
-    """The first attempt comes up to five seconds late, after those that were emitted later."""
+    """The first attempt comes up to five seconds late, after a few later events."""
     LOST_ANSWER = "lost_answer"
     """The receiver answers, and the sender sees a time-out."""
     SLOW_CONNECTION = "slow_connection"
@@ -32,17 +32,17 @@ class Disturbance(StrEnum):
     RESET = "reset"
     """The connection breaks, in the middle of the body or before the answer."""
     REPLAY = "replay"
-    """Somebody sends a delivery again that was recorded earlier."""
+    """An attacker sends a recorded delivery again."""
     TAMPERING = "tampering"
     """The body is changed on its way."""
     CLOCK_SKEW = "clock_skew"
     """The sender's clock is wrong by up to ten minutes."""
     ROTATION = "rotation"
-    """The secret is rotated just before."""
+    """The secret is rotated just before the attempt."""
     FLOOD = "flood"
     """Forged requests come at the same time."""
     BURST = "burst"
-    """Many events are emitted at once; this one happens to a series of events."""
+    """Many events are emitted at once; this affects a series of events, not one attempt."""
 
 
 _KEEPS_OUT = frozenset(
@@ -54,9 +54,9 @@ _KEEPS_OUT = frozenset(
         Disturbance.CLOCK_SKEW,
     }
 )
-"""What may keep a delivery from its receiver, or its answer from the sender."""
+"""The disturbances that can make an attempt fail, whatever the receiver does."""
 
-# Later attempts arrive, so that what is lost after nine is the receiver's fault.
+# Later attempts always arrive, so an event that is lost after nine is the receiver's fault.
 _LAST_KEPT_OUT = 3
 
 _FIRST_ONLY = frozenset({Disturbance.DELAY, Disturbance.REORDERING})
@@ -66,20 +66,20 @@ _LONGEST_BURST = 40
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What happens to one attempt.
+    """The disturbance of one attempt, in detail.
 
     Attributes:
-        disturbance: which kind it is, if any.
-        network: how the way to the receiver is.
+        disturbance: the kind, if any.
+        network: the state of the network.
         delay_seconds: how much later the attempt comes.
         skew_seconds: how far the sender's clock is ahead.
-        copies: how many more of it come at the same moment.
-        copy_after_seconds: when another copy comes, if one does.
-        forgeries: how many forged requests come at the same moment.
+        copies: how many copies arrive at the same moment.
+        copy_after_seconds: how much later another copy arrives, if any.
+        forgeries: how many forged requests arrive at the same moment.
         is_tampered: whether the body is changed on its way.
         loses_answer: whether the sender never sees the answer.
-        replays: whether an earlier delivery comes again.
-        rotates: whether the secret is rotated before.
+        replays: whether an attacker replays an earlier delivery.
+        rotates: whether the secret is rotated before the attempt.
 
     """
 
@@ -101,11 +101,11 @@ UNDISTURBED = Plan()
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """How much goes wrong, and what.
+    """How often deliveries are disturbed, and how.
 
     Attributes:
-        rate: the probability that something happens to an attempt, from 0 to 1.
-        kinds: what may happen; everything by default.
+        rate: the probability that an attempt is disturbed, from 0 to 1.
+        kinds: the kinds to choose from; all by default.
 
     """
 
@@ -117,12 +117,12 @@ class Chaos:
             raise ValueError(f"rate is a probability from 0 to 1, not {self.rate!r}")
 
     def plan(self, seed: int, delivery: int, attempt: int) -> Plan:
-        """Return what happens to an attempt.
+        """Return the plan of an attempt.
 
         Args:
-            seed: what everything is drawn by.
-            delivery: which delivery of the service, from 1.
-            attempt: which attempt at it, from 1.
+            seed: determines every random draw.
+            delivery: the number of the delivery, from 1.
+            attempt: the number of the attempt, from 1.
 
         """
         random = Random(f"{seed}:{delivery}:{attempt}")  # noqa: S311 - chaos is no secret
@@ -138,12 +138,12 @@ class Chaos:
         return _DRAWN[kind](kind, random)
 
     def moments(self, seed: int, count: int, per_second: float) -> Iterator[float]:
-        """Yield when each of ``count`` events is emitted, in seconds, in order, in bursts or not.
+        """Yield the moment of each event, in seconds from the start, in order.
 
         Args:
-            seed: what the bursts are drawn by.
+            seed: determines the bursts.
             count: how many events.
-            per_second: how many on average; a burst makes up for itself by a pause.
+            per_second: how many events on average; a pause follows each burst.
 
         """
         random = Random(f"{seed}:moments")  # noqa: S311 - chaos is no secret
@@ -172,4 +172,4 @@ _DRAWN: Mapping[Disturbance, Callable[[Disturbance, Random], Plan]] = {
     Disturbance.ROTATION: lambda kind, _: Plan(kind, rotates=True),
     Disturbance.FLOOD: lambda kind, r: Plan(kind, forgeries=r.randint(10, 40)),
 }
-"""What happens to an attempt, by kind; a burst happens to a series of events instead."""
+"""Draws the plan of an attempt, by kind; a burst is not here, since it affects a series."""

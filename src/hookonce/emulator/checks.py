@@ -1,9 +1,8 @@
-"""The checks of a post: whether it can be read, and whether it can go out.
+"""The checks that a post must pass before the service publishes it.
 
-"Runs every check creation would run" is said of the validate operation (interface, Endpoints:
-Posts): so creating, replacing, validating and publishing a draft run these and no others. Which
-checks block a target is not shown; here it has to hold something, and the media that its content
-type is about.
+The validate operation "runs every check creation would run" (interface, Endpoints: Posts), so
+create, replace, validate and publish all call ``check``. The interface does not show which checks
+block a target. Here a target needs a caption or media, and media if its content type requires it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from ..resources import (
     ValidationResult,
 )
 from .content import ChannelRow, PostRow, TargetRow
-from .moments import instant
+from .moments import optional_moment
 from .platforms import NEEDS_MEDIA, unknown_settings
-from .refusals import RefusedError, blocked, refused_for
+from .refusals import RefusedError, blocked, blocker, refused, refused_for
+from .states import POST_CONFLICTS, PostStep
 from .workspace import WorkspaceState
 
 _X = "x"
@@ -32,16 +32,16 @@ _QUEUE_WEEKS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """What the checks of a post found.
+class PostFindings:
+    """The results of the checks of a post.
 
     Attributes:
-        mode: the mode it was checked for.
-        scheduled_at: when it would go out, in Unix seconds; for mode queue the free slot.
-        targets: the findings of each target.
-        blockers: what else would refuse it.
-        warnings: what would not.
-        x_credits: how many credits it takes.
+        mode: the mode that the post was checked for.
+        scheduled_at: the time of publishing in Unix seconds; for mode queue the free slot.
+        targets: the results of each target.
+        blockers: other reasons to refuse the post.
+        warnings: problems that do not refuse the post.
+        x_credits: how many credits the post costs.
 
     """
 
@@ -54,7 +54,7 @@ class Findings:
 
     @property
     def refusal(self) -> RefusedError | None:
-        """Why the post is refused, if it is; "Drafts are always accepted"."""
+        """The error that refuses the post, if any; "Drafts are always accepted"."""
         if self.mode == "draft":
             return None
         failed = [target for target in self.targets if not target.ok]
@@ -62,12 +62,12 @@ class Findings:
             return blocked([target.model_dump(mode="json") for target in failed])
         return refused_for(self.blockers[0]) if self.blockers else None
 
-    def shown(self) -> ValidationResult:
-        """Return the resource of the interface."""
+    def to_resource(self) -> ValidationResult:
+        """Return the validation result of the interface."""
         return ValidationResult(
             ok=self.refusal is None,
             mode=self.mode,
-            scheduled_at=instant(self.scheduled_at),
+            scheduled_at=optional_moment(self.scheduled_at),
             x_credits=self.x_credits,
             targets=self.targets,
             blockers=self.blockers,
@@ -75,13 +75,20 @@ class Findings:
         )
 
 
-def check(post: PostRow, mode: PostMode, workspace: WorkspaceState, now: float) -> Findings:
-    """Return what the checks find of a post that is to be saved with a mode.
+def require_allowed(post: PostRow, step: PostStep) -> None:
+    """Raise RefusedError if the status of a post does not allow a step."""
+    code = POST_CONFLICTS.get((post.status, step))
+    if code is not None:
+        raise refused(code)
+
+
+def check(post: PostRow, mode: PostMode, workspace: WorkspaceState, now: float) -> PostFindings:
+    """Return what the checks of a post find.
 
     Args:
-        post: as it would be saved; ``scheduled_at`` is what was sent.
+        post: the post as it would be saved; ``scheduled_at`` is the time in the request.
         mode: draft, schedule, now or queue.
-        workspace: what it would be saved in.
+        workspace: the workspace of the post.
         now: Unix seconds.
 
     """
@@ -90,7 +97,7 @@ def check(post: PostRow, mode: PostMode, workspace: WorkspaceState, now: float) 
     if mode == "queue":
         scheduled_at = _free_slot(post, workspace, now)
     credits_taken = _CREDITS_EACH * sum(target.channel.platform == _X for target in targets)
-    return Findings(
+    return PostFindings(
         mode=mode,
         scheduled_at=scheduled_at,
         targets=[_validation(target, post) for target in targets],
@@ -131,38 +138,18 @@ def _blockers(
     now: float,
 ) -> Iterable[Blocker]:
     if mode == "queue" and scheduled_at is None:
-        yield Blocker(
-            code="queue.no_free_slot",
-            message="The queue of the channel has no free slot.",
-            hint="Add slots to the queue in the app, or choose a time.",
-        )
+        yield blocker("queue.no_free_slot")
     if mode == "schedule" and scheduled_at is None:
-        yield Blocker(
-            code="post.schedule_required",
-            message="The mode schedule needs a time.",
-            hint="Send scheduledAt.",
-        )
+        yield blocker("post.schedule_required")
     elif mode == "schedule" and scheduled_at is not None and scheduled_at <= now:
-        yield Blocker(
-            code="post.schedule_in_past",
-            message="The time of the post has passed.",
-            hint="Send a scheduledAt that lies ahead, or the mode now.",
-        )
+        yield blocker("post.schedule_in_past")
     allowances, counted = workspace.allowances, workspace.posts_this_month(now)
     most = allowances.scheduled_posts_per_month
     if most is not None and post.id not in counted and len(counted) >= most:
-        yield Blocker(
-            code="post.monthly_limit",
-            message=f"The plan of this workspace allows {most} scheduled posts a month.",
-            hint="Wait for the next month, or change to a larger plan.",
-        )
-    spent = sum(taken for one, taken in workspace.usage.x_credits.items() if one != post.id)
+        yield blocker("post.monthly_limit", most=most)
+    spent = sum(taken for one, taken in workspace.x_credits.items() if one != post.id)
     if allowances.x_credits is not None and spent + credits_taken > allowances.x_credits:
-        yield Blocker(
-            code="post.no_x_credits",
-            message="There are too few X credits left.",
-            hint="Buy credits, or leave the channel on X out.",
-        )
+        yield blocker("post.no_x_credits")
 
 
 def _warnings(
@@ -174,7 +161,7 @@ def _warnings(
             "settings.unknown_key",
             f"settings.{name}",
             "The platform has no such setting.",
-            "Check its spelling; the post is accepted without it.",
+            "Check its spelling. The post is accepted, and the setting is ignored.",
         )
     for media_id in target.media_ids or post.media_ids:
         row = workspace.media.get(media_id)
@@ -191,7 +178,7 @@ def _warnings(
             target,
             "channel.not_active",
             "channelId",
-            "The channel is not active; what is scheduled to it is held.",
+            "The channel is not active. The target is held until it is.",
             "Reconnect it in the app.",
         )
 
@@ -208,7 +195,7 @@ def _warning(target: TargetRow, code: str, field: str, message: str, hint: str) 
 
 
 def _free_slot(post: PostRow, workspace: WorkspaceState, now: float) -> float | None:
-    """Return the next free slot from the channel queue; the first target's, where there are more.
+    """Return the next free slot in the queue of the first target's channel.
 
     "Queue takes the next free slot from the channel queue (weekly slots, resolved in the workspace
     timezone)" (interface, Resources: Post input, mode semantics).

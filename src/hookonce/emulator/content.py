@@ -1,6 +1,6 @@
-"""What a workspace publishes and answers: its channels, posts, media and comments.
+"""Channels, posts, media and comments, as the service keeps them.
 
-Each row holds what the service knows, and shows it as the resource of the interface.
+Each row gives the matching resource of the interface.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ..resources import (
     PostTarget,
     TargetError,
 )
-from .moments import instant, moment
+from .moments import moment, optional_moment
 from .states import status_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """A weekly time at which the queue of a channel publishes, in the workspace's time zone.
+    """A weekly time of a channel's queue, in the workspace's time zone.
 
     Attributes:
         weekday: 0 is Monday.
-        minute: of the day.
+        minute: the minute of the day.
 
     """
 
@@ -44,32 +44,32 @@ class ChannelRow:
     """A connected social account (interface, Resources: Channel).
 
     Attributes:
-        shown: the resource.
+        resource: the channel as the interface shows it.
         slots: when its queue publishes.
 
     """
 
-    shown: Channel
+    resource: Channel
     slots: tuple[Slot, ...]
 
     @property
     def id(self) -> str:
-        """Its id."""
-        return self.shown.id
+        """The channel's id."""
+        return self.resource.id
 
     @property
     def platform(self) -> str:
-        """The network it is on."""
-        return self.shown.platform
+        """The social network."""
+        return self.resource.platform
 
     @property
     def is_active(self) -> bool:
-        """Whether something can be published there."""
-        return self.shown.status == "active"
+        """Whether the service can publish to the channel."""
+        return self.resource.status == "active"
 
-    def turn(self, status: str, reason: str | None) -> None:
-        """Let it have another status."""
-        self.shown = self.shown.model_copy(update={"status": status, "status_reason": reason})
+    def set_status(self, status: str, reason: str | None) -> None:
+        """Change the status and its reason."""
+        self.resource = self.resource.model_copy(update={"status": status, "status_reason": reason})
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class TargetRow:
     """One channel of a post (interface, Resources: PostTarget).
 
     Attributes:
-        tries: how often its platform has been asked.
-        tries_left: how often it will be before the service gives up.
+        tries: how often the service has tried to publish it.
+        tries_left: how many more tries there are before the service gives up.
 
     """
 
@@ -97,13 +97,13 @@ class TargetRow:
     tries: int = 0
     tries_left: int = 0
 
-    def shown(self) -> PostTarget:
+    def to_resource(self) -> PostTarget:
         """Return the resource of the interface."""
         return PostTarget(
             id=self.id,
             channel_id=self.channel.id,
             platform=self.channel.platform,
-            username=self.channel.shown.username,
+            username=self.channel.resource.username,
             content_type=self.content_type,
             caption=self.caption,
             media_ids=self.media_ids,
@@ -113,7 +113,7 @@ class TargetRow:
             external_post_id=self.external_post_id,
             permalink=self.permalink,
             error=self.error,
-            published_at=instant(self.published_at),
+            published_at=optional_moment(self.published_at),
         )
 
 
@@ -122,10 +122,10 @@ class PostRow:
     """A post (interface, Resources: Post).
 
     Attributes:
-        number: which post of the workspace, from 1; later ones were created later.
-        mode: the mode it was last saved with.
-        resting: its status while no target has been tried.
-        has_gone_out: whether its time has come, or it was published by hand.
+        number: counts the workspace's rows in the order of their creation.
+        mode: the mode that the post was last saved with.
+        unsent_status: the post's status while no target was sent.
+        is_released: whether publishing has started, at its time or by the publish operation.
 
     """
 
@@ -138,51 +138,51 @@ class PostRow:
     targets: list[TargetRow]
     scheduled_at: float | None = None
     mode: PostMode = "draft"
-    resting: str = "draft"
-    has_gone_out: bool = False
+    unsent_status: str = "draft"
+    is_released: bool = False
 
     @property
     def status(self) -> str:
-        """Its status, which follows from those of its targets."""
-        return status_of((target.status for target in self.targets), self.resting)
+        """The status, which follows from the statuses of the targets."""
+        return status_of((target.status for target in self.targets), self.unsent_status)
 
     @property
     def published_at(self) -> float | None:
-        """When the last of it went out, once nothing of it is on its way."""
+        """When the last target was published; None while a target is on its way."""
         if self.status not in {"published", "partial"}:
             return None
         moments = [one.published_at for one in self.targets if one.published_at is not None]
         return max(moments, default=None)
 
-    def shown(self) -> Post:
-        """Return the resource of the interface."""
+    def to_resource(self) -> Post:
+        """Return the single post of the interface."""
         return Post(
             id=self.id,
             title=self.title,
             status=self.status,
             caption=self.caption,
             media_ids=self.media_ids,
-            scheduled_at=instant(self.scheduled_at),
-            published_at=instant(self.published_at),
+            scheduled_at=optional_moment(self.scheduled_at),
+            published_at=optional_moment(self.published_at),
             created_at=moment(self.created_at),
-            targets=[target.shown() for target in self.targets],
+            targets=[target.to_resource() for target in self.targets],
         )
 
-    def listed(self) -> PostListItem:
-        """Return the post as a list shows it."""
+    def to_list_item(self) -> PostListItem:
+        """Return the list item of the interface."""
         return PostListItem(
             id=self.id,
             title=self.title,
             status=self.status,
             caption=self.caption,
-            scheduled_at=instant(self.scheduled_at),
-            published_at=instant(self.published_at),
+            scheduled_at=optional_moment(self.scheduled_at),
+            published_at=optional_moment(self.published_at),
             created_at=moment(self.created_at),
             channels=[
                 ChannelRef(
                     id=target.channel.id,
                     platform=target.channel.platform,
-                    username=target.channel.shown.username,
+                    username=target.channel.resource.username,
                 )
                 for target in self.targets
             ],
@@ -194,9 +194,10 @@ class MediaRow:
     """An image or video (interface, Resources: Media).
 
     Attributes:
-        number: which media item of the workspace, from 1; later ones were created later.
-        content: its bytes, once they have arrived.
-        expires_at: Unix seconds from which on they are no longer taken.
+        number: counts the workspace's rows in the order of their creation.
+        token: the last part of the upload address.
+        content: the bytes, after they have arrived.
+        expires_at: when the upload address becomes invalid, in Unix seconds.
 
     """
 
@@ -217,10 +218,10 @@ class MediaRow:
 
     @property
     def kind(self) -> str:
-        """Image or video."""
+        """``image`` or ``video``."""
         return self.mime.partition("/")[0]
 
-    def shown(self) -> Media:
+    def to_resource(self) -> Media:
         """Return the resource of the interface."""
         return Media(
             id=self.id,
@@ -242,9 +243,10 @@ class CommentRow:
     """A comment by someone else (interface, Resources: Comment).
 
     Attributes:
-        number: which comment of the workspace, from 1, by the order of arrival.
-        created_at: when it was written, or else when it arrived.
-        post_id: the post it belongs to, which a list can be filtered by.
+        resource: the comment as the interface shows it.
+        number: counts the workspace's rows in the order of their arrival.
+        created_at: when it was written; if that is unknown, when it arrived.
+        post_id: the post that it belongs to.
 
     """
 
@@ -255,13 +257,13 @@ class CommentRow:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The comment's id."""
         return self.resource.id
 
-    def shown(self) -> Comment:
+    def to_resource(self) -> Comment:
         """Return the resource of the interface."""
         return self.resource
 
-    def turn(self, status: str) -> None:
-        """Let it have another status."""
+    def set_status(self, status: str) -> None:
+        """Change the status."""
         self.resource = self.resource.model_copy(update={"status": status})

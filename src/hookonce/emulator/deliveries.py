@@ -1,7 +1,7 @@
-"""Delivering: attempts by the documented schedule, and what their answers lead to.
+"""Deliveries: attempts by the documented schedule, and the consequences of their answers.
 
-A delivery is at least once: an attempt whose answer did not arrive counts as failed, whatever the
-receiver has done with it.
+Delivery is at least once: an attempt without an answer counts as failed, whatever the receiver has
+done with the event.
 """
 
 from __future__ import annotations
@@ -23,30 +23,28 @@ from .records import (
     Notice,
     OutgoingEvent,
 )
-from .timeline import ServiceTime, Timeline
+from .timeline import Timeline
 from .wire import Wire
 
 _GONE = 410
 
-# So many deliveries are in the log, beside those that are under way; of the oldest the service
-# keeps no more than that, lest one that runs fast fills the memory within its 14 days.
+# Bounds the memory of a service whose time runs fast: pending deliveries come on top.
 _LOGGED = 100_000
 
 
 class Deliveries:
-    """Every delivery of the workspace, and what is done about each.
+    """The deliveries of the workspace: their schedule and their log.
 
     Args:
         endpoints: the endpoints by id.
-        wire: what sends.
-        timeline: where attempts are planned.
-        time: what time it is.
-        seed: what everything is drawn by.
-        chaos: what goes wrong.
-        rotate: gives an endpoint another secret, if chaos may do that.
+        wire: sends the requests.
+        timeline: runs the attempts at their times.
+        seed: determines every random draw.
+        chaos: disturbs the attempts.
+        rotate: rotates an endpoint's secret; None forbids chaos to do so.
 
     Attributes:
-        notices: what the workspace's owner and admins were told.
+        notices: the notices to the workspace's owner and admins.
 
     """
 
@@ -56,7 +54,6 @@ class Deliveries:
         *,
         wire: Wire,
         timeline: Timeline,
-        time: ServiceTime,
         seed: int,
         chaos: Chaos | None = None,
         rotate: Callable[[EndpointRow], None] | None = None,
@@ -64,7 +61,6 @@ class Deliveries:
         self._endpoints = endpoints
         self._wire = wire
         self._timeline = timeline
-        self._time = time
         self._seed = seed
         self._chaos = chaos
         self._rotate = rotate
@@ -74,7 +70,7 @@ class Deliveries:
         self.notices: list[Notice] = []
 
     def rows(self, endpoint_id: str | None = None) -> list[DeliveryRow]:
-        """Return the log of an endpoint, or of all, newest first; it reaches back 14 days."""
+        """Return the log of one endpoint or of all, newest first; it goes back 14 days."""
         self._drop_old()
         return [
             row
@@ -85,10 +81,10 @@ class Deliveries:
     def begin(
         self, endpoint: EndpointRow, event: OutgoingEvent, *, is_test: bool = False
     ) -> DeliveryRow:
-        """Return a new delivery, its first attempt planned for now, or later by chaos."""
+        """Return a new delivery; its first attempt is due now, or later if chaos delays it."""
         self._drop_old()
         self._count += 1
-        now = self._time.now()
+        now = self._timeline.now
         row = DeliveryRow(
             id=f"dlv_{self._random.randbytes(12).hex()}",
             number=self._count,
@@ -101,8 +97,9 @@ class Deliveries:
         self._plan_attempt(row, now + self._plan_for(row, 1).delay_seconds)
         return row
 
-    def give_up(self, endpoint: EndpointRow) -> None:
-        """Send nothing more of what is on its way to an endpoint."""
+    def disable(self, endpoint: EndpointRow, reason: DisabledReason) -> None:
+        """Disable an endpoint, and give up its pending deliveries."""
+        endpoint.disable(reason)
         pending = [
             row
             for row in self._rows.values()
@@ -111,14 +108,16 @@ class Deliveries:
         for row in pending:
             row.status, row.next_attempt_at = DeliveryStatus.FAILED, None
         self._timeline.forget({row.id for row in pending})
+        if reason is not DisabledReason.MANUAL:
+            self.notices.append(Notice(endpoint.id, reason, self._timeline.now))
 
     def _drop_old(self) -> None:
-        kept_since = self._time.now() - LOG_SECONDS
+        kept_since = self._timeline.now - LOG_SECONDS
         while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
             if row.status is DeliveryStatus.PENDING:
-                break  # where time runs fast, an attempt can take that long
+                break  # if time runs fast, one attempt can take 14 days of it
             del self._rows[row.id]
-        if len(self._rows) > 1.1 * _LOGGED:  # now and then, since it looks at all of them
+        if len(self._rows) > 1.1 * _LOGGED:  # rarely, because this walks through all rows
             settled = [
                 row.id for row in self._rows.values() if row.status is not DeliveryStatus.PENDING
             ]
@@ -136,15 +135,15 @@ class Deliveries:
 
     async def _attempt(self, row: DeliveryRow) -> None:
         if row.status is not DeliveryStatus.PENDING:
-            return  # given up in the same moment
+            return  # the endpoint was disabled at the same moment
         endpoint = self._endpoints[row.endpoint_id]
         row.attempts += 1
         row.next_attempt_at = None
-        started_at = self._time.now()
+        started_at = self._timeline.now
         plan = self._plan_for(row, row.attempts)
         if plan.rotates:
             if self._rotate is None:
-                plan = UNDISTURBED  # nor shall the log say that it was rotated
+                plan = UNDISTURBED  # so that the log does not show a rotation
             else:
                 self._rotate(endpoint)
         random = self._random_for(row, "beside")
@@ -166,24 +165,24 @@ class Deliveries:
             await self._wire.deliver_copy(row, endpoint, plan)
 
     def _settle(self, row: DeliveryRow, endpoint: EndpointRow, attempt: DeliveryAttempt) -> None:
-        now = self._time.now()
+        now = self._timeline.now
         row.response_status, row.error_message = attempt.status, attempt.failure
         row.duration_ms = round(attempt.milliseconds)
         if attempt.failure is None:
             row.status, row.delivered_at = DeliveryStatus.DELIVERED, now
             if not row.is_test:
-                endpoint.has_succeeded(now)
+                endpoint.count_success(now)
             return
         if not row.is_test:
-            endpoint.has_failed(now)
+            endpoint.count_failure(now)
         if endpoint.status is EndpointStatus.ACTIVE:
-            # 410 "on any attempt" (interface, States), so a test's too; else tests do not count.
+            # 410 "on any attempt" (interface, States): also of a test. No other failed test counts.
             if attempt.status == _GONE:
-                self._disable(endpoint, DisabledReason.GONE)
+                self.disable(endpoint, DisabledReason.GONE)
             elif not row.is_test and endpoint.is_failing_too_long(now):
-                self._disable(endpoint, DisabledReason.FAILING)
+                self.disable(endpoint, DisabledReason.FAILING)
         if row.status is DeliveryStatus.FAILED:
-            return  # given up with the endpoint
+            return  # the endpoint is disabled
         # A test event is never retried (interface, Events: Delivery behaviour).
         if row.is_test or row.attempts > len(RETRY_SECONDS):
             row.status = DeliveryStatus.FAILED
@@ -192,10 +191,5 @@ class Deliveries:
         self._plan_attempt(row, attempt.at + RETRY_SECONDS[row.attempts - 1] * (1 + jitter))
 
     def _random_for(self, row: DeliveryRow, what: str) -> Random:
-        """Return what draws something about an attempt, the same for the same seed."""
+        """Return a random source that depends only on the seed, the delivery and the attempt."""
         return Random(f"{self._seed}:{row.number}:{row.attempts}:{what}")  # noqa: S311 - no secret
-
-    def _disable(self, endpoint: EndpointRow, reason: DisabledReason) -> None:
-        endpoint.disable(reason)
-        self.give_up(endpoint)
-        self.notices.append(Notice(endpoint.id, reason, self._time.now()))

@@ -1,12 +1,13 @@
-"""What a described workspace has in it: channels, media, posts, comments, keys and the like.
+"""The parts of a workspace description: channels, media, posts, comments, keys and others.
 
-The fields are those of the interface by their wire names. Most may be left out.
+The fields have the interface's wire names. Most are optional.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, Self
+from datetime import datetime
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AwareDatetime,
@@ -33,7 +34,7 @@ _DAY_MINUTES = 24 * 60
 
 
 class Described(BaseModel):
-    """A part of it; what is misspelt is refused."""
+    """A part of a description; it refuses unknown fields."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -47,7 +48,7 @@ class Described(BaseModel):
 
 
 def _minute(value: object) -> object:
-    """Return the minute of the day; YAML reads an unquoted 17:00 as the number 1020 itself."""
+    """Return the minute of the day; YAML itself reads an unquoted 17:00 as the number 1020."""
     if isinstance(value, str):
         hour, colon, minute = value.partition(":")
         if colon and hour.isdecimal() and minute.isdecimal() and int(minute) < 60:
@@ -66,12 +67,12 @@ _EVERY_DAY = [DescribedSlot(weekday=day, time=9 * 60) for day in _DAYS]
 
 
 def slots_of(described: Iterable[DescribedSlot] = _EVERY_DAY) -> tuple[Slot, ...]:
-    """Return what the service keeps of slots; 9:00 each day where none are described."""
+    """Return the slots of a queue; 9:00 every day by default."""
     return tuple(Slot(_DAYS.index(slot.weekday), slot.time) for slot in described)
 
 
 class DescribedChannel(Described):
-    """A channel (interface, Resources: Channel), and the slots of its queue; 9:00 each day."""
+    """A channel (interface, Resources: Channel); its queue has a slot at 9:00 every day."""
 
     id: str
     platform: Annotated[str, one_of(PLATFORMS)]
@@ -85,14 +86,14 @@ class DescribedChannel(Described):
     slots: list[DescribedSlot] = _EVERY_DAY
 
     def row(self) -> ChannelRow:
-        """Return what the service keeps of it."""
+        """Return the row that the service keeps."""
         shown = self.model_dump(exclude={"slots"})
         shown["display_name"] = self.display_name or self.username
         return ChannelRow(Channel(**shown), slots_of(self.slots))
 
 
 class DescribedMedia(Described):
-    """A finished upload (interface, Resources: Media); its bytes are not there."""
+    """An upload without its bytes (interface, Resources: Media)."""
 
     id: str
     filename: str
@@ -106,7 +107,7 @@ class DescribedMedia(Described):
     created_at: AwareDatetime | None = None
 
     def row(self, number: int, now: float) -> MediaRow:
-        """Return what the service keeps of it."""
+        """Return the row that the service keeps."""
         return MediaRow(
             id=self.id,
             number=number,
@@ -114,7 +115,7 @@ class DescribedMedia(Described):
             url=self.url or f"https://cdn.example/{self.id}/{self.filename}",
             mime=self.mime,
             size=self.size,
-            created_at=now if self.created_at is None else self.created_at.timestamp(),
+            created_at=unix_seconds(self.created_at, now),
             status=self.status,
             width=self.width,
             height=self.height,
@@ -143,7 +144,7 @@ _TARGETS_OF = {"published": "published", "failed": "failed"}
 
 
 class DescribedPost(Described):
-    """A post (interface, Resources: Post); nothing of it is on its way when the service starts."""
+    """A post (interface, Resources: Post); no target is on its way when the service starts."""
 
     id: str
     title: str | None = None
@@ -158,7 +159,7 @@ class DescribedPost(Described):
 
     @model_validator(mode="after")
     def _agrees_with_its_targets(self) -> Self:
-        status = status_of(self.statuses, self.resting)
+        status = status_of(self.statuses, self.unsent_status)
         if status != self.status:
             raise ValueError(f"the statuses of its targets make it {status}, not {self.status}")
         if status == "scheduled" and self.scheduled_at is None:
@@ -167,19 +168,19 @@ class DescribedPost(Described):
 
     @property
     def statuses(self) -> list[str]:
-        """Those of its targets; by default they follow from that of the post."""
+        """The statuses of the targets; by default they follow from the post's status."""
         return [one.status or _TARGETS_OF.get(self.status, "pending") for one in self.targets]
 
     @property
-    def resting(self) -> str:
-        """What it is while none of its targets was tried."""
+    def unsent_status(self) -> str:
+        """The status that the post had before a target was sent."""
         return "scheduled" if self.status in {"published", "failed", "partial"} else self.status
 
     def row(
         self, number: int, now: float, channels: dict[str, ChannelRow], new_id: Callable[[str], str]
     ) -> PostRow:
-        """Return what the service keeps of it."""
-        created_at = now if self.created_at is None else self.created_at.timestamp()
+        """Return the row that the service keeps."""
+        created_at = unix_seconds(self.created_at, now)
         at = None if self.scheduled_at is None else self.scheduled_at.timestamp()
         return PostRow(
             id=self.id,
@@ -202,21 +203,17 @@ class DescribedPost(Described):
                     external_post_id=target.external_post_id,
                     permalink=target.permalink,
                     error=target.error,
-                    published_at=_published(target, status, at or created_at),
+                    published_at=unix_seconds(target.published_at, at or created_at)
+                    if status == "published"
+                    else None,
                 )
                 for target, status in zip(self.targets, self.statuses, strict=True)
             ],
             scheduled_at=at,
             mode="draft" if self.status == "draft" else "schedule" if at else "now",
-            resting=self.resting,
-            has_gone_out=self.status in {"published", "failed", "partial"},
+            unsent_status=self.unsent_status,
+            is_released=self.status in {"published", "failed", "partial"},
         )
-
-
-def _published(target: DescribedTarget, status: str, default: float) -> float | None:
-    if status != "published":
-        return None
-    return default if target.published_at is None else target.published_at.timestamp()
 
 
 class DescribedComment(Described):
@@ -236,7 +233,7 @@ class DescribedComment(Described):
 
 
 class DescribedKey(Described):
-    """An API key, for programs that have to know it before the service starts."""
+    """An API key that programs know before the service starts."""
 
     key: SecretStr
     name: str = "described"
@@ -255,7 +252,7 @@ class DescribedWebhook(Described):
 
 
 class DescribedFault(Described):
-    """How the platform of a channel fails, or of each; see ``EmulatedService.platform_fails``."""
+    """A failing platform of one channel or of all; see ``EmulatedService.platform_fails``."""
 
     channel_id: str | None = None
     code: str = "platform.rejected"
@@ -266,14 +263,14 @@ class DescribedFault(Described):
 
 
 class DescribedDelay(Described):
-    """How much longer the platform of a channel takes, or each."""
+    """A slow platform of one channel or of all."""
 
     channel_id: str | None = None
     seconds: Annotated[float, Field(ge=0)]
 
 
 class DescribedLimits(Described):
-    """The limits whose numbers the interface does not show, and what is left of the quota."""
+    """The limits whose numbers the interface does not show, and the rest of the daily quota."""
 
     scheduled_posts_per_month: Annotated[int, Field(ge=0)] | None = None
     x_credits: Annotated[int, Field(ge=0)] | None = None
@@ -281,6 +278,6 @@ class DescribedLimits(Described):
     requests_left: Annotated[int, Field(ge=0)] | None = None
 
 
-def age(moment: Any, now: float) -> float:
-    """Return a moment in Unix seconds; now where none is described."""
-    return now if moment is None else float(moment.timestamp())
+def unix_seconds(moment: datetime | None, default: float) -> float:
+    """Return a moment in Unix seconds, or the default for None."""
+    return default if moment is None else moment.timestamp()

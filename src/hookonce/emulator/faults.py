@@ -1,4 +1,4 @@
-"""What goes wrong at the platforms and on the way out, on purpose and drawn by a seed."""
+"""Injected faults: platforms that fail or are slow, and lost webhooks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class PlatformFault:
     """How a platform fails.
 
     Attributes:
-        error: what a target shows of it.
-        rate: the probability of it, from 0 to 1.
-        times: how often it still happens; None for as long as it is not taken back.
-        for_good: whether the service gives up at once, or tries again.
+        error: the error that targets show.
+        rate: the probability of a failure, from 0 to 1.
+        times: how many failures remain; None means no limit.
+        for_good: whether the service gives up at once; otherwise it tries again.
 
     """
 
@@ -35,7 +35,7 @@ class PlatformFault:
             raise ValueError(f"times is at least 1, not {self.times!r}")
 
     def strikes(self, random: Random) -> bool:
-        """Return whether it happens now, and count that."""
+        """Draw whether the platform fails now; a failure counts against ``times``."""
         if self.times == 0 or random.random() >= self.rate:
             return False
         if self.times is not None:
@@ -45,12 +45,12 @@ class PlatformFault:
 
 @dataclass(slots=True)
 class Faults:
-    """What is to go wrong.
+    """The injected faults.
 
     Attributes:
-        platforms: how the platform of a channel fails, by the channel's id; None is every channel.
-        slowness: how many seconds longer it takes, likewise.
-        lost: how many events of a type get no delivery; None is every type.
+        platforms: the fault of each channel's platform, by channel id; None stands for all others.
+        slowness: the additional seconds of each channel's platform, by channel id, likewise.
+        lost: how many events of a type will get no delivery; None stands for any type.
 
     """
 
@@ -59,31 +59,31 @@ class Faults:
     lost: dict[str | None, int] = field(default_factory=dict)
 
     def at_platform(self, channel_id: str, random: Random) -> PlatformFault | None:
-        """Return how the platform of a channel fails this time, if it does."""
-        for place in (channel_id, None):
-            fault = self.platforms.get(place)
+        """Return the fault if the platform of a channel fails this time."""
+        for key in (channel_id, None):
+            fault = self.platforms.get(key)
             if fault is not None and fault.strikes(random):
                 return fault
         return None
 
     def delay(self, channel_id: str) -> float:
-        """Return how many seconds longer the platform of a channel takes."""
+        """Return the additional seconds of a channel's platform."""
         return self.slowness.get(channel_id, self.slowness.get(None, 0.0))
 
     def loses(self, event_type: str) -> bool:
-        """Return whether this event is lost, and count that."""
-        for place in (event_type, None):
-            if self.lost.get(place, 0):
-                self.lost[place] -= 1
+        """Count this event as lost if one is to be lost; return whether it is."""
+        for key in (event_type, None):
+            if self.lost.get(key, 0):
+                self.lost[key] -= 1
                 return True
         return False
 
 
-class FaultsOnPurpose:
-    """What a test can let go wrong; the service is one of these.
+class FaultInjection:
+    """Methods by which a test injects faults; the base class of the service.
 
     Args:
-        channels: the ids of the channels that there are.
+        channels: the ids of the workspace's channels.
 
     """
 
@@ -101,27 +101,26 @@ class FaultsOnPurpose:
         times: int | None = None,
         for_good: bool = True,
     ) -> None:
-        """Let the platform of a channel refuse what is published or answered there.
+        """Let the platform of a channel refuse posts and replies.
 
         Args:
-            channel: its id; every channel by default.
-            code: what the target's error says, or that of the refused reply.
-            message: what it says to people.
-            rate: the probability, from 0 to 1, drawn by the seed.
+            channel: the channel's id; all channels by default.
+            code: the error code of the target or the reply.
+            message: the error message of the target or the reply.
+            rate: the probability, from 0 to 1; the seed determines each draw.
             times: how often; by default until ``platform_works``.
-            for_good: whether publishing is given up at once; else it is tried again, three times
-                in all.
+            for_good: whether the service gives up at once; otherwise it tries three times in all.
 
         Raises:
             LookupError: there is no such channel.
-            ValueError: ``rate`` is no probability, or ``times`` is below 1.
+            ValueError: ``rate`` is not from 0 to 1, or ``times`` is below 1.
 
         """
         error = TargetError(code=code, message=message)
         self._faults.platforms[self._known(channel)] = PlatformFault(error, rate, times, for_good)
 
     def platform_is_slow(self, channel: str | None = None, *, seconds: float) -> None:
-        """Let the platform of a channel, or each, take so many seconds longer for everything.
+        """Let the platform of one channel, or of all, take longer for each post and reply.
 
         Raises:
             LookupError: there is no such channel.
@@ -132,12 +131,12 @@ class FaultsOnPurpose:
         self._faults.slowness[self._known(channel)] = seconds
 
     def platform_works(self, channel: str | None = None) -> None:
-        """Let the platform of a channel, or each that has no fault of its own, do as it should."""
+        """Remove the fault of one channel, or the fault that was set for all channels."""
         self._faults.platforms.pop(self._known(channel), None)
         self._faults.slowness.pop(channel, None)
 
     def lose_webhook(self, event_type: str | None = None, *, times: int = 1) -> None:
-        """Let the next events of a type, or of any, be delivered to nobody and leave no trace."""
+        """Lose the next events of a type, or of any type: no delivery, no entry in the log."""
         if event_type is not None and event_type not in SUBSCRIBABLE:
             raise ValueError(f"there is no event type {event_type!r}")
         self._faults.lost[event_type] = times

@@ -1,9 +1,9 @@
 """Generated data of every documented event type: varied, realistic, and repeatable by its seed.
 
-Every field and every listed value is one the interface names (Resources; Events: Delivery format).
-What it does not show is ours, so no receiver should rely on it: the prefixes of ids, the codes and
-messages of failed targets, the reasons of a channel's status, the kinds and the text of messages,
-and which content types a platform takes. Settings stay empty, because their keys are not shown.
+The interface names every field and every enum value here (Resources; Events: Delivery format). A
+receiver should not rely on the rest, which is the emulator's own: prefixes of ids, codes and
+messages of failed targets, reasons of a channel's status, kinds and texts of messages, and the
+content types of each platform. Settings stay empty, because the interface does not show their keys.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _WEIGHTS: Mapping[str, int] = {
     "channel.disconnected": 2,
 }
 _MEDIA_COUNTS: Mapping[str, tuple[int, int]] = {"text": (0, 0), "carousel": (2, 10), "post": (0, 4)}
-# Whole articles as a caption: 63206 characters are accepted, few networks show as many.
+# The service accepts captions of 63206 characters, but few networks show whole articles.
 _LONG_CAPTIONS = frozenset({"facebook", "linkedin"})
 
-# Platform, id, username, display name, followers. A channel is the same in every generator, so
-# what a receiver stores of one is still right after the emulator was started again.
+# Platform, id, username, display name, followers. Every generator has the same channels, so that
+# a receiver's stored channels stay valid when the emulator starts again.
 _WORKSPACE: tuple[tuple[str, str, str, str, int | None], ...] = (
     ("instagram", "ch_7Qm2xKfP", "harbour.bakery", "Harbour Bakery", 18_240),
     ("facebook", "ch_3Hd8vLwR", "harbourbakery", "Harbour Bakery", 9_115),
@@ -51,7 +51,7 @@ _WORKSPACE: tuple[tuple[str, str, str, str, int | None], ...] = (
     ("instagram", "ch_3Mj6tCyD", "hafen.cafe", "Café am Hafen ☕", 760),
     ("facebook", "ch_9Ux4gBpK", "hafencafe", "Café am Hafen", None),
 )
-_MILLISECOND = timedelta(milliseconds=1)  # as finely as the service writes times
+_MILLISECOND = timedelta(milliseconds=1)  # the precision of the service's times
 _NO_AVATAR = frozenset({"google_business", "shopee", "bluesky"})
 
 _CAPTIONS = (
@@ -110,14 +110,13 @@ _STATUS_REASONS = (
 
 
 class EventGenerator:
-    """Makes up the events of one workspace, whose channels are the same in every generator.
+    """Generates the data of one workspace's events.
 
     Args:
-        seed: the same seed, clock and calls give the same data; or a source of randomness to share;
-            by default no two generators are alike.
-        clock: what every time is counted back from.
-        channels: the workspace's channels; by default a bakery's, one at least for every documented
-            platform.
+        seed: the same seed, clock and calls give the same data; a ``Random`` is used as it is; by
+            default every generator gives different data.
+        clock: the present; all generated times are before it.
+        channels: the workspace's channels; by default a bakery's, with every documented platform.
 
     Attributes:
         channels: the workspace's channels.
@@ -131,8 +130,7 @@ class EventGenerator:
         clock: Clock = system_clock,
         channels: Sequence[Channel] = (),
     ) -> None:
-        # Made-up posts need no randomness that withstands an attacker.
-        self._random = seed if isinstance(seed, Random) else Random(seed)  # noqa: S311 - see above
+        self._random = seed if isinstance(seed, Random) else Random(seed)  # noqa: S311 - no secrets
         self._clock = clock
         self.channels = tuple(channels) or tuple(
             Channel(
@@ -152,16 +150,16 @@ class EventGenerator:
         )
 
     def event_type(self) -> str:
-        """Return a type an endpoint can subscribe to, comments most often, lost channels seldom."""
+        """Return an event type: often a comment, seldom a lost channel, never a test."""
         return self._random.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
 
     def data(self, event_type: str, *, channel: Channel | None = None) -> dict[str, JsonValue]:
-        """Return the data of an event by its wire names, every field of the matching resource.
+        """Return the data of an event by wire names, with every field of the matching resource.
 
         Args:
-            event_type: one of interface, Events: Event types; ``webhook.test``, whose data is not
-                shown, and every other type get an empty object.
-            channel: where it happens, one of the workspace's by default.
+            event_type: a type of the interface (Events: Event types). The data of ``webhook.test``
+                is not shown there, so it is empty, as it is for unknown types.
+            channel: the channel of the event; any of the workspace's by default.
 
         """
         channel = channel or self._random.choice(self.channels)
@@ -183,11 +181,11 @@ class EventGenerator:
                 return {}
 
     def new_id(self, prefix: str) -> str:
-        """Return an id that nothing else has, as ``prefix_`` and letters and digits."""
+        """Return a new id: ``prefix_`` and 12 letters and digits."""
         return f"{prefix}_{''.join(self._random.choices(ascii_letters + digits, k=12))}"
 
     def remark(self) -> str:
-        """Return what somebody might write in a comment or a message."""
+        """Return the text of a comment or a message."""
         return self._random.choice(_REMARKS)
 
     def _target(self, channel: Channel, *, published: bool) -> dict[str, JsonValue]:

@@ -1,4 +1,4 @@
-"""Unix seconds as the service shows them: UTC, to the millisecond."""
+"""Unix seconds as the service's resources have them: UTC, to the millisecond."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ def moment(unix: float) -> datetime:
     return datetime.fromtimestamp(round(unix, 3), UTC)
 
 
-def instant(unix: float | None) -> datetime | None:
-    """Return the moment, if there is one."""
+def optional_moment(unix: float | None) -> datetime | None:
+    """Return the moment, or None for None."""
     return None if unix is None else moment(unix)

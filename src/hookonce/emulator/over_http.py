@@ -1,4 +1,4 @@
-"""Requests over HTTP, by httpx2."""
+"""Sends requests over HTTP with httpx2."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .transport import CALM, Break, Network, OutgoingRequest, pieces
 
 
 class OverHttp:
-    """Posts over HTTP; an async context manager."""
+    """Sends requests over HTTP; an async context manager."""
 
     def __init__(self) -> None:
-        # A proxy in the environment is for the way out of the machine. The time limit is the
-        # service's, over the whole attempt.
+        # Receivers are often on this machine, where a proxy from the environment cannot reach them.
+        # The service itself limits the time of a whole attempt.
         self._client = httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False)
 
     async def __aenter__(self) -> Self:
@@ -27,7 +27,7 @@ class OverHttp:
         await self._client.aclose()
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
-        """Return the answer; ConnectionError where there is none to be had."""
+        """Return the answer; ConnectionError if there is none."""
         headers = {"content-length": str(len(request.body)), **request.headers}
         sent = asyncio.Event()
 
@@ -48,7 +48,7 @@ class OverHttp:
         except httpx2.HTTPError as error:
             raise ConnectionError(f"no answer: {type(error).__name__}") from error
         except httpx2.InvalidURL as error:
-            raise ConnectionError(f"no URL to deliver to: {request.url!r}") from error
+            raise ConnectionError(f"not a URL to deliver to: {request.url!r}") from error
         finally:
             call.cancel()
             is_sent.cancel()

@@ -1,4 +1,4 @@
-"""Pages of a collection (interface, Endpoints: Pagination)."""
+"""Pages of collections (interface, Endpoints: Pagination)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from ..resources import Page, Resource
-from .moments import moment as shown_moment
+from .moments import moment
 from .refusals import Issue, invalid
 
 _DEFAULT_SIZE = 25
 _MOST_SIZE = 100
-_WHOLE_NUMBER = re.compile("[0-9]{1,18}")  # int() takes more than that, and refuses thousands
+_WHOLE_NUMBER = re.compile(
+    "[0-9]{1,18}"
+)  # int() accepts other digits and fails on thousands of them
 
 
 class _Row(Protocol):
@@ -29,27 +31,27 @@ class _Row(Protocol):
 
 
 R = TypeVar("R", bound=_Row)
-ShownT = TypeVar("ShownT", bound=Resource)
+ResourceT = TypeVar("ResourceT", bound=Resource)
 
 
 def page_of(
     rows: Sequence[R],
-    show: Callable[[R], ShownT],
+    to_resource: Callable[[R], ResourceT],
     *,
     prefix: str,
     limit: str | None,
     cursor: str | None,
     removed: Mapping[str, int] = MappingProxyType({}),
-) -> Page[ShownT]:
-    """Return the page that a query asks for.
+) -> Page[ResourceT]:
+    """Return the page of a query.
 
     Args:
-        rows: all that there are, newest first.
-        show: gives the resource of a row.
-        prefix: what the ids of the collection begin with.
-        limit: as it stands in the query, if it does.
-        cursor: likewise.
-        removed: the numbers of rows that are no longer there, by their ids.
+        rows: all rows, newest first.
+        to_resource: gives the resource of a row.
+        prefix: the prefix of the collection's ids.
+        limit: the parameter of the query, if it was sent.
+        cursor: the parameter of the query, if it was sent.
+        removed: the numbers of rows that left the list, by id.
 
     Raises:
         RefusedError: ``validation.failed``.
@@ -58,10 +60,10 @@ def page_of(
     size = _DEFAULT_SIZE if limit is None else _size(limit)
     if cursor is not None:
         rows = _after(rows, cursor, prefix, removed)
-    shown = rows[:size]
+    page = rows[:size]
     return Page(
-        data=[show(row) for row in shown],
-        next_cursor=shown[-1].id if len(rows) > size else None,
+        data=[to_resource(row) for row in page],
+        next_cursor=page[-1].id if len(rows) > size else None,
     )
 
 
@@ -72,17 +74,17 @@ def _size(limit: str) -> int:
 
 
 def _after(rows: Sequence[R], cursor: str, prefix: str, removed: Mapping[str, int]) -> Sequence[R]:
-    place = next((place for place, row in enumerate(rows) if row.id == cursor), None)
-    if place is not None:
-        return rows[place + 1 :]
+    index = next((index for index, row in enumerate(rows) if row.id == cursor), None)
+    if index is not None:
+        return rows[index + 1 :]
     if cursor in removed:
         return [row for row in rows if row.number < removed[cursor]]
     if re.fullmatch(f"{prefix}_[0-9A-Za-z]+", cursor):
-        return []  # where the row has gone after its time, so have all that were older
+        return []  # the row left the log after 14 days, and so did all older rows
     try:
-        moment = datetime.fromisoformat(cursor)
+        before = datetime.fromisoformat(cursor)
     except ValueError as error:
         raise invalid([Issue("cursor", "must be the nextCursor of another page")]) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return [row for row in rows if shown_moment(row.created_at) < moment]
+    if before.tzinfo is None:
+        before = before.replace(tzinfo=UTC)
+    return [row for row in rows if moment(row.created_at) < before]

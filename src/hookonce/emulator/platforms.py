@@ -1,7 +1,7 @@
-"""What each platform takes, as far as the emulator checks it.
+"""The content types, settings and first comments that the emulator accepts for each platform.
 
-The content types, platforms and names of settings are those of the interface (Resources: Channel,
-PostTarget, Post input). Which platform takes which of them is not shown: the tables here are ours.
+The interface names the platforms, content types and settings (Resources: Channel, PostTarget, Post
+input). It does not show which platform accepts which: those tables are the emulator's own.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ CONTENT_TYPES: tuple[ContentType, ...] = (
 """Resources: PostTarget, contentType."""
 
 NEEDS_MEDIA = frozenset({"photo", "carousel", "reels", "video", "short", "story"})
-"""What there is nothing of without an image or a video."""
+"""The content types that need an image or a video."""
 
 FIRST_COMMENTS = frozenset({"instagram", "facebook", "linkedin"})
 
-# The first is the one for a single image or video. Platforms not listed get an ordinary post.
+# The first type of each platform is for a single image or video. Other platforms have only `post`.
 _CONTENT_TYPES: Mapping[str, tuple[ContentType, ...]] = {
     "instagram": ("feed", "carousel", "reels", "story"),
     "facebook": ("photo", "feed", "video", "reels", "story"),
@@ -87,7 +87,7 @@ _SETTINGS: Mapping[str, Mapping[str, TypeAdapter[object]]] = MappingProxyType(
 
 
 def one_of(names: Collection[str]) -> AfterValidator:
-    """Return what lets a field be one of these names and no other."""
+    """Return a validator that accepts only these names."""
 
     def check(name: str) -> str:
         if name not in names:
@@ -100,12 +100,12 @@ def one_of(names: Collection[str]) -> AfterValidator:
 
 
 def content_types(platform: str) -> tuple[ContentType, ...]:
-    """Return the content types a platform is given here, that of a single picture or clip first."""
+    """Return the content types of a platform; the first is for a single image or video."""
     return _CONTENT_TYPES.get(platform, ("post",))
 
 
 def settings_issues(platform: str, settings: Mapping[str, JsonValue]) -> dict[str, str]:
-    """Return what is wrong with each setting whose value has a wrong type or is not allowed."""
+    """Return a message for each setting whose value has a wrong type or is not allowed."""
     issues = {}
     for name, schema in _SETTINGS.get(platform, {}).items():
         if name not in settings:
@@ -118,5 +118,5 @@ def settings_issues(platform: str, settings: Mapping[str, JsonValue]) -> dict[st
 
 
 def unknown_settings(platform: str, settings: Mapping[str, JsonValue]) -> list[str]:
-    """Return the keys that a platform's schema does not have."""
+    """Return the settings that are not in the platform's schema."""
     return [name for name in settings if name not in _SETTINGS.get(platform, {})]

@@ -1,4 +1,4 @@
-"""What the service keeps: endpoints, events, deliveries, and each attempt at one."""
+"""What the service keeps of endpoints, events, deliveries and attempts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from enum import StrEnum
 from ..resources import WebhookDelivery, WebhookEndpoint
 from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TWO_SIGNATURES_SECONDS
 from .chaos import Disturbance
-from .moments import instant, moment
+from .moments import moment, optional_moment
 
-_SHOWN_OF_A_SECRET = len("whsec_") + 4
+_PREFIX_LENGTH = len("whsec_") + 4
 
 
 class EndpointStatus(StrEnum):
-    """The state of an endpoint; "disabled" is how the interface speaks of it, not a value shown."""
+    """The state of an endpoint; the interface shows only ``active`` as a value."""
 
     ACTIVE = "active"
     DISABLED = "disabled"
 
 
 class DisabledReason(StrEnum):
-    """Why an endpoint is disabled; of these the interface shows ``manual`` alone."""
+    """Why an endpoint is disabled; the interface shows only ``manual`` as a value."""
 
     MANUAL = "manual"
     FAILING = "failing"
@@ -29,7 +29,7 @@ class DisabledReason(StrEnum):
 
 
 class DeliveryStatus(StrEnum):
-    """The state of a delivery; the interface shows ``pending`` and speaks of "delivered"."""
+    """The state of a delivery; the interface shows only ``pending`` as a value."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -38,14 +38,7 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingEvent:
-    """An event as every attempt at it carries it.
-
-    Attributes:
-        id: the webhook-id.
-        type: the event type.
-        body: the envelope, byte for byte the same in each attempt.
-
-    """
+    """An event as every attempt delivers it: the body never changes by a byte."""
 
     id: str
     type: str
@@ -54,11 +47,11 @@ class OutgoingEvent:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the workspace's owner and admins are told: an endpoint was disabled.
+    """The notice to the workspace's owner and admins that an endpoint was disabled.
 
     Attributes:
-        endpoint_id: which.
-        reason: why.
+        endpoint_id: the endpoint's id.
+        reason: why it was disabled.
         at: Unix seconds.
 
     """
@@ -88,7 +81,7 @@ class EndpointRow:
     last_failure_at: float | None = None
 
     def secrets(self, now: float) -> tuple[str, ...]:
-        """Return what events are signed with: two secrets for 24 hours after a rotation."""
+        """Return the secrets that sign events: two of them for 24 hours after a rotation."""
         if self.previous_secret is None or self.rotated_at is None:
             return (self.secret,)
         if now - self.rotated_at >= TWO_SIGNATURES_SECONDS:
@@ -96,24 +89,26 @@ class EndpointRow:
         return (self.secret, self.previous_secret)
 
     def rotate(self, secret: str, now: float) -> None:
-        """Sign with another secret from now on, and for 24 hours with the last one too."""
+        """Replace the secret; for 24 hours the previous secret signs events too."""
         self.secret, self.previous_secret, self.rotated_at = secret, self.secret, now
 
     def enable(self) -> None:
-        """Make it active, with nothing counted against it."""
+        """Make a disabled endpoint active, and forget its failures."""
+        if self.status is EndpointStatus.ACTIVE:
+            return
         self.status, self.disabled_reason = EndpointStatus.ACTIVE, None
         self.consecutive_failures, self.failing_since = 0, None
 
     def disable(self, reason: DisabledReason) -> None:
-        """Send it nothing more."""
+        """Send nothing more to the endpoint."""
         self.status, self.disabled_reason = EndpointStatus.DISABLED, reason
 
-    def has_succeeded(self, now: float) -> None:
-        """Count an attempt that was answered 2xx."""
+    def count_success(self, now: float) -> None:
+        """Count an attempt with a 2xx answer."""
         self.last_success_at = now
         self.consecutive_failures, self.failing_since = 0, None
 
-    def has_failed(self, now: float) -> None:
+    def count_failure(self, now: float) -> None:
         """Count a failed attempt."""
         self.last_failure_at = now
         self.consecutive_failures += 1
@@ -121,15 +116,15 @@ class EndpointRow:
             self.failing_since = now
 
     def is_failing_too_long(self, now: float) -> bool:
-        """Return whether it has failed for 72 hours, with ten failed attempts at the least."""
+        """Return whether it has failed for 72 hours, with at least 10 failed attempts."""
         return (
             self.failing_since is not None
             and now - self.failing_since >= DISABLING_SECONDS
             and self.consecutive_failures >= DISABLING_FAILURES
         )
 
-    def shown(self, *, with_secret: bool = False) -> WebhookEndpoint:
-        """Return the resource of the interface; the secret goes out at creation and rotation."""
+    def to_resource(self, *, with_secret: bool = False) -> WebhookEndpoint:
+        """Return the resource; only the answers to creation and rotation have the secret."""
         return WebhookEndpoint(
             id=self.id,
             url=self.url,
@@ -137,10 +132,10 @@ class EndpointRow:
             events=list(self.events),
             status=self.status,
             disabled_reason=self.disabled_reason,
-            secret_prefix=self.secret[:_SHOWN_OF_A_SECRET],
+            secret_prefix=self.secret[:_PREFIX_LENGTH],
             consecutive_failures=self.consecutive_failures,
-            last_success_at=instant(self.last_success_at),
-            last_failure_at=instant(self.last_failure_at),
+            last_success_at=optional_moment(self.last_success_at),
+            last_failure_at=optional_moment(self.last_failure_at),
             created_at=moment(self.created_at),
             **({"secret": self.secret} if with_secret else {}),
         )
@@ -164,7 +159,7 @@ class DeliveryRow:
     delivered_at: float | None = None
     next_attempt_at: float | None = None
 
-    def shown(self) -> WebhookDelivery:
+    def to_resource(self) -> WebhookDelivery:
         """Return the resource of the interface."""
         return WebhookDelivery(
             id=self.id,
@@ -177,31 +172,31 @@ class DeliveryRow:
             duration_ms=self.duration_ms,
             is_test=self.is_test,
             created_at=moment(self.created_at),
-            delivered_at=instant(self.delivered_at),
-            next_attempt_at=instant(self.next_attempt_at),
+            delivered_at=optional_moment(self.delivered_at),
+            next_attempt_at=optional_moment(self.next_attempt_at),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """One request that went to a receiver, and what came of it.
+    """One request to a receiver, and its result.
 
     Attributes:
-        delivery_id: the delivery it belongs to.
-        endpoint_id: where it went.
+        delivery_id: the delivery that the request belongs to.
+        endpoint_id: the endpoint that the request went to.
         event_id: the webhook-id.
         event_type: the event type.
-        number: the delivery attempt it names.
+        number: the number in the delivery-attempt header.
         at: when it began, in the service's time (Unix seconds).
         timestamp: its webhook-timestamp.
-        status: the answer's HTTP status, or None if the sender saw none.
+        status: the answer's HTTP status, or None if the sender saw no answer.
         reason: the ``reason`` in the answer's JSON body, or an empty string.
-        failure: what went wrong, or None for a 2xx that arrived in time.
+        failure: why the attempt failed, or None for a 2xx in time.
         milliseconds: how long the answer took.
-        disturbance: what chaos did to it, if anything.
-        is_genuine: whether it was signed with a secret of the endpoint and arrived unchanged.
-        is_extra: whether it was one request more than the schedule knows: a copy, a replay, a
-            forgery. It counts for nothing.
+        disturbance: what chaos did to the request, if anything.
+        is_genuine: whether a secret of the endpoint signed it and it arrived unchanged.
+        is_extra: whether it is a copy, a replay or a forgery. Such a request is not one of the
+            delivery's attempts, and its result changes nothing.
 
     """
 

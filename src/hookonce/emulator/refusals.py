@@ -1,4 +1,4 @@
-"""What the API refuses, and with which status, code and words (interface, Errors)."""
+"""The errors of the API: status, kind and words of each code (interface, Errors)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
 from ..resources import Blocker, ErrorBody, ErrorKind
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +30,25 @@ class Issue:
 
 
 class RefusedError(Exception):
-    """A request that is refused; it holds everything of its answer.
+    """A refused request, with everything that its answer needs.
 
     Attributes:
         status: the HTTP status.
-        body: what goes out under ``error``.
-        headers: headers that belong to this answer.
+        body: the value of ``error`` in the answer.
+        headers: additional headers of the answer.
 
     """
 
     def __init__(
         self,
-        status: HTTPStatus,
+        status: int,
         code: str,
         kind: ErrorKind,
         message: str,
         *,
         hint: str | None = None,
         details: JsonValue = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
         super().__init__(code)
         self.status = status
@@ -53,90 +56,176 @@ class RefusedError(Exception):
         self.headers = headers
 
 
-def unauthorized() -> RefusedError:
-    """Refuse a request without a key that is in force; which of the four it was stays unsaid."""
-    return RefusedError(
-        HTTPStatus.UNAUTHORIZED,
-        "api.unauthorized",
-        "permission",
-        "The API key is missing, revoked, expired or unknown.",
-        hint="Send a key as Authorization: Bearer <key>, or as X-API-Key: <key>.",
-        headers={"www-authenticate": "Bearer"},  # which every 401 has (RFC 9110, 15.5.2)
-    )
+class _Refusal(NamedTuple):
+    status: int
+    kind: ErrorKind
+    message: str
+    hint: str | None = None
 
 
-def not_on_plan() -> RefusedError:
-    """Refuse a workspace whose plan has no API access."""
-    return RefusedError(
-        HTTPStatus.PAYMENT_REQUIRED,
-        "api.not_on_plan",
-        "permission",
-        "The plan of this workspace does not include the API.",
-        hint="Change to a plan that includes it.",
-    )
+_REFUSALS: Mapping[str, _Refusal] = MappingProxyType(
+    {
+        "api.unauthorized": _Refusal(
+            401,
+            "permission",
+            "The API key is missing, revoked, expired or unknown.",
+            "Send a key as Authorization: Bearer <key>, or as X-API-Key: <key>.",
+        ),
+        "api.not_on_plan": _Refusal(
+            402,
+            "permission",
+            "The plan of this workspace does not include the API.",
+            "Change to a plan that includes it.",
+        ),
+        "api.forbidden": _Refusal(
+            403,
+            "permission",
+            "A key with the role {role} may not do this.",
+            "Use a key with the role {needed}.",
+        ),
+        "api.not_found": _Refusal(404, "not_found", "There is nothing at this path."),
+        "api.method_not_allowed": _Refusal(405, "validation", "This path takes {allowed} only."),
+        "api.quota_exceeded": _Refusal(
+            429,
+            "limit",
+            "The workspace has used up its requests of this day.",
+            "Wait as many seconds as the retry-after header says.",
+        ),
+        "api.internal": _Refusal(500, "internal", "Something went wrong at the service."),
+        "first_comment.unsupported": _Refusal(
+            422,
+            "validation",
+            "A first comment was sent for a platform without first comments.",
+            "Leave firstComment out for this channel.",
+        ),
+        "media.not_found": _Refusal(
+            422,
+            "validation",
+            "The post names media that is unknown or not finished.",
+            "Complete the upload first, and use the id that it was started under.",
+        ),
+        "media.failed": _Refusal(409, "conflict", "The upload of this media has failed."),
+        "media.not_uploaded": _Refusal(
+            409, "conflict", "The bytes of this media have not arrived."
+        ),
+        "media.storage_quota_exceeded": _Refusal(
+            409, "limit", "The plan of this workspace allows {most} bytes of media."
+        ),
+        "post.publishing": _Refusal(409, "conflict", "The post is going out."),
+        "post.pending_approval": _Refusal(409, "conflict", "The post waits for approval."),
+        "post.published": _Refusal(409, "conflict", "The post is published, at least in part."),
+        "post.not_pending_approval": _Refusal(
+            409, "conflict", "The post does not wait for approval."
+        ),
+        "post.not_scheduled": _Refusal(
+            409, "conflict", "The post has no time that could be changed."
+        ),
+        "post.target_not_retryable": _Refusal(
+            409, "conflict", "The channel of the post did not fail."
+        ),
+        "post.schedule_required": _Refusal(
+            422, "validation", "The mode schedule needs a time.", "Send scheduledAt."
+        ),
+        "post.schedule_in_past": _Refusal(
+            422,
+            "validation",
+            "The time of the post has passed.",
+            "Send a scheduledAt in the future, or the mode now.",
+        ),
+        "post.monthly_limit": _Refusal(
+            409,
+            "limit",
+            "The plan of this workspace allows {most} scheduled posts a month.",
+            "Wait for the next month, or change to a larger plan.",
+        ),
+        "post.no_x_credits": _Refusal(
+            409,
+            "limit",
+            "There are too few X credits left.",
+            "Buy credits, or leave the channel on X out.",
+        ),
+        "queue.no_free_slot": _Refusal(
+            409,
+            "conflict",
+            "The queue of the channel has no free slot.",
+            "Add slots to the queue in the app, or choose a time.",
+        ),
+        "webhook.url_private": _Refusal(
+            422,
+            "validation",
+            "The URL resolves to an address that is not public.",
+            "Every address of its host must be reachable from the internet.",
+        ),
+        "webhook.limit_reached": _Refusal(
+            409,
+            "limit",
+            "The plan of this workspace allows {most} webhook endpoints.",
+            "Change one that exists, or change to a larger plan.",
+        ),
+    }
+)
 
 
-def quota_used_up(retry_after: int) -> RefusedError:
-    """Refuse a request over the daily quota; more are allowed in so many seconds."""
-    return RefusedError(
-        HTTPStatus.TOO_MANY_REQUESTS,
-        "api.quota_exceeded",
-        "limit",
-        "The workspace has used up its requests of this day.",
-        hint="Wait as many seconds as the retry-after header says.",
-        headers={"retry-after": str(retry_after)},
-    )
-
-
-def wrong_role(role: str, needed: str) -> RefusedError:
-    """Refuse what the key's role does not allow."""
-    return RefusedError(
-        HTTPStatus.FORBIDDEN,
-        "api.forbidden",
-        "permission",
-        f"A key with the role {role} may not do this.",
-        hint=f"Use a key with the role {needed}.",
-    )
-
-
-def no_such_path() -> RefusedError:
-    """Refuse a path that the API does not have."""
-    return RefusedError(
-        HTTPStatus.NOT_FOUND, "api.not_found", "not_found", "There is nothing at this path."
-    )
-
-
-def wrong_method(allowed: str) -> RefusedError:
-    """Refuse a method that a path does not have."""
-    return RefusedError(
-        HTTPStatus.METHOD_NOT_ALLOWED,
-        "api.method_not_allowed",
-        "validation",
-        f"This path takes {allowed} only.",
-        headers={"allow": allowed},
-    )
-
-
-def no_such(what: str, name: str) -> RefusedError:
-    """Refuse the id of a row that this workspace does not have.
+def refused(
+    code: str,
+    *,
+    issues: Sequence[Issue] = (),
+    headers: Mapping[str, str] = _NO_HEADERS,
+    **values: object,
+) -> RefusedError:
+    """Return the error of a code.
 
     Args:
-        what: what its code begins with, such as ``post``.
-        name: what people call it.
+        code: one of the table above.
+        issues: which fields are wrong, for ``error.details``.
+        headers: additional headers of the answer.
+        values: fill the placeholders in the message and the hint.
+
+    """
+    status, kind, message, hint = _REFUSALS[code]
+    return RefusedError(
+        status,
+        code,
+        kind,
+        message.format(**values),
+        hint=hint and hint.format(**values),
+        details=_details(issues) if issues else None,
+        headers=headers,
+    )
+
+
+def blocker(code: str, **values: object) -> Blocker:
+    """Return what a validation result says of a code that would refuse the post."""
+    _, _, message, hint = _REFUSALS[code]
+    return Blocker(code=code, message=message.format(**values), hint=hint)
+
+
+def refused_for(found: Blocker) -> RefusedError:
+    """Return the error for a blocker of a post."""
+    status, kind, _, _ = _REFUSALS[found.code]
+    return RefusedError(status, found.code, kind, found.message, hint=found.hint)
+
+
+def no_such(resource: str, name: str) -> RefusedError:
+    """Return the error for an id that this workspace does not have.
+
+    Args:
+        resource: the first part of the code, such as ``post``.
+        name: the word for people.
 
     """
     return RefusedError(
-        HTTPStatus.NOT_FOUND,
-        f"{what}.not_found",
+        404,
+        f"{resource}.not_found",
         "not_found",
         f"There is no such {name} in this workspace.",
     )
 
 
 def invalid(issues: Sequence[Issue]) -> RefusedError:
-    """Refuse a body or query that does not validate; the details name each field."""
+    """Return the error for a body or query that does not validate; its details name each field."""
     return RefusedError(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
+        422,
         "validation.failed",
         "validation",
         "The request did not validate.",
@@ -145,122 +234,34 @@ def invalid(issues: Sequence[Issue]) -> RefusedError:
     )
 
 
-def _details(issues: Sequence[Issue]) -> JsonValue:
-    return {"issues": [{"field": i.field, "message": i.message} for i in issues]}
-
-
-def no_first_comments(issues: Sequence[Issue]) -> RefusedError:
-    """Refuse first comments for platforms that have none."""
-    return RefusedError(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        "first_comment.unsupported",
-        "validation",
-        "A first comment was sent for a platform without first comments.",
-        hint="Leave firstComment out for this channel.",
-        details=_details(issues),
-    )
-
-
-def no_such_media(issues: Sequence[Issue]) -> RefusedError:
-    """Refuse a post that names an unknown or unfinished media id."""
-    return RefusedError(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        "media.not_found",
-        "validation",
-        "The post names media that is unknown or not finished.",
-        hint="Complete the upload first, and use the id that it was started under.",
-        details=_details(issues),
-    )
-
-
 def blocked(validations: JsonValue) -> RefusedError:
-    """Refuse a post while a target has a blocking validation error."""
+    """Return the error for a post with a target that did not pass its checks."""
     return RefusedError(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
+        422,
         "validation.failed",
         "validation",
         "A target of the post did not pass its checks.",
-        hint="error.details.validations lists the checks; a draft can be saved all the same.",
+        hint="error.details.validations lists the checks. You can still save the post as a draft.",
         details={"validations": validations},
     )
 
 
-def refused_for(blocker: Blocker) -> RefusedError:
-    """Refuse a post for anything else that keeps it from being scheduled or published."""
-    status, kind = _BLOCKERS[blocker.code]
-    return RefusedError(status, blocker.code, kind, blocker.message, hint=blocker.hint)
-
-
-_BLOCKERS: Mapping[str, tuple[HTTPStatus, ErrorKind]] = MappingProxyType(
-    {
-        "post.schedule_required": (HTTPStatus.UNPROCESSABLE_ENTITY, "validation"),
-        "post.schedule_in_past": (HTTPStatus.UNPROCESSABLE_ENTITY, "validation"),
-        "queue.no_free_slot": (HTTPStatus.CONFLICT, "conflict"),
-        "post.monthly_limit": (HTTPStatus.CONFLICT, "limit"),
-        "post.no_x_credits": (HTTPStatus.CONFLICT, "limit"),
-    }
-)
-
-
-def conflict(code: str, message: str) -> RefusedError:
-    """Refuse what the state of a row does not allow."""
-    return RefusedError(HTTPStatus.CONFLICT, code, "conflict", message)
-
-
 def platform_rejected(code: str, message: str | None) -> RefusedError:
-    """Refuse a reply that its platform did not take (interface, Errors: 502)."""
+    """Return the error for a reply that its platform did not accept (interface, Errors: 502)."""
     return RefusedError(
-        HTTPStatus.BAD_GATEWAY,
+        502,
         code,
         "platform",
-        message or "The platform did not take the reply.",
-        hint="Nothing was changed; the reply can be sent again.",
+        message or "The platform did not accept the reply.",
+        hint="Nothing was changed; you can send the reply again.",
     )
 
 
-def storage_full(most: int) -> RefusedError:
-    """Refuse a file that the storage quota has no room for."""
-    return RefusedError(
-        HTTPStatus.CONFLICT,
-        "media.storage_quota_exceeded",
-        "limit",
-        f"The plan of this workspace allows {most} bytes of media.",
-    )
-
-
-def at_storage(status: HTTPStatus, message: str) -> RefusedError:
-    """Refuse bytes at the storage address, which is no part of the API."""
-    kind: ErrorKind = "not_found" if status is HTTPStatus.NOT_FOUND else "validation"
+def at_storage(status: int, message: str) -> RefusedError:
+    """Return the error for bytes at the storage address, which is not a part of the API."""
+    kind: ErrorKind = "not_found" if status == HTTPStatus.NOT_FOUND else "validation"
     return RefusedError(status, "storage.refused", kind, message)
 
 
-def private_url() -> RefusedError:
-    """Refuse a URL that leads to anything but the public internet."""
-    return RefusedError(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        "webhook.url_private",
-        "validation",
-        "The URL resolves to an address that is not public.",
-        hint="Every address of its host must be reachable from the internet.",
-    )
-
-
-def at_endpoint_limit(most: int) -> RefusedError:
-    """Refuse one endpoint more than the plan allows."""
-    return RefusedError(
-        HTTPStatus.CONFLICT,
-        "webhook.limit_reached",
-        "limit",
-        f"The plan of this workspace allows {most} webhook endpoints.",
-        hint="Change one that exists, or change to a larger plan.",
-    )
-
-
-def internal() -> RefusedError:
-    """Refuse what the service itself could not do."""
-    return RefusedError(
-        HTTPStatus.INTERNAL_SERVER_ERROR,
-        "api.internal",
-        "internal",
-        "Something went wrong at the service.",
-    )
+def _details(issues: Sequence[Issue]) -> JsonValue:
+    return {"issues": [{"field": one.field, "message": one.message} for one in issues]}

@@ -1,4 +1,4 @@
-"""What the service allows a workspace, each with the section of the interface it is from."""
+"""The limits of a workspace, and the event types that endpoints can subscribe to."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SUBSCRIBABLE = tuple(name for name in EVENT_CLASSES if name != TEST_TYPE)
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """What a plan allows a workspace (interface, Limits).
+    """The limits of a plan (interface, Limits).
 
     Attributes:
-        requests_per_day: calls of the API by all its keys; 0 is no access to it.
+        requests_per_day: API calls by all keys together; 0 means no API access.
         keys: API keys.
         webhooks: webhook endpoints.
 
@@ -37,7 +37,7 @@ PLANS: Mapping[str, PlanLimits] = MappingProxyType(
         "agency": PlanLimits(50_000, 30, 30),
     }
 )
-"""The plans by the names that ``GET /v1/me`` gives them."""
+"""The plans by their names in ``GET /v1/me``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Allowances:
     """The limits whose numbers the interface does not show (Limits: Gaps).
 
     Attributes:
-        scheduled_posts_per_month: how many posts may be scheduled or published in a month of the
-            workspace's time zone; None is no limit.
-        x_credits: how many credits there are for posts to X; None is no limit.
-        storage_bytes: how many bytes of media there may be. The emulator holds them in memory.
+        scheduled_posts_per_month: the posts that may be scheduled or published in a month of the
+            workspace's time zone; None means no limit.
+        x_credits: the credits for posts to X; None means no limit.
+        storage_bytes: the total size of media. The emulator keeps their bytes in memory.
 
     """
 

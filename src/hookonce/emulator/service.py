@@ -1,8 +1,7 @@
-"""The service on your desk: it registers endpoints, emits events and delivers them."""
+"""The emulated service: registers endpoints, emits events and delivers them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -36,9 +35,9 @@ from .api import Api
 from .app import App
 from .chaos import Chaos
 from .deliveries import Deliveries
-from .faults import FaultsOnPurpose
+from .faults import FaultInjection
 from .generated import EventGenerator
-from .operations import Desk
+from .operations import Backend
 from .publishing import Publishing
 from .records import (
     DeliveryAttempt,
@@ -56,64 +55,66 @@ from .wire import Wire
 from .workspace_data import WorkspaceData
 
 Target: TypeAlias = ASGIApp | str
-"""What is delivered to: an application in this process, or a URL."""
+"""A receiver: an application in this process, or a URL."""
 
 E = TypeVar("E", bound=Event[Any])
 
 _IN_PROCESS = "https://receiver.test"
 _SERVICE = "example"
 
-# So many requests are remembered, that a service which runs for weeks does not fill the memory.
+# Bounds the memory of a service that runs for weeks.
 _ATTEMPTS_KEPT = 100_000
 
 
 @shows_half_built
-class EmulatedService(FaultsOnPurpose):
-    """The service, as its interface documents it; an async context manager.
+class EmulatedService(FaultInjection):
+    """An emulation of the service, as the interface documents it; an async context manager.
 
-    In a test time moves only with ``advance``, and what is due is delivered in order, at once::
+    In a test, time moves only with ``advance``, which makes all due attempts in order and at once::
 
         async with EmulatedService(receiver) as service:
             event = await service.emit(CommentReceived)
             await service.advance(hours=1)
             (delivery,) = service.deliveries(event_id=event.id)
 
-    Deliveries are signed by ``clock``, which receivers go by. Where it can be moved (a
-    ``VirtualClock`` that the receiver was given too, or what freezegun's ``freeze_time`` gives),
-    ``advance`` moves it. By the system's clock the receiver stays in the present, and the service
-    alone is ahead: its schedule, its log, and what it knows of failures and rotations.
+    ``clock`` gives the time of signatures, which receivers check. If the clock is movable (a
+    ``VirtualClock`` that the receiver has too, or the object that freezegun's ``freeze_time``
+    gives), ``advance`` moves it. If it is not, the receiver stays in the present, and only the
+    service's schedule, log, failures and rotations are ahead.
 
     Args:
-        target: an ASGI application (its lifespan is run), or the URL of a server that runs; it is
-            registered for every event type. Without one, endpoints come from the API alone.
-        secret: the endpoint's ``whsec_`` secret; by default the newest of a receiver, else a new
-            one, which ``secret`` returns.
-        events: what the target subscribes to; every type by default.
-        path: where an application receives.
-        service: the name in the service's own headers and keys; by default what a receiver was
-            told, else "example".
-        plan: the workspace's plan: free, starter, pro or agency; by default what ``data`` says.
-        data: what the workspace starts with; by default a bakery's channels, and nothing else.
-        clock: what deliveries are signed by.
-        speed: let time flow by itself, so many times as fast as the clock; by default it moves
-            with ``advance`` only.
-        chaos: what goes wrong on the way; nothing by default.
-        seed: what ids, waits and chaos are drawn by; a new one by default.
-        answer_seconds: how long a receiver may take for its answer.
-        allow_loopback: whether the API accepts loopback addresses, also by http, which the real
-            service refuses.
-        on_attempt: told of every request once its fate is known.
-        on_event: told of every event of the workspace, and to how many endpoints it goes.
-        on_rotation: told of each new secret when chaos rotates it; without it, it does not.
+        target: an ASGI application, whose lifespan the service runs, or the URL of a running
+            server. It is registered as an endpoint for ``events``. Without a target, only the API
+            registers endpoints.
+        secret: the endpoint's ``whsec_`` secret; by default the newest secret of a ``Receiver``,
+            otherwise a new one, which the method ``secret`` returns.
+        events: the event types that the target subscribes to; all by default.
+        path: the path at which the application receives.
+        service: the name in the service's own headers and keys; by default the service name of a
+            ``Receiver``, otherwise "example".
+        plan: free, starter, pro or agency; by default the plan of ``data``.
+        data: the description of the workspace; by default a bakery with its channels.
+        clock: the time of signatures.
+        speed: lets time flow by itself, so many times as fast as the clock; by default time moves
+            only with ``advance``.
+        chaos: disturbs deliveries; by default nothing does.
+        seed: determines ids, waiting times and chaos; random by default.
+        answer_seconds: how long a receiver may take to answer.
+        allow_loopback: whether the API accepts loopback addresses, also by http. The real service
+            refuses them.
+        on_attempt: called with every request and its result.
+        on_event: called with every event of the workspace and the number of its deliveries.
+        on_rotation: called with each new secret when chaos rotates it; without this function, chaos
+            does not rotate.
 
     Attributes:
-        app: what people do in the service's app, such as approving a post.
-        seed: give it to another service, and that draws the same.
-        workspace: what there is in it.
+        app: the actions of people in the service's app, such as approving a post.
+        seed: another service with this seed draws the same.
+        workspace: the state of the workspace.
 
     Raises:
-        ValueError: an argument cannot be used; the message says what to do.
-        SecretError: the secret cannot be used.
+        ValueError: an argument is not valid; the message says what to do.
+        SecretError: the secret is not valid.
 
     """
 
@@ -144,7 +145,7 @@ class EmulatedService(FaultsOnPurpose):
                 f"answer_seconds is a finite number of seconds above 0, not {answer_seconds!r}"
             )
         if speed is not None and isinstance(clock, FrozenTime):
-            raise ValueError("a clock that is moved does not flow; give a speed or such a clock")
+            raise ValueError("a movable clock does not flow; give either a speed or such a clock")
         if service is None and isinstance(target, Receiver):
             service = target.service
         service = service or _SERVICE
@@ -175,7 +176,6 @@ class EmulatedService(FaultsOnPurpose):
             self.workspace.endpoints,
             wire=wire,
             timeline=self._timeline,
-            time=self._time,
             seed=self.seed,
             chaos=chaos,
             rotate=self._rotate_by_chaos if on_rotation else None,
@@ -185,23 +185,26 @@ class EmulatedService(FaultsOnPurpose):
         self._publishing = Publishing(
             self.workspace.posts,
             timeline=self._timeline,
-            time=self._time,
             faults=self._faults,
             emit=self._emit_data,
             seed=self.seed,
         )
-        self.app = App(self.workspace, self._publishing, time=self._time, emit=self._emit_data)
-        desk = Desk(
-            service=self,
+        self.app = App(
+            self.workspace, self._publishing, timeline=self._timeline, emit=self._emit_data
+        )
+        backend = Backend(
+            workspace=self.workspace,
+            timeline=self._timeline,
+            deliveries=self._deliveries,
             publishing=self._publishing,
             storage=Storage(self.workspace),
             faults=self._faults,
-            log=self._deliveries.rows,
+            deliver_test=self.test,
             new_id=self._new_id,
-            random=Random(f"{self.seed}:at once"),  # noqa: S311 - what is made up is no secret
+            random=Random(f"{self.seed}:at once"),  # noqa: S311 - no secrets
             allow_loopback=allow_loopback,
         )
-        self._api = Api(desk, self._keys, self._quota)
+        self._api = Api(backend, self._keys, self._quota)
         self._start_with(data)
         if target is not None:
             self._register(target, secret, events, path)
@@ -248,27 +251,28 @@ class EmulatedService(FaultsOnPurpose):
         extra: bool = False,
         event_id: str | None = None,
     ) -> Event[Any]:
-        """Emit an event, deliver it to the endpoints that subscribed to it, and return it.
+        """Emit an event, deliver it to the endpoints that subscribed to its type, and return it.
 
-        Where time moves with ``advance`` only, the first attempts have been made by then. A comment
-        can be listed and answered from then on.
+        If time moves only with ``advance``, the first attempts are over when this returns. The API
+        lists the comment of a ``comment.received`` event from then on.
 
         Args:
-            event: a type string or event class, of which a realistic event is made, or an event.
-            endpoint: deliver to this endpoint alone, by its id.
-            data: fields that differ from the realistic ones, by either of their names.
-            extra: also take fields that the type does not have.
-            event_id: a new one by default.
+            event: an event; or a type string or event class, for which a realistic event is made.
+            endpoint: the id of an endpoint, to deliver only there.
+            data: fields that replace the realistic ones, by wire name or Python name.
+            extra: whether ``data`` may have fields that the type does not have.
+            event_id: a new id by default.
 
         Raises:
             LookupError: there is no such endpoint.
-            ValueError: ``data`` does not fit the type, or it is the test event: see ``test``.
+            ValueError: ``data`` does not fit the type; or it is the test event, for which there is
+                ``test``.
 
         """
         chosen = self.workspace.endpoints.values() if endpoint is None else [self._row(endpoint)]
         emitted = self._event(event, data, event_id, extra=extra)
         if emitted.type == TEST_TYPE:
-            raise ValueError("a test event is no event of the workspace; ask for one with `test`")
+            raise ValueError("the workspace emits no test events; call `test` instead")
         if isinstance(emitted.data, ReceivedComment):
             self.workspace.keep_comment(emitted.data, self._time.now())
         if self._faults.loses(emitted.type):
@@ -285,19 +289,19 @@ class EmulatedService(FaultsOnPurpose):
         return emitted
 
     async def test(self, endpoint: str | None = None) -> WebhookDelivery:
-        """Deliver a test event at once, as the app's button and the test operation do."""
+        """Deliver a test event at once, like the app's test button and the test operation."""
         row = self._row(endpoint)
         emitted = self._event(TEST_TYPE, None, None, extra=False)
         delivery = self._deliveries.begin(row, _outgoing(emitted), is_test=True)
         await self._timeline.do_due({delivery.id})
-        return delivery.shown()
+        return delivery.to_resource()
 
     def rotate_secret(self, endpoint: str | None = None, *, secret: str | None = None) -> str:
-        """Return the endpoint's new secret; for 24 hours events carry two signatures.
+        """Rotate an endpoint's secret and return the new one; events carry both for 24 hours.
 
         Args:
-            endpoint: its id; not needed where there is only one.
-            secret: what the new one shall be; a new one by default.
+            endpoint: the endpoint's id; optional if there is only one endpoint.
+            secret: the new secret; random by default.
 
         """
         row = self._row(endpoint)
@@ -307,36 +311,32 @@ class EmulatedService(FaultsOnPurpose):
         return row.secret
 
     def enable(self, endpoint: str | None = None) -> None:
-        """Turn a disabled endpoint back on; one that is active stays as it is."""
-        row = self._row(endpoint)
-        if row.status is EndpointStatus.DISABLED:
-            row.enable()
+        """Enable a disabled endpoint; an active endpoint does not change."""
+        self._row(endpoint).enable()
 
     def disable(self, endpoint: str | None = None) -> None:
-        """Turn an endpoint off; what is on its way to it is given up."""
-        row = self._row(endpoint)
-        row.disable(DisabledReason.MANUAL)
-        self._deliveries.give_up(row)
+        """Disable an endpoint, and give up its pending deliveries."""
+        self._deliveries.disable(self._row(endpoint), DisabledReason.MANUAL)
 
     @property
     def api(self) -> ASGIApp:
-        """The service's HTTP API, to serve or to call in this process."""
+        """The service's HTTP API: an ASGI application."""
         return self._api
 
     @property
     def keys(self) -> list[ApiKey]:
-        """What may be known of the workspace's API keys; never the keys."""
-        return self._keys.shown
+        """The workspace's API keys as the interface shows them, without the keys themselves."""
+        return self._keys.resources
 
     def new_key(
         self, role: KeyRole = ADMIN, *, name: str = "emulator", expires_at: float | None = None
     ) -> str:
-        """Return a new API key, shown this once.
+        """Create an API key and return it; the service cannot show it again.
 
         Args:
-            role: viewer, contributor, editor or admin; webhooks are for admins alone.
-            name: what people call it.
-            expires_at: the Unix time of the service from which on it is refused; never by default.
+            role: viewer, contributor, editor or admin; only admins may manage webhooks.
+            name: the name for people.
+            expires_at: when it expires, in the service's time (Unix seconds); never by default.
 
         Raises:
             ValueError: there is no such role, the plan allows no more keys, or ``expires_at`` is
@@ -349,7 +349,7 @@ class EmulatedService(FaultsOnPurpose):
         return self._keys.new(role, name=name, expires_at=expires_at, most=most)
 
     def revoke_key(self, key: str) -> None:
-        """Refuse an API key from now on; LookupError if there is none."""
+        """Refuse an API key from now on; LookupError if there is no such key."""
         self._keys.revoke(key)
 
     @property
@@ -366,13 +366,13 @@ class EmulatedService(FaultsOnPurpose):
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let time pass, and make every attempt that falls due meanwhile, in order.
+        """Let time pass, and make all attempts that become due, in order.
 
-        Without arguments it makes those that are due by now: after a clock was moved by others.
+        Without arguments, make the attempts that are already due, because the test moved the clock.
 
         Raises:
-            RuntimeError: time flows by itself here.
-            ValueError: time does not run backwards, or a number is not finite.
+            RuntimeError: time flows by itself.
+            ValueError: the time is negative, or a number is not finite.
 
         """
         for number in (days, hours, minutes, seconds):
@@ -384,10 +384,10 @@ class EmulatedService(FaultsOnPurpose):
         await self._timeline.advance_to(self._time.now() + delta.total_seconds())
 
     async def settle(self) -> None:
-        """Return when nothing is due any more, however late that is.
+        """Wait until nothing is planned, however late that is.
 
-        Every delivery has succeeded or been given up by then, and every scheduled post is out.
-        Where time moves with ``advance`` only, it is moved as far as that takes.
+        Then every delivery has succeeded or failed, and every scheduled post is out. If time moves
+        only with ``advance``, this moves it as far as needed.
         """
         if self._flows:
             await self._timeline.settled()
@@ -397,14 +397,14 @@ class EmulatedService(FaultsOnPurpose):
     @property
     def endpoints(self) -> list[WebhookEndpoint]:
         """The registered endpoints, without their secrets."""
-        return [row.shown() for row in self.workspace.endpoints.values()]
+        return [row.to_resource() for row in self.workspace.endpoints.values()]
 
     def endpoint(self, endpoint: str | None = None) -> WebhookEndpoint:
-        """Return one endpoint; not naming it is enough where there is only one."""
-        return self._row(endpoint).shown()
+        """Return an endpoint; its id is optional if there is only one endpoint."""
+        return self._row(endpoint).to_resource()
 
     def secret(self, endpoint: str | None = None) -> str:
-        """Return an endpoint's newest secret: for the configuration of what receives there."""
+        """Return an endpoint's newest secret, for the configuration of its receiver."""
         return self._row(endpoint).secret
 
     def deliveries(
@@ -414,42 +414,39 @@ class EmulatedService(FaultsOnPurpose):
         event_id: str | None = None,
         status: str | None = None,
     ) -> list[WebhookDelivery]:
-        """Return the delivery log, newest first; it reaches back 14 days.
+        """Return the delivery log, newest first; it goes back 14 days.
 
         Args:
-            endpoint: of this endpoint alone, by its id.
-            event_id: of this event alone.
+            endpoint: the id of an endpoint, for its deliveries only.
+            event_id: the id of an event, for its deliveries only.
             status: pending, delivered or failed.
 
         """
         return [
-            row.shown()
+            row.to_resource()
             for row in self._deliveries.rows(endpoint)
             if event_id in {None, row.event.id} and status in {None, row.status}
         ]
 
     def attempts(self, event_id: str | None = None) -> list[DeliveryAttempt]:
-        """Return the requests of one event or of all, oldest first; the last 100,000 are kept."""
+        """Return the requests of one event or of all, oldest first, up to the last 100,000."""
         return [attempt for attempt in self._attempts if event_id in {None, attempt.event_id}]
 
     @property
     def notices(self) -> list[Notice]:
-        """What the workspace's owner and admins were told."""
+        """The notices to the workspace's owner and admins."""
         return list(self._deliveries.notices)
 
     def leave_quota(self, requests: int) -> None:
-        """Let so many requests be left of this day's quota."""
-        self._quota.leave(requests, self.workspace.limits.requests_per_day, self._time.now())
-
-    async def wait(self, seconds: float) -> None:
-        """Return after so many seconds where time flows by itself, else at once."""
-        if self._flows:
-            await asyncio.sleep(seconds / self._time.speed)
+        """Set how many requests are left of today's quota."""
+        self._quota.set_remaining(
+            requests, self.workspace.limits.requests_per_day, self._time.now()
+        )
 
     def _start_with(self, data: WorkspaceData) -> None:
         now = self._time.now()
-        made_up = Random(f"{self.seed}:workspace")  # noqa: S311 - what is made up is no secret
-        generator = EventGenerator(made_up, clock=self._time.now)
+        random = Random(f"{self.seed}:workspace")  # noqa: S311 - no secrets
+        generator = EventGenerator(random, clock=self._time.now)
         data.fill(self.workspace, generator.channels, now, self._new_id)
         for post in self.workspace.posts.values():
             if post.status == "scheduled" and post.scheduled_at is not None:
@@ -463,13 +460,15 @@ class EmulatedService(FaultsOnPurpose):
         for key in data.keys:
             expires_at = None if key.expires_at is None else key.expires_at.timestamp()
             secret = key.key.get_secret_value()
-            self._keys.take(secret, key.role, name=key.name, expires_at=expires_at)
+            self._keys.add(secret, key.role, name=key.name, expires_at=expires_at)
         for webhook in data.webhooks:
             given = webhook.secret.get_secret_value() if webhook.secret else new_secret()
             decode_secret(given)
             endpoint_id = webhook.id or self._new_id("wh")
             url = _checked_url(webhook.url)
-            self.workspace.add(url, webhook.events, webhook.description, given, now, endpoint_id)
+            self.workspace.add_endpoint(
+                url, webhook.events, webhook.description, given, now, endpoint_id
+            )
 
     async def _emit_data(self, event_type: str, data: Mapping[str, JsonValue]) -> Event[Any]:
         return await self.emit(event_type, data=data)
@@ -486,7 +485,7 @@ class EmulatedService(FaultsOnPurpose):
             secret = target.current_secrets()[0]
         if secret is not None:
             decode_secret(secret)
-        self.workspace.add(
+        self.workspace.add_endpoint(
             url, events, "", secret or new_secret(), self._time.now(), self._new_id("wh")
         )
 
@@ -511,7 +510,9 @@ class EmulatedService(FaultsOnPurpose):
     ) -> Event[Any]:
         if isinstance(event, Event):
             if data is not None or event_id is not None:
-                raise ValueError("an event is emitted as it is; data and event_id make a new one")
+                raise ValueError(
+                    "data and event_id are for new events; this one is emitted as it is"
+                )
             return event
         return make_event(
             event,
@@ -531,7 +532,7 @@ class EmulatedService(FaultsOnPurpose):
             self._on_attempt(attempt)
 
     def _rotate_by_chaos(self, endpoint: EndpointRow) -> None:
-        # One rotation within 24 hours of another would leave receivers no time for the first.
+        # A second rotation within 24 hours would invalidate a secret that receivers may still have.
         if len(endpoint.secrets(self._time.now())) == 1 and self._on_rotation is not None:
             self._on_rotation(self.rotate_secret(endpoint.id))
 
@@ -544,13 +545,13 @@ def _outgoing(event: Event[Any]) -> OutgoingEvent:
 def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # checked when it is read
-        is_one = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        _ = parts.port  # raises ValueError for an invalid port
+        is_valid = parts.scheme in {"http", "https"} and bool(parts.hostname)
     except ValueError:
-        is_one = False
-    if not is_one:
+        is_valid = False
+    if not is_valid:
         raise ValueError(
-            f"{url!r} is no URL to deliver to; write it as http://127.0.0.1:8000/webhooks"
+            f"{url!r} is not a URL to deliver to; write it like http://127.0.0.1:8000/webhooks"
         )
     return url
 

@@ -1,4 +1,4 @@
-"""The headers of a delivery, signed by the reference library and not by the code that verifies."""
+"""The headers of a delivery. The reference library signs, so that it checks our verification."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def delivery_headers(
     """Return every header of a delivery (interface, Events: Delivery format).
 
     Args:
-        event: what is delivered; its body is UTF-8.
-        secrets: one, or two during a rotation.
-        attempt: from 1.
+        event: the event; its body is UTF-8.
+        secrets: one secret, or two during a rotation.
+        attempt: the number of the attempt, from 1.
         signed_at: Unix seconds.
         service: the name in the service's own headers.
 
     """
-    # The second alone: the fraction of a time just before the next second would be rounded up.
+    # Whole seconds: a fraction close to 1 would be rounded up to the next second.
     second = int(signed_at)
     moment = datetime.fromtimestamp(second, UTC)
     text = event.body.decode()

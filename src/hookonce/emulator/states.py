@@ -1,8 +1,7 @@
 """The states of the service's resources, as tables (interface, States and transitions).
 
-A table lists every step there is: a state, a trigger, and the state that follows. Rows that the
-interface has carry its words; the others are the emulator's own, since it says of the transitions
-of targets and channels that they are "not shown". What is not in a table does not happen.
+Rows that quote the interface are documented there. The interface does not show the transitions of
+targets and channels, so those rows are the emulator's own.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple
 
 
 class PostStep(Enum):
-    """What somebody wants to do with a post."""
+    """What a caller wants to do with a post."""
 
     SAVE_DRAFT = "replace with mode draft"
     SUBMIT = "replace with another mode"
@@ -24,64 +22,51 @@ class PostStep(Enum):
     DECIDE = "approve or reject"
 
 
-class Conflict(NamedTuple):
-    """Why a step is refused with 409."""
-
-    code: str
-    message: str
-
-
-_PUBLISHING = Conflict("post.publishing", "The post is going out.")
-_PENDING = Conflict("post.pending_approval", "The post waits for approval.")
-_PUBLISHED = Conflict("post.published", "The post is published, at least in part.")
-_NOT_PENDING = Conflict("post.not_pending_approval", "The post does not wait for approval.")
-_NOT_SCHEDULED = Conflict("post.not_scheduled", "The post has no time that could be changed.")
-
-POST_CONFLICTS: Mapping[tuple[str, PostStep], Conflict] = MappingProxyType(
+POST_CONFLICTS: Mapping[tuple[str, PostStep], str] = MappingProxyType(
     {
         # "publishing | replace or delete | always | refused with 409 post.publishing"
-        ("publishing", PostStep.SAVE_DRAFT): _PUBLISHING,
-        ("publishing", PostStep.SUBMIT): _PUBLISHING,
-        ("publishing", PostStep.DELETE): _PUBLISHING,
-        ("publishing", PostStep.PUBLISH): _PUBLISHING,
-        ("publishing", PostStep.RESCHEDULE): _PUBLISHING,
+        ("publishing", PostStep.SAVE_DRAFT): "post.publishing",
+        ("publishing", PostStep.SUBMIT): "post.publishing",
+        ("publishing", PostStep.DELETE): "post.publishing",
+        ("publishing", PostStep.PUBLISH): "post.publishing",
+        ("publishing", PostStep.RESCHEDULE): "post.publishing",
         # "pending_approval | replace with mode other than draft | refused; only a draft save"
-        ("pending_approval", PostStep.SUBMIT): _PENDING,
+        ("pending_approval", PostStep.SUBMIT): "post.pending_approval",
         # "pending_approval | publish or reschedule | refused with 409 post.pending_approval"
-        ("pending_approval", PostStep.PUBLISH): _PENDING,
-        ("pending_approval", PostStep.RESCHEDULE): _PENDING,
+        ("pending_approval", PostStep.PUBLISH): "post.pending_approval",
+        ("pending_approval", PostStep.RESCHEDULE): "post.pending_approval",
         # "published | publish operation | already published | 409"
-        ("published", PostStep.PUBLISH): _PUBLISHED,
+        ("published", PostStep.PUBLISH): "post.published",
         # "published | delete | always | 409"
-        ("published", PostStep.DELETE): _PUBLISHED,
-        ("published", PostStep.SAVE_DRAFT): _PUBLISHED,
-        ("published", PostStep.SUBMIT): _PUBLISHED,
-        # What is out on one channel cannot be taken back or changed there.
-        ("partial", PostStep.DELETE): _PUBLISHED,
-        ("partial", PostStep.SAVE_DRAFT): _PUBLISHED,
-        ("partial", PostStep.SUBMIT): _PUBLISHED,
+        ("published", PostStep.DELETE): "post.published",
+        ("published", PostStep.SAVE_DRAFT): "post.published",
+        ("published", PostStep.SUBMIT): "post.published",
+        # A channel that has published the post cannot take it back or change it.
+        ("partial", PostStep.DELETE): "post.published",
+        ("partial", PostStep.SAVE_DRAFT): "post.published",
+        ("partial", PostStep.SUBMIT): "post.published",
         **{
-            (state, PostStep.RESCHEDULE): _NOT_SCHEDULED
+            (state, PostStep.RESCHEDULE): "post.not_scheduled"
             for state in ("draft", "published", "failed", "partial")
         },
         **{
-            (state, PostStep.DECIDE): _NOT_PENDING
+            (state, PostStep.DECIDE): "post.not_pending_approval"
             for state in ("draft", "scheduled", "publishing", "published", "failed", "partial")
         },
     }
 )
-"""The steps that are refused, by the post's status; every other one is allowed."""
+"""The error code of each refused step, by the post's status; all other steps are allowed."""
 
 
 class TargetStep(Enum):
     """What happens to a target."""
 
-    QUEUE = "it is to go out now"
+    QUEUE = "publishing starts"
     HOLD = "its channel is not active"
-    RELEASE = "its channel is active again, and its time has not come"
-    BEGIN = "its turn has come"
-    STUMBLE = "the platform fails, and it will be tried again"
-    SUCCEED = "the platform took it"
+    RELEASE = "its channel is active again before the scheduled time"
+    BEGIN = "the service sends it to the platform"
+    TRY_AGAIN = "the platform fails, and the service will try again"
+    SUCCEED = "the platform accepts it"
     FAIL = "the platform fails for good"
 
 
@@ -100,22 +85,22 @@ TARGETS: Table = MappingProxyType(
         ("failed", TargetStep.HOLD): "held",
         ("held", TargetStep.RELEASE): "pending",
         ("queued", TargetStep.BEGIN): "publishing",
-        ("publishing", TargetStep.STUMBLE): "queued",
+        ("publishing", TargetStep.TRY_AGAIN): "queued",
         ("publishing", TargetStep.SUCCEED): "published",
         ("publishing", TargetStep.FAIL): "failed",
     }
 )
-"""Targets; nothing becomes ``skipped`` here."""
+"""The transitions of targets; no step leads to ``skipped``."""
 
-GONE_OUT = frozenset({"published", "skipped"})
-"""The targets that a publish operation leaves alone."""
+FINISHED_TARGETS = frozenset({"published", "skipped"})
+"""The statuses of targets that a publish operation leaves alone."""
 
 
 class ChannelStep(Enum):
     """What happens to a channel."""
 
-    EXPIRE = "the account has to be connected anew"
-    BREAK = "its connection stopped working for another reason"
+    EXPIRE = "its account must be connected again"
+    BREAK = "its connection stops working for another reason"
     DISCONNECT = "it is disconnected from the workspace"
     RECONNECT = "it is reconnected in the app"
 
@@ -137,52 +122,20 @@ CHANNELS: Table = MappingProxyType(
 )
 
 
-class MediaStep(Enum):
-    """What happens to a media item."""
-
-    COMPLETE = "complete"
-
-
-MEDIA: Table = MappingProxyType(
-    {
-        # "uploading | complete | media exists in the workspace | ready"
-        ("uploading", MediaStep.COMPLETE): "ready",
-        ("ready", MediaStep.COMPLETE): "ready",
-    }
-)
-"""Media; nothing becomes ``failed`` here."""
-
-
-class CommentStep(Enum):
-    """What happens to a comment."""
-
-    REPLY = "reply"
-
-
-COMMENTS: Table = MappingProxyType(
-    {
-        # "open, assigned or done comment | reply | platform accepts the reply | done"
-        ("open", CommentStep.REPLY): "done",
-        ("assigned", CommentStep.REPLY): "done",
-        ("done", CommentStep.REPLY): "done",
-    }
-)
-
-
 def after(table: Table, state: str, step: Enum) -> str:
-    """Return the state that follows; LookupError where there is no such step."""
+    """Return the state that follows a step; LookupError if the state does not allow the step."""
     try:
         return table[state, step]
     except KeyError:
-        raise LookupError(f"nothing {state!r} can take this step: {step.value}") from None
+        raise LookupError(f"not possible in the state {state!r}: {step.value}") from None
 
 
-def status_of(targets: Iterable[str], resting: str) -> str:
-    """Return the status of a post by those of its targets.
+def status_of(targets: Iterable[str], unsent: str) -> str:
+    """Return the status of a post, which follows from the statuses of its targets.
 
     Args:
         targets: the statuses of its targets.
-        resting: what it is while none of them has been tried: a draft, scheduled or pending.
+        unsent: the status of the post while no target was sent: draft, pending or scheduled.
 
     """
     statuses = set(targets) - {"skipped"}
@@ -194,4 +147,4 @@ def status_of(targets: Iterable[str], resting: str) -> str:
         return "failed"
     if "published" in statuses:
         return "partial"
-    return resting
+    return unsent

@@ -1,7 +1,7 @@
-"""The storage that takes the bytes of media (interface, Endpoints: Media, upload procedure).
+"""The storage for the bytes of media (interface, Endpoints: Media, upload procedure).
 
-It is no part of the API: the address it is reached by is signed, no key goes with it, and it
-answers for itself. What it checks, and how it answers, is not shown, and ours.
+The storage is not a part of the API: a client reaches it by a pre-signed address and without a key.
+The interface shows neither its checks nor its answers: those are the emulator's own.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ ACCEPTED = (
 )
 """Resources: Media, "Accepted media types"."""
 
-_OPEN_SECONDS = 3600.0
+_ADDRESS_SECONDS = 3600.0
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
 _UPLOAD_HEADER = "x-storage-upload"
 
 
 class Storage:
-    """Takes and serves the bytes of media.
+    """Receives and serves the bytes of media.
 
     Args:
-        workspace: whose media it is.
+        workspace: the workspace of the media.
 
     """
 
@@ -48,17 +48,18 @@ class Storage:
     def reserve(
         self, row: MediaRow, base_url: str, now: float
     ) -> tuple[str, Method, dict[str, str]]:
-        """Return the address, the method and the headers by which the bytes may be sent.
+        """Return the address, the method and the headers of an upload.
 
-        Images are sent by PUT and videos by POST, so that a client has to heed what it is told.
+        The method is PUT for images and POST for videos, so that a client which ignores ``method``
+        fails here and not at the real service.
         """
         row.token = token_hex(16)
-        row.expires_at = now + _OPEN_SECONDS
+        row.expires_at = now + _ADDRESS_SECONDS
         row.url = f"{base_url}/files/{row.id}/{quote(row.filename, safe='')}"
         headers = {"content-type": row.mime, _UPLOAD_HEADER: row.id}
         return f"{base_url}/storage/{row.token}", method_of(row), headers
 
-    async def take(
+    async def receive(
         self,
         token: str,
         method: str,
@@ -66,28 +67,31 @@ class Storage:
         body: AsyncIterator[bytes],
         now: float,
     ) -> None:
-        """Keep the bytes of a file.
+        """Receive and keep the bytes of a file.
 
         Args:
             token: the last part of the address.
-            method: of the request.
-            headers: of the request; their names are looked up in lower case.
+            method: the method of the request.
+            headers: the headers of the request, by their names in lower case.
             body: the bytes.
             now: Unix seconds.
 
         Raises:
-            RefusedError: they are not what was announced, or not sent as they should be.
+            RefusedError: the request differs from what ``reserve`` returned, or the bytes differ
+                from the announced size or type.
 
         """
         row = next((row for row in self._workspace.media.values() if row.token == token), None)
         if row is None or now >= row.expires_at or row.status != "uploading":
-            raise at_storage(HTTPStatus.FORBIDDEN, "The address is not valid, or not any more.")
+            raise at_storage(HTTPStatus.FORBIDDEN, "The address is not valid, or no longer valid.")
         if "authorization" in headers or "x-api-key" in headers:
-            raise at_storage(HTTPStatus.BAD_REQUEST, "An API key is for the API alone.")
+            raise at_storage(HTTPStatus.BAD_REQUEST, "Send the API key to the API only.")
         if method != method_of(row):
             raise at_storage(HTTPStatus.METHOD_NOT_ALLOWED, f"The method is {method_of(row)}.")
         if headers.get(_UPLOAD_HEADER) != row.id or headers.get("content-type") != row.mime:
-            raise at_storage(HTTPStatus.FORBIDDEN, "The headers are not those that were given.")
+            raise at_storage(
+                HTTPStatus.FORBIDDEN, "Send the headers from the answer to the start of the upload."
+            )
         content = bytearray()
         async for piece in body:
             content += piece
@@ -98,11 +102,11 @@ class Storage:
         if len(content) < row.size:
             raise at_storage(HTTPStatus.BAD_REQUEST, "There are fewer bytes than announced.")
         if not is_of(row.mime, bytes(content[:32])):
-            raise at_storage(HTTPStatus.BAD_REQUEST, f"The bytes are no {row.mime}.")
+            raise at_storage(HTTPStatus.BAD_REQUEST, f"The bytes are not of the type {row.mime}.")
         row.content = bytes(content)
 
     def file(self, media_id: str) -> tuple[str, bytes]:
-        """Return the media type and the bytes of a file; RefusedError if there is none."""
+        """Return the media type and the bytes of a file; RefusedError if there is no such file."""
         row = self._workspace.media.get(media_id)
         if row is None or row.content is None:
             raise at_storage(HTTPStatus.NOT_FOUND, "There is no such file.")
@@ -110,12 +114,12 @@ class Storage:
 
 
 def method_of(row: MediaRow) -> Method:
-    """Return how the bytes of a file are to be sent."""
+    """Return the HTTP method of an upload."""
     return "PUT" if row.kind == "image" else "POST"
 
 
 def is_of(mime: str, start: bytes) -> bool:
-    """Return whether a file that starts like this can be of a media type."""
+    """Return whether the first bytes of a file fit a media type."""
     is_ftyp, brand = start[4:8] == b"ftyp", start[8:12]
     match mime:
         case "image/jpeg":
@@ -129,7 +133,7 @@ def is_of(mime: str, start: bytes) -> bool:
         case "video/mp4":
             return is_ftyp and brand not in _HEIC_BRANDS | {b"qt  "}
         case "video/quicktime":
-            # Older files begin with another box than the one that names the brand.
+            # Older files do not begin with the `ftyp` box, which names the brand.
             return (is_ftyp and brand == b"qt  ") or start[4:8] in {b"moov", b"mdat", b"wide"}
         case _:
             return start.startswith(b"\x1a\x45\xdf\xa3")

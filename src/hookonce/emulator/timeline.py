@@ -1,7 +1,7 @@
-"""Time as the service sees it, and what is due when.
+"""The service's time, and the work that is planned in it.
 
-Time either moves only when it is told to (``advance_to``: what is due is done one after the other,
-in order, however far apart it lies) or flows by itself, at any speed (``flow``).
+Time either stands still until a caller moves it (``advance_to`` then does all due work in order),
+or flows by itself at any speed (``flow``).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from ..clock import Clock, system_clock
 from ..errors import shows_half_built
 
-# So many deliveries are under way at once; the service's own number is not documented.
+# Work at the same time; the real service's number is not documented.
 _MOST_AT_ONCE = 100
 
 
 @shows_half_built
 class VirtualClock:
-    """Unix time in seconds that moves only when it is told to.
+    """A clock that moves only when a caller moves it; gives Unix time in seconds.
 
-    Give one to a receiver (``Receiver(clock=…)``) and to the service that delivers to it, and both
-    live in the same time.
+    Give the same clock to a receiver (``Receiver(clock=…)``) and to the service that delivers to
+    it, so that both have the same time.
 
     Args:
         start: Unix time in seconds; now by default.
@@ -43,18 +43,18 @@ class VirtualClock:
         return f"VirtualClock({self._now!r})"
 
     def tick(self, delta: timedelta) -> None:
-        """Move on; ValueError for a step back."""
+        """Move the clock forward; ValueError for a step back."""
         if delta < timedelta():
-            raise ValueError("time does not run backwards here")
+            raise ValueError("a clock cannot be moved back")
         self._now += delta.total_seconds()
 
 
 @runtime_checkable
 class FrozenTime(Protocol):
-    """Time that can be moved: a ``VirtualClock``, or what freezegun's ``freeze_time`` gives."""
+    """A movable clock: a ``VirtualClock``, or the object that freezegun's ``freeze_time`` gives."""
 
     def tick(self, delta: timedelta) -> object:
-        """Move on."""
+        """Move the clock forward."""
         ...
 
 
@@ -62,21 +62,20 @@ TimeSource: TypeAlias = Clock | FrozenTime
 
 
 class ServiceTime:
-    """What time it is for the service, and by which clock it signs.
+    """The time of the service's schedule, and the time of its signatures.
 
-    Both are the same where the source can be moved, or while nothing is skipped. Otherwise
-    deliveries are signed by the source, since receivers go by it, and the service's schedule
-    alone is ahead of it.
+    The two are the same if the source is movable, and until the schedule skips time. After that,
+    signatures keep the source's time, which receivers check, and only the schedule is ahead.
 
     Args:
-        source: a clock, or time that can be moved.
-        speed: how many seconds pass for the service while one passes for the source.
+        source: a clock, or a movable clock.
+        speed: how many seconds of the schedule pass in one second of the source.
 
     """
 
     def __init__(self, source: TimeSource, speed: float = 1.0) -> None:
         self._movable = source if isinstance(source, FrozenTime) else None
-        # freezegun's object gives a datetime; the system's clock is frozen by it anyway.
+        # freezegun's object does not give the time; but it freezes the system's clock.
         is_clock = isinstance(source, VirtualClock) or self._movable is None
         self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # what is no FrozenTime is a Clock
         self.speed = speed
@@ -84,7 +83,7 @@ class ServiceTime:
         self._skipped = 0.0
 
     def signing(self) -> float:
-        """Return the Unix time by which deliveries are signed and dated."""
+        """Return the Unix time of signatures and of ``createdAt``."""
         return self._clock()
 
     def now(self) -> float:
@@ -93,14 +92,14 @@ class ServiceTime:
         return clock + self._skipped + (clock - self._started) * (self.speed - 1)
 
     def move_to(self, moment: float) -> None:
-        """Let it be that time, unless it is later already."""
+        """Move the schedule forward to a moment; a moment in the past changes nothing."""
         seconds = moment - self.now()
         if seconds <= 0:
             return
         if self._movable is not None:
             self._movable.tick(timedelta(seconds=seconds + self._skipped))
             self._skipped = 0.0
-        # What a clock that counts microseconds has cut off (until the next move), or all of it.
+        # The rest of a microsecond that a movable clock cut off; or all of it for another clock.
         self._skipped += max(0.0, moment - self.now())
 
 
@@ -115,10 +114,10 @@ class _Due(NamedTuple):
 
 
 class Timeline:
-    """What is due when, done in order.
+    """Planned work, done in the order of its times.
 
     Args:
-        time: what time it is.
+        time: the service's time.
 
     """
 
@@ -127,38 +126,48 @@ class Timeline:
         self._due: list[_Due] = []
         self._count = 0
         self._advancing = asyncio.Lock()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
         self._is_flowing = False
 
     @property
+    def now(self) -> float:
+        """The Unix time of the service's schedule."""
+        return self._time.now()
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after seconds of the service's time if time flows, else at once."""
+        if self._is_flowing:
+            await asyncio.sleep(seconds / self._time.speed)
+
+    @property
     def next_due(self) -> float | None:
-        """When the next thing is due, or None if nothing is."""
+        """When the next work is due, or None if nothing is planned."""
         return self._due[0].moment if self._due else None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is due any more, now or later, and nothing is under way."""
+        """Whether no work is planned or under way."""
         return not (self._due or self._under_way)
 
     def at(self, moment: float, owner: str, work: Work) -> None:
-        """Have something done at that time, after everything else that was planned for it.
+        """Plan work for a moment, after the work that is already planned for that moment.
 
         Args:
             moment: Unix seconds in the service's time.
-            owner: by what name it can be forgotten.
-            work: what to do.
+            owner: the name for ``forget`` and ``do_due``.
+            work: a function that does the work.
 
         """
         self._count += 1
         heapq.heappush(self._due, _Due(moment, self._count, owner, work))
-        self._news.set()
+        self._changed.set()
 
     async def do_due(self, owners: Collection[str]) -> None:
-        """Do what is due now for these owners alone, where time does not flow by itself.
+        """Do the due work of these owners, unless time flows by itself.
 
-        It may be called from within something that is being done: by a handler that, while it is
-        delivered to, makes the service emit another event.
+        Planned work may call this: a handler that receives a delivery can make the service emit
+        another event.
         """
         if self._is_flowing:
             return
@@ -170,13 +179,13 @@ class Timeline:
             await due.work()
 
     def forget(self, owners: Collection[str]) -> None:
-        """Do nothing any more of what was planned for these owners."""
+        """Cancel the planned work of these owners."""
         self._due = [due for due in self._due if due.owner not in owners]
         heapq.heapify(self._due)
-        self._news.set()
+        self._changed.set()
 
     async def advance_to(self, moment: float) -> None:
-        """Do all that is due until then, in order, and let it be that time.
+        """Do all work that is due until a moment, in order, and move time to that moment.
 
         Raises:
             RuntimeError: time flows by itself.
@@ -193,7 +202,7 @@ class Timeline:
 
     @asynccontextmanager
     async def flow(self) -> AsyncIterator[None]:
-        """Let time flow while the block lasts; at its end, break off what is under way."""
+        """Let time flow during the block; at its end, cancel the work under way."""
         self._is_flowing = True
         flowing = asyncio.get_running_loop().create_task(self._flow())
         try:
@@ -205,38 +214,38 @@ class Timeline:
             await asyncio.wait(tasks)
 
     async def settled(self) -> None:
-        """Return when nothing is due any more and nothing is under way."""
+        """Wait until no work is planned or under way."""
         while not self.is_idle:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _flow(self) -> None:
-        room = asyncio.Semaphore(_MOST_AT_ONCE)
+        slots = asyncio.Semaphore(_MOST_AT_ONCE)
         while True:
-            await room.acquire()  # first of all: what is due may change while there is no room
-            self._news.clear()
+            await slots.acquire()  # before looking at the due work, which may change meanwhile
+            self._changed.clear()
             wait = None
             if self._due:
                 wait = (self._due[0].moment - self._time.now()) / self._time.speed
             if wait is not None and wait <= 0:
-                self._begin(heapq.heappop(self._due).work, room)
+                self._begin(heapq.heappop(self._due).work, slots)
                 continue
-            room.release()
-            # Not `wait_for`: in Python 3.11 it looks at the news one turn of the loop later, and
-            # `settled` may have cleared them by then.
+            slots.release()
+            # Not `wait_for`: in Python 3.11 it sees the event one turn of the loop later, when
+            # `settled` may have cleared it.
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._news.wait()
+                    await self._changed.wait()
 
-    def _begin(self, work: Work, room: asyncio.Semaphore) -> None:
+    def _begin(self, work: Work, slots: asyncio.Semaphore) -> None:
         task = asyncio.get_running_loop().create_task(work())
         self._under_way.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._under_way.discard(task)
-            room.release()
-            self._news.set()
+            slots.release()
+            self._changed.set()
             if not task.cancelled():
-                task.result()  # nothing of it is expected to raise; the loop reports it
+                task.result()  # no work should raise; if it does, the loop reports the error
 
         task.add_done_callback(ended)

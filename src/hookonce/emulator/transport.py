@@ -1,6 +1,6 @@
-"""How a request reaches its receiver: by HTTP, or within this process; and what a bad network does.
+"""How requests reach receivers: by HTTP or in this process, over a good or a bad network.
 
-Nothing here follows a redirect, and nothing here knows a time limit: both are the service's rules.
+The service's rules are not here: nothing follows a redirect or has a time limit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _log = get_logger("hookonce.emulator")
 
 _PIECES = 4
 
-# An application that has not ended a request by then is not going to.
-_LEAVING_SECONDS = 10.0
+# After this an application is taken to hang.
+_CLOSING_SECONDS = 10.0
 
 
 class Break(Enum):
@@ -34,10 +34,10 @@ class Break(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How the way to the receiver is at the moment.
+    """The state of the network during a request.
 
     Attributes:
-        body_seconds: over how long the body arrives.
+        body_seconds: how long the body takes.
         breaks: where the connection breaks, if it does.
 
     """
@@ -51,14 +51,7 @@ CALM = Network()
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
-    """A POST as it goes over the wire.
-
-    Attributes:
-        url: where to.
-        headers: every header, names in lower case.
-        body: the raw bytes.
-
-    """
+    """A POST request; the names of its headers are in lower case."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
@@ -66,15 +59,15 @@ class OutgoingRequest:
 
 
 class Transport(Protocol):
-    """Takes requests to receivers."""
+    """Sends requests to receivers."""
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
-        """Return the answer; ConnectionError where there is none to be had."""
+        """Return the answer; ConnectionError if there is none."""
         ...
 
 
 async def pieces(body: bytes, network: Network) -> AsyncIterator[bytes]:
-    """Yield a body as the network lets it through; raise ConnectionResetError where it breaks."""
+    """Yield the pieces of a body; raise ConnectionResetError where the connection breaks."""
     if network == CALM:
         yield body
         return
@@ -90,14 +83,14 @@ async def pieces(body: bytes, network: Network) -> AsyncIterator[bytes]:
 
 
 class InProcess:
-    """Applications in this process, each by the URL it stands for.
+    """Sends requests to applications in this process, each mounted at a URL.
 
-    They are served as a server would: one that raises has answered 500, and a request that nobody
-    waits for any more goes on within the application. At the end it is waited for, ten seconds
-    long, and then cancelled.
+    Applications run as under a server: an exception counts as an answer of 500, and a request goes
+    on if its sender no longer waits. At the end such requests get ten seconds, and are then
+    cancelled.
 
     Args:
-        others: opens what reaches every other URL, once that is needed.
+        others: opens the transport for all other URLs, when it is first needed.
 
     """
 
@@ -109,7 +102,7 @@ class InProcess:
         self._open = AsyncExitStack()
 
     def mount(self, url: str, app: ASGIApp) -> None:
-        """Let an application stand for a URL; its lifespan runs while this is entered."""
+        """Mount an application at a URL; its lifespan runs while this transport is open."""
         self._apps[url] = app
 
     async def __aenter__(self) -> Self:
@@ -119,16 +112,16 @@ class InProcess:
 
     async def __aexit__(self, *_: object) -> None:
         if left := set(self._under_way):
-            left = (await asyncio.wait(left, timeout=_LEAVING_SECONDS))[1]
+            left = (await asyncio.wait(left, timeout=_CLOSING_SECONDS))[1]
         if left:
             for call in left:
                 call.cancel()
             await asyncio.wait(left)
-        self._others = None  # closed now; entered again, it opens another
+        self._others = None  # the exit stack closes it
         await self._open.aclose()
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
-        """Return the answer; ConnectionError where there is none to be had."""
+        """Return the answer; ConnectionError if there is none."""
         app = self._apps.get(request.url)
         if app is None:
             if self._others is None:
@@ -153,6 +146,6 @@ async def _served(
         return await exchange(app, path, headers.items(), body)
     except ConnectionError:
         raise
-    except Exception:  # noqa: BLE001 - whatever it was, a server would answer 500
+    except Exception:  # noqa: BLE001 - a server answers 500 to any exception
         _log.exception("the application raised; that counts as an answer of 500")
         return Answer(500, {}, b"")

@@ -1,4 +1,4 @@
-"""Requests as they go over the wire: genuine ones, and those that somebody else sends."""
+"""The requests to receivers: the service's own, and an attacker's replays and forgeries."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .signing import delivery_headers
 from .timeline import ServiceTime
 from .transport import CALM, Network, OutgoingRequest, Transport
 
-# What an eavesdropper remembers.
+# How many requests an attacker can replay.
 _RECORDED = 200
 
 NO_ANSWER_IN_TIME = "no answer within {:g} s"
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
-    """A request, and what is known of it before it is answered."""
+class _Prepared:
+    """A request, and its attempt before the answer."""
 
     request: OutgoingRequest
     attempt: DeliveryAttempt
 
 
 class Wire:
-    """Signs requests, posts them, and notes what came of each.
+    """Signs and sends requests, and records the result of each.
 
     Args:
-        transport: what takes them to their receivers.
-        time: what time it is.
+        transport: sends the requests.
+        time: the service's time.
         service: the name in the service's own headers.
         answer_seconds: how long an answer may take.
-        flows: whether time flows; where it stands still a slow connection takes none.
-        note: told of every request once it is answered, or is not going to be.
+        flows: whether time flows; if it stands still, a slow connection takes no time.
+        note: receives every request with its result.
 
     """
 
@@ -58,24 +58,24 @@ class Wire:
         self._answer_seconds = answer_seconds
         self._flows = flows
         self._note = note
-        self._recorded: deque[_Sent] = deque(maxlen=_RECORDED)
+        self._recorded: deque[_Prepared] = deque(maxlen=_RECORDED)
 
     async def deliver(
         self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan = UNDISTURBED
     ) -> DeliveryAttempt:
-        """Make the attempt that counts, and return what came of it."""
+        """Make an attempt of the delivery, and return its result."""
         sent = self._signed(row, endpoint, plan)
         if not plan.is_tampered:
             self._recorded.append(sent)
         return await self._post(sent, plan.network, loses_answer=plan.loses_answer)
 
     async def deliver_copy(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> None:
-        """Deliver the same attempt once more, as a service does that is not sure."""
+        """Deliver a copy of the attempt, as delivery at least once allows."""
         sent = self._signed(row, endpoint, plan)
-        await self._post(_Sent(sent.request, replace(sent.attempt, is_extra=True)))
+        await self._post(_Prepared(sent.request, replace(sent.attempt, is_extra=True)))
 
     async def replay(self, random: Random) -> None:
-        """Send something again that was sent before, byte for byte."""
+        """Send an earlier request again, byte for byte."""
         if not self._recorded:
             return
         old = random.choice(self._recorded)
@@ -85,10 +85,10 @@ class Wire:
             disturbance=Disturbance.REPLAY,
             is_extra=True,
         )
-        await self._post(_Sent(old.request, attempt))
+        await self._post(_Prepared(old.request, attempt))
 
     async def forge(self, row: DeliveryRow, endpoint: EndpointRow, random: Random) -> None:
-        """Send what somebody without the secret would send."""
+        """Send a request with a wrong signature, as an attacker without the secret would."""
         event_id = f"evt_forged_{random.randbytes(8).hex()}"
         body = row.event.body.replace(row.event.id.encode(), event_id.encode())
         forged = replace(row, event=OutgoingEvent(event_id, row.event.type, body))
@@ -106,9 +106,9 @@ class Wire:
         attempt = replace(
             sent.attempt, disturbance=Disturbance.FLOOD, is_genuine=False, is_extra=True
         )
-        await self._post(_Sent(request, attempt))
+        await self._post(_Prepared(request, attempt))
 
-    def _signed(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> _Sent:
+    def _signed(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> _Prepared:
         now = self._time.now()
         signed_at = self._time.signing() + plan.skew_seconds
         headers = delivery_headers(
@@ -136,10 +136,10 @@ class Wire:
             disturbance=plan.disturbance,
             is_genuine=not plan.is_tampered,
         )
-        return _Sent(OutgoingRequest(endpoint.url, headers, body), attempt)
+        return _Prepared(OutgoingRequest(endpoint.url, headers, body), attempt)
 
     async def _post(
-        self, sent: _Sent, network: Network = CALM, *, loses_answer: bool = False
+        self, sent: _Prepared, network: Network = CALM, *, loses_answer: bool = False
     ) -> DeliveryAttempt:
         if not self._flows:
             network = replace(network, body_seconds=0.0)
@@ -158,7 +158,7 @@ class Wire:
                 failure = NO_ANSWER_IN_TIME.format(self._answer_seconds)
             else:
                 status, reason = answer.status, answer.reason
-                failure = _fault(status)
+                failure = _failure(status)
         attempt = replace(
             sent.attempt,
             status=status,
@@ -171,14 +171,14 @@ class Wire:
 
 
 def _changed(body: bytes) -> bytes:
-    """Return a body with another letter in a value: JSON still, and an event like any other."""
+    """Return a body with one changed letter in a value; it is still the JSON of an event."""
     value = b'"workspaceId":"'
-    place = body.find(value) + len(value) if value in body else len(body) - 1
-    return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
+    index = body.find(value) + len(value) if value in body else len(body) - 1
+    return body[:index] + bytes([body[index] ^ 1]) + body[index + 1 :]
 
 
-def _fault(status: int) -> str | None:
-    """Return why a status is no success: any 2xx is one (interface, Events)."""
+def _failure(status: int) -> str | None:
+    """Return why a status is a failure, or None for a 2xx (interface, Events)."""
     if 200 <= status < 300:
         return None
     if 300 <= status < 400:

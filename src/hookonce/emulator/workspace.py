@@ -1,4 +1,4 @@
-"""The workspace: what it is allowed, and everything in it."""
+"""The state of the workspace: its limits, and everything in it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .content import ChannelRow, CommentRow, MediaRow, PostRow
 from .records import EndpointRow
 from .rules import PLANS, SUBSCRIBABLE, Allowances, PlanLimits
 
-# A service that runs for weeks and makes up comments does not fill the memory with them.
+# Bounds the memory of a service that generates comments for weeks.
 _COMMENTS_KEPT = 10_000
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return a time zone by its IANA name; ValueError if it is not known here."""
+    """Return a time zone by its IANA name; ValueError if this machine does not know it."""
     if name == "UTC":
-        return UTC  # also where there is no database of zones
+        return UTC  # works without a time zone database too
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError) as error:
@@ -27,41 +27,24 @@ def zone_of(name: str) -> tzinfo:
 
 
 @dataclass(slots=True)
-class Usage:
-    """What was used of the workspace's allowances.
-
-    Attributes:
-        month: the year and month that ``posts`` is about.
-        posts: the ids of the posts that count in this month.
-        x_credits: how many credits a post took, by its id.
-
-    """
-
-    month: tuple[int, int] = (0, 0)
-    posts: set[str] = field(default_factory=set)
-    x_credits: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class WorkspaceState:
-    """A workspace of the service.
+    """The state of the service's only workspace.
 
     Attributes:
-        id: as events name it.
+        id: the workspace's id in events.
         plan: free, starter, pro or agency.
         service: the name in the service's own headers and keys.
-        name: what people call it.
-        slug: its name in addresses.
+        name: the name for people.
+        slug: the name in URLs.
         timezone: an IANA zone name.
         allowances: the limits whose numbers the interface does not show.
-        usage: what was used of them.
         endpoints: the registered endpoints by id.
         channels: the connected accounts by id.
         posts: the posts by id, oldest first.
-        numbered: how many posts, media and comments there have been.
-        removed: the numbers of the posts that were deleted, which old cursors name, by id.
+        removed: the numbers of deleted posts by id; old cursors may still name these posts.
         media: images and videos by id, oldest first.
         comments: comments by other people by id, in the order of their arrival.
+        x_credits: how many X credits each post cost, by the post's id.
 
     """
 
@@ -72,14 +55,16 @@ class WorkspaceState:
     slug: str = "harbour-bakery"
     timezone: str = "UTC"
     allowances: Allowances = field(default_factory=Allowances)
-    usage: Usage = field(default_factory=Usage)
     endpoints: dict[str, EndpointRow] = field(default_factory=dict)
     channels: dict[str, ChannelRow] = field(default_factory=dict)
     posts: dict[str, PostRow] = field(default_factory=dict)
-    numbered: int = 0
     removed: dict[str, int] = field(default_factory=dict)
     media: dict[str, MediaRow] = field(default_factory=dict)
     comments: dict[str, CommentRow] = field(default_factory=dict)
+    x_credits: dict[str, int] = field(default_factory=dict)
+    _last_number: int = 0
+    _month: tuple[int, int] = (0, 0)
+    _posts_this_month: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.plan not in PLANS:
@@ -88,21 +73,21 @@ class WorkspaceState:
 
     @property
     def limits(self) -> PlanLimits:
-        """What the plan allows."""
+        """The limits of the plan."""
         return PLANS[self.plan]
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone that queue slots are in."""
+        """The time zone of queue slots."""
         return zone_of(self.timezone)
 
-    def shown(self) -> Workspace:
+    def to_resource(self) -> Workspace:
         """Return the resource of the interface."""
         return Workspace(
             id=self.id, slug=self.slug, name=self.name, timezone=self.timezone, plan=self.plan
         )
 
-    def add(
+    def add_endpoint(
         self,
         url: str,
         events: Sequence[str],
@@ -111,7 +96,7 @@ class WorkspaceState:
         now: float,
         endpoint_id: str,
     ) -> EndpointRow:
-        """Register an endpoint; ValueError for an event type that cannot be subscribed to."""
+        """Register an endpoint; ValueError for an event type without subscriptions."""
         unknown = [name for name in events if name not in SUBSCRIBABLE]
         if unknown:
             raise ValueError(
@@ -123,16 +108,16 @@ class WorkspaceState:
 
     def next_number(self) -> int:
         """Return the number of the next post, media item or comment."""
-        self.numbered += 1
-        return self.numbered
+        self._last_number += 1
+        return self._last_number
 
     def remove_post(self, post: PostRow) -> None:
-        """Remove a post; a cursor that names it keeps its place."""
+        """Remove a post; a cursor that names it stays valid."""
         del self.posts[post.id]
         self.removed[post.id] = post.number
 
     def keep_comment(self, received: ReceivedComment, now: float) -> None:
-        """Let a comment that an event tells of be one that can be listed and answered."""
+        """Keep the comment of an event, so that clients can list it and reply to it."""
         written = now if received.created_at is None else received.created_at.timestamp()
         comment = Comment(**{name: getattr(received, name) for name in Comment.model_fields})
         known = self.comments.get(received.id)
@@ -142,8 +127,8 @@ class WorkspaceState:
             del self.comments[next(iter(self.comments))]
 
     def posts_this_month(self, now: float) -> set[str]:
-        """Return the ids of the posts that count toward the limit of the month."""
+        """Return the ids of the posts that count toward this month's limit."""
         local = datetime.fromtimestamp(now, self.zone)
-        if self.usage.month != (local.year, local.month):
-            self.usage.month, self.usage.posts = (local.year, local.month), set()
-        return self.usage.posts
+        if self._month != (local.year, local.month):
+            self._month, self._posts_this_month = (local.year, local.month), set()
+        return self._posts_this_month

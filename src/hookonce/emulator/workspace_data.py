@@ -1,7 +1,4 @@
-"""A workspace described in a file: what the service starts with.
-
-What is misspelt or contradicts itself is refused.
-"""
+"""The description of a workspace in a file, with which the service starts."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ from .described import (
     DescribedMedia,
     DescribedPost,
     DescribedWebhook,
-    age,
     slots_of,
+    unix_seconds,
 )
 from .platforms import one_of
 from .rules import PLANS, Allowances
@@ -41,24 +38,24 @@ def _zone(name: str) -> str:
 
 
 class WorkspaceData(Described):
-    """What an emulated service starts with; everything may be left out.
+    """The description of a workspace; every part is optional.
 
     Attributes:
-        id: the workspace's id, as events name it.
-        name: what people call it.
-        slug: its name in addresses.
-        timezone: the IANA zone that queue slots are in.
+        id: the workspace's id in events.
+        name: the name for people.
+        slug: the name in URLs.
+        timezone: the IANA zone of queue slots.
         plan: free, starter, pro or agency.
-        keys: API keys beside those that are made later.
-        channels: a bakery's thirteen channels by default.
+        keys: API keys that programs already know.
+        channels: the channels; by default a bakery's thirteen.
         media: finished uploads.
-        posts: in any order; they are listed by when they were created.
-        comments: by other people.
+        posts: posts in any order; lists sort them by their creation.
+        comments: comments by other people.
         webhooks: registered endpoints.
-        limits: those whose numbers the interface does not show, and how many requests of the first
-            day are left.
-        faults: how platforms fail.
-        slow: how much longer they take.
+        limits: the limits whose numbers the interface does not show, and the rest of the first
+            day's quota.
+        faults: failing platforms.
+        slow: slow platforms.
 
     """
 
@@ -90,7 +87,7 @@ class WorkspaceData(Described):
         for rows in (self.channels or (), self.media, self.posts, self.comments):
             ids = [row.id for row in rows]
             if twice := {one for one in ids if ids.count(one) > 1}:
-                raise ValueError(f"the id {min(twice)!r} is there twice")
+                raise ValueError(f"two have the same id {min(twice)!r}")
         if self.channels is None:
             return self
         known = {channel.id for channel in self.channels}
@@ -104,12 +101,12 @@ class WorkspaceData(Described):
 
     @classmethod
     def load(cls, path: Path | str) -> WorkspaceData:
-        """Return what a file describes: YAML by the endings .yaml and .yml, else JSON.
+        """Load a description from a file: YAML if it ends in .yaml or .yml, else JSON.
 
         Raises:
-            ValueError: it cannot be read as that, or describes no workspace; the message says why.
-            OSError: there is no such file, or it cannot be read.
-            ImportError: YAML needs PyYAML.
+            ValueError: the file is not valid; the message says why.
+            OSError: the file cannot be read.
+            ImportError: the file is YAML, and PyYAML is not installed.
 
         """
         path = Path(path)
@@ -121,11 +118,11 @@ class WorkspaceData(Described):
             raise ValueError(_problems(error)) from None
 
     def empty_workspace(self, default_id: str, *, plan: str | None, service: str) -> WorkspaceState:
-        """Return the workspace with nothing in it.
+        """Return the state of the workspace without channels, media, posts and comments.
 
         Args:
-            default_id: its id, if none is described.
-            plan: its plan, if that is another than the described one.
+            default_id: the workspace's id if the description has none.
+            plan: replaces the described plan, unless it is None.
             service: the name in the service's own headers and keys.
 
         Raises:
@@ -149,16 +146,16 @@ class WorkspaceData(Described):
         now: float,
         new_id: Callable[[str], str],
     ) -> None:
-        """Put channels, media, posts and comments into a workspace.
+        """Add the channels, media, posts and comments to a workspace.
 
         Args:
-            workspace: an empty one.
-            channels: those of a workspace that describes none.
+            workspace: the state that ``empty_workspace`` returned.
+            channels: the channels if the description has none.
             now: Unix seconds.
-            new_id: gives an id that starts with a prefix.
+            new_id: makes an id, given its prefix.
 
         Raises:
-            ValueError: a post or comment names a channel that is not there.
+            ValueError: a post or comment names an unknown channel.
 
         """
         if self.channels is None:
@@ -168,7 +165,7 @@ class WorkspaceData(Described):
         workspace.channels.update({row.id: row for row in rows})
         for media in self.media:
             workspace.media[media.id] = media.row(workspace.next_number(), now)
-        for post in sorted(self.posts, key=lambda one: age(one.created_at, now)):
+        for post in sorted(self.posts, key=lambda one: unix_seconds(one.created_at, now)):
             try:
                 row = post.row(workspace.next_number(), now, workspace.channels, new_id)
             except KeyError as error:
@@ -187,7 +184,7 @@ def _yaml(text: str) -> object:
         yaml = import_module("yaml")
     except ModuleNotFoundError as error:
         raise ImportError(
-            "a YAML file needs PyYAML: pip install 'hookonce[emulator]'; JSON needs nothing",
+            "a YAML file needs PyYAML: pip install 'hookonce[emulator]'; JSON needs no package",
             name="yaml",
         ) from error
     try:
@@ -195,7 +192,7 @@ def _yaml(text: str) -> object:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f", line {mark.line + 1}"
-        raise ValueError(f"it is no YAML{place}: {getattr(error, 'problem', error)}") from None
+        raise ValueError(f"this is not YAML{place}: {getattr(error, 'problem', error)}") from None
 
 
 def _problems(error: ValidationError) -> str:

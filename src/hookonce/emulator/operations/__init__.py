@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from ...resources import Page, Resource
 from ..access import ADMIN
-from ..refusals import no_such, no_such_path, wrong_method
+from ..refusals import no_such, refused
 from ..workspace import WorkspaceState
 from . import account, comments, media, posts, webhooks
 from .bodies import (
@@ -31,45 +31,44 @@ from .bodies import (
     ReplyBody,
     UploadBody,
 )
-from .call import ApiCall, Desk, Service
+from .call import ApiCall, Backend
 
 __all__ = [
     "NOT_SHOWN",
     "OPERATIONS",
     "ApiCall",
     "ApiOperation",
-    "Desk",
-    "Service",
+    "Backend",
     "operation_for",
     "row_of",
 ]
 
-Answer: TypeAlias = Resource | Page[Any]
+_Result: TypeAlias = Resource | Page[Any]
 
 VIEWER, CONTRIBUTOR, EDITOR = "viewer", "contributor", "editor"
 
 
 @dataclass(frozen=True)
 class ApiOperation:
-    """One operation.
+    """An operation of the API.
 
     Attributes:
-        method: of the request.
-        path: with the name of a row's id in braces, if it is about a row.
-        role: the least one that may do it. The interface shows it for webhooks alone
-            (Authentication 6); the others are ours.
-        perform: does it.
-        status: of a success.
+        method: the HTTP method.
+        path: the path, with the name of an id in braces.
+        role: the least role that may call it. The interface shows it for webhooks only
+            (Authentication 6); the other roles are the emulator's choice.
+        perform: the function that performs it.
+        status: the status of a success.
         query: the model of its query, if it has one.
-        body: the model of its body, likewise.
-        body_is_optional: whether an empty body will do.
+        body: the model of its body, if it has one.
+        body_is_optional: whether the body may be empty.
 
     """
 
     method: str
     path: str
     role: str
-    perform: Callable[[ApiCall], Awaitable[Answer]]
+    perform: Callable[[ApiCall], Awaitable[_Result]]
     status: HTTPStatus = HTTPStatus.OK
     query: type[BaseModel] | None = None
     body: type[Body] | None = None
@@ -77,7 +76,7 @@ class ApiOperation:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """What a path has to look like."""
+        """The pattern of its paths."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
 
@@ -145,9 +144,9 @@ NOT_SHOWN: tuple[str, ...] = (
     "direct messages",
     "analytics",
 )
-"""What the interface names without showing its path, method or shape (Endpoints: Gaps).
+"""What the interface names without its path, method or shape (Endpoints: Gaps).
 
-None of it is served: a request for it is answered as any unknown path or method is.
+The emulator does not serve these: it answers as for any unknown path or method.
 """
 
 _Rows: TypeAlias = Callable[[WorkspaceState], Mapping[str, object]]
@@ -163,27 +162,28 @@ _ROWS: Mapping[str, tuple[_Rows, str, str]] = MappingProxyType(
 
 
 def operation_for(method: str, path: str) -> tuple[ApiOperation, Mapping[str, str]]:
-    """Return the operation that a request asks for, and the ids in its path by their names.
+    """Return the operation of a request, and the ids in its path by their names.
 
     Raises:
-        RefusedError: there is no such path, or it does not take the method.
+        RefusedError: there is no such path, or the path does not accept the method.
 
     """
-    found = [(one, place) for one in OPERATIONS if (place := one.pattern.fullmatch(path))]
+    found = [(one, match) for one in OPERATIONS if (match := one.pattern.fullmatch(path))]
     if not found:
-        raise no_such_path()
-    for operation, place in found:
+        raise refused("api.not_found")
+    for operation, match in found:
         if operation.method == method:
-            return operation, place.groupdict()
-    raise wrong_method(", ".join(dict.fromkeys(operation.method for operation, _ in found)))
+            return operation, match.groupdict()
+    allowed = ", ".join(dict.fromkeys(operation.method for operation, _ in found))
+    raise refused("api.method_not_allowed", headers={"allow": allowed}, allowed=allowed)
 
 
 def row_of(workspace: WorkspaceState, ids: Mapping[str, str]) -> object:
     """Return the row that a path names, or None; RefusedError if it is not in this workspace."""
     for name, row_id in ids.items():
-        rows, what, called = _ROWS[name]
+        rows, resource, word = _ROWS[name]
         try:
             return rows(workspace)[row_id]
         except KeyError:
-            raise no_such(what, called) from None
+            raise no_such(resource, word) from None
     return None

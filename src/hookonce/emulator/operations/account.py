@@ -8,10 +8,10 @@ from .call import ApiCall
 
 
 async def me(call: ApiCall) -> Me:
-    """``GET /v1/me``; the shape of ``features`` is not shown, so it is empty."""
-    workspace = call.desk.workspace
+    """``GET /v1/me``; the interface does not show the shape of ``features``, so it is empty."""
+    workspace = call.backend.workspace
     return Me(
-        workspace=workspace.shown(),
+        workspace=workspace.to_resource(),
         key=call.key,
         limits=RequestLimits(requests_per_day=workspace.limits.requests_per_day),
         features={},
@@ -21,10 +21,10 @@ async def me(call: ApiCall) -> Me:
 async def list_channels(call: ApiCall) -> Page[Channel]:
     """``GET /v1/channels``: "disconnected channels are excluded by default"."""
     query: ChannelQuery = call.query
-    shown = [
-        row.shown
-        for row in call.desk.workspace.channels.values()
-        if query.include_disconnected == "true" or row.shown.status != "disconnected"
+    channels = [
+        row.resource
+        for row in call.backend.workspace.channels.values()
+        if query.include_disconnected == "true" or row.resource.status != "disconnected"
     ]
     # It has no limit and no cursor, but "a collection is returned as data (array) plus nextCursor".
-    return Page(data=shown, next_cursor=None)
+    return Page(data=channels, next_cursor=None)

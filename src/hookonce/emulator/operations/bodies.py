@@ -1,8 +1,8 @@
-"""What requests may hold: bodies and queries, read strictly.
+"""The bodies and queries of requests, validated strictly.
 
-They are written from the interface anew, and not derived from ``hookonce.resources``: a mistake
-there shall not be one here too. Unknown fields are ignored; null is taken only where a field is
-listed as "or null".
+They follow the interface document and do not derive from ``hookonce.resources``, so that tests find
+a mistake in either. Unknown fields are ignored. Null is valid only where the interface says "or
+null".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..storage import ACCEPTED
 
 
 class Body(BaseModel):
-    """A body; its fields go by their wire names alone."""
+    """The body of a request; it accepts wire names only."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, alias_generator=to_camel)
 
@@ -44,9 +44,9 @@ class EndpointBody(Body):
 
 
 class EndpointChange(Body):
-    """A change of one (interface, Endpoints: Webhooks)."""
+    """A change of a webhook endpoint (interface, Endpoints: Webhooks)."""
 
-    # What a field holds that was not sent is never looked at; null is refused in all of them.
+    # The operation reads only the fields that were sent; the defaults make null invalid.
     url: str = ""
     events: _Events = Field(default_factory=list)
     description: str = ""
@@ -57,13 +57,13 @@ _Caption = Annotated[str, Field(max_length=63206)]
 _MediaIds = Annotated[list[str], Field(max_length=35)]
 
 
-def _in_reach(time: datetime) -> datetime:
+def _in_range(time: datetime) -> datetime:
     if not 1970 < time.year < 9999:
         raise PydanticCustomError("time", "Input should be in the years from 1971 to 9998")
     return time
 
 
-_Time = Annotated[AwareDatetime, AfterValidator(_in_reach)]
+_Time = Annotated[AwareDatetime, AfterValidator(_in_range)]
 """Resources: Post input, scheduledAt: "An absolute instant, so send an offset"."""
 
 
@@ -80,7 +80,7 @@ class TargetBody(Body):
 
     @property
     def channel(self) -> str:
-        """The id of the channel by either name, the current one first."""
+        """The channel's id, under the current name or the deprecated one."""
         return self.channel_id or self.social_account_id
 
 
@@ -97,15 +97,15 @@ class PostBody(Body):
     mode: Literal["draft", "schedule", "now", "queue"] = "draft"
 
     def model_post_init(self, _: Any) -> None:
-        """Take what came under a deprecated name for what the current one lacks."""
+        """Use a deprecated field where the current one was not sent."""
         if "caption" not in self.model_fields_set:
             self.caption = self.base_caption
         if "media_ids" not in self.model_fields_set:
             self.media_ids = self.base_media_ids
 
     @property
-    def time(self) -> float | None:
-        """When it is scheduled, in Unix seconds."""
+    def scheduled_seconds(self) -> float | None:
+        """The scheduled time in Unix seconds."""
         at: datetime | None = self.scheduled_at
         return None if at is None else at.timestamp()
 
@@ -120,7 +120,7 @@ class UploadBody(Body):
 
 
 class CompletionBody(Body):
-    """What is known of a file that was sent (interface, Endpoints: Media)."""
+    """The properties of an uploaded file (interface, Endpoints: Media)."""
 
     width: Annotated[int, Field(ge=1)] = 1
     height: Annotated[int, Field(ge=1)] = 1
@@ -138,13 +138,13 @@ class _Query(BaseModel):
 
 
 class ChannelQuery(_Query):
-    """Which channels are listed (interface, Endpoints: Channels)."""
+    """The filter of the channel list (interface, Endpoints: Channels)."""
 
     include_disconnected: Literal["true", "false"] = "false"
 
 
 class PageQuery(_Query):
-    """Which part of a collection is shown (interface, Endpoints: Pagination)."""
+    """The page of a collection (interface, Endpoints: Pagination)."""
 
     limit: str | None = None
     cursor: str | None = None
@@ -155,12 +155,12 @@ class _ChannelsQuery(PageQuery):
 
     @property
     def channel_ids(self) -> frozenset[str]:
-        """The channels to keep; every one if there are none."""
+        """The channels to keep; empty means all."""
         return frozenset(filter(None, self.channels.split(",")))
 
 
 class PostQuery(_ChannelsQuery):
-    """Which posts are listed (interface, Endpoints: Posts); q, sort, from and to are not shown."""
+    """The filter of the post list (interface, Endpoints: Posts); ignores q, sort, from and to."""
 
     status: Literal[
         "all",
@@ -175,13 +175,13 @@ class PostQuery(_ChannelsQuery):
 
 
 class MediaQuery(PageQuery):
-    """Which media are listed (interface, Endpoints: Media)."""
+    """The filter of the media list (interface, Endpoints: Media)."""
 
     type: Literal["image", "video"] | None = None
 
 
 class CommentQuery(_ChannelsQuery):
-    """Which comments are listed (interface, Endpoints: Comments)."""
+    """The filter of the comment list (interface, Endpoints: Comments)."""
 
     status: Literal["all", "open", "assigned", "done"] = "all"
     q: str = ""

@@ -1,107 +1,73 @@
-"""One call of an operation: what it is about, and what it needs to be answered."""
+"""A call of an operation, and what the operations work with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from ...resources import ApiKey, WebhookDelivery
+from ..deliveries import Deliveries
 from ..faults import Faults
 from ..publishing import Publishing
-from ..records import DeliveryRow
 from ..storage import Storage
+from ..timeline import Timeline
 from ..workspace import WorkspaceState
 
 
-class Service(Protocol):
-    """What the API needs of the service behind it."""
-
-    @property
-    def workspace(self) -> WorkspaceState:
-        """The workspace of every key."""
-        ...
-
-    @property
-    def now(self) -> float:
-        """The Unix time of the service."""
-        ...
-
-    async def test(self, endpoint: str) -> WebhookDelivery:
-        """Deliver a test event at once."""
-        ...
-
-    def rotate_secret(self, endpoint: str) -> str:
-        """Give an endpoint another secret."""
-        ...
-
-    def enable(self, endpoint: str) -> None:
-        """Turn an endpoint back on."""
-        ...
-
-    def disable(self, endpoint: str) -> None:
-        """Turn an endpoint off."""
-        ...
-
-    async def wait(self, seconds: float) -> None:
-        """Let what happens at once take so long, where time flows."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """What operations work with.
+class Backend:
+    """What the operations work with.
 
     Attributes:
-        service: the service behind the API.
-        publishing: takes posts to their platforms.
-        storage: takes the bytes of media.
-        faults: what goes wrong at the platforms.
-        log: gives the deliveries of an endpoint, newest first.
-        new_id: gives an id that starts with a prefix.
-        random: draws what happens at once, such as whether a platform takes a reply.
-        allow_loopback: whether endpoints may have http and loopback addresses.
+        workspace: the workspace of every key.
+        timeline: the service's time, and what is planned.
+        deliveries: the delivery log.
+        publishing: publishes posts.
+        storage: keeps the bytes of media.
+        faults: how platforms fail.
+        deliver_test: delivers a test event at once, given the endpoint's id.
+        new_id: makes an id, given its prefix.
+        random: draws what happens within a call, such as whether a platform accepts a reply.
+        allow_loopback: whether endpoints may have loopback addresses, also by http.
 
     """
 
-    service: Service
+    workspace: WorkspaceState
+    timeline: Timeline
+    deliveries: Deliveries
     publishing: Publishing
     storage: Storage
     faults: Faults
-    log: Callable[[str], list[DeliveryRow]]
+    deliver_test: Callable[[str], Awaitable[WebhookDelivery]]
     new_id: Callable[[str], str]
     random: Random
     allow_loopback: bool
 
     @property
-    def workspace(self) -> WorkspaceState:
-        """The workspace of every key."""
-        return self.service.workspace
-
-    @property
     def now(self) -> float:
         """The Unix time of the service."""
-        return self.service.now
+        return self.timeline.now
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A request that was admitted.
+    """A request with a valid key, role, path, query and body.
 
     Attributes:
-        desk: what there is to work with.
-        key: who calls.
-        base_url: what the service's own addresses begin with, as the caller reached it.
-        row: the row that the path names, if it names one.
-        query: the query, of the model that the operation has for it.
-        body: the body, likewise.
+        backend: what the operations work with.
+        key: the caller's key.
+        base_url: the first part of the service's URLs, as the caller reached the service.
+        row: the row that the path names, if any.
+        query: the query, as the operation's model.
+        body: the body, as the operation's model.
 
     """
 
-    desk: Desk
+    backend: Backend
     key: ApiKey
     base_url: str
-    row: Any = None  # of the type that the operation's path names
-    query: Any = None  # of the type in the table of operations
-    body: Any = None  # likewise
+    row: Any = None  # the table of operations determines the types of these three
+    query: Any = None
+    body: Any = None

@@ -6,7 +6,6 @@ from ...resources import Comment, Page, RepliedComment
 from ..content import CommentRow
 from ..paging import page_of
 from ..refusals import platform_rejected
-from ..states import COMMENTS, CommentStep, after
 from .bodies import CommentQuery
 from .call import ApiCall
 
@@ -17,26 +16,29 @@ async def list_comments(call: ApiCall) -> Page[Comment]:
     wanted, text = query.channel_ids, query.q.casefold()
     rows = [
         row
-        for row in call.desk.workspace.comments.values()
+        for row in call.backend.workspace.comments.values()
         if query.status in {"all", row.resource.status}
         and (not wanted or row.resource.channel_id in wanted)
         and text in row.resource.text.casefold()
         and query.post_id in {None, row.post_id}
     ]
     rows.sort(key=lambda row: (row.created_at, row.number), reverse=True)
-    return page_of(rows, CommentRow.shown, prefix="cmt", limit=query.limit, cursor=query.cursor)
+    return page_of(
+        rows, CommentRow.to_resource, prefix="cmt", limit=query.limit, cursor=query.cursor
+    )
 
 
 async def reply(call: ApiCall) -> RepliedComment:
     """``POST /v1/comments/{commentId}/reply``: "Sends the reply to the platform at once"."""
-    desk, row = call.desk, call.row
+    backend, row = call.backend, call.row
     channel_id = row.resource.channel_id
-    await desk.service.wait(desk.faults.delay(channel_id))
-    fault = desk.faults.at_platform(channel_id, desk.random)
+    await backend.timeline.sleep(backend.faults.delay(channel_id))
+    fault = backend.faults.at_platform(channel_id, backend.random)
     if fault is not None:
         raise platform_rejected(fault.error.code, fault.error.message)
-    channel = desk.workspace.channels.get(channel_id)
+    channel = backend.workspace.channels.get(channel_id)
     if channel is None or not channel.is_active:
         raise platform_rejected("channel.not_active", "The channel is not connected.")
-    row.turn(after(COMMENTS, row.resource.status, CommentStep.REPLY))
+    # "open, assigned or done comment | reply | platform accepts the reply | done"
+    row.set_status("done")
     return RepliedComment(id=row.id, status=row.resource.status)

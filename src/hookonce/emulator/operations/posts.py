@@ -14,16 +14,16 @@ from ...resources import (
     SavedPost,
     ValidationResult,
 )
-from ..checks import Findings, check
+from ..checks import PostFindings, check, require_allowed
 from ..content import PostRow, TargetRow
-from ..moments import instant
+from ..moments import optional_moment
 from ..paging import page_of
 from ..platforms import FIRST_COMMENTS, NEEDS_MEDIA, content_types, settings_issues
-from ..refusals import Issue, conflict, invalid, no_first_comments, no_such_media
-from ..states import POST_CONFLICTS, PostStep
+from ..refusals import Issue, invalid, refused
+from ..states import PostStep
 from ..workspace import WorkspaceState
 from .bodies import PostBody, PostQuery, TargetBody
-from .call import ApiCall, Desk
+from .call import ApiCall, Backend
 
 _CONTRIBUTOR = "contributor"
 
@@ -31,7 +31,7 @@ _CONTRIBUTOR = "contributor"
 async def list_posts(call: ApiCall) -> Page[PostListItem]:
     """``GET /v1/posts``."""
     query: PostQuery = call.query
-    workspace, wanted = call.desk.workspace, query.channel_ids
+    workspace, wanted = call.backend.workspace, query.channel_ids
     rows = [
         row
         for row in reversed(workspace.posts.values())
@@ -40,155 +40,150 @@ async def list_posts(call: ApiCall) -> Page[PostListItem]:
     ]
     return page_of(
         rows,
-        PostRow.listed,
+        PostRow.to_list_item,
         prefix="post",
         limit=query.limit,
         cursor=query.cursor,
-        removed=_places(rows, workspace),
+        removed=_numbers_outside(rows, workspace),
     )
 
 
 async def create(call: ApiCall) -> SavedPost:
     """``POST /v1/posts``."""
-    desk, body = call.desk, call.body
-    post = _read(body, desk)
-    findings = _checked(post, body, desk)
-    post.number = desk.workspace.next_number()
-    desk.workspace.posts[post.id] = post
+    backend, body = call.backend, call.body
+    post = _read(body, backend)
+    findings = _checked(post, body, backend)
+    post.number = backend.workspace.next_number()
+    backend.workspace.posts[post.id] = post
     return _save(post, findings, call)
 
 
 async def validate(call: ApiCall) -> ValidationResult:
     """``POST /v1/posts/validate``."""
     body: PostBody = call.body
-    post = _read(body, call.desk)
-    return check(post, body.mode, call.desk.workspace, call.desk.now).shown()
+    post = _read(body, call.backend)
+    return check(post, body.mode, call.backend.workspace, call.backend.now).to_resource()
 
 
 async def read(call: ApiCall) -> Post:
     """``GET /v1/posts/{postId}``."""
     post: PostRow = call.row
-    return post.shown()
+    return post.to_resource()
 
 
 async def replace_post(call: ApiCall) -> SavedPost:
     """``PATCH /v1/posts/{postId}``: "The body is the whole post, not a partial change"."""
-    desk, body, post = call.desk, call.body, call.row
-    refuse(post, PostStep.SAVE_DRAFT if body.mode == "draft" else PostStep.SUBMIT)
-    new = _read(body, desk, {target.channel.id: target.id for target in post.targets})
+    backend, body, post = call.backend, call.body, call.row
+    require_allowed(post, PostStep.SAVE_DRAFT if body.mode == "draft" else PostStep.SUBMIT)
+    new = _read(body, backend, {target.channel.id: target.id for target in post.targets})
     new = replace(new, id=post.id, number=post.number, created_at=post.created_at)
-    findings = _checked(new, body, desk)
-    desk.workspace.posts[post.id] = new
+    findings = _checked(new, body, backend)
+    backend.workspace.posts[post.id] = new
     return _save(new, findings, call)
 
 
 async def delete(call: ApiCall) -> DeletedPost:
     """``DELETE /v1/posts/{postId}``."""
     post: PostRow = call.row
-    refuse(post, PostStep.DELETE)
-    call.desk.publishing.withdraw(post)
-    call.desk.workspace.remove_post(post)
+    require_allowed(post, PostStep.DELETE)
+    call.backend.publishing.withdraw(post)
+    call.backend.workspace.remove_post(post)
     return DeletedPost(id=post.id, deleted=True)
 
 
 async def publish(call: ApiCall) -> PublishedPost:
-    """``POST /v1/posts/{postId}/publish``: "returns at once"; no platform is waited for."""
-    desk, post = call.desk, call.row
-    refuse(post, PostStep.PUBLISH)
+    """``POST /v1/posts/{postId}/publish``: "returns at once"; it does not wait for platforms."""
+    backend, post = call.backend, call.row
+    require_allowed(post, PostStep.PUBLISH)
     # "publishing a draft right away runs the same checks as scheduling" (Versioning 6).
-    findings = check(post, "now", desk.workspace, desk.now)
+    findings = check(post, "now", backend.workspace, backend.now)
     if (refusal := findings.refusal) is not None:
         raise refusal
-    _count(post, findings, desk)
-    desk.publishing.send(post)
+    _count(post, findings, backend)
+    backend.publishing.send(post)
     return PublishedPost(id=post.id, status=post.status)
 
 
-def refuse(post: PostRow, step: PostStep) -> None:
-    """Raise RefusedError if the status of a post does not allow a step."""
-    reason = POST_CONFLICTS.get((post.status, step))
-    if reason is not None:
-        raise conflict(*reason)
-
-
-def _checked(post: PostRow, body: PostBody, desk: Desk) -> Findings:
-    findings = check(post, body.mode, desk.workspace, desk.now)
+def _checked(post: PostRow, body: PostBody, backend: Backend) -> PostFindings:
+    findings = check(post, body.mode, backend.workspace, backend.now)
     if (refusal := findings.refusal) is not None:
         raise refusal
     return findings
 
 
-def _save(post: PostRow, findings: Findings, call: ApiCall) -> SavedPost:
-    desk = call.desk
+def _save(post: PostRow, findings: PostFindings, call: ApiCall) -> SavedPost:
+    backend = call.backend
     if findings.mode != "draft":
-        _count(post, findings, desk)
-    desk.publishing.save(
+        _count(post, findings, backend)
+    backend.publishing.save(
         post,
         findings.mode,
         findings.scheduled_at,
-        # "the post waits for approval instead of being refused" (States); so does what a
-        # contributor would send now or by the queue, which is not shown.
+        # "the post waits for approval instead of being refused" (States). The interface says so of
+        # mode schedule only; here now and queue need approval too.
         needs_approval=call.key.role == _CONTRIBUTOR and findings.mode != "draft",
     )
     return SavedPost(
         id=post.id,
         status=post.status,
-        scheduled_at=instant(post.scheduled_at),
+        scheduled_at=optional_moment(post.scheduled_at),
         warnings=findings.warnings,
     )
 
 
-def _count(post: PostRow, findings: Findings, desk: Desk) -> None:
-    desk.workspace.posts_this_month(desk.now).add(post.id)
-    desk.workspace.usage.x_credits[post.id] = findings.x_credits
+def _count(post: PostRow, findings: PostFindings, backend: Backend) -> None:
+    backend.workspace.posts_this_month(backend.now).add(post.id)
+    backend.workspace.x_credits[post.id] = findings.x_credits
 
 
-def _places(rows: list[PostRow], workspace: WorkspaceState) -> Mapping[str, int]:
-    """Return the numbers of posts that a filter or their end keeps from a list.
+def _numbers_outside(rows: list[PostRow], workspace: WorkspaceState) -> Mapping[str, int]:
+    """Return the numbers of the posts that are not in a list, by id.
 
-    A post can change its status, or be deleted, between two pages; the cursor that names it still
-    says where to go on.
+    Between two pages a post can change its status or be deleted. Its number tells where the list
+    continues after a cursor that names it.
     """
     shown = {row.id for row in rows}
     hidden = {row.id: row.number for row in workspace.posts.values() if row.id not in shown}
     return workspace.removed | hidden
 
 
-def _read(body: PostBody, desk: Desk, known: Mapping[str, str] | None = None) -> PostRow:
-    """Return a new post as a body describes it; RefusedError if it cannot be read.
+def _read(body: PostBody, backend: Backend, known: Mapping[str, str] | None = None) -> PostRow:
+    """Return the post that a body describes; RefusedError if the body names something wrong.
 
     Args:
-        body: what was sent.
-        desk: what there is.
-        known: the ids of targets by their channels, which a target of the same channel keeps.
+        body: the body of the request.
+        backend: what the operations work with.
+        known: the target ids of the replaced post by channel id; targets keep their ids.
 
     """
-    workspace = desk.workspace
+    workspace = backend.workspace
     if issues := list(_unreadable(body, workspace)):
         raise invalid(issues)
     if issues := list(_first_comments(body, workspace)):
-        raise no_first_comments(issues)
+        raise refused("first_comment.unsupported", issues=issues)
     if issues := list(_unknown_media(body, workspace)):
-        raise no_such_media(issues)
+        raise refused("media.not_found", issues=issues)
     return PostRow(
-        id=desk.new_id("post"),
+        id=backend.new_id("post"),
         number=0,
-        created_at=round(desk.now, 3),
+        created_at=round(backend.now, 3),
         title=body.title,
         caption=body.caption,
         media_ids=list(body.media_ids),
-        targets=[_target(target, body, desk, known or {}) for target in body.targets],
-        scheduled_at=body.time,
+        targets=[_target(target, body, backend, known or {}) for target in body.targets],
+        scheduled_at=body.scheduled_seconds,
     )
 
 
-def _target(target: TargetBody, body: PostBody, desk: Desk, known: Mapping[str, str]) -> TargetRow:
-    channel = desk.workspace.channels[target.channel]
+def _target(
+    target: TargetBody, body: PostBody, backend: Backend, known: Mapping[str, str]
+) -> TargetRow:
+    channel = backend.workspace.channels[target.channel]
     return TargetRow(
-        id=known.get(channel.id) or desk.new_id("tgt"),
+        id=known.get(channel.id) or backend.new_id("tgt"),
         channel=channel,
         content_type=target.content_type
-        or _usual_type(channel.platform, has_media=bool(target.media_ids or body.media_ids)),
+        or _default_type(channel.platform, has_media=bool(target.media_ids or body.media_ids)),
         caption=target.caption,
         media_ids=list(target.media_ids),
         first_comment=target.first_comment,
@@ -196,8 +191,7 @@ def _target(target: TargetBody, body: PostBody, desk: Desk, known: Mapping[str, 
     )
 
 
-def _usual_type(platform: str, *, has_media: bool) -> str:
-    """Return the content type of a target that names none."""
+def _default_type(platform: str, *, has_media: bool) -> str:
     types = content_types(platform)
     if has_media:
         return types[0]

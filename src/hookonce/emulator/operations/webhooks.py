@@ -6,53 +6,50 @@ from ...resources import Page, WebhookDelivery, WebhookEndpoint
 from ...verification.secrets import new_secret
 from ..addresses import check_url
 from ..paging import page_of
-from ..records import DeliveryRow, EndpointRow, EndpointStatus
-from ..refusals import at_endpoint_limit
+from ..records import DeliveryRow, DisabledReason, EndpointRow, EndpointStatus
+from ..refusals import refused
 from .bodies import EndpointBody, EndpointChange, PageQuery
 from .call import ApiCall
 
 
 async def create(call: ApiCall) -> WebhookEndpoint:
     """``POST /v1/webhooks``: the endpoint including its secret."""
-    desk = call.desk
+    backend = call.backend
     body: EndpointBody = call.body
-    await check_url(body.url, allow_loopback=desk.allow_loopback)
-    workspace = desk.workspace
+    await check_url(body.url, allow_loopback=backend.allow_loopback)
+    workspace = backend.workspace
     if len(workspace.endpoints) >= (most := workspace.limits.webhooks):
-        raise at_endpoint_limit(most)
-    row = workspace.add(
-        body.url, body.events, body.description, new_secret(), desk.now, desk.new_id("wh")
+        raise refused("webhook.limit_reached", most=most)
+    row = workspace.add_endpoint(
+        body.url, body.events, body.description, new_secret(), backend.now, backend.new_id("wh")
     )
-    return row.shown(with_secret=True)
+    return row.to_resource(with_secret=True)
 
 
 async def change(call: ApiCall) -> WebhookEndpoint:
     """``PATCH /v1/webhooks/{webhookId}``."""
-    service = call.desk.service
     row: EndpointRow = call.row
     body: EndpointChange = call.body
     sent = body.model_fields_set
     if "url" in sent:
-        # Before anything is changed: a request is taken as a whole or not at all.
-        await check_url(body.url, allow_loopback=call.desk.allow_loopback)
+        # The URL first: a request with an invalid URL must change nothing.
+        await check_url(body.url, allow_loopback=call.backend.allow_loopback)
         row.url = body.url
     if "events" in sent:
         row.events = tuple(body.events)
     if "description" in sent:
         row.description = body.description
-    if "enabled" in sent:
-        is_active = row.status is EndpointStatus.ACTIVE
-        if body.enabled and not is_active:
-            service.enable(row.id)
-        elif is_active and not body.enabled:
-            service.disable(row.id)
-    return row.shown()
+    if "enabled" in sent and body.enabled:
+        row.enable()
+    elif "enabled" in sent and row.status is EndpointStatus.ACTIVE:
+        call.backend.deliveries.disable(row, DisabledReason.MANUAL)
+    return row.to_resource()
 
 
 async def test(call: ApiCall) -> WebhookDelivery:
     """``POST /v1/webhooks/{webhookId}/test``: "delivers a webhook.test event at once"."""
     row: EndpointRow = call.row
-    return await call.desk.service.test(row.id)
+    return await call.backend.deliver_test(row.id)
 
 
 async def list_deliveries(call: ApiCall) -> Page[WebhookDelivery]:
@@ -60,8 +57,8 @@ async def list_deliveries(call: ApiCall) -> Page[WebhookDelivery]:
     row: EndpointRow = call.row
     query: PageQuery = call.query
     return page_of(
-        call.desk.log(row.id),
-        DeliveryRow.shown,
+        call.backend.deliveries.rows(row.id),
+        DeliveryRow.to_resource,
         prefix="dlv",
         limit=query.limit,
         cursor=query.cursor,
@@ -71,5 +68,5 @@ async def list_deliveries(call: ApiCall) -> Page[WebhookDelivery]:
 async def rotate_secret(call: ApiCall) -> WebhookEndpoint:
     """``POST /v1/webhooks/{webhookId}/rotate-secret``: the new secret, shown once."""
     row: EndpointRow = call.row
-    call.desk.service.rotate_secret(row.id)
-    return row.shown(with_secret=True)
+    row.rotate(new_secret(), call.backend.now)
+    return row.to_resource(with_secret=True)
