@@ -72,7 +72,7 @@ def slots_of(described: Iterable[DescribedSlot] = _EVERY_DAY) -> tuple[Slot, ...
 
 
 class DescribedChannel(Described):
-    """A channel (interface, Resources: Channel); its queue has a slot at 9:00 every day."""
+    """A channel (interface, Resources: Channel); its slots are 9:00 every day by default."""
 
     id: str
     platform: Annotated[str, one_of(PLATFORMS)]
