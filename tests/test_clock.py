@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hookonce.cli.records import time_text
+from hookonce.cli.times import time_text
 from hookonce.clock import duration_text, moment, utc_text
 from hookonce.operations.inspector.charts import charts_of
 from hookonce.operations.inspector.series import Series

@@ -15,7 +15,7 @@ from hookonce.resources import WebhookEndpoint
 from hookonce.sender import TEST_TYPE
 
 from .output import Output, cut, one_line
-from .records import time_text
+from .times import time_text
 
 _ID_WIDTH = 14
 _OUTCOME_WIDTH = 24

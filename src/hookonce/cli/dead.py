@@ -1,12 +1,11 @@
-"""``hookonce dead``: dead letters, for a person to look at, run again, or discard."""
+"""``hookonce dead``: list, show, replay or discard dead letters."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, Unpack
 
 import click
@@ -18,47 +17,50 @@ from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, Wanted, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted
-from .loading import factory_option, load_receivers
-from .output import Output, json_option
-from .records import list_options, print_list, print_one, show_options, time_text
-from .selecting import (
+from .listing import (
     NOT_FOUND,
-    PAGE,
-    Kind,
-    Page,
+    EventList,
     change_selected,
     check_selection,
-    pages_of,
+    ids_of,
+    keys_of,
+    list_options,
+    print_list,
+    print_one,
     print_result,
+    show_options,
 )
+from .loading import factory_option, load_receivers
+from .output import Output, json_option
 from .statuses import CannotBegin, Status
 from .stores import STORE_HELP, endpoint_option, run, store_argument, with_store
+from .times import time_text
 
 _NOTHING = "no dead letters"
 
-# A replay of more has a bar on a terminal, and no line for each success.
+# On a terminal, a replay of more shows a progress bar, and no line for each success.
 _MANY = 20
 
 
-def _record(letter: DeadLetter) -> dict[str, Any]:
+def _record(dead: DeadLetter) -> dict[str, Any]:
     return {
-        "buried_at": time_text(letter.buried_at),
-        "endpoint": letter.delivery.endpoint,
-        "id": letter.delivery.event_id,
-        "type": letter.delivery.event_type,
-        "state": "kept" if letter.is_kept else "dead",
-        "reason": str(letter.reason),
-        "attempts": letter.attempts,
-        "received_at": time_text(letter.delivery.received_at),
-        "error": letter.error,
+        "buried_at": time_text(dead.buried_at),
+        "endpoint": dead.delivery.endpoint,
+        "id": dead.delivery.event_id,
+        "type": dead.delivery.event_type,
+        "state": "kept" if dead.is_kept else "dead",
+        "reason": str(dead.reason),
+        "attempts": dead.attempts,
+        "received_at": time_text(dead.delivery.received_at),
+        "error": dead.error,
     }
 
 
-def _is_dead(letter: DeadLetter) -> bool:
-    return not letter.is_kept
+def _is_dead(dead: DeadLetter) -> bool:
+    return not dead.is_kept
 
 
-_LETTERS: Kind[DeadLetter] = Kind(
+_DEAD_LETTERS: EventList[DeadLetter] = EventList(
     name="dead letter",
     nothing=_NOTHING,
     find=lambda store: store.dead_letters,
@@ -80,7 +82,7 @@ _LETTERS: Kind[DeadLetter] = Kind(
 
 @click.group(epilog=STORE_HELP)
 def dead() -> None:
-    """Look at dead letters, run them again, or discard them."""
+    """List, show, replay or discard dead letters."""
 
 
 @dead.command("list")
@@ -89,9 +91,9 @@ def dead() -> None:
     "--reason",
     type=click.Choice([str(reason) for reason in DeadReason]),
     callback=lambda _, __, name: name and DeadReason(name),
-    help="Only those given up for this reason.",
+    help="Only dead letters with this reason.",
 )
-def list_letters(
+def list_dead_letters(
     store_url: str,
     limit: int,
     reason: DeadReason | None,
@@ -100,13 +102,13 @@ def list_letters(
     as_json: bool,
     **wanted: Unpack[Wanted],
 ) -> None:
-    """List dead letters, oldest first; --since goes by when they were given up.
+    """List dead letters, oldest first; --since compares when they were buried.
 
-    An event in the state "kept" is no dead letter yet: the sender may bring it again, until the
+    An event in the state "kept" is not a dead letter yet: the sender may deliver it again until the
     time in the first column.
     """
     shown = None if every else limit
-    print_list(_LETTERS, store_url, shown, as_json=as_json, reason=reason, **wanted)
+    print_list(_DEAD_LETTERS, store_url, shown, as_json=as_json, reason=reason, **wanted)
 
 
 @dead.command()
@@ -116,19 +118,19 @@ def show(
 ) -> None:
     """Show one dead letter with its attempts and its body.
 
-    Bytes that are no text are shown as escapes; --raw gives them as they came.
+    Bytes that are not text are shown as escapes; --raw writes them unchanged.
     """
-    print_one(_LETTERS, store_url, event_ids, endpoint, raw=raw, as_json=as_json)
+    print_one(_DEAD_LETTERS, store_url, event_ids, endpoint, raw=raw, as_json=as_json)
 
 
 @dead.command()
 @store_argument("[ID]...")
 @click.option("--all", "every", is_flag=True, help="Discard every dead letter of the endpoint.")
-@click.option("--type", "event_type", help="Discard those of this event type.")
+@click.option("--type", "event_type", help="Discard the dead letters of this event type.")
 @click.option(
     "--endpoint",
-    help="Only at this endpoint. Ids are looked for at all without it; --all and --type, which are"
-    " for good, go for the default endpoint.",
+    help="Only at this endpoint. By default ids are looked for at all endpoints, and --all and"
+    " --type discard at the default endpoint.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before --all or --type.")
 @json_option
@@ -142,10 +144,10 @@ def discard(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Forget dead letters; their events count as handled from now on.
+    """Delete dead letters for good; their events count as handled from now on.
 
-    What is only kept is discarded where it is named by its id. Exits 0 if every one that was named
-    by its id was there.
+    An event in the state "kept" is discarded only if its id is named. Exits 0 if every id was
+    found.
     """
     check_selection(event_ids, event_type, every=every)
     if not event_ids:
@@ -153,13 +155,13 @@ def discard(
     if not (event_ids or yes):
         _confirm(store_url, endpoint, event_type)
     change_selected(
-        _LETTERS,
+        _DEAD_LETTERS,
         store_url,
         _discarded,
         event_ids=event_ids,
         event_type=event_type,
         endpoint=endpoint,
-        wanted=_is_dead,
+        is_wanted=_is_dead,
         nothing=_NOTHING,
         as_json=as_json,
     )
@@ -170,22 +172,16 @@ async def _discarded(store: InboxStore, key: DeliveryKey) -> str:
 
 
 def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> None:
-    """Ask a person whether the bytes of so many events may be lost for good."""
+    """Ask a person whether to delete so many dead letters for good."""
     if not sys.stdin.isatty():
         raise click.UsageError("this discards for good, and nobody can be asked here: add --yes")
 
     async def count_dead(store: InboxStore) -> int:
-        listing = _LETTERS.pages(store, endpoint=endpoint, event_type=event_type)
-        found = 0
-        async for page in pages_of(listing, wanted=_is_dead):
-            found += len(page.events)
-            if found >= PAGE:
-                break
-        return found
+        read = _DEAD_LETTERS.pages(store, endpoint=endpoint, event_type=event_type)
+        return len(await keys_of(read, is_wanted=_is_dead))
 
-    dead = with_store(store_url, count_dead)
-    if dead:
-        count = f"{PAGE} or more" if dead >= PAGE else str(dead)
+    count = with_store(store_url, count_dead)
+    if count:
         kind = f" of the type {event_type!r}" if event_type else ""
         click.confirm(
             f"Discard {count} dead letters{kind} at {endpoint!r} for good?", abort=True, err=True
@@ -196,7 +192,7 @@ def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> No
 @click.argument("receiver", metavar="MODULE:RECEIVER")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Replay every dead letter of the receivers.")
-@click.option("--type", "event_type", help="Replay those of this event type.")
+@click.option("--type", "event_type", help="Replay the dead letters of this event type.")
 @endpoint_option
 @factory_option
 @json_option
@@ -212,10 +208,11 @@ def replay(
 ) -> None:
     """Run the handlers of MODULE:RECEIVER on dead letters again.
 
-    Where several receivers are named, by MODULE:APP or MODULE:RECEIVERS, each replays its own.
-    Handlers that have succeeded before are left out. What is only kept is replayed where it is
-    named by its id. Exits 0 if every event is handled now.
-    Ctrl-C loses nothing: what is not handled stays a dead letter.
+    MODULE:APP and MODULE:RECEIVERS name several receivers; each replays its own dead letters.
+    Handlers that have succeeded before do not run again. An event in the state "kept" is replayed
+    only if its id is named. Exits 0 if every event is handled now.
+
+    Ctrl-C loses nothing: an event that is not handled stays a dead letter.
     """
     check_selection(event_ids, event_type, every=every)
     targets = load_receivers(receiver, factory=factory)
@@ -235,7 +232,7 @@ def replay(
 
 
 class _Replaying:
-    """Replays one letter after the other, and counts what became of them."""
+    """Replays dead letters one after the other, and counts the results."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -245,29 +242,29 @@ class _Replaying:
     async def replay(
         self, receivers: Sequence[Receiver], event_ids: Sequence[str], event_type: str | None
     ) -> None:
-        """Replay what was chosen; where that is broken off, say how far it came."""
+        """Replay these events, or all of a type; if that is interrupted, say how far it came."""
         left = list(event_ids)
         try:
             for receiver in receivers:
-                # Not `async with receiver`, which would also work on its inbox.
+                # Not `async with receiver`: that would also start the workers of its inbox.
                 async with receiver.opened():
                     if event_ids:
                         left = await self._replay_named(receiver, left, receivers[-1])
                     else:
-                        await self._replay_pages(
-                            receiver,
-                            pages_of(partial(_listed, receiver, event_type), wanted=_is_dead),
-                        )
+                        await self._replay_all(receiver, event_type)
         except (asyncio.CancelledError, StoreError):
             click.echo(f"stopped: {self._summary()}; the rest stays as it was", err=True)
             raise
-        if self._done == 0:
+        if self.handled + self.failed == 0:
             self._output.say(_NOTHING)
 
     async def _replay_named(
         self, receiver: Receiver, event_ids: Sequence[str], last: Receiver
     ) -> list[str]:
-        """Replay those of these events that are dead letters here; return the others."""
+        """Replay the events that are dead letters of this receiver; return the other ids.
+
+        The last receiver tries all ids, so that unknown ids are reported.
+        """
         elsewhere = []
         for event_id in event_ids:
             if receiver is last or await receiver.dead.show(event_id) is not None:
@@ -276,19 +273,21 @@ class _Replaying:
                 elsewhere.append(event_id)
         return elsewhere
 
-    async def _replay_pages(
-        self, receiver: Receiver, pages: AsyncIterator[Page[DeadLetter]]
-    ) -> None:
+    async def _replay_all(self, receiver: Receiver, event_type: str | None) -> None:
+        keys = await keys_of(
+            lambda after, limit: receiver.dead.list(
+                event_type=event_type, after=after, limit=limit
+            ),
+            is_wanted=_is_dead,
+        )
         with ExitStack() as stack:
-            move, before = None, self._done
-            async for page in pages:
-                total = self._done - before + len(page.ids) if page.is_last else None
-                if self._done == before and len(page.ids) > _MANY:
-                    move = stack.enter_context(self._output.progress("replaying"))
-                for event_id in page.ids:
-                    await self._replay_one(receiver, event_id, quietly=move is not None)
-                    if move is not None:
-                        move(self._done - before, total)
+            move = None
+            if len(keys) > _MANY:
+                move = stack.enter_context(self._output.progress("replaying"))
+            for done, key in enumerate(keys, start=1):
+                await self._replay_one(receiver, ids_of(key)[1], quietly=move is not None)
+                if move is not None:
+                    move(done, len(keys))
         if move is not None:
             self._output.say(self._summary())
 
@@ -304,15 +303,5 @@ class _Replaying:
             key = delivery_key(receiver.endpoint, event_id)
             print_result(key, result, self._output, "green" if succeeded else "red")
 
-    @property
-    def _done(self) -> int:
-        return self.handled + self.failed
-
     def _summary(self) -> str:
         return f"{self.handled} handled, {self.failed} failed"
-
-
-async def _listed(
-    receiver: Receiver, event_type: str | None, after: str | None, limit: int
-) -> Sequence[DeadLetter]:
-    return await receiver.dead.list(event_type=event_type, after=after, limit=limit)

@@ -16,8 +16,8 @@ from hookonce.stores.sqlite import SQLiteStore
 
 from .demonstration import Demonstration
 from .ending import terminated_as_interrupted
+from .listing import ids_of, keys_of
 from .output import Output, json_option
-from .selecting import pages_of
 from .serve import service_app, serving
 from .statuses import Status
 from .stores import chosen_url, named_store, run, store_file_option
@@ -121,6 +121,6 @@ class _LiveLog(logging.Handler):
 
 async def _discard_all(receiver: Receiver) -> None:
     """Leave no dead letters in somebody's store; the store forgets the rest in time."""
-    async for page in pages_of(lambda after, limit: receiver.dead.list(after=after, limit=limit)):
-        for event_id in page.ids:
-            await receiver.dead.discard(event_id)
+    keys = await keys_of(lambda after, limit: receiver.dead.list(after=after, limit=limit))
+    for key in keys:
+        await receiver.dead.discard(ids_of(key)[1])

@@ -1,4 +1,4 @@
-"""``hookonce inbox``: what waits for workers, for a person to look at and try now."""
+"""``hookonce inbox``: list and show the events that wait for workers, or retry them now."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from hookonce.clock import duration_text, system_clock
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats, Wanted
 
+from .listing import (
+    NOT_FOUND,
+    EventList,
+    change_selected,
+    check_selection,
+    list_options,
+    print_list,
+    print_one,
+    show_options,
+)
 from .output import Output, json_option, size_text
-from .records import list_options, print_list, print_one, show_options, time_text
-from .selecting import NOT_FOUND, Kind, change_selected, check_selection
 from .stores import STORE_HELP, endpoint_option, store_argument, with_store
+from .times import time_text
 
 
 def _record(entry: Entry) -> dict[str, Any]:
@@ -30,7 +39,7 @@ def _record(entry: Entry) -> dict[str, Any]:
     }
 
 
-_ENTRIES: Kind[Entry] = Kind(
+_EVENTS: EventList[Entry] = EventList(
     name="event",
     nothing="the inbox is empty",
     find=lambda store: store.entries,
@@ -52,17 +61,17 @@ _ENTRIES: Kind[Entry] = Kind(
 
 @click.group(epilog=STORE_HELP)
 def inbox() -> None:
-    """Look at what waits for workers, and try it now."""
+    """List and show the events that wait for workers, or retry them now."""
 
 
 @inbox.command()
 @store_argument()
-@click.option("--endpoint", help="Only what belongs to this endpoint.")
+@click.option("--endpoint", help="Only events of this endpoint.")
 @json_option
 def stats(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
-    """Show how much waits, for how long, and how many work on it.
+    """Show how many events wait, since when, and how many workers there are.
 
-    The depth includes what is in flight.
+    The depth includes events in flight.
     """
     found = with_store(store_url, lambda store: store.stats(endpoint=endpoint))
     record = {
@@ -98,11 +107,11 @@ def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
 def list_entries(
     store_url: str, limit: int, *, every: bool, as_json: bool, **wanted: Unpack[Wanted]
 ) -> None:
-    """List the events in the inbox, oldest first; --since goes by when they arrived.
+    """List the events in the inbox, oldest first; --since compares when they arrived.
 
-    An event is ready, in flight, or waits until a later attempt is due.
+    An event is ready, in flight, or waits until its next attempt is due.
     """
-    print_list(_ENTRIES, store_url, None if every else limit, as_json=as_json, **wanted)
+    print_list(_EVENTS, store_url, None if every else limit, as_json=as_json, **wanted)
 
 
 @inbox.command()
@@ -112,15 +121,15 @@ def show(
 ) -> None:
     """Show one event in the inbox with its failed attempts and its body.
 
-    Bytes that are no text are shown as escapes; --raw gives them as they came.
+    Bytes that are not text are shown as escapes; --raw writes them unchanged.
     """
-    print_one(_ENTRIES, store_url, event_ids, endpoint, raw=raw, as_json=as_json)
+    print_one(_EVENTS, store_url, event_ids, endpoint, raw=raw, as_json=as_json)
 
 
 @inbox.command()
 @store_argument("[ID]...")
-@click.option("--all", "every", is_flag=True, help="Retry everything that waits.")
-@click.option("--type", "event_type", help="Retry what waits and is of this event type.")
+@click.option("--all", "every", is_flag=True, help="Retry every event that waits.")
+@click.option("--type", "event_type", help="Retry the waiting events of this type.")
 @endpoint_option
 @json_option
 def retry(
@@ -132,25 +141,25 @@ def retry(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Let events that wait for a later attempt be tried now.
+    """Make events due now that wait for a later attempt.
 
-    Exits 0 unless an event is not in the inbox.
+    Exits 0 if every id is in the inbox.
     """
     check_selection(event_ids, event_type, every=every)
     change_selected(
-        _ENTRIES,
+        _EVENTS,
         store_url,
-        _hastened,
+        _made_due,
         event_ids=event_ids,
         event_type=event_type,
         endpoint=endpoint,
-        wanted=lambda entry: entry.state(system_clock()) == "waiting",
+        is_wanted=lambda entry: entry.state(system_clock()) == "waiting",
         nothing="nothing waits for a later attempt",
         as_json=as_json,
     )
 
 
-async def _hastened(store: InboxStore, key: DeliveryKey) -> str:
+async def _made_due(store: InboxStore, key: DeliveryKey) -> str:
     if await store.hasten(key):
         return "due now"
     return NOT_FOUND if await store.entry(key) is None else "in flight"
@@ -162,7 +171,7 @@ async def _hastened(store: InboxStore, key: DeliveryKey) -> str:
 def prune(store_url: str, *, as_json: bool) -> None:
     """Remove records of handled events whose retention is over.
 
-    Stores do so by themselves; this does it now. What waits or is dead is never removed.
+    Stores do this by themselves from time to time. Waiting events and dead letters stay.
     """
     count = with_store(store_url, lambda store: store.prune())
     records = "1 record" if count == 1 else f"{count} records"

@@ -21,9 +21,9 @@ from hookonce.stores.reconciling import ReconcilingStore
 
 from .loading import load_receiver
 from .output import Output
-from .records import read_since, time_text
 from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
+from .times import read_since, time_text
 
 _COLUMNS = {
     "created_at": "created",

@@ -1,0 +1,327 @@
+"""Lists of a store's events: dead letters, and the inbox.
+
+The commands filter, print, show and change the events of every list with this code. A new list is
+another ``EventList``. A new filter is an option in ``list_options`` and a field of ``Wanted``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import click
+
+from hookonce.stores.contract import InboxStore
+from hookonce.stores.values import DeadLetter, DeliveryKey, Entry, StoreStats, delivery_key
+
+from .output import Output, json_option, one_line, together
+from .statuses import Nothing, Status
+from .stores import endpoint_option, store_argument, with_store
+from .times import read_since_seconds, time_text
+
+E = TypeVar("E", bound=DeadLetter | Entry)
+
+NOT_FOUND = "not found"
+"""The result for an event that is not in the list."""
+
+# A store may do nothing else while it reads one page.
+_PAGE = 500
+
+# So many calls at the same time share a commit, or a round trip.
+_AT_ONCE = 256
+
+# The store must look at each event that a filter may leave out, so the count ends here.
+_MOST_COUNTED = 1000
+
+ReadPage: TypeAlias = Callable[[str | None, int], Awaitable[Sequence[E]]]
+"""Returns a page of a list, oldest event first: behind a place or from the start, and how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventList(Generic[E]):
+    """A list of a store's events: how the store reads it, and how a command prints it.
+
+    Attributes:
+        name: how messages call one of its events.
+        nothing: what to print if there are no events.
+        find: returns the store's method that lists them.
+        load: returns the store's method that reads one event with its body.
+        count: returns how many there are, from the counts of a store.
+        record: returns the printed fields of one event.
+        columns: the headings of the fields, as in ``Output.table``.
+
+    """
+
+    name: str
+    nothing: str
+    find: Callable[[InboxStore], Callable[..., Awaitable[Sequence[E]]]]
+    load: Callable[[InboxStore], Callable[[DeliveryKey], Awaitable[E | None]]]
+    count: Callable[[StoreStats], int]
+    record: Callable[[E], Mapping[str, Any]]
+    columns: Mapping[str, str]
+
+    def pages(self, store: InboxStore, **wanted: object) -> ReadPage[E]:
+        """Return what reads a page of the events that the filters leave."""
+        find = self.find(store)
+        return lambda after, limit: find(after=after, limit=limit, **wanted)
+
+    async def endpoints_of(self, store: InboxStore, event_id: str) -> list[str]:
+        """Return the endpoints at which a store has an event."""
+        found = await self.find(store)(event_id=event_id, limit=_PAGE)
+        return [event.delivery.endpoint for event in found]
+
+
+async def keys_of(
+    read: ReadPage[E], *, is_wanted: Callable[[E], bool] = lambda _: True
+) -> list[DeliveryKey]:
+    """Return the keys of all events of a list, each once, oldest first.
+
+    All keys are read before a command changes an event, because the list changes with it.
+    """
+    keys: dict[DeliveryKey, None] = {}
+    after: str | None = None
+    while events := await read(after, _PAGE):
+        keys.update((event.delivery.key, None) for event in events if is_wanted(event))
+        after = events[-1].place
+    return list(keys)
+
+
+def ids_of(key: DeliveryKey) -> tuple[str, str]:
+    """Return the endpoint and the event id of a key; the name of an endpoint has no colon."""
+    endpoint, _, event_id = key.partition(":")
+    return endpoint, event_id
+
+
+list_options = together(
+    store_argument(),
+    click.option("--endpoint", help="Only events of this endpoint."),
+    click.option("--type", "event_type", help="Only events of this type."),
+    click.option(
+        "--since",
+        callback=read_since_seconds,
+        metavar="TIME",
+        help="Only events of this time and later: 90m, 6h, 2d, or 2026-11-20T10:00Z.",
+    ),
+    click.option("--handler", help="Only events that this handler has failed with or not run for."),
+    click.option("--limit", default=100, show_default=True, type=click.IntRange(1)),
+    click.option("--all", "every", is_flag=True, help="List all events; --limit has no effect."),
+    json_option,
+)
+
+
+def print_list(
+    events: EventList[E],
+    store_url: str,
+    limit: int | None,
+    *,
+    as_json: bool,
+    endpoint: str | None = None,
+    **wanted: object,
+) -> None:
+    """Print the first events of a list, oldest first, and how many more there are.
+
+    Args:
+        events: which list.
+        store_url: names the store.
+        limit: how many to print; None for all.
+        as_json: print one JSON object a line.
+        endpoint: only events of this endpoint.
+        wanted: the other filters, as the store's method takes them.
+
+    """
+    output = Output(as_json=as_json)
+
+    async def print_pages(store: InboxStore) -> None:
+        read = events.pages(store, endpoint=endpoint, **wanted)
+        shown, after = 0, None
+        while limit is None or shown < limit:
+            count = _PAGE if limit is None else min(_PAGE, limit - shown)
+            page = await read(after, count)
+            if page or not shown:
+                output.table([events.record(one) for one in page], events.columns, events.nothing)
+            shown += len(page)
+            if len(page) < count:
+                return
+            after = page[-1].place
+        least = ""
+        if any(wanted.values()):
+            more = len(await read(after, _MOST_COUNTED + 1))
+            if more > _MOST_COUNTED:
+                more, least = _MOST_COUNTED, "more than "
+        else:
+            more = events.count(await store.stats(endpoint=endpoint)) - shown
+        if more > 0:  # on standard error: a program reads the list
+            click.echo(f"{least}{more} more; --all lists them", err=True)
+
+    with_store(store_url, print_pages)
+
+
+show_options = together(
+    store_argument("ID"),
+    endpoint_option,
+    click.option("--raw", is_flag=True, help="Write only the body, byte for byte."),
+    json_option,
+)
+
+
+def print_one(
+    events: EventList[E],
+    store_url: str,
+    event_ids: tuple[str, ...],
+    endpoint: str | None,
+    *,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Print one event with its failed attempts and its body, or end if there is none.
+
+    Args:
+        events: which list.
+        store_url: names the store.
+        event_ids: the words of the command line, which must be one id.
+        endpoint: only at this endpoint.
+        raw: write only the body, byte for byte.
+        as_json: print one JSON object.
+
+    """
+    if len(event_ids) != 1:
+        raise click.UsageError(f"name one event by its id, not {len(event_ids)}")
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other")
+    [event_id] = event_ids
+
+    async def load(store: InboxStore) -> E | None:
+        return await events.load(store)(await _one_key(events, store, event_id, endpoint))
+
+    event = with_store(store_url, load)
+    if event is None:  # it was handled or discarded meanwhile
+        raise Nothing(f"there is no {events.name} {event_id!r} any more")
+    if raw:
+        click.echo(event.delivery.body, nl=False)
+        return
+    body = event.delivery.body.decode("utf-8", "backslashreplace")
+    shown = {**events.record(event), "finished": sorted(event.finished)}
+    failed = [
+        {"number": one.number, "ended_at": time_text(one.ended_at), "error": one.error}
+        for one in event.history
+    ]
+    lines = [
+        *(f"{name}: {one_line(value)}" for name, value in shown.items()),
+        *(f"attempt {a['number']}: {a['ended_at']} {one_line(a['error'])}" for a in failed),
+    ]
+    Output(as_json=as_json).record(
+        {**shown, "history": failed, "body": body}, "\n".join([*lines, "", body])
+    )
+
+
+async def _one_key(
+    events: EventList[E], store: InboxStore, event_id: str, endpoint: str | None
+) -> DeliveryKey:
+    """Return the key of an event, or end with the endpoints that have the event instead."""
+    places = await events.endpoints_of(store, event_id)
+    named = [place for place in places if endpoint in {None, place}]
+    if len(named) == 1:
+        return delivery_key(named[0], event_id)
+    elsewhere = " and ".join(map(repr, places))
+    if named:
+        raise Nothing(f"{event_id!r} is at {elsewhere}; name one of them with --endpoint")
+    where = f" at {endpoint!r}" if endpoint else ""
+    hint = f"; there is one at {elsewhere}" if places else ""
+    raise Nothing(f"there is no {events.name} {event_id!r}{where}{hint}")
+
+
+def check_selection(event_ids: Sequence[str], event_type: str | None, *, every: bool) -> None:
+    """End with the usage unless events are named in exactly one way."""
+    if bool(event_ids) + bool(every) + bool(event_type) != 1:
+        raise click.UsageError("name events by their ids, by --type, or --all")
+
+
+def change_selected(
+    events: EventList[E],
+    store_url: str,
+    change: Callable[[InboxStore, DeliveryKey], Awaitable[str]],
+    *,
+    event_ids: Sequence[str],
+    event_type: str | None,
+    endpoint: str | None,
+    is_wanted: Callable[[E], bool],
+    nothing: str,
+    as_json: bool,
+) -> None:
+    """Change the events with these ids; without ids, all events of a list that are wanted.
+
+    Exits with 1 if an id is not found. A listed event that is gone meanwhile is no failure.
+
+    Args:
+        events: which list.
+        store_url: names the store.
+        change: changes one event, and returns the result to print.
+        event_ids: the ids.
+        event_type: without ids, only events of this type.
+        endpoint: only events of this endpoint.
+        is_wanted: without ids, whether to change a listed event.
+        nothing: what to print if no event was chosen.
+        as_json: print one JSON object a line.
+
+    """
+    output = Output(as_json=as_json)
+
+    async def change_all(store: InboxStore) -> set[str]:
+        if event_ids:
+            keys = await _named_keys(events, store, event_ids, endpoint)
+        else:
+            read = events.pages(store, endpoint=endpoint, event_type=event_type)
+            keys = await keys_of(read, is_wanted=is_wanted)
+        return await _for_each(keys, partial(change, store), output)
+
+    results = with_store(store_url, change_all)
+    if not results:
+        output.say(nothing)
+    if event_ids and NOT_FOUND in results:
+        raise SystemExit(Status.FOUND)
+
+
+async def _named_keys(
+    events: EventList[E], store: InboxStore, event_ids: Sequence[str], endpoint: str | None
+) -> list[DeliveryKey]:
+    """Return the keys of events at the endpoint; without one, at every endpoint that has them.
+
+    An unknown id gets the default endpoint, where the change will not find it either.
+    """
+    if endpoint is not None:
+        return [delivery_key(endpoint, event_id) for event_id in event_ids]
+    return [
+        delivery_key(place, event_id)
+        for event_id in event_ids
+        for place in (await events.endpoints_of(store, event_id) or ["default"])
+    ]
+
+
+async def _for_each(
+    keys: Sequence[DeliveryKey],
+    change: Callable[[DeliveryKey], Awaitable[str]],
+    output: Output,
+) -> set[str]:
+    """Change each event, many at the same time; print and return the results."""
+    found = set()
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        results = await asyncio.gather(*(change(key) for key in some))
+        for key, result in zip(some, results, strict=True):
+            print_result(key, result, output)
+        found.update(results)
+    return found
+
+
+def print_result(key: DeliveryKey, result: str, output: Output, style: str = "") -> None:
+    """Print the result for one event, with its endpoint unless that is the default one."""
+    endpoint, event_id = ids_of(key)
+    where = "" if endpoint == "default" else f" at {endpoint}"
+    output.record(
+        {"id": event_id, "endpoint": endpoint, "result": result},
+        f"{event_id}{where}: {result}",
+        style,
+    )
