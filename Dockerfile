@@ -7,7 +7,7 @@ RUN python -m venv /opt/hookonce \
 
 FROM python:3.13-slim
 COPY --from=build /opt/hookonce /opt/hookonce
-# Replace this file with your own receiver, or set another MODULE:RECEIVER as the command.
+# Replace this file by your own receiver, or set another MODULE:RECEIVER as the command.
 COPY examples/starlette_app.py /app/receiver_app.py
 RUN useradd --system --uid 10001 hookonce \
     && install --directory --owner=hookonce /data
@@ -16,8 +16,8 @@ ENV PATH=/opt/hookonce/bin:$PATH \
     PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1 \
     PORT=8000
-# The SQLite store lies in the working folder; keep it on a volume. What is put there is never imported
-# (PYTHONSAFEPATH): whoever can write a file must not be able to have it run.
+# The working folder holds the SQLite store; keep it on a volume. Python imports nothing from this folder
+# (PYTHONSAFEPATH): a user who can write a file there cannot run it as code.
 WORKDIR /data
 VOLUME /data
 USER 10001

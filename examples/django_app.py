@@ -1,4 +1,4 @@
-"""A Django project in one file that receives webhooks, by ASGI or by WSGI.
+"""A Django project in one file that receives webhooks, served by ASGI or WSGI.
 
 HOOKONCE_SECRETS=whsec_… uvicorn examples.django_app:application
 HOOKONCE_SECRETS=whsec_… gunicorn --threads 8 examples.django_app:wsgi_application
@@ -30,7 +30,7 @@ comments: list[str] = []
 @receiver.on(CommentReceived)
 def remember(event: CommentReceived) -> None:
     # A handler that uses the ORM calls django.db.close_old_connections() first: it runs in a
-    # thread of the receiver, which Django does not look after.
+    # thread of the receiver, and Django closes connections only in its own threads.
     comments.append(event.data.text)
 
 

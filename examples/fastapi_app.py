@@ -1,4 +1,4 @@
-"""A FastAPI application that receives webhooks beside its own API.
+"""A FastAPI application that receives webhooks and has an API of its own.
 
 HOOKONCE_SECRETS=whsec_… uvicorn examples.fastapi_app:app
 """
@@ -9,7 +9,7 @@ from hookonce import EnvironmentSecrets, Receiver, Router
 from hookonce.events import ChannelDisconnected, ChannelUnhealthy, MessageReceived
 from hookonce.integrations import fastapi
 
-# Handlers can live in routers of their own, next to the code they belong to.
+# Routers let you define handlers next to the code they belong to.
 inbox = Router()
 channels = Router()
 messages: list[str] = []

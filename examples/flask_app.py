@@ -1,4 +1,4 @@
-"""A Flask view that verifies webhooks; remembering what was handled is left to the application.
+"""A Flask view that only verifies webhooks; the application must ignore duplicates itself.
 
 HOOKONCE_SECRETS=whsec_… flask --app examples.flask_app run
 """
@@ -15,7 +15,7 @@ secrets = EnvironmentSecrets()
 @app.post("/webhooks", strict_slashes=False)
 def receive() -> Response:
     try:
-        # get_data() gives the bytes as they came; request.json would not verify.
+        # get_data() returns the original bytes, which the signature covers.
         event = unwrap(request.get_data(), request.headers, secrets)
     except VerificationError as error:
         return Response(error.reason, status=error.status_hint)

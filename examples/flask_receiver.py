@@ -1,4 +1,4 @@
-"""A Flask application that receives webhooks beside its own pages, each event once.
+"""A Flask application that receives webhooks, each event once, and has pages of its own.
 
 HOOKONCE_SECRETS=whsec_… flask --app examples.flask_receiver run
 HOOKONCE_SECRETS=whsec_… gunicorn --threads 8 examples.flask_receiver:app
@@ -16,7 +16,7 @@ comments: list[str] = []
 
 @receiver.on(CommentReceived)
 def remember(event: CommentReceived) -> None:
-    # Handlers may be plain functions: they run in threads of the receiver, not of Flask.
+    # A plain function runs in a thread of the receiver, not of Flask.
     comments.append(event.data.text)
 
 

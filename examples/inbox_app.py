@@ -1,4 +1,4 @@
-"""A web process that stores webhooks and answers at once, and workers that handle them.
+"""A web process that stores webhooks and answers at once; separate workers handle them.
 
 HOOKONCE_SECRETS=whsec_… uvicorn examples.inbox_app:app
 HOOKONCE_SECRETS=whsec_… hookonce worker examples.inbox_app:receiver
@@ -13,8 +13,8 @@ from hookonce.events import CommentReceived, PostTargetFailed
 
 receiver = Receiver(
     secrets=EnvironmentSecrets(),
-    store=os.environ.get("STORE_URL", "sqlite:///hookonce.db"),  # the same for all of them
-    # Without `embedded=False` the web process would work on the inbox too.
+    store=os.environ.get("STORE_URL", "sqlite:///hookonce.db"),  # the same for all processes
+    # With embedded workers, the default, the web process would handle events too.
     inbox=Inbox(embedded=False, concurrency=32, backoff=Backoff(first_seconds=0.1)),
 )
 
@@ -22,7 +22,9 @@ receiver = Receiver(
 @receiver.on(CommentReceived)
 async def answer(event: CommentReceived, context: Context) -> None:
     if context.attempt == 1:
-        raise ConnectionError("the language model is busy")  # it comes again after the back-off
+        raise ConnectionError(
+            "the language model is busy"
+        )  # the event is retried after the backoff
     print(f"attempt {context.attempt}: {event.data.text}", flush=True)
 
 

@@ -1,7 +1,7 @@
 """An AWS Lambda function behind API Gateway, a function URL or a load balancer.
 
-Set the function's handler to `examples.lambda_function.handler`, and in its environment
-HOOKONCE_SECRETS and the STORE_URL of a Redis that all its instances share.
+Set the function's handler to `examples.lambda_function.handler`. Set HOOKONCE_SECRETS in its
+environment, and STORE_URL to a Redis that all instances share.
 """
 
 import os

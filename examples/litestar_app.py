@@ -1,4 +1,4 @@
-"""A Litestar application that receives webhooks beside its own API.
+"""A Litestar application that receives webhooks and has an API of its own.
 
 HOOKONCE_SECRETS=whsec_… uvicorn examples.litestar_app:app
 """

@@ -1,7 +1,6 @@
-"""A receiver whose metrics Prometheus reads on a port of their own, which nobody else reaches.
+"""A receiver with metrics on a separate port, which only Prometheus on this machine reaches.
 
-HOOKONCE_SECRETS=whsec_… uvicorn examples.metrics_app:app
-METRICS_PORT=9090 is where Prometheus looks, on this machine.
+HOOKONCE_SECRETS=whsec_… METRICS_PORT=9090 uvicorn examples.metrics_app:app
 """
 
 import os
@@ -15,8 +14,8 @@ from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import CommentReceived
 from hookonce.operations.prometheus import PrometheusObserver
 
-# Among your own metrics, and those of the process. In the web application itself it would be
-# `*metrics_routes(receiver, observer)` among its routes.
+# The default registry, which also has your own metrics and those of the process. To serve metrics
+# in the web application, add `*metrics_routes(receiver, observer)` to its routes instead.
 observer = PrometheusObserver(REGISTRY)
 receiver = Receiver(
     secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db", observers=[observer]

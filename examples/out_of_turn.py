@@ -1,8 +1,8 @@
-"""A receiver that is wrong on purpose: its handlers do not take turns.
+"""A receiver that is wrong on purpose: its handlers ignore the key lock.
 
-It looks like a shortcut: taking turns costs two calls of the store, and all runs in one process
-here. But one process handles many deliveries at once, and an event that is retried comes back when
-a newer one has long been handled. Chaos finds it::
+It looks like a shortcut: the lock costs two calls to the store, and here is only one process. But a
+process handles many deliveries at once, and a retried event returns after a newer one has been
+handled. Chaos finds the mistake::
 
     hookonce chaos examples.out_of_turn:receiver
 """
@@ -17,7 +17,7 @@ status_of: dict[str, str] = {}
 
 
 class Shortcut(Receiver):
-    """Runs each handler at once."""
+    """Runs handlers without the key lock."""
 
     def find(self, event: Event[object]) -> tuple[Handler, ...]:
         """Return the handlers of an event, quickly and wrongly."""

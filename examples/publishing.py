@@ -1,4 +1,4 @@
-"""Publish to two channels, answer a comment, and backfill what an outage of two days has missed.
+"""Publish to two channels, answer a comment, and backfill the events missed in a two-day outage.
 
 hookonce emulate --port 8100 --no-events --speed 40000 --data examples/publishing.yaml
 HOOKONCE_API_KEY=example_sk_bakery0123456789 python examples/publishing.py http://127.0.0.1:8100
@@ -24,7 +24,7 @@ from hookonce.events import CommentReceived, EventClass, PostTargetFailed, PostT
 from hookonce.receiver import Found, Gap, pair_by_time
 from hookonce.resources import Post, PostInput, PostTarget, PostTargetInput, ReceivedComment
 
-SPEED = 40_000  # of the emulated service, as above
+SPEED = 40_000  # the emulated service's --speed
 TWO_DAYS_SECONDS = 2 * 86_400 / SPEED
 KINDS: dict[str, EventClass] = {
     "post.target.published": PostTargetPublished,
@@ -33,14 +33,14 @@ KINDS: dict[str, EventClass] = {
 }
 KEPT = Path("endpoint.json")
 NOT_OUT = {"draft", "pending_approval", "scheduled"}
-LATE = timedelta(hours=1)  # so long after a publication or a comment its event may be created
-APART = timedelta(minutes=1)  # so far two clocks may be apart
+LATE = timedelta(hours=1)  # the longest time from a publication or comment to its event
+APART = timedelta(minutes=1)  # the largest difference of two clocks
 
 Shown = Found[PostTarget | ReceivedComment]
 
 
 def receiver_with(secret: str) -> Receiver:
-    """Make a receiver that notes what it was told in a file, which outlasts the process."""
+    """Make a receiver that records its events in a file, which outlives the process."""
     receiver = Receiver(secrets=secret, store="sqlite:///hookonce.db")
     ledger = SQLiteLedger("noted.db")
     ledger.create_table()
@@ -52,28 +52,28 @@ def receiver_with(secret: str) -> Receiver:
         event: PostTargetPublished | PostTargetFailed | CommentReceived,
         connection: sqlite3.Connection,
     ) -> None:
-        told = (event.id, event.type, event.data.id)
-        connection.execute("INSERT INTO noted VALUES (?, ?, ?)", told)
+        row = (event.id, event.type, event.data.id)
+        connection.execute("INSERT INTO noted VALUES (?, ?, ?)", row)
         print(f"noted: {event.type} {event.data.id}", flush=True)
 
     @receiver.on_gap
     async def sweep(gaps: Sequence[Gap], client: Client) -> None:
-        """Hand over what was missed, where it is certain what that is; the rest stays a gap."""
+        """Backfill the events that can be identified with certainty; the others stay gaps."""
         with ledger.transaction() as connection:
             noted = connection.execute("SELECT event, type, id FROM noted").fetchall()
-        told_by = {event: item for event, _, item in noted}
-        told = {(event_type, item) for _, event_type, item in noted}
+        item_by_event = {event: item for event, _, item in noted}
+        reported = {(event_type, item) for _, event_type, item in noted}
         workspace_id = (await client.me()).workspace.id
         shown = await shown_by(client, since=gaps[0].created_at)
         by_id = {one.item.id: one.item for found in shown.values() for one in found}
-        # Noted, and the store does not know it: restored from a backup. It is not noted again.
-        again = [gap for gap in gaps if told_by.get(gap.event_id) in by_id]
-        pairs = [(gap, by_id[told_by[gap.event_id]]) for gap in again]
+        # After a restored backup the file has events that the store lacks; the ledger skips them.
+        again = [gap for gap in gaps if item_by_event.get(gap.event_id) in by_id]
+        pairs = [(gap, by_id[item_by_event[gap.event_id]]) for gap in again]
         for event_type, found in shown.items():
             missed = [gap for gap in gaps if gap.event_type == event_type]
             pairs += pair_by_time(
-                [gap for gap in missed if gap.event_id not in told_by],
-                [one for one in found if (event_type, one.item.id) not in told],
+                [gap for gap in missed if gap.event_id not in item_by_event],
+                [one for one in found if (event_type, one.item.id) not in reported],
             )
         for gap, item in pairs:
             event = KINDS[gap.event_type](
@@ -89,9 +89,9 @@ def receiver_with(secret: str) -> Receiver:
 
 
 async def shown_by(client: Client, since: datetime) -> dict[str, list[Shown]]:
-    """Return what the service shows, by the type of the event that told of it.
+    """Return the service's posts and comments, by the type of event that reports them.
 
-    It costs a request of the quota for each post that is out.
+    Each published post costs one request of the quota.
     """
     found: dict[str, list[Shown]] = {event_type: [] for event_type in KINDS}
     async for item in client.posts.list():
@@ -100,19 +100,19 @@ async def shown_by(client: Client, since: datetime) -> dict[str, list[Shown]]:
         post = await client.posts.get(item.id)
         for target in post.targets:
             if target.status == "published":
-                found["post.target.published"].append(told_after(target, target.published_at))
-            elif target.status == "failed":  # when is not shown
+                found["post.target.published"].append(reported_after(target, target.published_at))
+            elif target.status == "failed":  # the service does not show when
                 found["post.target.failed"].append(Found(target, post.created_at, None))
     async for comment in client.comments.list():  # newest first
         if comment.created_at is not None and comment.created_at < since - LATE:
             break
-        # Of which post it is, and what it answers, only an event says.
+        # The listing does not show the comment's post and parent; an event does.
         received = ReceivedComment(**comment.model_dump(by_alias=False))
-        found["comment.received"].append(told_after(received, comment.created_at))
+        found["comment.received"].append(reported_after(received, comment.created_at))
     return found
 
 
-def told_after(item: PostTarget | ReceivedComment, at: datetime | None) -> Shown:
+def reported_after(item: PostTarget | ReceivedComment, at: datetime | None) -> Shown:
     return Found(item, None, None) if at is None else Found(item, at - APART, at + LATE)
 
 
@@ -131,17 +131,19 @@ async def served(receiver: Receiver, port: int) -> AsyncIterator[None]:
 
 
 async def registered(client: Client, url: str) -> tuple[str, str]:
-    """Return the id and the secret of the endpoint of the last run, or of a new one.
+    """Return the id and the secret of the endpoint of the last run, or of a new endpoint.
 
-    The service allows a few endpoints, lists none, and shows a secret once: so both are kept.
+    The service allows few endpoints, lists none, and shows a secret once: so a file keeps both.
     """
-    with suppress(FileNotFoundError, NotFoundError):  # the first run, or one with another service
+    with suppress(
+        FileNotFoundError, NotFoundError
+    ):  # the first run, or the first with this service
         webhook_id, secret = kept()
         await client.webhooks.update(webhook_id, url=url, enabled=True)
         return webhook_id, secret
     made = await client.webhooks.create(url, list(KINDS))
     if made.secret is None:
-        raise RuntimeError("the service has shown no secret")
+        raise RuntimeError("the service has not shown the secret")
     keep(made.id, made.secret)
     return made.id, made.secret
 
@@ -157,7 +159,7 @@ def keep(webhook_id: str, secret: str) -> None:
 
 
 async def publish(client: Client, receiver: Receiver, post: PostInput) -> None:
-    """Publish, wait until every target of the post is out or has failed, and say which is."""
+    """Publish a post, wait until each target is published or has failed, and print the results."""
     saved = await client.posts.create(post)
     own = {target.id for target in (await client.posts.get(saved.id)).targets}
 
@@ -168,18 +170,18 @@ async def publish(client: Client, receiver: Receiver, post: PostInput) -> None:
     async with receiver.expecting(
         PostTargetPublished,
         PostTargetFailed,
-        where=lambda event: event.data.id in own,  # and not of a post that others publish
+        where=lambda event: event.data.id in own,  # not the events of other posts
         within=30,
         poll=settled,
         poll_every=1,
     ) as expected:
         await client.posts.publish(saved.id)
-        told: dict[str, PostTarget] = {}
-        while told.keys() != own:
+        ended: dict[str, PostTarget] = {}
+        while ended.keys() != own:
             result = await expected.first()
             targets = result.targets if isinstance(result, Post) else [result.data]
-            told.update((target.id, target) for target in targets)
-    for target in told.values():
+            ended.update((target.id, target) for target in targets)
+    for target in ended.values():
         why = "" if target.error is None else f": {target.error.code}"
         print(f"{target.status} on {target.platform}{why}", flush=True)
 
@@ -200,7 +202,7 @@ async def main(api_url: str) -> bool:
     async with Client(api_url) as client:
         channels = [channel.id async for channel in client.channels.list()]
         targets = [PostTargetInput(channel_id=channel) for channel in channels[:2]]
-        # The service takes public https addresses alone; the emulator takes this one.
+        # The service accepts only public https addresses; the emulator accepts this one too.
         webhook_id, secret = await registered(client, f"http://127.0.0.1:{port}/webhooks")
         receiver = receiver_with(secret)
         async with served(receiver, port):
@@ -209,7 +211,7 @@ async def main(api_url: str) -> bool:
         print("the receiver is down for two days", flush=True)
         await client.posts.create(PostInput(caption="Stollen!", targets=targets, mode="now"))
         await asyncio.sleep(TWO_DAYS_SECONDS)
-        receiver = receiver_with(secret)  # it was restarted, and knows what is in files
+        receiver = receiver_with(secret)  # after a restart it knows only the files
         async with served(receiver, port):
             found = await receiver.reconcile(client, webhook_id)
         print(f"backfilled {len(found.backfilled)}, {len(found.gaps)} missing", flush=True)

@@ -1,7 +1,7 @@
 """A receiver that is wrong on purpose: it marks an event as seen before the event is handled.
 
-It looks like a shortcut: duplicates need not trouble the store. But when the first attempt fails,
-the retry is taken for a duplicate, and the event is lost. Chaos finds it::
+It looks like a shortcut: duplicates need no call to the store. But when the first attempt fails,
+the receiver takes the retry for a duplicate, and the event is lost. Chaos finds the mistake::
 
     hookonce chaos examples.seen_too_soon:receiver
 """
@@ -16,7 +16,7 @@ seen: set[str] = set()
 
 
 class Shortcut(Receiver):
-    """Answers what it has seen before by itself."""
+    """Answers known events without the store."""
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None

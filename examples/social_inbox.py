@@ -1,21 +1,21 @@
-"""A social inbox for three tenants: FastAPI takes deliveries, workers of their own handle them.
+"""A social inbox for three tenants: FastAPI stores deliveries, separate workers handle them.
 
-Each tenant has a workspace, and so an endpoint, a secret and a path of its own; all share one
-store. Comments and messages become items of the tenant's inbox, and the state of its channels is
-kept. What is here to see:
+Each tenant has its own workspace, and so its own endpoint, secret and path; all share one store.
+Comments, messages and failed posts become items of the tenant's inbox, and the state of each
+channel is kept. The example shows:
 
-- one set of handlers for all tenants; ``context.endpoint`` says whose event it is;
-- the item and its key are written in one transaction, so that a repeated run adds nothing;
-- deliveries come in any order: an older state of a channel never overwrites a newer one;
-- spam is rejected and waits as a dead letter; a post that has failed is looked at by a person.
+- one set of handlers for all tenants; ``context.endpoint`` is the tenant of an event;
+- each item has the event's id as its key, so a handler that runs again adds nothing;
+- deliveries arrive in any order: an older state of a channel never overwrites a newer one;
+- spam is rejected and becomes a dead letter, which a person can read.
 
     export ACME_SECRETS=whsec_… BAKERY_SECRETS=whsec_… CLINIC_SECRETS=whsec_…
     uvicorn examples.social_inbox:app
     hookonce worker examples.social_inbox:receivers --processes 2
     hookonce dead list examples.social_inbox:receivers.bakery
 
-On several machines: STORE_URL=redis://host:6379/0, and a database server in place of the file. Its
-tests are in test_social_inbox.py.
+On several machines use STORE_URL=redis://host:6379/0, and a database server instead of the file.
+The tests are in test_social_inbox.py.
 """
 
 import os
@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS channels (
 
 @contextmanager
 def database() -> Iterator[sqlite3.Connection]:
-    """Give a connection whose changes are one transaction."""
+    """Open a connection; commit all changes at the end, as one transaction."""
     with closing(sqlite3.connect(DATABASE, timeout=10.0)) as connection:
         connection.executescript(SCHEMA)
         with connection:
@@ -64,7 +64,7 @@ handlers = Router()
 
 
 def add_item(context: Context, kind: str, author: str | None, text: str, at: str) -> None:
-    """Add an item to the inbox of the tenant whose event it is; once, however often it is run."""
+    """Add an item to the tenant's inbox; adding the same event again changes nothing."""
     with database() as connection:
         connection.execute(
             "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?, ?, ?)",
@@ -72,8 +72,8 @@ def add_item(context: Context, kind: str, author: str | None, text: str, at: str
         )
 
 
-# Plain functions, since sqlite3 blocks: they run in threads. The names are remembered in the store,
-# so that functions can be moved and renamed.
+# Plain functions run in threads, because sqlite3 blocks. The store remembers the names, so the
+# functions can be moved and renamed.
 @handlers.on(CommentReceived, name="inbox.comment")
 def keep_comment(event: CommentReceived, context: Context) -> None:
     comment = event.data
@@ -86,7 +86,7 @@ def keep_comment(event: CommentReceived, context: Context) -> None:
 @handlers.on(MessageReceived, name="inbox.message")
 def keep_message(event: MessageReceived, context: Context) -> None:
     message = event.data.message
-    # Only `kind` is documented; what else a message carries is kept as it came.
+    # Only `kind` is documented; the model keeps all other fields of a message as extras.
     text = str((message.model_extra or {}).get("text", ""))
     add_item(context, message.kind, None, text, event.created_at.isoformat())
 
@@ -94,7 +94,7 @@ def keep_message(event: MessageReceived, context: Context) -> None:
 @handlers.on(PostTargetFailed, name="inbox.failure")
 def keep_failure(event: PostTargetFailed, context: Context) -> None:
     target = event.data
-    why = target.error.message or target.error.code if target.error else "for no reason given"
+    why = target.error.message or target.error.code if target.error else "no reason was given"
     text = f"The post for {target.username} was not published: {why}"
     add_item(context, "failure", None, text, event.created_at.isoformat())
 
@@ -119,7 +119,7 @@ def keep_state(event: ChannelUnhealthy | ChannelDisconnected, context: Context) 
 
 
 def receiver_of(tenant: str) -> Receiver:
-    """Return the receiver of a tenant: its own secrets, and its own endpoint in the store."""
+    """Return the receiver of a tenant, with its own secrets and its own endpoint in the store."""
     receiver = Receiver(
         secrets=EnvironmentSecrets(f"{tenant.upper()}_SECRETS"),
         store=STORE_URL,
@@ -147,7 +147,7 @@ for name, one in receivers.items():
 
 
 def known(tenant: str) -> str:
-    """Return the name of a tenant; 404 for one that is none."""
+    """Return the name of a known tenant, or answer 404."""
     if tenant not in receivers:
         raise HTTPException(404, "no such tenant")
     return tenant
@@ -174,7 +174,7 @@ def channels(tenant: str) -> dict[str, str]:
 
 @app.get("/readyz")
 async def readyz() -> dict[str, bool]:
-    """Say whether every tenant can take deliveries; strangers ask too, and get no details."""
+    """Answer 200 if all tenants can accept deliveries, else 503; no details, as it is public."""
     for receiver in receivers.values():
         if not (await receiver.recent_check()).ready:
             raise HTTPException(503, {"ready": False})

@@ -1,4 +1,4 @@
-"""Verification alone: pure functions over bytes, no server, no store.
+"""Verification without a server or a store: pure functions over bytes.
 
 python examples/standalone_verify.py
 """
@@ -12,17 +12,17 @@ new, old = new_secret(), new_secret()
 event = make_event(CommentReceived, data={"text": "Lovely bread!"})
 body = event.model_dump_json(exclude_unset=True).encode()
 
-# During a rotation the service signs with both secrets; one match is enough.
+# During a rotation the service signs with both secrets; one valid signature is enough.
 verifier = Verifier([new, old])
 delivery = verifier.verify(body, sign(old, event.id, body))
 print(f"{delivery.id == event.id=}, {delivery.secret_index=}")
 
-# unwrap verifies, then reads the typed event.
+# unwrap verifies the delivery, then returns the typed event.
 received = unwrap(body, sign([new, old], event.id, body), [new])
 if isinstance(received, CommentReceived):
     print(received.data.text)
 
-# What is not genuine gives one kind of error, with a reason to branch on.
+# Every refused delivery raises VerificationError; its reason is an enum.
 try:
     verifier.verify(body + b" ", sign(new, event.id, body))
 except VerificationError as error:

@@ -18,8 +18,8 @@ async def answer(event: CommentReceived) -> None:
 
 @receiver.on(PostTargetFailed, name="alert")
 def alert(event: PostTargetFailed, context: Context) -> None:
-    # A plain function runs in a thread. Pass the key on to whatever you call: it stays the same
-    # if this handler has to run again.
+    # A plain function runs in a thread. Pass the idempotency key to every service that you call: it
+    # is the same when this handler runs again.
     reason = event.data.error.code if event.data.error else "unknown"
     print(f"{event.data.platform}: {reason} ({context.idempotency_key})", flush=True)
 

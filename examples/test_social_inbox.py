@@ -1,4 +1,4 @@
-"""The tests of social_inbox.py: everything but the network and the processes is real.
+"""Tests of social_inbox.py, in one process and without a network; all else is real.
 
 python -m pytest examples/test_social_inbox.py
 """
@@ -33,7 +33,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def social(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return the example, with secrets, a store and a database of this test alone."""
+    """Return the example, with new secrets, a new store and a new database."""
     for tenant, secret in SECRETS.items():
         monkeypatch.setenv(f"{tenant.upper()}_SECRETS", secret)
     monkeypatch.setenv("STORE_URL", f"sqlite:///{tmp_path / 'hookonce.db'}")
@@ -44,7 +44,7 @@ def social(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class Office:
-    """The service's side, a worker for all tenants, and the API of the inbox."""
+    """A sender for each tenant, and a client of the inbox's API."""
 
     def __init__(self, social: ModuleType) -> None:
         self._social = social
@@ -56,10 +56,10 @@ class Office:
         }
 
     async def worked(self) -> None:
-        """Wait until nothing is in any inbox any more."""
+        """Wait until all inboxes are empty."""
         async with asyncio.timeout(20):
             for receiver in self._social.receivers.values():
-                while (await receiver.stats()).depth:  # noqa: ASYNC110 - a worker tells nobody
+                while (await receiver.stats()).depth:  # noqa: ASYNC110 - the inbox has no event for it
                     await asyncio.sleep(0.01)
 
     async def get(self, path: str) -> Any:
@@ -72,7 +72,7 @@ class Office:
 
 @asynccontextmanager
 async def working(social: ModuleType) -> AsyncIterator[Office]:
-    """Serve and work, as a web process and `hookonce worker` do."""
+    """Run the receivers and their workers, as a web process and `hookonce worker` do."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(social.lifespan(social.app))
         for receiver in social.receivers.values():
@@ -80,7 +80,7 @@ async def working(social: ModuleType) -> AsyncIterator[Office]:
         yield Office(social)
 
 
-async def test_each_tenant_has_its_own_items_and_nobody_elses(social: ModuleType) -> None:
+async def test_each_tenant_has_only_its_own_items(social: ModuleType) -> None:
     async with working(social) as office:
         for tenant, sender in office.senders.items():
             event = make_event(CommentReceived, event_id="evt_1", data={"text": f"Hello {tenant}"})
@@ -92,7 +92,7 @@ async def test_each_tenant_has_its_own_items_and_nobody_elses(social: ModuleType
         assert await office.texts("acme") == ["Hello, are you open on Sunday?", "Hello acme"]
 
 
-async def test_what_is_delivered_again_is_one_item(social: ModuleType) -> None:
+async def test_an_event_delivered_again_adds_no_item(social: ModuleType) -> None:
     async with working(social) as office:
         event = make_event(CommentReceived, data={"text": "Once", "author_username": "ines"})
         await office.senders["bakery"].send_copies(event, 5)
@@ -102,7 +102,7 @@ async def test_what_is_delivered_again_is_one_item(social: ModuleType) -> None:
         assert (item["kind"], item["author"], item["text"]) == ("comment", "ines", "Once")
 
 
-async def test_the_secret_of_one_tenant_opens_no_other_door(social: ModuleType) -> None:
+async def test_the_secret_of_one_tenant_does_not_verify_for_another(social: ModuleType) -> None:
     async with working(social) as office:
         event = make_event(CommentReceived)
         forged = await office.senders["acme"].send(event, secrets=SECRETS["clinic"])
@@ -123,7 +123,7 @@ async def test_an_older_state_of_a_channel_does_not_overwrite_a_newer(social: Mo
         assert shown == {"harbour.bakery": "needs_reconnect"}
 
 
-async def test_spam_is_a_dead_letter_of_its_tenant_until_somebody_looks(
+async def test_spam_is_a_dead_letter_of_its_tenant_until_it_is_discarded(
     social: ModuleType,
 ) -> None:
     async with working(social) as office:
@@ -132,8 +132,8 @@ async def test_spam_is_a_dead_letter_of_its_tenant_until_somebody_looks(
         await office.worked()
         assert await office.texts("bakery") == []
         bakery = social.receivers["bakery"].dead
-        [letter] = await bakery.list()
-        assert (letter.delivery.event_id, letter.reason, letter.error) == (
+        [dead_letter] = await bakery.list()
+        assert (dead_letter.delivery.event_id, dead_letter.reason, dead_letter.error) == (
             event.id,
             "rejected",
             "inbox.comment: Reject: spam",

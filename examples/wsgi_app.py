@@ -1,4 +1,4 @@
-"""A receiver as a WSGI application, for any server and any framework of that kind.
+"""A receiver on a WSGI server, without a framework.
 
 HOOKONCE_SECRETS=whsec_… python examples/wsgi_app.py
 HOOKONCE_SECRETS=whsec_… gunicorn --preload --threads 8 examples.wsgi_app:application
@@ -20,7 +20,7 @@ async def answer(event: CommentReceived) -> None:
     print(f"{event.data.author_username}: {event.data.text}", flush=True)
 
 
-application = WSGIReceiver(receiver, path="/webhooks")
+application = WSGIReceiver(receiver, "/webhooks")
 
 
 class Server(ThreadingMixIn, WSGIServer):
