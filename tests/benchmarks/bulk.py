@@ -77,7 +77,7 @@ def _calls(given: list[Delivery]) -> Iterator[list[Step]]:
     keys = [delivery.key for delivery in given]
     for first in range(0, len(keys) + _AT_ONCE, _AT_ONCE):
         steps = [step("complete", key) for key in keys[max(0, first - _AT_ONCE) : first]]
-        taken = step("take", ENDPOINT, "bulk", new_token(), first + 1, _AT_ONCE, _LEASE_SECONDS)
+        taken = step("fetch", ENDPOINT, "bulk", new_token(), first + 1, _AT_ONCE, _LEASE_SECONDS)
         yield [*steps, taken]
 
 

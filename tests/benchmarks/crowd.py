@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from hookonce.stores.contract import InboxStore, Store
-from hookonce.stores.values import Claimed, Stored, Taken, delivery_key, new_token
+from hookonce.stores.values import Claimed, Fetched, Stored, delivery_key, new_token
 
 from .filling import ENDPOINT, deliveries
 
@@ -70,7 +70,7 @@ async def inbox_burst(store: InboxStore) -> InboxBurst:
 
     async def put(number: int) -> None:
         for delivery in islice(given, number):
-            result = await store.put(
+            result = await store.enqueue(
                 delivery, new_token(), max_depth=_MOST_EVENTS, max_bytes=_MOST_BYTES
             )
             assert isinstance(result, Stored)
@@ -79,9 +79,9 @@ async def inbox_burst(store: InboxStore) -> InboxBurst:
     times = [time.perf_counter()]
     await asyncio.gather(*(put(_BURST // _AT_ONCE) for _ in range(_AT_ONCE)))
     times.append(time.perf_counter())
-    taken: list[Taken] = []
+    taken: list[Fetched] = []
     for _ in range(_BURST // _AT_ONCE):
-        batch = await store.take(
+        batch = await store.fetch(
             _AT_ONCE, _LEASE_SECONDS, endpoint=ENDPOINT, worker="burst", token=new_token()
         )
         taken += batch.taken

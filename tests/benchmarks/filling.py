@@ -42,6 +42,6 @@ def deliveries(number: int) -> Iterator[Delivery]:
 async def fill(store: InboxStore, given: Iterator[Delivery]) -> None:
     """Put deliveries into the inbox, in their order."""
     while some := list(islice(given, _AT_ONCE)):
-        results = await asyncio.gather(*(store.put(each, new_token()) for each in some))
+        results = await asyncio.gather(*(store.enqueue(each, new_token()) for each in some))
         if any(not isinstance(result, Stored) for result in results):
             raise RuntimeError("an event was known before it was put")

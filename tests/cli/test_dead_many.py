@@ -252,7 +252,7 @@ def test_a_replay_does_not_work_on_the_inbox_of_its_receiver(here: Path) -> None
 
     async def put() -> None:
         store = SQLiteStore(here / "hookonce.db")
-        await store.put(letter("evt_waiting").delivery, Token("t"))
+        await store.enqueue(letter("evt_waiting").delivery, Token("t"))
         await store.aclose()
 
     asyncio.run(put())

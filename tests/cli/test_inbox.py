@@ -35,12 +35,12 @@ async def put(
     body = event_body(event_type, event_id=event_id) if body is None else body
     received_at = system_clock() - age
     delivery = Delivery(endpoint, event_id, event_type, received_at, body)
-    await store.put(delivery, Token(f"put {event_id}"))
+    await store.enqueue(delivery, Token(f"put {event_id}"))
 
 
 async def fail_or_hold(store: InboxStore, event_id: str, error: str | None) -> None:
     """Take an event that is due alone: let it fail and wait for an hour, or hold it."""
-    batch = await store.take(
+    batch = await store.fetch(
         1, 300, endpoint="default", worker="a test", token=Token(f"take {event_id}")
     )
     (taken,) = batch.taken

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.odd_times import ODD_TIMES, bury_odd, put_odd
+from support.odd_times import ODD_TIMES, bury_odd, enqueue_odd
 
 from hookonce.stores.sqlite import SQLiteStore
 
@@ -17,7 +17,7 @@ def url(tmp_path: Path) -> str:
 
     async def fill() -> None:
         store = SQLiteStore(tmp_path / "hooks.db")
-        await put_odd(store)
+        await enqueue_odd(store)
         await bury_odd(store, "dead")
         await store.aclose()
 

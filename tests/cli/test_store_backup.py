@@ -19,7 +19,7 @@ from .running import invoke
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     async def make() -> None:
         store = SQLiteStore(tmp_path / "hooks.db")
-        await store.put(Delivery("default", "evt_1", None, 1.0, b"body"), new_token())
+        await store.enqueue(Delivery("default", "evt_1", None, 1.0, b"body"), new_token())
         await store.aclose()
 
     anyio.run(make)

@@ -305,7 +305,7 @@ async def test_a_shutdown_that_is_cancelled_closes_the_store_all_the_same(tmp_pa
     await delivery
 
 
-@pytest.mark.parametrize("cancelled", ["take", "wait"])
+@pytest.mark.parametrize("cancelled", ["fetch", "wait"])
 async def test_a_worker_goes_on_when_its_store_cancels_a_call(
     tmp_path: Path, cancelled: str
 ) -> None:

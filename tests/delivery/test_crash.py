@@ -86,8 +86,8 @@ async def quick(event):
 
 extend = receiver.store.extend
 
-async def extend_and_tell(claim, finished=frozenset(), owed=frozenset()):
-    ownership = await extend(claim, finished, owed)
+async def extend_and_tell(claim, finished=frozenset(), outstanding=frozenset()):
+    ownership = await extend(claim, finished, outstanding)
     note(f"recorded {sorted(finished)}")
     return ownership
 

@@ -97,10 +97,13 @@ class Recording(FaultyStore):
         self.checkpoints: list[frozenset[str]] = []
 
     async def extend(
-        self, claim: Any, finished: frozenset[str] = frozenset(), owed: frozenset[str] = frozenset()
+        self,
+        claim: Any,
+        finished: frozenset[str] = frozenset(),
+        outstanding: frozenset[str] = frozenset(),
     ) -> Any:
         self.checkpoints.append(finished)
-        return await super().extend(claim, finished, owed)
+        return await super().extend(claim, finished, outstanding)
 
 
 async def test_a_success_is_recorded_while_another_handler_still_runs(

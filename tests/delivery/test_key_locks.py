@@ -28,13 +28,13 @@ from hookonce.events import (
     UnknownEvent,
 )
 from hookonce.operations import HandlerFailed, HandlerSkipped, HandlerStarted, Observer
-from hookonce.routing.keyed import mark_of
+from hookonce.routing.keyed import watermark_of
 from hookonce.simulation.virtual_loop import VirtualLoop
 from hookonce.simulation.watched_store import WatchedStore, watched
 from hookonce.stores import open_store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.values import Entered, Gate, new_token
+from hookonce.stores.values import Acquired, KeyLock, new_token
 from hookonce.testing import event_body, make_event, signed_request
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ class Runs:
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.error: Exception | None = None
-        self.gate: asyncio.Event | None = None
+        self.key_lock: asyncio.Event | None = None
         self.at_once = self.most_at_once = 0
 
     async def __call__(self, event: Event[Any]) -> None:
@@ -77,8 +77,8 @@ class Runs:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            if self.gate is not None:
-                await self.gate.wait()
+            if self.key_lock is not None:
+                await self.key_lock.wait()
             await asyncio.sleep(0)
             if self.error is not None:
                 raise self.error
@@ -239,11 +239,11 @@ class TestLatest:
         receiver = receiver_on(store)
         runs, event = latest(receiver), channel_event(1)
         receiver.observe(records)
-        gate, token = Gate("default", "latest", CHANNEL), new_token()
+        key_lock, token = KeyLock("default", "latest", CHANNEL), new_token()
         async with receiver:
             # What the process had done before it died.
-            await store.enter(gate, token, 30.0)
-            await store.leave(gate, token, mark=mark_of(event))
+            await store.acquire_key_lock(key_lock, token, 30.0)
+            await store.release_key_lock(key_lock, token, watermark=watermark_of(event))
             assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
         assert runs.ids == []
         assert [record.reason for record in records.skipped] == ["done"]
@@ -264,12 +264,12 @@ class TestOneAtATime:
         receiver, runs = receiver_on(), Runs()
         keys: dict[str, str | int | None] = {"evt_1": "a", "evt_2": 7, "evt_3": None, "evt_4": None}
         receiver.on(CommentReceived, name="keys", serial_by=lambda event: keys[event.id])(runs)
-        runs.gate = asyncio.Event()
+        runs.key_lock = asyncio.Event()
         async with receiver:
             events = [comment_on("post_1", event_id) for event_id in keys]
             tasks = [asyncio.create_task(deliver(receiver, event)) for event in events]
             await until(lambda: runs.at_once == 4)
-            runs.gate.set()
+            runs.key_lock.set()
             assert {answer_of(outcome) for outcome in await asyncio.gather(*tasks)} == {
                 (200, "handled")
             }
@@ -277,14 +277,14 @@ class TestOneAtATime:
     async def test_two_receivers_on_a_store_take_turns(self, tmp_path: Path) -> None:
         here, elsewhere = receiver_on(sqlite_url(tmp_path)), receiver_on(sqlite_url(tmp_path))
         ours, theirs = serial(here), serial(elsewhere)
-        ours.gate = asyncio.Event()
+        ours.key_lock = asyncio.Event()
         async with here, elsewhere:
             first = asyncio.create_task(deliver(here, comment_on("post_1")))
             await until(lambda: ours.at_once)
             second = asyncio.create_task(deliver(elsewhere, comment_on("post_1")))
             await asyncio.wait({second}, timeout=0.2)
             assert not theirs.ids
-            ours.gate.set()
+            ours.key_lock.set()
             assert answer_of(await first) == answer_of(await second) == (200, "handled")
         assert len(theirs.ids) == 1
 
@@ -299,9 +299,9 @@ class TestOneAtATime:
         @receiver.on(CommentReceived, name="serial", serial_by=lambda event: event.data.post_id)
         async def wait(_: CommentReceived, context: Context) -> None:
             contexts.append(context.attempt)
-            await gate.wait()
+            await key_lock.wait()
 
-        gate = asyncio.Event()
+        key_lock = asyncio.Event()
         async with receiver:
             first, second = comment_on("post_1"), comment_on("post_1")
             running = asyncio.create_task(deliver(receiver, first))
@@ -309,7 +309,7 @@ class TestOneAtATime:
             outcome = await deliver(receiver, second)
             assert answer_of(outcome) == (503, "in_flight")
             assert 1 <= int(outcome.headers["retry-after"]) <= 30
-            gate.set()
+            key_lock.set()
             await running
             assert answer_of(await deliver(receiver, second, 2)) == (200, "handled")
         assert contexts == [1, 1]
@@ -321,14 +321,14 @@ class TestOneAtATime:
         receiver = receiver_on(virtual(url), answer_seconds=0.3)
         runs, free = serial(receiver), Runs()
         receiver.on(CommentReceived, name="free")(free)
-        runs.gate = asyncio.Event()
+        runs.key_lock = asyncio.Event()
         async with receiver:
             first, second = comment_on("post_1"), comment_on("post_1")
             running = asyncio.create_task(deliver(receiver, first))
             await until(lambda: runs.at_once)
             assert answer_of(await deliver(receiver, second)) == (503, "in_flight")
             assert free.ids == [first.id, second.id]
-            runs.gate.set()
+            runs.key_lock.set()
             await running
             assert answer_of(await deliver(receiver, second, 2)) == (200, "handled")
         assert free.ids == [first.id, second.id]
@@ -337,13 +337,13 @@ class TestOneAtATime:
     async def test_on_the_last_chance_it_waits_on(self, tmp_path: Path) -> None:
         receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=0.2)
         runs = serial(receiver)
-        runs.gate = asyncio.Event()
+        runs.key_lock = asyncio.Event()
         async with receiver:
             first, second = comment_on("post_1"), comment_on("post_1", created_at=long_ago())
             running = asyncio.create_task(deliver(receiver, first))
             await until(lambda: runs.at_once)
             assert answer_of(await deliver(receiver, second, 9)) == (503, "still_running")
-            runs.gate.set()
+            runs.key_lock.set()
             await running
             await until(lambda: second.id in runs.ids)
             await until_async(lambda: _is(receiver, second, "duplicate"))
@@ -354,18 +354,18 @@ class TestOneAtATime:
         store = SQLiteStore(tmp_path / "hooks.db")
         receiver, records = receiver_on(store, handler_timeout_seconds=0.3), Records()
         receiver.observe(records)
-        runs, gate = serial(receiver), Gate("default", "serial", "post_1")
+        runs, key_lock = serial(receiver), KeyLock("default", "serial", "post_1")
         async with receiver:
-            assert await store.enter(gate, new_token(), 60.0) == Entered()
+            assert await store.acquire_key_lock(key_lock, new_token(), 60.0) == Acquired()
             event = comment_on("post_1", created_at=long_ago())
             assert answer_of(await deliver(receiver, event, 9)) == (202, "exhausted")
             letter = await receiver.dead.show(event.id)
             assert letter is not None
-            assert "another run had its key for 0.3 s" in letter.error
-            assert letter.owed == {"serial"}
+            assert "another attempt held its key lock for 0.3 s" in letter.error
+            assert letter.outstanding == {"serial"}
         [failed] = records.failed
         assert (failed.handler, failed.seconds) == ("serial", 0.0)
-        assert str(failed.error) == "another run had its key for 0.3 s"
+        assert str(failed.error) == "another attempt held its key lock for 0.3 s"
         assert runs.ids == []
 
     @in_virtual_time
@@ -374,16 +374,20 @@ class TestOneAtATime:
     ) -> None:
         store = virtual(sqlite_url(tmp_path))
         receiver = receiver_on(store, answer_seconds=0.3)
-        runs, gate, token = serial(receiver), Gate("default", "serial", "post_1"), new_token()
+        runs, key_lock, token = (
+            serial(receiver),
+            KeyLock("default", "serial", "post_1"),
+            new_token(),
+        )
         async with receiver:
             event = comment_on("post_1")
             runs.error = Reject("no")
             assert answer_of(await deliver(receiver, event)) == (202, "rejected")
             runs.error = None
-            await store.enter(gate, token, 60.0)
+            await store.acquire_key_lock(key_lock, token, 60.0)
             assert answer_of(await receiver.dead.replay(event.id)) == (503, "in_flight")
             assert await receiver.dead.show(event.id) is not None
-            await store.leave(gate, token)
+            await store.release_key_lock(key_lock, token)
             assert answer_of(await receiver.dead.replay(event.id)) == (200, "handled")
         assert len(runs.ids) == 2
 
@@ -404,18 +408,20 @@ class TestLeases:
         store = SQLiteStore(tmp_path / "hooks.db")
         receiver = receiver_on(store, lease_seconds=0.5)
         runs = serial(receiver)
-        runs.gate = asyncio.Event()
-        gate = Gate("default", "serial", "post_1")
+        runs.key_lock = asyncio.Event()
+        key_lock = KeyLock("default", "serial", "post_1")
         async with receiver:
             running = asyncio.create_task(deliver(receiver, comment_on("post_1")))
             await until(lambda: runs.at_once)
             end = asyncio.get_running_loop().time() + 1.2
             while asyncio.get_running_loop().time() < end:
-                assert not isinstance(await store.enter(gate, new_token(), 0.01), Entered)
+                assert not isinstance(
+                    await store.acquire_key_lock(key_lock, new_token(), 0.01), Acquired
+                )
                 await asyncio.sleep(0.02)
-            runs.gate.set()
+            runs.key_lock.set()
             await running
-            assert await store.enter(gate, new_token(), 0.01) == Entered()
+            assert await store.acquire_key_lock(key_lock, new_token(), 0.01) == Acquired()
 
     async def test_a_turn_that_was_lost_is_told_and_what_succeeds_still_raises_the_mark(
         self, caplog: pytest.LogCaptureFixture
@@ -423,15 +429,15 @@ class TestLeases:
         store = MemoryStore()
         receiver = receiver_on(store, lease_seconds=0.3)
         runs = latest(receiver)
-        runs.gate = asyncio.Event()
-        gate = Gate("default", "latest", CHANNEL)
+        runs.key_lock = asyncio.Event()
+        key_lock = KeyLock("default", "latest", CHANNEL)
         async with receiver:
             running = asyncio.create_task(deliver(receiver, channel_event(2)))
             await until(lambda: runs.at_once)
-            store._gates.clear()  # as if its lease had run out in the store
-            await store.enter(gate, new_token(), 60.0)
-            await until(lambda: "was lost; another run may have begun" in caplog.text)
-            runs.gate.set()
+            store._key_locks.clear()  # as if its lease had run out in the store
+            await store.acquire_key_lock(key_lock, new_token(), 60.0)
+            await until(lambda: "was lost; another attempt may have acquired it" in caplog.text)
+            runs.key_lock.set()
             assert answer_of(await running) == (200, "handled")
             assert answer_of(await deliver(receiver, channel_event(1))) == (200, "stale")
 
@@ -439,12 +445,12 @@ class TestLeases:
         class Late(FaultyStore):
             """Answers when the lease is over, as after SIGSTOP, and somebody else is inside."""
 
-            async def enter(self, *args: Any, **kwargs: Any) -> Any:
-                result = await super().enter(*args, **kwargs)
-                if self.calls["enter"] == 1:
+            async def acquire_key_lock(self, *args: Any, **kwargs: Any) -> Any:
+                result = await super().acquire_key_lock(*args, **kwargs)
+                if self.calls["acquire_key_lock"] == 1:
                     threading.Event().wait(0.4)
-                    await self.inner.leave(args[0], args[1])
-                    await self.inner.enter(args[0], other, 0.5)
+                    await self.inner.release_key_lock(args[0], args[1])
+                    await self.inner.acquire_key_lock(args[0], other, 0.5)
                 return result
 
         other = new_token()
@@ -454,7 +460,7 @@ class TestLeases:
         async with receiver:
             outcome = await deliver(receiver, comment_on("post_1"))
         assert answer_of(outcome) == (200, "handled")
-        assert store.calls["enter"] > 2
+        assert store.calls["acquire_key_lock"] > 2
 
 
 class TestTrouble:
@@ -495,7 +501,7 @@ class TestTrouble:
         receiver, errors = receiver_on(store), list[object]()
         receiver.on_error(errors.append)
         runs, event = serial(receiver), comment_on("post_1")
-        store.failures["enter"] = 1
+        store.failures["acquire_key_lock"] = 1
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
             assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
@@ -508,7 +514,7 @@ class TestTrouble:
         store = FaultyStore(MemoryStore())
         receiver = receiver_on(store)
         runs, newer = latest(receiver), channel_event(2)
-        store.failures["leave"] = 2
+        store.failures["release_key_lock"] = 2
         async with receiver:
             assert answer_of(await deliver(receiver, newer)) == (200, "handled")
             assert answer_of(await deliver(receiver, channel_event(1))) == (200, "stale")
@@ -519,7 +525,7 @@ class TestTrouble:
         receiver = receiver_on(store, lease_seconds=0.3)
         runs, event = serial(receiver), comment_on("post_1")
         runs.error = ValueError("x")
-        store.failures["leave"] = 1
+        store.failures["release_key_lock"] = 1
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (500, "handler_failed")
             runs.error = None
@@ -530,13 +536,13 @@ class TestTrouble:
     ) -> None:
         store = SQLiteStore(tmp_path / "hooks.db")
         receiver = receiver_on(store)
-        runs, gate = serial(receiver), Gate("default", "serial", "post_1")
+        runs, key_lock = serial(receiver), KeyLock("default", "serial", "post_1")
         event = comment_on("post_1")
         other = receiver_on(sqlite_url(tmp_path))
         ran = serial(other)
         async with other:
             async with receiver:
-                await store.enter(gate, new_token(), 3600.0)
+                await store.acquire_key_lock(key_lock, new_token(), 3600.0)
                 waiting = asyncio.create_task(deliver(receiver, event))
                 await until_async(lambda: _in_flight(store))
             assert answer_of(await waiting) == (503, "shutting_down")
@@ -547,13 +553,16 @@ class TestTrouble:
         store = SQLiteStore(tmp_path / "hooks.db")
         receiver = receiver_on(store, drain_seconds=0.1)
         runs = serial(receiver)
-        runs.gate = asyncio.Event()
+        runs.key_lock = asyncio.Event()
         async with receiver:
             running = asyncio.create_task(deliver(receiver, comment_on("post_1")))
             await until(lambda: runs.at_once)
         assert answer_of(await running) == (503, "shutting_down")
-        gate = Gate("default", "serial", "post_1")
-        assert await SQLiteStore(tmp_path / "hooks.db").enter(gate, new_token(), 1.0) == Entered()
+        key_lock = KeyLock("default", "serial", "post_1")
+        assert (
+            await SQLiteStore(tmp_path / "hooks.db").acquire_key_lock(key_lock, new_token(), 1.0)
+            == Acquired()
+        )
 
     async def test_a_thread_that_goes_on_after_the_shutdown_keeps_its_turn_for_a_lease(
         self, tmp_path: Path
@@ -572,8 +581,10 @@ class TestTrouble:
                 running = asyncio.create_task(deliver(receiver, comment_on("post_1")))
                 await until(began.is_set)
             await running
-            gate = Gate("default", "serial", "post_1")
-            assert not isinstance(await store.enter(gate, new_token(), 1.0), Entered)
+            key_lock = KeyLock("default", "serial", "post_1")
+            assert not isinstance(
+                await store.acquire_key_lock(key_lock, new_token(), 1.0), Acquired
+            )
         finally:
             may_end.set()
             await store.aclose()
@@ -692,7 +703,7 @@ class TestRegistration:
         twice = f"sha256:{sha256(prefixed.encode()).hexdigest()}"
         keys = [victim, digest, prefixed, twice, prefixed.upper()]
         receiver, runs, waiting = receiver_on(url, drain_seconds=0.1), Runs(), Runs()
-        waiting.gate = asyncio.Event()
+        waiting.key_lock = asyncio.Event()
         events = [channel_event(9 - n) for n in range(len(keys))]
         key_of = {event.id: key for event, key in zip(events, keys, strict=True)}.__getitem__
         receiver.on("channel.*", name="latest", latest_by=lambda event: key_of(event.id))(runs)
@@ -702,7 +713,7 @@ class TestRegistration:
             for number, event in enumerate(events, 1):
                 answers.append(asyncio.create_task(deliver(receiver, event)))
                 await until(lambda number=number: waiting.at_once == number)  # type: ignore[misc]
-            waiting.gate.set()
+            waiting.key_lock.set()
             outcomes = await asyncio.gather(*answers)
         assert [answer_of(outcome) for outcome in outcomes] == [(200, "handled")] * len(keys)
         assert runs.ids == [event.id for event in events]

@@ -102,7 +102,7 @@ async def test_in_the_inbox_a_success_beside_a_failure_outlives_a_store_that_is_
     on(receiver, "book", book)
     async with receiver:
         event = make_event(CommentReceived)
-        store.failures |= {"retry": -1, "extend": -1, "take": 0}
+        store.failures |= {"retry": -1, "extend": -1, "fetch": 0}
         assert answer_of(await deliver(receiver, event)) == (202, "stored")
         await until(lambda: store.calls["retry"] >= 4)
         fails.clear()

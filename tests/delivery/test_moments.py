@@ -16,7 +16,7 @@ from hookonce import Limits, Outcome, Receiver, Retry
 from hookonce.events import CommentReceived
 from hookonce.simulation.virtual_loop import VirtualLoop
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.values import Delivery, Gate, PutResult, delivery_key, new_token
+from hookonce.stores.values import Delivery, EnqueueResult, KeyLock, delivery_key, new_token
 from hookonce.testing import signed_request
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class TestAnswers:
         self, caplog: pytest.LogCaptureFixture, age: float, seconds: float
     ) -> None:
         class Hanging(Timed):
-            async def put(self, delivery: Delivery, token: object) -> PutResult:  # noqa: ARG002 - the contract's
+            async def enqueue(self, delivery: Delivery, token: object) -> EnqueueResult:  # noqa: ARG002 - the contract's
                 await asyncio.sleep(FOREVER)
                 raise AssertionError
 
@@ -170,8 +170,8 @@ class TestAnswers:
         counting(receiver)
 
         class Intake:
-            async def put(self, delivery: Delivery) -> PutResult:
-                return await store.put(delivery, None)
+            async def enqueue(self, delivery: Delivery) -> EnqueueResult:
+                return await store.enqueue(delivery, None)
 
         receiver._wiring.pipeline._intake = Intake()  # as of a store with an inbox
         request = signed_request(event, SECRET)
@@ -273,7 +273,7 @@ class TestLeases:
             comment(created_at=long_ago()),
         )
         receiver.on(CommentReceived, name="serial", serial_by=_one_key)(_succeed)
-        await store.inner.enter(Gate("default", "serial", "k"), new_token(), 12.0)
+        await store.inner.acquire_key_lock(KeyLock("default", "serial", "k"), new_token(), 12.0)
         async with receiver:
             assert answer_of(await deliver(receiver, event, 9)) == (503, "still_running")
             assert await receiver.idle(60)
@@ -385,12 +385,12 @@ class TestTroubleOfTheStore:
     async def test_a_mark_is_raised_at_growing_pauses(self) -> None:
         receiver = receiver_on(store := Timed(), lease_seconds=30.0)
         receiver.on(CommentReceived, name="latest", latest_by=_one_key)(_succeed)
-        store.failures["leave"] = 7
+        store.failures["release_key_lock"] = 7
         async with receiver:
             outcome = asyncio.create_task(deliver(receiver, comment()))
             assert await receiver.idle(60)
             assert answer_of(await outcome) == (200, "handled")
-        assert store.times["leave"] == [0.0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1]
+        assert store.times["release_key_lock"] == [0.0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1]
 
     async def test_what_may_have_been_claimed_is_given_back_after_a_moment(self) -> None:
         receiver = receiver_on(store := Timed())
@@ -459,11 +459,11 @@ class TestHandlers:
     async def test_the_turn_of_another_run_is_looked_for_more_and_more_seldom(self) -> None:
         receiver = receiver_on(store := Timed(), answer_seconds=2.0)
         receiver.on(CommentReceived, name="serial", serial_by=_one_key)(_succeed)
-        await store.inner.enter(Gate("default", "serial", "k"), new_token(), 30.0)
+        await store.inner.acquire_key_lock(KeyLock("default", "serial", "k"), new_token(), 30.0)
         async with receiver:
             outcome = await deliver(receiver, comment())
         assert answer_of(outcome) == (503, "in_flight")
-        assert store.times["enter"] == [0.0, 0.05, 0.15, 0.35, 0.75, 1.25, 1.75, 1.9]
+        assert store.times["acquire_key_lock"] == [0.0, 0.05, 0.15, 0.35, 0.75, 1.25, 1.75, 1.9]
         assert outcome.headers == {"retry-after": "29"}
 
 

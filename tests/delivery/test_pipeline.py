@@ -121,4 +121,4 @@ async def test_what_nobody_here_is_for_asks_the_store_only_where_another_may_owe
         async with receiver:
             assert answer_of(await deliver(receiver, comment(), attempt)) == (200, "no_handler")
             assert store.calls["claim"] == calls
-        assert store.calls["put"] == 0
+        assert store.calls["enqueue"] == 0

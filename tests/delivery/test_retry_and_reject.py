@@ -86,7 +86,7 @@ async def test_a_rejection_beside_a_failure_is_a_dead_letter_once_only_it_is_lef
         assert letter is not None
         assert letter.reason is DeadReason.REJECTED
         assert letter.finished == {"b", "c"}
-        assert letter.owed == {"a"}
+        assert letter.outstanding == {"a"}
         assert letter.error == "a: Reject: never"
         assert letter.attempts == 2
 

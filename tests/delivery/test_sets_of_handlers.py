@@ -88,7 +88,7 @@ async def test_a_handler_that_is_gone_everywhere_makes_a_dead_letter_that_names_
         letter = await new.dead.show(event.id)
         assert letter is not None
         assert "removed" in letter.error
-        assert letter.owed == {"removed"}
+        assert letter.outstanding == {"removed"}
         assert answer_of(await new.dead.replay(event.id)) == (202, "exhausted")
         assert await new.dead.show(event.id) is not None
 

@@ -173,7 +173,7 @@ async def test_a_thread_that_outlives_the_drain_leaves_what_its_event_owes(tmp_p
         claim = await claimed()
         assert claim is not None
         assert claim.finished == {"counting"}
-        assert claim.owed == {"thread"}
+        assert claim.outstanding == {"thread"}
     finally:
         gate.set()
         await store.aclose()

@@ -25,7 +25,7 @@ from hookonce.watching.records import DeliveryAnswered, EventBuried, Observer
 
 pytestmark = pytest.mark.anyio
 
-MARK = "the words somebody wrote to the bakery"
+WATERMARK = "the words somebody wrote to the bakery"
 
 
 class Unprintable(Exception):  # noqa: N818 - an error of the user's
@@ -66,14 +66,14 @@ class Forgetful(Paid):
 does: dict[str, Callable[[], Any]] = {"now": lambda: None}
 
 FAILURES: dict[str, Callable[[], Any]] = {
-    "KeyError": fail(KeyError(MARK)),
-    "TypeError": fail(TypeError(MARK)),
+    "KeyError": fail(KeyError(WATERMARK)),
+    "TypeError": fail(TypeError(WATERMARK)),
     "RecursionError": recurse,
-    "StopIteration": fail(StopIteration(MARK)),
+    "StopIteration": fail(StopIteration(WATERMARK)),
     "MemoryError": fail(MemoryError()),
     "Unprintable": fail(Unprintable()),
 }
-BODY = event_body("invoice.paid", event_id="evt_1", data={"text": MARK})
+BODY = event_body("invoice.paid", event_id="evt_1", data={"text": WATERMARK})
 
 
 class Overtaken(Wrapped):
@@ -159,8 +159,8 @@ async def test_it_is_quarantined_at_intake_and_can_be_replayed_once_the_class_is
     assert ran == ["evt_1"]
     assert notes.buried == [DeadReason.UNREADABLE]
     assert notes.answered == ["quarantined", "already_dead"]
-    assert MARK not in caplog.text
-    assert MARK not in letter.error
+    assert WATERMARK not in caplog.text
+    assert WATERMARK not in letter.error
 
 
 async def test_without_bodies_it_is_answered_500_and_nothing_is_raised(failure: str) -> None:
@@ -200,7 +200,7 @@ def test_unwrap_raises_a_payload_error_that_says_where_and_never_what(failure: s
         unwrap(request.body, request.headers, SECRET, events=(Checked,))
     assert caught.value.fault is PayloadFault.CLASS_FAILED
     assert failure in str(caught.value)
-    assert MARK not in str(caught.value)
+    assert WATERMARK not in str(caught.value)
     assert caught.value.__suppress_context__
 
 

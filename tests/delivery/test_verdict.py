@@ -11,7 +11,7 @@ from hookonce.delivery.verdict import (
     Defer,
     Failure,
     LeaseLost,
-    NoTurn,
+    NotAcquired,
     Release,
     Report,
     comes_until,
@@ -38,7 +38,7 @@ ACCEPTED = HTTPStatus.ACCEPTED
 FAILED = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED)
 REJECTED, EXHAUSTED = DeadReason.REJECTED, DeadReason.EXHAUSTED
 ABSENT = frozenset({"elsewhere"})
-BUSY, AWAY = NoTurn(Reason.IN_FLIGHT, 7.0), NoTurn(Reason.STORE_UNAVAILABLE)
+BUSY, AWAY = NotAcquired(Reason.IN_FLIGHT, 7.0), NotAcquired(Reason.STORE_UNAVAILABLE)
 
 
 class UnspeakableError(Exception):
@@ -136,7 +136,7 @@ def test_a_report_names_each_handler_with_one_line_of_why() -> None:
         "b: ValueError",
         "c: UnspeakableError: (its text cannot be made)",
         "d: LeaseLost: not begun, since the lease was over",
-        "e: NoTurn: not begun, since it waits for its turn",
+        "e: NotAcquired: not begun, since it waits for its turn",
         "y: no handler of this name is registered for it here",
         "z: no handler of this name is registered for it here",
     ]

@@ -234,10 +234,10 @@ async def test_no_checkpoint_records_the_success_before_its_watermark() -> None:
         if event.id == newer.id:
             await may_end.wait()
 
-    store.failures["leave"] = -1
+    store.failures["release_key_lock"] = -1
     async with receiver:
         answer = asyncio.create_task(deliver(receiver, newer))
-        await until(lambda: store.calls["leave"] >= 2 and store.calls["extend"] >= 4)
+        await until(lambda: store.calls["release_key_lock"] >= 2 and store.calls["extend"] >= 4)
         assert answer_of(await deliver(receiver, older)) == (503, "store_unavailable")
         may_end.set()
         store.failures.clear()
@@ -257,12 +257,12 @@ async def test_an_older_event_whose_key_is_granted_while_a_newer_one_succeeds_is
         newer_answer = asyncio.create_task(deliver(receiver, newer))
         await until(lambda: latest.ids)
         now[0] += 31.0
-        may_be_granted, asked = store.hang("enter"), store.calls["enter"]
+        may_be_granted, asked = store.hang("acquire_key_lock"), store.calls["acquire_key_lock"]
         older_answer = asyncio.create_task(deliver(receiver, older))
-        await until(lambda: store.calls["enter"] > asked)
-        store.failures["leave"] = 1
+        await until(lambda: store.calls["acquire_key_lock"] > asked)
+        store.failures["release_key_lock"] = 1
         latest.may_end.set()
-        await until(lambda: store.calls["leave"])
+        await until(lambda: store.calls["release_key_lock"])
         may_be_granted.set()
         assert answer_of(await older_answer) == (200, "stale")
         assert answer_of(await newer_answer) == (200, "handled")
@@ -305,7 +305,7 @@ async def test_a_replay_that_is_cancelled_in_an_outage_leaves_its_watermark_to_t
         await until(lambda: latest.ids)
         durable_outage.begin()
         latest.may_end.set()
-        await until(lambda: store.calls["leave"])
+        await until(lambda: store.calls["release_key_lock"])
         replay.cancel()
         with pytest.raises(asyncio.CancelledError):
             await replay
@@ -329,7 +329,7 @@ class TestShutdown:
             await until(lambda: latest.ids)
             outage.begin()
             latest.may_end.set()
-            await until(lambda: store.calls["leave"] >= 1)
+            await until(lambda: store.calls["release_key_lock"] >= 1)
             asyncio.get_running_loop().call_later(0.2, outage.end)
         assert (await answer).status == 503
         assert store.is_recorded(newer, "latest")
@@ -397,10 +397,10 @@ class TestShutdown:
         async with receiver:
             answer = asyncio.create_task(deliver(receiver, newer))
             await until(lambda: latest.ids)
-            extension, asked = store.hang("enter"), store.calls["enter"]
+            extension, asked = store.hang("acquire_key_lock"), store.calls["acquire_key_lock"]
 
             async def let_it_succeed() -> None:
-                await until(lambda: store.calls["enter"] > asked)
+                await until(lambda: store.calls["acquire_key_lock"] > asked)
                 latest.may_end.set()
                 await until(lambda: (newer.id, "latest") in store._succeeded)
                 extension.set()
@@ -427,7 +427,7 @@ def test_an_event_loop_that_is_closed_leaves_the_watermark_to_the_next_one() -> 
         await until(lambda: latest.ids)
         store.is_away = True
         latest.may_end.set()
-        await until(lambda: store.calls["leave"])
+        await until(lambda: store.calls["release_key_lock"])
 
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
     first.run_until_complete(succeed_in_an_outage())

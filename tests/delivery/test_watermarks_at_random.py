@@ -64,7 +64,7 @@ class Process:
                 case 1:
                     store.loses_replies = True
                 case _:
-                    store.failures["leave"] = -1
+                    store.failures["release_key_lock"] = -1
             await asyncio.sleep(chance.uniform(0.1, 0.8))
             store.is_away = store.loses_replies = False
             store.failures.clear()

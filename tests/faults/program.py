@@ -32,13 +32,13 @@ from hookonce.events import CommentReceived
 from hookonce.stores import open_store, sqlite_path
 from hookonce.stores.contract import Store
 from hookonce.stores.values import (
+    Acquired,
+    AcquireResult,
     Claimed,
     DeliveryKey,
-    Entered,
-    EnterResult,
-    Gate,
-    Mark,
+    KeyLock,
     Token,
+    Watermark,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -206,25 +206,27 @@ def _add_keyed_handlers(receiver: Receiver, settings: Settings, journal: Writer)
 
 
 def _note_asking(store: Store, journal: Writer) -> None:
-    enter, known = store.enter, set[Token]()
+    enter, known = store.acquire_key_lock, set[Token]()
 
     async def noted(
-        gate: Gate,
+        key_lock: KeyLock,
         token: Token,
         lease: float,
         *,
-        mark: Mark | None = None,
+        watermark: Watermark | None = None,
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
-    ) -> EnterResult:
-        if mark is not None and token not in known:
-            journal.write("ask", mark.event_id, gate.handler, 0)
-        result = await enter(gate, token, lease, mark=mark, drop_ties=drop_ties, waiting=waiting)
-        if isinstance(result, Entered):
+    ) -> AcquireResult:
+        if watermark is not None and token not in known:
+            journal.write("ask", watermark.event_id, key_lock.handler, 0)
+        result = await enter(
+            key_lock, token, lease, watermark=watermark, drop_ties=drop_ties, waiting=waiting
+        )
+        if isinstance(result, Acquired):
             known.add(token)  # from now on it asks for its own key again
         return result
 
-    store.enter = noted  # type: ignore[method-assign]  # the store itself shall be the real one
+    store.acquire_key_lock = noted  # type: ignore[method-assign]  # the store itself shall be the real one
 
 
 def _note_completions(store: Store, journal: Writer) -> None:

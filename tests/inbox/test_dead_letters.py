@@ -256,7 +256,7 @@ async def test_attempts_add_up_over_replays(
 async def test_a_letter_stays_one_while_its_replay_runs_and_is_replayed_once_at_a_time(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
-    gate, began = asyncio.Event(), list[str]()
+    key_lock, began = asyncio.Event(), list[str]()
     fail = [True]
 
     @receiver.on(CommentReceived)
@@ -264,7 +264,7 @@ async def test_a_letter_stays_one_while_its_replay_runs_and_is_replayed_once_at_
         if fail.pop() if fail else False:
             raise Reject("at first")
         began.append(event.id)
-        await gate.wait()
+        await key_lock.wait()
 
     async with webhook_sender(receiver) as sender:
         event = make_event(CommentReceived)
@@ -274,7 +274,7 @@ async def test_a_letter_stays_one_while_its_replay_runs_and_is_replayed_once_at_
         assert [letter.delivery.event_id for letter in await receiver.dead.list()] == [event.id]
         second = await receiver.dead.replay(event.id)
         assert (second.status, second.reason) == (503, "in_flight")
-        gate.set()
+        key_lock.set()
         assert (await first).reason == "handled"
         assert began == [event.id]
         assert await receiver.dead.list() == []
@@ -283,14 +283,14 @@ async def test_a_letter_stays_one_while_its_replay_runs_and_is_replayed_once_at_
 async def test_a_delivery_during_a_replay_waits_for_it(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
-    gate, runs = asyncio.Event(), list[str]()
+    key_lock, runs = asyncio.Event(), list[str]()
 
     @receiver.on(CommentReceived)
     async def wait(event: CommentReceived, context: Context) -> None:
         runs.append(event.id)
         if not context.is_replay:
             raise Reject("at first")
-        await gate.wait()
+        await key_lock.wait()
 
     async with webhook_sender(receiver) as sender:
         event = make_event(CommentReceived)
@@ -300,7 +300,7 @@ async def test_a_delivery_during_a_replay_waits_for_it(
         delivery = asyncio.create_task(sender.send(event, attempt=2))
         done, _ = await asyncio.wait({delivery}, timeout=0.1)
         assert not done
-        gate.set()
+        key_lock.set()
         assert (await replay).reason == "handled"
         (await delivery).expect(200, "duplicate")
     assert len(runs) == 2
@@ -515,11 +515,11 @@ async def test_the_last_delivery_of_an_event_in_flight_is_kept_until_its_attempt
         store=SQLiteStore(tmp_path / "hooks.db"),
         limits=Limits(answer_seconds=0.2),
     )
-    gate = asyncio.Event()
+    key_lock = asyncio.Event()
 
     @receiver.on(CommentReceived, name="slow")
     async def slow(_: CommentReceived) -> None:
-        await gate.wait()
+        await key_lock.wait()
         if fails:
             raise ValueError("too late to be brought again")
 
@@ -528,7 +528,7 @@ async def test_the_last_delivery_of_an_event_in_flight_is_kept_until_its_attempt
         (await sender.send(event)).expect(503, "still_running")
         (await sender.send(event, attempt=9)).expect(503, "in_flight")
         assert await receiver.dead.list() == []
-        gate.set()
+        key_lock.set()
         if fails:
             await until_async(lambda: is_a_dead_letter(receiver, event.id))
             letter = await receiver.dead.show(event.id)

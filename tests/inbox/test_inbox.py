@@ -99,13 +99,13 @@ class TestAnswers:
         self, receiver: Receiver
     ) -> None:
         handler = Handler(receiver)
-        gate = handler.waits()
+        key_lock = handler.waits()
         async with delivering(receiver, SECRET) as sender:
             event = comment()
             (await sender.send(event)).expect(202, "stored")
             await handler.has_run(1)
             (await sender.send(event, attempt=2)).expect(200, "duplicate")
-            gate.set()
+            key_lock.set()
             await empty_inbox(receiver)
             (await sender.send(event, attempt=3)).expect(200, "duplicate")
         assert handler.attempts == [1]
@@ -179,7 +179,7 @@ class TestAnswers:
         handler = Handler(receiver)
         async with delivering(receiver, SECRET) as sender:
             event = comment()
-            store.failures["put"] = 1
+            store.failures["enqueue"] = 1
             (await sender.send(event)).expect(503, "store_unavailable")
             (await sender.send(event, attempt=2)).expect(202, "stored")
             await handler.has_run(1)
@@ -191,9 +191,9 @@ class TestAnswers:
         )
         Handler(receiver)
         async with delivering(receiver, SECRET) as sender:
-            gate = store.hang("put")
+            key_lock = store.hang("enqueue")
             (await sender.send(comment())).expect(503, "store_unavailable")
-            gate.set()
+            key_lock.set()
 
 
 class TestWorking:
@@ -300,13 +300,13 @@ class TestWorking:
     ) -> None:
         receiver = make_receiver(concurrency=3)
         handler = Handler(receiver)
-        gate = handler.waits()
+        key_lock = handler.waits()
         async with delivering(receiver, SECRET) as sender:
             await asyncio.gather(*(sender.send(comment()) for _ in range(10)))
             await until(lambda: len(handler.contexts) == 3)
             stats = await receiver.inbox.stats()
             assert (stats.depth, stats.in_flight, stats.workers) == (10, 3, 1)
-            gate.set()
+            key_lock.set()
             await empty_inbox(receiver)
         assert len(handler.contexts) == 10
         assert handler.most_at_once == 3
@@ -458,9 +458,9 @@ class TestWorkersOfTheirOwn:
                 Receiver(secrets=SECRET, store=store, inbox=Inbox())
 
 
-async def opened_by_the_shutdown(gate: asyncio.Event, receiver: Receiver) -> None:
+async def opened_by_the_shutdown(key_lock: asyncio.Event, receiver: Receiver) -> None:
     await shuts_down(receiver)
-    gate.set()
+    key_lock.set()
 
 
 class TestStopping:
@@ -469,12 +469,12 @@ class TestStopping:
     ) -> None:
         receiver = make_receiver(concurrency=1)
         handler = Handler(receiver)
-        gate = handler.waits()
+        key_lock = handler.waits()
         async with delivering(receiver, SECRET) as sender:
             for _ in range(3):
                 await sender.send(comment())
             await handler.has_run(1)
-            opening = asyncio.create_task(opened_by_the_shutdown(gate, receiver))
+            opening = asyncio.create_task(opened_by_the_shutdown(key_lock, receiver))
         await opening
         assert handler.attempts == [1]
         async with worker_beside(make_receiver) as heir:
@@ -555,7 +555,7 @@ class TestStopping:
 
 
 class TestTrouble:
-    @pytest.mark.parametrize("call", ["take", "wait"])
+    @pytest.mark.parametrize("call", ["fetch", "wait"])
     async def test_work_goes_on_when_the_store_is_back(self, path: Path, call: str) -> None:
         store = FaultyInboxStore(SQLiteStore(path))
         store.failures[call] = 2
@@ -574,7 +574,7 @@ class TestTrouble:
         receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(backoff=SOON))
         handler = Handler(receiver)
         faults = [RuntimeError("a fault in the library"), None]
-        take = store.take
+        take = store.fetch
 
         async def faulty(*arguments: Any, **options: Any) -> Any:
             fault = faults.pop() if faults else None
@@ -582,7 +582,7 @@ class TestTrouble:
                 raise fault
             return await take(*arguments, **options)
 
-        monkeypatch.setattr(store, "take", faulty)
+        monkeypatch.setattr(store, "fetch", faulty)
         async with delivering(receiver, SECRET) as sender:
             await sender.send(comment())
             await handler.has_run(1)
@@ -593,7 +593,7 @@ class TestTrouble:
     ) -> None:
         receiver = make_receiver(embedded=False)
         handler = Handler(receiver)
-        gate = handler.waits()
+        key_lock = handler.waits()
         find = receiver.find
         async with delivering(receiver, SECRET) as sender:
             events = [comment() for _ in range(5)]
@@ -608,7 +608,7 @@ class TestTrouble:
         monkeypatch.setattr(receiver, "find", faulty)
         async with receiver.working():
             await until(lambda: len(handler.contexts) == 4)
-            gate.set()
+            key_lock.set()
             await until_async(lambda: has_depth(receiver, 1))
         assert [context.event_id for context in handler.contexts] == [
             event.id for event in events if event is not events[2]
@@ -620,9 +620,9 @@ class TestTrouble:
         event = comment()
         body = event.model_dump_json(by_alias=True).encode()
         async with aclosing(SQLiteStore(path)) as store:
-            await store.put(Delivery("default", event.id, event.type, 1.0, body), new_token())
+            await store.enqueue(Delivery("default", event.id, event.type, 1.0, body), new_token())
             for _ in range(2):  # two processes that end in the middle of it
-                batch = await store.take(
+                batch = await store.fetch(
                     1, 0.001, endpoint="default", worker="killed", token=new_token()
                 )
                 assert len(batch.taken) == 1
@@ -646,7 +646,7 @@ class TestTrouble:
                 claim = await store.claim(delivery_key("default", event.id), new_token(), 30)
                 assert isinstance(claim, Claimed)
                 await store.release(claim, frozenset(), "it failed")
-            await store.put(Delivery("default", event.id, event.type, 1.0, body), new_token())
+            await store.enqueue(Delivery("default", event.id, event.type, 1.0, body), new_token())
         receiver = make_receiver(max_attempts=3)
         handler = Handler(receiver)
         async with receiver:
@@ -667,12 +667,12 @@ class TestTrouble:
         )
         handler = Handler(receiver)
         async with delivering(receiver, SECRET) as sender:
-            for call in ("take", "extend", "complete"):
+            for call in ("fetch", "extend", "complete"):
                 store.hang(call)
-            store.gates.pop("take").set()
+            store.gates.pop("fetch").set()
             await sender.send(comment())
             await handler.has_run(1)
-            store.failures |= {"take": -1, "extend": -1, "complete": -1}
+            store.failures |= {"fetch": -1, "extend": -1, "complete": -1}
             for call in ("extend", "complete"):
                 store.gates.pop(call).set()
             begun = store.calls["complete"]
@@ -687,16 +687,16 @@ class TestTrouble:
         receiver = make_receiver(backoff=Backoff(first_seconds=0, jitter=0))
         handler = Handler(receiver)
         handler.raises(ValueError("one"), ValueError("two"), None)
-        gate = asyncio.Event()
+        key_lock = asyncio.Event()
 
         @receiver.on_error
         async def tell(error: ExceptionGroup[Exception]) -> None:  # noqa: ARG001 - as it is called
-            await gate.wait()
+            await key_lock.wait()
 
         async with delivering(receiver, SECRET) as sender:
             await sender.send(comment())
             await handler.has_run(3)
-            gate.set()
+            key_lock.set()
             await empty_inbox(receiver)
         assert handler.attempts == [1, 2, 3]
 
@@ -711,7 +711,7 @@ class TestTrouble:
             limits=Limits(lease_seconds=0.5),
         )
         handler = Handler(receiver)
-        gate = handler.waits()
+        key_lock = handler.waits()
         async with delivering(receiver, SECRET) as sender:
             event = comment()
             store.failures["extend"] = 10
@@ -721,27 +721,27 @@ class TestTrouble:
             extensions = store.calls["extend"]
             await until(lambda: store.calls["extend"] >= extensions + 12)  # two leases at least
             assert await has_attempt(receiver, event, 2)
-            gate.set()
+            key_lock.set()
             await empty_inbox(receiver)
         assert handler.attempts == [1]
 
     async def test_a_lease_is_extended_at_a_third_of_it(self, path: Path) -> None:
         store, limits = FaultyInboxStore(SQLiteStore(path)), Limits(lease_seconds=3.0)
         receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(), limits=limits)
-        gate = Handler(receiver).waits()
+        key_lock = Handler(receiver).waits()
         async with receiver:
             begun = time.monotonic()
             await deliver(receiver, comment())
             await until(lambda: store.calls["extend"])
             assert time.monotonic() - begun > 0.7
-            gate.set()
+            key_lock.set()
 
     async def test_a_lease_counts_from_before_the_store_was_asked(self, path: Path) -> None:
         """It may have begun when the call did, and the answer come late."""
         store, limits = FaultyInboxStore(SQLiteStore(path)), Limits(lease_seconds=3.0)
         receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(), limits=limits)
         handler = Handler(receiver)
-        gate, take = handler.waits(), store.hang("take")
+        key_lock, take = handler.waits(), store.hang("fetch")
         async with receiver:
             asyncio.get_running_loop().call_later(0.9, take.set)
             await deliver(receiver, comment())
@@ -750,7 +750,7 @@ class TestTrouble:
             assert store.calls["extend"] == 0
             await until(lambda: store.calls["extend"])
             assert time.monotonic() - begun < 0.8  # a third of the lease is a second
-            gate.set()
+            key_lock.set()
 
     async def test_what_has_finished_is_remembered_though_giving_back_failed_at_first(
         self, path: Path
@@ -823,7 +823,7 @@ class TestTrouble:
         Handler(receiver)
         event = comment()
         async with aclosing(SQLiteStore(path)) as store:
-            await store.put(Delivery("default", event.id, event.type, 1.0, b"{"), new_token())
+            await store.enqueue(Delivery("default", event.id, event.type, 1.0, b"{"), new_token())
         async with receiver:
             letter = await buried(receiver, event)
         assert letter.reason is DeadReason.UNREADABLE

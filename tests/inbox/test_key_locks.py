@@ -17,15 +17,23 @@ from support.waiting import until, until_async
 
 from hookonce import Backoff, Context, Inbox, Receiver, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
-from hookonce.operations import EventParked, EventRetried, EventTaken, Observer
+from hookonce.operations import EventFetched, EventParked, EventRetried, Observer
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.values import Busy, DeadReason, Entered, Gate, Mark, delivery_key, new_token
+from hookonce.stores.values import (
+    Acquired,
+    Busy,
+    DeadReason,
+    KeyLock,
+    Watermark,
+    delivery_key,
+    new_token,
+)
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio
 
 SOON = Inbox(backoff=Backoff(first_seconds=0.01, factor=1, jitter=0), max_attempts=3)
-GATE = Gate("default", "serial", "post_1")
+KEY_LOCK = KeyLock("default", "serial", "post_1")
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
 
@@ -35,8 +43,8 @@ class Serial:
     def __init__(self, receiver: Receiver) -> None:
         self.attempts: list[tuple[str, int]] = []
         self.at_once = self.most_at_once = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.key_lock = asyncio.Event()
+        self.key_lock.set()
         receiver.on(CommentReceived, name="serial", serial_by=lambda event: event.data.post_id)(
             self
         )
@@ -45,7 +53,7 @@ class Serial:
         self.attempts.append((event.id, context.attempt))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
-        await self.gate.wait()
+        await self.key_lock.wait()
         self.at_once -= 1
 
 
@@ -61,7 +69,7 @@ class Steps(Observer):
     def event_retried(self, record: EventRetried) -> None:
         self.retried.append(record)
 
-    def event_taken(self, _: EventTaken) -> None:
+    def event_fetched(self, _: EventFetched) -> None:
         self.taken += 1
 
 
@@ -89,7 +97,7 @@ async def test_an_event_whose_key_is_taken_goes_back_uncounted_and_is_called_whe
     receiver, steps = receiver_on(url, inbox=SOON), Steps()
     handler = Serial(receiver)
     receiver.observe(steps)
-    handler.gate.clear()
+    handler.key_lock.clear()
     first, second = comment(), comment()
     async with receiver:
         await stored(receiver, first)
@@ -99,11 +107,11 @@ async def test_an_event_whose_key_is_taken_goes_back_uncounted_and_is_called_whe
         entry = await receiver.inbox.show(second.id)
         assert entry is not None
         assert (entry.attempts, len(entry.history)) == (0, 0)
-        assert entry.owed == {"serial"}
+        assert entry.outstanding == {"serial"}
         taken = steps.taken
         await asyncio.sleep(0.3)
         assert steps.taken == taken  # it is not polled
-        handler.gate.set()
+        handler.key_lock.set()
         await asyncio.wait_for(empty_inbox(receiver), 10)  # far earlier than a lease ends
     assert handler.attempts == [(first.id, 1), (second.id, 1)]
     assert handler.most_at_once == 1
@@ -177,7 +185,9 @@ async def test_an_event_waits_for_the_end_of_a_lease_where_nobody_calls_it(tmp_p
     receiver = receiver_on(store, inbox=SOON)
     handler = Serial(receiver)
     async with receiver:
-        assert await store.enter(GATE, new_token(), 0.6) == Entered()  # of a process that dies
+        assert (
+            await store.acquire_key_lock(KEY_LOCK, new_token(), 0.6) == Acquired()
+        )  # of a process that dies
         await stored(receiver, comment())
         await empty_inbox(receiver)
     assert [attempt for _, attempt in handler.attempts] == [1]
@@ -190,13 +200,13 @@ async def test_parking_uses_up_no_last_attempt(tmp_path: Path) -> None:
     handler, steps, event = Serial(receiver), Steps(), comment()
     receiver.observe(steps)
     async with receiver:
-        await store.enter(GATE, token, 60.0)
+        await store.acquire_key_lock(KEY_LOCK, token, 60.0)
         await stored(receiver, event)
         await until(lambda: steps.parked)
         await until_async(lambda: _waits(store, event))
-        called = await store.leave(GATE, token)
+        called = await store.release_key_lock(KEY_LOCK, token)
         assert called == f"default:{event.id}"
-        assert await store.hasten(called)
+        assert await store.make_due(called)
         await empty_inbox(receiver)
         assert await receiver.dead.list() == []
     assert handler.attempts == [(event.id, 1)]
@@ -208,11 +218,11 @@ async def test_who_leaves_between_the_look_and_the_note_is_not_missed(tmp_path: 
     receiver, token = receiver_on(store, inbox=SOON), new_token()
     handler, event = Serial(receiver), comment()
     async with receiver:
-        await store.enter(GATE, token, 60.0)
+        await store.acquire_key_lock(KEY_LOCK, token, 60.0)
         retry = store.hang("retry")
         await stored(receiver, event)
         await until(lambda: store.calls["retry"])
-        assert await store.leave(GATE, token) is None
+        assert await store.release_key_lock(KEY_LOCK, token) is None
         retry.set()
         await asyncio.wait_for(empty_inbox(receiver), 10)
     assert handler.attempts == [(event.id, 1)]
@@ -225,16 +235,16 @@ async def test_an_event_that_could_not_be_noted_as_waiting_comes_when_the_lease_
     receiver, event = receiver_on(store, inbox=SOON), comment()
     handler = Serial(receiver)
     async with receiver:
-        await store.enter(GATE, new_token(), 0.5)
+        await store.acquire_key_lock(KEY_LOCK, new_token(), 0.5)
         retry = store.hang("retry")
         await stored(receiver, event)
         await until(lambda: store.calls["retry"])
-        store.failures["enter"] = 1
+        store.failures["acquire_key_lock"] = 1
         retry.set()
         await empty_inbox(receiver)
     assert handler.attempts == [(event.id, 1)]
     assert warnings(caplog) == [
-        f"default:{event.id} is tried again when a lease ends: enter was told to fail"
+        f"default:{event.id} is tried again when a lease ends: acquire_key_lock was told to fail"
     ]
 
 
@@ -245,18 +255,20 @@ async def test_an_event_that_could_not_be_called_comes_when_the_lease_ends(
     receiver, steps = receiver_on(store, inbox=SOON, lease_seconds=0.5), Steps()
     handler, first, second = Serial(receiver), comment(), comment()
     receiver.observe(steps)
-    handler.gate.clear()
+    handler.key_lock.clear()
     async with receiver:
         await stored(receiver, first)
         await until(lambda: handler.at_once)
-        asked = store.calls["enter"]
+        asked = store.calls["acquire_key_lock"]
         await stored(receiver, second)
-        await until(lambda: steps.parked and store.calls["enter"] >= asked + 2)
-        store.failures["hasten"] = 1
-        handler.gate.set()
+        await until(lambda: steps.parked and store.calls["acquire_key_lock"] >= asked + 2)
+        store.failures["make_due"] = 1
+        handler.key_lock.set()
         await empty_inbox(receiver)
     assert handler.attempts == [(first.id, 1), (second.id, 1)]
-    assert warnings(caplog) == ["could not call who waits for serial: hasten was told to fail"]
+    assert warnings(caplog) == [
+        "could not make the event due that waits for serial: make_due was told to fail"
+    ]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -275,17 +287,17 @@ async def test_the_end_of_a_turn_wakes_the_idle_worker_of_its_own_process(tmp_pa
             waits_when_parked.append(store.calls["wait"])
 
     receiver.observe(Parked())
-    handler.gate.clear()
+    handler.key_lock.clear()
     store.hang("wait")
     async with receiver:
         await stored(receiver, first)
         await until(lambda: handler.at_once)
-        asked = store.calls["enter"]
+        asked = store.calls["acquire_key_lock"]
         await stored(receiver, second)
         # Then it is noted as waiting, and a worker that has looked once more is idle.
-        await until(lambda: waits_when_parked and store.calls["enter"] >= asked + 2)
+        await until(lambda: waits_when_parked and store.calls["acquire_key_lock"] >= asked + 2)
         await until(lambda: store.calls["wait"] > waits_when_parked[0])
-        handler.gate.set()
+        handler.key_lock.set()
         await asyncio.wait_for(empty_inbox(receiver), 10)
     assert handler.attempts == [(first.id, 1), (second.id, 1)]
 
@@ -295,7 +307,7 @@ async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> No
     receiver, token, steps = receiver_on(store, inbox=SOON), new_token(), Steps()
     ran: list[str] = []
     receiver.observe(steps)
-    gate = Gate("default", "latest", "chan_1")
+    key_lock = KeyLock("default", "latest", "chan_1")
 
     @receiver.on(ChannelUnhealthy, name="latest", latest_by=lambda event: event.data.id)
     async def keep(event: ChannelUnhealthy) -> None:
@@ -305,17 +317,17 @@ async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> No
         make_event(ChannelUnhealthy, created_at=NOON + timedelta(hours=h), data={"id": "chan_1"})
         for h in (0, 2)
     )
-    noted = Mark(int((NOON + timedelta(hours=1)).timestamp()) * 1_000_000, "evt_between")
+    noted = Watermark(int((NOON + timedelta(hours=1)).timestamp()) * 1_000_000, "evt_between")
     async with receiver:
-        await store.enter(gate, token, 60.0)
+        await store.acquire_key_lock(key_lock, token, 60.0)
         for event in (late, newer):
             await stored(receiver, event)
             await until_async(lambda event=event: _waits(store, event))  # type: ignore[misc]
         await until(lambda: len(steps.parked) == 2)
         await until_async(lambda: _both_noted(store))
-        called = await store.leave(gate, token, mark=noted)
+        called = await store.release_key_lock(key_lock, token, watermark=noted)
         assert called == f"default:{late.id}"
-        await store.hasten(called)
+        await store.make_due(called)
         await asyncio.wait_for(empty_inbox(receiver), 10)
     assert ran == [newer.id]
 
@@ -324,27 +336,27 @@ async def test_an_event_that_has_had_its_turn_is_not_called_to_it_again(tmp_path
     """It may wait for another key by then: it would come, and those behind it would not."""
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
     receiver, token = receiver_on(store, inbox=SOON), new_token()
-    handler, other = Serial(receiver), Gate("default", "other", "post_1")
+    handler, other = Serial(receiver), KeyLock("default", "other", "post_1")
 
     @receiver.on(CommentReceived, name="other", serial_by=lambda event: event.data.post_id)
     async def run_other(_: CommentReceived) -> None: ...
 
     first, before, early, behind = delivery_key("default", "evt_1"), *(comment() for _ in range(3))
     async with receiver:
-        for gate in (GATE, other):
-            await store.enter(gate, token, 60.0)
-        await store.enter(GATE, new_token(), 60.0, waiting=first)
+        for key_lock in (KEY_LOCK, other):
+            await store.acquire_key_lock(key_lock, token, 60.0)
+        await store.acquire_key_lock(KEY_LOCK, new_token(), 60.0, waiting=first)
         for event in (before, early, behind):
-            asked = store.calls["enter"]
+            asked = store.calls["acquire_key_lock"]
             await stored(receiver, event)
             # Of each gate, whether it is free, and then to be noted there.
-            await until(lambda asked=asked: store.calls["enter"] == asked + 4)  # type: ignore[misc]
-        assert await store.leave(GATE, token) == first
-        assert await store.hasten(_key(early))  # it comes before its turn
+            await until(lambda asked=asked: store.calls["acquire_key_lock"] == asked + 4)  # type: ignore[misc]
+        assert await store.release_key_lock(KEY_LOCK, token) == first
+        assert await store.make_due(_key(early))  # it comes before its turn
         await until(lambda: len(handler.attempts) == 3)
-        called = await store.leave(other, token)
+        called = await store.release_key_lock(other, token)
         assert called is not None
-        await store.hasten(called)
+        await store.make_due(called)
         await asyncio.wait_for(empty_inbox(receiver), 10)
     assert [event_id for event_id, _ in handler.attempts] == [early.id, before.id, behind.id]
 
@@ -362,7 +374,7 @@ async def test_a_real_failure_beside_a_taken_key_is_counted_and_waits_for_its_ba
         raise ConnectionError("busy")
 
     async with receiver:
-        await store.enter(GATE, new_token(), 3.0)
+        await store.acquire_key_lock(KEY_LOCK, new_token(), 3.0)
         event = comment()
         await stored(receiver, event)
         await until(lambda: steps.retried)
@@ -379,7 +391,7 @@ async def test_a_wait_that_a_handler_asked_for_is_not_cut_short_by_a_call_from_b
 ) -> None:
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
     receiver, steps, token = receiver_on(store, inbox=SOON), Steps(), new_token()
-    other = Gate("default", "other", "post_1")
+    other = KeyLock("default", "other", "post_1")
     Serial(receiver)
     receiver.observe(steps)
 
@@ -389,15 +401,15 @@ async def test_a_wait_that_a_handler_asked_for_is_not_cut_short_by_a_call_from_b
 
     event = comment()
     async with receiver:
-        for gate in (GATE, other):
-            await store.enter(gate, token, 60.0)
-        asked = store.calls["enter"]
+        for key_lock in (KEY_LOCK, other):
+            await store.acquire_key_lock(key_lock, token, 60.0)
+        asked = store.calls["acquire_key_lock"]
         await stored(receiver, event)
-        await until(lambda: store.calls["enter"] == asked + 4)  # it is noted at both
-        assert await store.leave(other, token) == _key(event)
-        await store.hasten(_key(event))
+        await until(lambda: store.calls["acquire_key_lock"] == asked + 4)  # it is noted at both
+        assert await store.release_key_lock(other, token) == _key(event)
+        await store.make_due(_key(event))
         await until(lambda: steps.retried)
-        assert await store.leave(GATE, token) is None
+        assert await store.release_key_lock(KEY_LOCK, token) is None
         entry = await receiver.inbox.show(event.id)
         assert entry is not None
         assert entry.due_at - entry.history[0].ended_at == pytest.approx(3_600, abs=1)
@@ -417,11 +429,11 @@ async def test_on_the_last_attempt_of_two_handlers_the_one_waits_on_for_its_turn
 
     failed = asyncio.Event()
     async with receiver:
-        await store.enter(GATE, token, 60.0)
+        await store.acquire_key_lock(KEY_LOCK, token, 60.0)
         await stored(receiver, event)
         await failed.wait()
         await asyncio.sleep(0.1)
-        await store.leave(GATE, token)
+        await store.release_key_lock(KEY_LOCK, token)
         await until(lambda: handler.attempts)
         await until_async(lambda: receiver.dead.show(event.id))
         letter = await receiver.dead.show(event.id)
@@ -436,8 +448,8 @@ async def _waits(store: SQLiteStore, event: Event[Any]) -> bool:
 
 
 async def _both_noted(store: SQLiteStore) -> bool:
-    probe = Gate("default", "latest", "chan_1")
-    return isinstance(await store.enter(probe, new_token(), 1.0), Busy)
+    probe = KeyLock("default", "latest", "chan_1")
+    return isinstance(await store.acquire_key_lock(probe, new_token(), 1.0), Busy)
 
 
 def _key(event: Event[Any]) -> Any:

@@ -156,7 +156,7 @@ async def _nothing(_: Event[Any]) -> None: ...
 async def test_a_retry_that_nobody_handles_is_evidence_as_well(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
-    """It goes through a claim, since a handler of another process might be owed."""
+    """It goes through a claim, since a handler of another process might be outstanding."""
     receiver = bench.make(store(), MessageReceived)
 
     async def fails_once(_: Scope, __: Receive, send: Send) -> None:

@@ -15,7 +15,7 @@ from hookonce.routing.keyed import Keyed
 from hookonce.simulation import simulate
 from hookonce.simulation.ledger import HandlerRun, RunOutcome
 from hookonce.simulation.turns import Turn, Turns
-from hookonce.stores.values import Mark
+from hookonce.stores.values import Watermark
 from hookonce.verification.secrets import new_secret
 
 LATEST = Keyed(lambda _: "key", is_latest=True, drop_ties=False)
@@ -41,7 +41,7 @@ def turns(
     keys, moments = keys or {}, count()
     of = {
         (event, handler): Turn(
-            keys.get(event, "key"), Mark(7 if tied else next(moments), event), keyed
+            keys.get(event, "key"), Watermark(7 if tied else next(moments), event), keyed
         )
         for event in ("old", "new", "newest")
         for handler in ("sync", "other")

@@ -22,7 +22,7 @@ from hookonce.stores import open_store
 from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.values import Batch, Delivery, Stored, Taken, Token, new_token
+from hookonce.stores.values import Batch, Delivery, Fetched, Stored, Token, new_token
 
 from .delivering import SECRET, comment, delivering
 
@@ -43,10 +43,10 @@ def delivery(loop: VirtualLoop, event_id: str = "evt_1") -> Delivery:
 
 
 async def take(store: WatchedInboxStore, limit: int = 9, endpoint: str = "default") -> Batch:
-    return await store.take(limit, LEASE, endpoint=endpoint, worker="w", token=new_token())
+    return await store.fetch(limit, LEASE, endpoint=endpoint, worker="w", token=new_token())
 
 
-async def taken(store: WatchedInboxStore) -> Taken:
+async def taken(store: WatchedInboxStore) -> Fetched:
     [only] = (await take(store)).taken
     return only
 
@@ -64,7 +64,7 @@ def test_it_has_an_inbox_exactly_if_the_store_has_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "wait"])
 def test_every_call_is_passed_on_as_it_is_and_takes_its_real_time(call: str) -> None:
     passed_on: list[tuple[str, dict[str, Any]]] = []
-    answer = Batch((), 0) if call == "take" else object()
+    answer = Batch((), 0) if call == "fetch" else object()
 
     class Asked:
         keeps_bodies = True
@@ -194,7 +194,7 @@ def test_an_event_whose_worker_is_gone_is_handled_when_its_lease_runs_out(durabl
 
         event = comment()
         body = event.model_dump_json(exclude_unset=True).encode()
-        await store.put(
+        await store.enqueue(
             Delivery("default", event.id, event.type, loop.unix_clock(), body), new_token()
         )
         taken_at = loop.time()
@@ -217,7 +217,7 @@ def test_an_idle_worker_asks_the_store_about_once_a_minute(tmp_path: Path) -> No
         async with receiver:
             await asyncio.sleep(3 * HOUR)
             assert store.calls["wait"] == 0
-            assert 3 * 50 <= store.calls["take"] <= 3 * 70
+            assert 3 * 50 <= store.calls["fetch"] <= 3 * 70
 
     run_virtually(main)
 
@@ -226,13 +226,13 @@ def test_an_empty_inbox_is_remembered_until_something_is_due(tmp_path: Path) -> 
     async def main(loop: VirtualLoop) -> None:
         inner = on_sqlite(tmp_path, loop)
         store = WatchedInboxStore(inner, loop)
-        await store.put(delivery(loop), new_token())
+        await store.enqueue(delivery(loop), new_token())
         first = await taken(store)
         assert (await take(store)).next_due == pytest.approx(LEASE, abs=1)
-        asked = inner.calls["take"]
+        asked = inner.calls["fetch"]
         await asyncio.sleep(LEASE - 10)
         assert (await take(store)).next_due == pytest.approx(10, abs=1)
-        assert inner.calls["take"] == asked
+        assert inner.calls["fetch"] == asked
         await asyncio.sleep(11)
         second = await taken(store)
         assert (first.claim.attempt, second.claim.attempt) == (1, 2)
@@ -241,26 +241,26 @@ def test_an_empty_inbox_is_remembered_until_something_is_due(tmp_path: Path) -> 
     run_virtually(main)
 
 
-@pytest.mark.parametrize("change", ["put", "retry", "release", "hasten"])
+@pytest.mark.parametrize("change", ["enqueue", "retry", "release", "make_due"])
 def test_what_becomes_due_earlier_is_found_at_once(tmp_path: Path, change: str) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
-        await store.put(delivery(loop), new_token())
+        await store.enqueue(delivery(loop), new_token())
         claim = (await taken(store)).claim
-        if change == "hasten":
+        if change == "make_due":
             await store.retry(claim, HOUR)
         assert not (await take(store)).taken
         match change:
-            case "put":
-                await store.put(delivery(loop, "evt_2"), new_token())
+            case "enqueue":
+                await store.enqueue(delivery(loop, "evt_2"), new_token())
             case "retry":
                 await store.retry(claim, 0)
             case "release":
                 await store.release(claim, frozenset())
-            case "hasten":
-                assert await store.hasten(claim.key)
+            case "make_due":
+                assert await store.make_due(claim.key)
         event_id = (await taken(store)).delivery.event_id
-        assert event_id == ("evt_2" if change == "put" else "evt_1")
+        assert event_id == ("evt_2" if change == "enqueue" else "evt_1")
         await store.aclose()
 
     run_virtually(main)
@@ -271,10 +271,10 @@ def test_what_is_put_while_an_empty_answer_is_on_its_way_is_found(tmp_path: Path
         looked = asyncio.Event()
         goes_on = asyncio.Event()
 
-        async def take(
+        async def fetch(
             self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
         ) -> Batch:
-            batch = await super().take(limit, lease, endpoint=endpoint, worker=worker, token=token)
+            batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
             self.looked.set()
             await self.goes_on.wait()
             return batch
@@ -284,7 +284,7 @@ def test_what_is_put_while_an_empty_answer_is_on_its_way_is_found(tmp_path: Path
         store = WatchedInboxStore(inner, loop)
         empty = asyncio.ensure_future(take(store))
         await inner.looked.wait()
-        assert await store.put(delivery(loop), new_token()) == Stored()
+        assert await store.enqueue(delivery(loop), new_token()) == Stored()
         inner.goes_on.set()
         assert (await empty).taken == ()
         assert (await taken(store)).delivery.event_id == "evt_1"
@@ -296,7 +296,7 @@ def test_what_is_put_while_an_empty_answer_is_on_its_way_is_found(tmp_path: Path
 def test_a_worker_that_has_no_room_is_not_remembered_as_an_empty_inbox(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
-        await store.put(delivery(loop), new_token())
+        await store.enqueue(delivery(loop), new_token())
         assert (await take(store, limit=0)).taken == ()
         assert (await taken(store)).delivery.event_id == "evt_1"
         await store.aclose()
@@ -320,7 +320,7 @@ def test_a_worker_without_room_says_to_the_store_that_it_is_there(tmp_path: Path
 def test_what_is_known_of_one_endpoint_says_nothing_of_another(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
-        await store.put(delivery(loop), new_token())
+        await store.enqueue(delivery(loop), new_token())
         assert (await take(store, endpoint="other")).taken == ()
         assert (await taken(store)).delivery.event_id == "evt_1"
         await store.aclose()

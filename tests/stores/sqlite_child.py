@@ -116,7 +116,7 @@ async def insist(path: str, name: str) -> None:
     while word := await hear():
         event_id = f"{name}_{word}"
         try:
-            await store.put(Delivery("default", event_id, None, 1.0, b"body"), new_token())
+            await store.enqueue(Delivery("default", event_id, None, 1.0, b"body"), new_token())
         except StoreError:
             say(f"refused {event_id}")
         else:

@@ -26,9 +26,9 @@ from hookonce.stores.values import (
     Delivery,
     DeliveryKey,
     Done,
+    EnqueueResult,
     InFlight,
     Ownership,
-    PutResult,
     Stored,
     StoreStats,
     Token,
@@ -72,7 +72,7 @@ class Letter:
     error: str
     attempts: int
     finished: frozenset[str]
-    owed: frozenset[str]
+    outstanding: frozenset[str]
     body: bytes
     is_kept: bool = False
     dead_at: float = -math.inf
@@ -100,7 +100,7 @@ class Event:
     lease: float = 0.0
     attempts: int = 0
     finished: frozenset[str] = NONE
-    owed: frozenset[str] = NONE
+    outstanding: frozenset[str] = NONE
     forgettable_at: float = math.inf
     letter: Letter | None = None
     place: Place | None = None
@@ -109,21 +109,21 @@ class Event:
         """Return attempts and handlers that are left when the attempts are forgotten."""
         if self.letter is None:
             return (0, NONE, NONE)
-        return (self.attempts, self.finished, self.owed)
+        return (self.attempts, self.finished, self.outstanding)
 
-    def note(self, finished: frozenset[str], owed: frozenset[str] = NONE) -> None:
-        """Add what has finished and what is owed, which the event's letter has as well."""
+    def note(self, finished: frozenset[str], outstanding: frozenset[str] = NONE) -> None:
+        """Add what has finished and what is outstanding, which the event's letter has as well."""
         self.finished |= finished
-        self.owed = (self.owed | owed) - self.finished
+        self.outstanding = (self.outstanding | outstanding) - self.finished
         if self.letter is not None:
-            self.letter.finished, self.letter.owed = self.finished, self.owed
+            self.letter.finished, self.letter.outstanding = self.finished, self.outstanding
 
     def keep(self, body: bytes, now: float, dead_at: float | None) -> None:
         """Keep a body for the case that nothing settles the event."""
         if dead_at is None or dead_at <= now:
             dead_at = -math.inf
         if self.place is None and self.letter is None:
-            known = (self.attempts, self.finished, self.owed)
+            known = (self.attempts, self.finished, self.outstanding)
             self.letter = Letter(
                 DeadReason.INTERRUPTED, "", *known, body, is_kept=True, dead_at=dead_at
             )
@@ -239,7 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
         elif self.now < event.until:
             event.until = min(event.until, self.now + event.lease)
             if event.owner == token:
-                known = (event.attempts, event.finished, event.lease, event.owed)
+                known = (event.attempts, event.finished, event.lease, event.outstanding)
                 assert result == Claimed(key, token, *known)
             else:
                 assert result == InFlight(event.until)
@@ -255,13 +255,17 @@ class StoreMachine(RuleBasedStateMachine):
     def granted(self, key: DeliveryKey, token: Token, lease: float, result: Claimed) -> None:
         """Check a new claim, and take note of it."""
         event = self.events[key]
-        known = [(event.attempts, event.finished, event.owed)]
+        known = [(event.attempts, event.finished, event.outstanding)]
         if event.forgettable_at <= self.now:
             known.append(event.forgotten())
-        assert (result.attempt - 1, result.finished, result.owed) in known
+        assert (result.attempt - 1, result.finished, result.outstanding) in known
         assert (result.key, result.token, result.lease) == (key, token, lease)
         event.owner, event.until, event.lease = token, self.now + lease, lease
-        event.attempts, event.finished, event.owed = result.attempt, result.finished, result.owed
+        event.attempts, event.finished, event.outstanding = (
+            result.attempt,
+            result.finished,
+            result.outstanding,
+        )
         event.forgettable_at = self.now + RETENTION.total_seconds()
         older = [claim for claim in self.claims[key] if claim.token != token]
         self.claims[key] = [*older, result]
@@ -278,50 +282,52 @@ class StoreMachine(RuleBasedStateMachine):
             assert event.forgettable_at <= self.now
             assert event.until <= self.now
             event.owner = None
-            event.attempts, event.finished, event.owed = event.forgotten()
+            event.attempts, event.finished, event.outstanding = event.forgotten()
             if event.attempts:
                 event.note(finished)
         return ownership is Ownership.HELD
 
-    @rule(key=keys, age=ages, finished=handlers, owed=handlers)
+    @rule(key=keys, age=ages, finished=handlers, outstanding=handlers)
     def extend(
-        self, key: DeliveryKey, age: int, finished: frozenset[str], owed: frozenset[str]
+        self, key: DeliveryKey, age: int, finished: frozenset[str], outstanding: frozenset[str]
     ) -> None:
         claim = self.past_claim(key, age)
-        if self.holds(claim, self.run(self.store.extend(claim, finished, owed)), finished):
+        if self.holds(claim, self.run(self.store.extend(claim, finished, outstanding)), finished):
             event = self.events[key]
             event.until = self.now + claim.lease
-            event.note(finished, owed)
+            event.note(finished, outstanding)
             if event.place is not None:
                 event.place.schedule(self.now, claim.lease)
 
-    @rule(key=keys, age=ages, finished=handlers, owed=handlers, began=begun)
+    @rule(key=keys, age=ages, finished=handlers, outstanding=handlers, began=begun)
     def release(
         self,
         key: DeliveryKey,
         age: int,
         finished: frozenset[str],
-        owed: frozenset[str],
+        outstanding: frozenset[str],
         *,
         began: bool,
     ) -> None:
         claim = self.past_claim(key, age)
-        step = self.store.release(claim, finished, "it failed", owed=owed, began=began)
+        step = self.store.release(
+            claim, finished, "it failed", outstanding=outstanding, began=began
+        )
         if self.holds(claim, self.run(step), finished):
-            self.given_back(key, finished, owed, 0.0, began=began)
+            self.given_back(key, finished, outstanding, 0.0, began=began)
 
     def given_back(
         self,
         key: DeliveryKey,
         finished: frozenset[str],
-        owed: frozenset[str],
+        outstanding: frozenset[str],
         after: float,
         *,
         began: bool,
     ) -> None:
         """Take note that the owner has given an event back."""
         event = self.events[key]
-        event.note(finished, owed)
+        event.note(finished, outstanding)
         event.attempts -= not began
         event.owner, event.until = None, -math.inf
         if event.place is not None:
@@ -361,7 +367,7 @@ class StoreMachine(RuleBasedStateMachine):
         age=ages,
         reason=st.sampled_from(DeadReason),
         finished=handlers,
-        owed=handlers,
+        outstanding=handlers,
         delivery=st.booleans(),
     )
     def bury(
@@ -370,7 +376,7 @@ class StoreMachine(RuleBasedStateMachine):
         age: int,
         reason: DeadReason,
         finished: frozenset[str],
-        owed: frozenset[str],
+        outstanding: frozenset[str],
         *,
         delivery: bool,
     ) -> None:
@@ -380,7 +386,12 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             ownership = self.run(
                 self.store.bury(
-                    claim, reason, error=error, finished=finished, owed=owed, delivery=given
+                    claim,
+                    reason,
+                    error=error,
+                    finished=finished,
+                    outstanding=outstanding,
+                    delivery=given,
                 )
             )
         except StoreError:
@@ -394,9 +405,11 @@ class StoreMachine(RuleBasedStateMachine):
             assert given or event.letter or event.place or not self.store.keeps_bodies
             event.place = None
             event.owner, event.until = None, -math.inf
-            event.note(finished, owed)
+            event.note(finished, outstanding)
             body = DELIVERIES[key].body if self.store.keeps_bodies else b""
-            event.letter = Letter(reason, error, event.attempts, event.finished, event.owed, body)
+            event.letter = Letter(
+                reason, error, event.attempts, event.finished, event.outstanding, body
+            )
 
     @rule(key=keys)
     def discard(self, key: DeliveryKey) -> None:
@@ -411,17 +424,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.inbox)
     @rule(key=keys)
-    def put(self, key: DeliveryKey) -> None:
+    def enqueue(self, key: DeliveryKey) -> None:
         assert self.inbox is not None
         token = self.new_token()
-        result = self.run(self.inbox.put(DELIVERIES[key], token))
+        result = self.run(self.inbox.enqueue(DELIVERIES[key], token))
         event = self.events[key]
         assert result == self.expected_of_put(event)
         if result == Stored():
             delay = max(0.0, event.until - self.now)
             event.place, event.letter = Place(token, self.now + delay, delay), None
 
-    def expected_of_put(self, event: Event) -> PutResult:
+    def expected_of_put(self, event: Event) -> EnqueueResult:
         if self.now < event.done_until:
             return Done()
         if self.now < event.until:  # a lease is cut to its length when somebody looks
@@ -436,15 +449,15 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.inbox is not None
         place = self.events[key].place
         if place is not None:
-            assert self.run(self.inbox.put(DELIVERIES[key], place.token)) == Stored()
+            assert self.run(self.inbox.enqueue(DELIVERIES[key], place.token)) == Stored()
 
     @precondition(lambda self: self.inbox)
     @rule(key=keys, lease=leases)
-    def take(self, key: DeliveryKey, lease: float) -> None:
+    def fetch(self, key: DeliveryKey, lease: float) -> None:
         assert self.inbox is not None
         token, event, delivery = self.new_token(), self.events[key], DELIVERIES[key]
         batch = self.run(
-            self.inbox.take(5, lease, endpoint=delivery.endpoint, worker="worker", token=token)
+            self.inbox.fetch(5, lease, endpoint=delivery.endpoint, worker="worker", token=token)
         )
         place = event.place
         if place is None:
@@ -467,7 +480,7 @@ class StoreMachine(RuleBasedStateMachine):
         key=keys,
         age=ages,
         finished=handlers,
-        owed=handlers,
+        outstanding=handlers,
         after=st.sampled_from([0.0, 15.0, 3600.0]),
         began=begun,
     )
@@ -476,24 +489,26 @@ class StoreMachine(RuleBasedStateMachine):
         key: DeliveryKey,
         age: int,
         finished: frozenset[str],
-        owed: frozenset[str],
+        outstanding: frozenset[str],
         after: float,
         *,
         began: bool,
     ) -> None:
         assert self.inbox is not None
         claim = self.past_claim(key, age)
-        step = self.inbox.retry(claim, after, finished, "it failed", owed=owed, began=began)
+        step = self.inbox.retry(
+            claim, after, finished, "it failed", outstanding=outstanding, began=began
+        )
         if self.holds(claim, self.run(step), finished):
-            self.given_back(key, finished, owed, after, began=began)
+            self.given_back(key, finished, outstanding, after, began=began)
 
     @precondition(lambda self: self.inbox)
     @rule(key=keys)
-    def hasten(self, key: DeliveryKey) -> None:
+    def make_due(self, key: DeliveryKey) -> None:
         assert self.inbox is not None
         event = self.events[key]
         waits = event.place is not None and event.until <= self.now
-        assert self.run(self.inbox.hasten(key)) is waits
+        assert self.run(self.inbox.make_due(key)) is waits
         if waits and event.place is not None:
             event.place.due, event.place.delay = min(event.place.due, self.now), 0.0
 
@@ -522,7 +537,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         for key, event in self.events.items():
             endpoint, token = DELIVERIES[key].endpoint, self.new_token()
-            self.run(self.inbox.take(0, 1.0, endpoint=endpoint, worker="worker", token=token))
+            self.run(self.inbox.fetch(0, 1.0, endpoint=endpoint, worker="worker", token=token))
             event.until = min(event.until, self.now + event.lease)
             if event.place is not None:
                 event.place.due = min(event.place.due, self.now + event.place.delay)
@@ -573,4 +588,4 @@ class StoreMachine(RuleBasedStateMachine):
             # A replay that is under way may show already, or only when it is settled.
             event = self.events[key]
             assert letter.attempts <= found.attempts <= max(letter.attempts, event.attempts)
-            assert (found.finished, found.owed) == (letter.finished, letter.owed)
+            assert (found.finished, found.outstanding) == (letter.finished, letter.outstanding)

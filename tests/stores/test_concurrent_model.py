@@ -63,10 +63,10 @@ class Dice:
     """Makes turns of random calls, the same ones for the same seed."""
 
     # What is done together, and what is done between.
-    FREQUENT = ("claim", "complete", "put")
+    FREQUENT = ("claim", "complete", "enqueue")
     OTHER = (
-        *("take", "take", "extend", "release", "retry", "keep", "keep_in_flight", "bury", "bury"),
-        *("replay", "discard", "hasten", "entry", "dead_letter", "stats"),
+        *("fetch", "fetch", "extend", "release", "retry", "keep", "keep_in_flight", "bury", "bury"),
+        *("replay", "discard", "make_due", "entry", "dead_letter", "stats"),
     )
 
     def __init__(self, seed: int) -> None:
@@ -97,19 +97,19 @@ class Dice:
         claim = Claimed(key, token, 1, NONE, LEASE)
         body = random.choice([b"", b"body", b"\0\xff" * 40])
         delivery = Delivery(*event, "comment.received", 1_700_000_000.25, body)
-        finished, owed = (
+        finished, outstanding = (
             frozenset(random.sample(["a", "é\n"], random.choice([0, 0, 1, 2]))) for _ in range(2)
         )
-        how = {"owed": owed, "began": random.random() < 0.8}
+        how = {"outstanding": outstanding, "began": random.random() < 0.8}
         error = random.choice(["", "it failed\n"])
         match method:
             case "claim" | "replay":
                 return Call(method, (key, token, LEASE))
             case "complete":
                 return Call(method, (claim,))
-            case "put":
+            case "enqueue":
                 return Call(method, (delivery, token))
-            case "take":
+            case "fetch":
                 worker = random.choice(["one", "two"])
                 once = random.choice([token, Token(f"take {next(self._takes)}")])
                 return Call(
@@ -118,7 +118,7 @@ class Dice:
                     {"endpoint": event[0], "worker": worker, "token": once},
                 )
             case "extend":
-                return Call(method, (claim, finished, owed))
+                return Call(method, (claim, finished, outstanding))
             case "release":
                 return Call(method, (claim, finished, error), how)
             case "retry":
@@ -133,7 +133,12 @@ class Dice:
                 return Call(
                     method,
                     (claim, DeadReason.REJECTED),
-                    {"error": error, "finished": finished, "owed": owed, "delivery": given},
+                    {
+                        "error": error,
+                        "finished": finished,
+                        "outstanding": outstanding,
+                        "delivery": given,
+                    },
                 )
             case "stats":
                 return Call(method)

@@ -214,7 +214,9 @@ class TestListing:
         for event_id, names in owing.items():
             owned = await claim(store, delivery(event_id).key)
             reason = DeadReason.REJECTED if event_id == "evt_2" else DeadReason.EXHAUSTED
-            await store.bury(owned, reason, owed=frozenset(names), delivery=delivery(event_id))
+            await store.bury(
+                owned, reason, outstanding=frozenset(names), delivery=delivery(event_id)
+            )
             pass_time(10)
         await bury(store, delivery("evt_2", endpoint="other"))
 
@@ -240,7 +242,7 @@ class TestListing:
             pytest.skip("without bodies nothing is replayed")
         owned = await claim(store)
         names = frozenset({"alert", "sync"})
-        await store.bury(owned, DeadReason.EXHAUSTED, owed=names, delivery=DELIVERY)
+        await store.bury(owned, DeadReason.EXHAUSTED, outstanding=names, delivery=DELIVERY)
         replayed = await store.replay(KEY, new_token(), LEASE)
         assert isinstance(replayed, Claimed)
         await store.extend(replayed, finished=frozenset({"alert"}))

@@ -21,14 +21,14 @@ from hookonce.stores.values import (
     Delivery,
     DeliveryKey,
     Done,
+    EnqueueResult,
     FailedAttempt,
+    Fetched,
     Full,
     InFlight,
     Ownership,
-    PutResult,
     Stored,
     StoreStats,
-    Taken,
     Token,
     Waiting,
     delivery_key,
@@ -81,11 +81,11 @@ async def inbox(make_store: Callable[[], Store]) -> AsyncIterator[InboxStore]:
     await store.aclose()
 
 
-async def put(inbox: InboxStore, put: Delivery = DELIVERY) -> PutResult:
-    return await inbox.put(put, new_token())
+async def put(inbox: InboxStore, put: Delivery = DELIVERY) -> EnqueueResult:
+    return await inbox.enqueue(put, new_token())
 
 
-async def put_all(inbox: InboxStore, *event_ids: str) -> None:
+async def enqueue_all(inbox: InboxStore, *event_ids: str) -> None:
     for event_id in event_ids:
         assert await put(inbox, delivery(event_id)) == Stored()
 
@@ -99,12 +99,12 @@ async def take(
     worker: str = "worker",
     token: Token | None = None,
 ) -> Batch:
-    return await inbox.take(
+    return await inbox.fetch(
         limit, lease, endpoint=endpoint, worker=worker, token=token or new_token()
     )
 
 
-async def take_one(inbox: InboxStore) -> Taken:
+async def fetch_one(inbox: InboxStore) -> Fetched:
     """Take what must be the only event that is due."""
     [taken] = (await take(inbox)).taken
     return taken
@@ -114,7 +114,7 @@ def ids(batch: Batch) -> list[str]:
     return [taken.delivery.event_id for taken in batch.taken]
 
 
-class TestPutting:
+class TestEnqueueing:
     async def test_what_was_put_is_taken_as_it_was(self, inbox: InboxStore) -> None:
         unreadable = delivery("evt_2", event_type=None, body=b"")
         assert await put(inbox) == Stored()
@@ -127,7 +127,7 @@ class TestPutting:
     async def test_a_further_delivery_of_it_is_known(self, inbox: InboxStore) -> None:
         await put(inbox)
         assert await put(inbox) == Waiting()
-        taken = await take_one(inbox)
+        taken = await fetch_one(inbox)
         assert await put(inbox) == Waiting()
         await inbox.retry(taken.claim, 60.0)
         assert await put(inbox) == Waiting()
@@ -135,8 +135,8 @@ class TestPutting:
 
     async def test_a_put_repeated_with_its_own_token_was_stored(self, inbox: InboxStore) -> None:
         token = new_token()
-        assert await inbox.put(DELIVERY, token) == Stored()
-        assert await inbox.put(DELIVERY, token) == Stored()
+        assert await inbox.enqueue(DELIVERY, token) == Stored()
+        assert await inbox.enqueue(DELIVERY, token) == Stored()
         assert (await inbox.stats()).depth == 1
 
     async def test_100_puts_of_one_event_at_once_store_it_once(self, inbox: InboxStore) -> None:
@@ -146,13 +146,13 @@ class TestPutting:
 
     async def test_what_is_handled_is_done(self, inbox: InboxStore) -> None:
         await put(inbox)
-        await inbox.complete((await take_one(inbox)).claim)
+        await inbox.complete((await fetch_one(inbox)).claim)
         assert await put(inbox) == Done()
         assert await inbox.stats() == StoreStats(in_flight=0, dead=0, workers=1)
 
     async def test_what_is_dead_stays_dead(self, inbox: InboxStore) -> None:
         await put(inbox)
-        await inbox.bury((await take_one(inbox)).claim, DeadReason.REJECTED, error="no")
+        await inbox.bury((await fetch_one(inbox)).claim, DeadReason.REJECTED, error="no")
         assert await put(inbox) == Dead()
 
     async def test_two_endpoints_have_the_same_event(self, inbox: InboxStore) -> None:
@@ -169,7 +169,7 @@ class TestPutting:
         result = await inbox.claim(KEY, new_token(), LEASE)
         assert isinstance(result, InFlight)
         assert result.until >= clock()
-        taken = await take_one(inbox)
+        taken = await fetch_one(inbox)
         assert isinstance(await inbox.claim(KEY, new_token(), LEASE), InFlight)
         await inbox.retry(taken.claim, 3600.0)
         result = await inbox.claim(KEY, new_token(), LEASE)
@@ -189,7 +189,7 @@ class TestPutting:
         assert batch.taken == ()
         assert batch.next_due == about(20)
         await inbox.release(claim, frozenset({"a"}), "b failed")
-        taken = await take_one(inbox)
+        taken = await fetch_one(inbox)
         assert (taken.claim.attempt, taken.claim.finished) == (2, frozenset({"a"}))
 
     async def test_an_event_that_runs_inside_a_request_and_succeeds_leaves_nothing(
@@ -213,7 +213,7 @@ class TestPutting:
             assert await inbox.extend(claim) is Ownership.HELD
             assert (await take(inbox)).taken == ()
         pass_time(31)
-        assert (await take_one(inbox)).claim.attempt == 2
+        assert (await fetch_one(inbox)).claim.attempt == 2
 
     async def test_a_kept_delivery_is_stored_already(
         self, inbox: InboxStore, pass_time: PassTime
@@ -227,17 +227,19 @@ class TestPutting:
 
     async def test_keeping_adds_nothing_to_what_is_in_the_inbox(self, inbox: InboxStore) -> None:
         await put(inbox)
-        taken = await take_one(inbox)
+        taken = await fetch_one(inbox)
         assert await inbox.keep(taken.claim, DELIVERY) is Ownership.HELD
         await inbox.keep_in_flight(DELIVERY)
         await inbox.release(taken.claim, NONE, "failed")
         assert await inbox.dead_letters() == []
-        assert (await take_one(inbox)).claim.attempt == 2
+        assert (await fetch_one(inbox)).claim.attempt == 2
 
 
 class TestRoom:
     async def test_an_inbox_holds_so_many_events_and_no_more(self, inbox: InboxStore) -> None:
-        results = [await inbox.put(delivery(f"evt_{n}"), new_token(), max_depth=3) for n in "12345"]
+        results = [
+            await inbox.enqueue(delivery(f"evt_{n}"), new_token(), max_depth=3) for n in "12345"
+        ]
         assert results == [Stored(), Stored(), Stored(), Full(), Full()]
         assert (await inbox.stats()).depth == 3
 
@@ -245,29 +247,29 @@ class TestRoom:
         hundred = delivery("evt_1", body=b"x" * 100)
         fifty = delivery("evt_2", body=b"x" * 50)
         one = delivery("evt_3", body=b"x")
-        assert await inbox.put(hundred, new_token(), max_bytes=150) == Stored()
-        assert await inbox.put(fifty, new_token(), max_bytes=150) == Stored()
-        assert await inbox.put(one, new_token(), max_bytes=150) == Full()
+        assert await inbox.enqueue(hundred, new_token(), max_bytes=150) == Stored()
+        assert await inbox.enqueue(fifty, new_token(), max_bytes=150) == Stored()
+        assert await inbox.enqueue(one, new_token(), max_bytes=150) == Full()
         assert (await inbox.stats()).bytes == 150
 
     async def test_what_is_known_needs_no_room(self, inbox: InboxStore) -> None:
-        await put_all(inbox, "evt_1", "evt_2")
+        await enqueue_all(inbox, "evt_1", "evt_2")
         await inbox.complete((await take(inbox, 1)).taken[0].claim)
-        assert await inbox.put(delivery("evt_2"), new_token(), max_depth=1) == Waiting()
-        assert await inbox.put(delivery("evt_1"), new_token(), max_depth=1) == Done()
+        assert await inbox.enqueue(delivery("evt_2"), new_token(), max_depth=1) == Waiting()
+        assert await inbox.enqueue(delivery("evt_1"), new_token(), max_depth=1) == Done()
 
     async def test_room_is_made_by_whatever_takes_an_event_out(self, inbox: InboxStore) -> None:
-        await put_all(inbox, "evt_1", "evt_2")
+        await enqueue_all(inbox, "evt_1", "evt_2")
         first, second = (await take(inbox)).taken
         await inbox.complete(first.claim)
         await inbox.bury(second.claim, DeadReason.EXHAUSTED, error="no")
         stats = await inbox.stats()
         assert (stats.depth, stats.bytes, stats.oldest_age) == (0, 0, None)
-        assert await inbox.put(delivery("evt_3"), new_token(), max_depth=1) == Stored()
+        assert await inbox.enqueue(delivery("evt_3"), new_token(), max_depth=1) == Stored()
 
     async def test_another_endpoint_s_events_take_no_room(self, inbox: InboxStore) -> None:
         await put(inbox, delivery(endpoint="other"))
-        assert await inbox.put(DELIVERY, new_token(), max_depth=1) == Stored()
+        assert await inbox.enqueue(DELIVERY, new_token(), max_depth=1) == Stored()
 
 
 class TestTaking:
@@ -281,7 +283,7 @@ class TestTaking:
         assert ids(await take(inbox)) == names
 
     async def test_no_more_than_asked_for_and_none_twice(self, inbox: InboxStore) -> None:
-        await put_all(inbox, "evt_1", "evt_2", "evt_3")
+        await enqueue_all(inbox, "evt_1", "evt_2", "evt_3")
         first = await take(inbox, 2)
         second = await take(inbox, 2)
         assert len(first.taken) == 2
@@ -294,7 +296,7 @@ class TestTaking:
         assert await take(inbox) == Batch((), None)
 
     async def test_ten_workers_at_once_share_what_is_there(self, inbox: InboxStore) -> None:
-        await put_all(inbox, *(f"evt_{n}" for n in range(40)))
+        await enqueue_all(inbox, *(f"evt_{n}" for n in range(40)))
         batches = await asyncio.gather(*(take(inbox, 7, worker=f"w{n}") for n in range(10)))
         taken = [name for batch in batches for name in ids(batch)]
         assert sorted(taken) == sorted(f"evt_{n}" for n in range(40))
@@ -302,7 +304,7 @@ class TestTaking:
     async def test_a_take_repeated_with_its_token_gives_the_same(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:
-        await put_all(inbox, "evt_1", "evt_2", "evt_3")
+        await enqueue_all(inbox, "evt_1", "evt_2", "evt_3")
         token = new_token()
         first = await take(inbox, 2, token=token)
         pass_time(1)
@@ -316,7 +318,7 @@ class TestTaking:
     async def test_a_take_that_is_repeated_begins_the_lease_anew(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:
-        await put_all(inbox, "evt_1")
+        await enqueue_all(inbox, "evt_1")
         token = new_token()
         first = await take(inbox, token=token)
         pass_time(LEASE - 1)
@@ -329,7 +331,7 @@ class TestTaking:
     async def test_a_take_that_is_repeated_too_late_gives_nothing_that_others_may_have(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:
-        await put_all(inbox, "evt_1")
+        await enqueue_all(inbox, "evt_1")
         token = new_token()
         await take(inbox, token=token)
         pass_time(LEASE + 1)
@@ -351,14 +353,14 @@ class TestTaking:
         self, inbox: InboxStore, pass_time: PassTime, clock: Clock
     ) -> None:
         await put(inbox)
-        await take_one(inbox)
+        await fetch_one(inbox)
         ended_at = clock() + LEASE
         pass_time(LEASE - 1)
         batch = await take(inbox)
         assert batch.taken == ()
         assert batch.next_due == about(1)
         pass_time(2)
-        again = await take_one(inbox)
+        again = await fetch_one(inbox)
         assert again.claim.attempt == 2
         entry = await inbox.entry(KEY)
         assert entry is not None
@@ -370,34 +372,34 @@ class TestTaking:
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:
         await put(inbox)
-        taken = await take_one(inbox)
+        taken = await fetch_one(inbox)
         for _ in range(4):
             pass_time(20)
             assert await inbox.extend(taken.claim, frozenset({"a"})) is Ownership.HELD
             assert (await take(inbox)).taken == ()
         pass_time(31)
-        again = await take_one(inbox)
+        again = await fetch_one(inbox)
         assert (again.claim.attempt, again.claim.finished) == (2, frozenset({"a"}))
 
     async def test_a_lease_outlasts_a_clock_that_is_set_back(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:
         await put(inbox)
-        await take_one(inbox)
+        await fetch_one(inbox)
         pass_time(-7200)
         assert (await take(inbox)).taken == ()
         pass_time(LEASE + 1)
-        assert (await take_one(inbox)).claim.attempt == 2
+        assert (await fetch_one(inbox)).claim.attempt == 2
 
     async def test_a_back_off_is_no_longer_for_a_clock_that_is_set_back(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:
         await put(inbox)
-        await inbox.retry((await take_one(inbox)).claim, 60)
+        await inbox.retry((await fetch_one(inbox)).claim, 60)
         pass_time(-7200)
         assert (await take(inbox)).taken == ()
         pass_time(61)
-        assert (await take_one(inbox)).claim.attempt == 2
+        assert (await fetch_one(inbox)).claim.attempt == 2
 
 
 class TestSettling:
@@ -405,7 +407,7 @@ class TestSettling:
         self, inbox: InboxStore, pass_time: PassTime, clock: Clock
     ) -> None:
         await put(inbox)
-        taken = await take_one(inbox)
+        taken = await fetch_one(inbox)
         result = await inbox.retry(taken.claim, 60, frozenset({"a"}), "b: ValueError")
         assert result is Ownership.HELD
         failed_at = clock()
@@ -413,7 +415,7 @@ class TestSettling:
         assert batch.taken == ()
         assert batch.next_due == about(60)
         pass_time(60.1)
-        again = await take_one(inbox)
+        again = await fetch_one(inbox)
         assert (again.claim.attempt, again.claim.finished) == (2, frozenset({"a"}))
         entry = await inbox.entry(KEY)
         assert entry is not None
@@ -426,29 +428,35 @@ class TestSettling:
         self, inbox: InboxStore, pass_time: PassTime, step: str
     ) -> None:
         await put(inbox)
-        stale = (await take_one(inbox)).claim
+        stale = (await fetch_one(inbox)).claim
         pass_time(LEASE + 1)
-        owner = (await take_one(inbox)).claim
-        owed = frozenset({"late"})
+        owner = (await fetch_one(inbox)).claim
+        outstanding = frozenset({"late"})
         calls = {
-            "extend": lambda: inbox.extend(stale, NONE, owed),
-            "retry": lambda: inbox.retry(stale, 0, NONE, "late", owed=owed, began=False),
-            "release": lambda: inbox.release(stale, NONE, "late", owed=owed, began=False),
-            "bury": lambda: inbox.bury(stale, DeadReason.EXHAUSTED, error="late", owed=owed),
+            "extend": lambda: inbox.extend(stale, NONE, outstanding),
+            "retry": lambda: inbox.retry(
+                stale, 0, NONE, "late", outstanding=outstanding, began=False
+            ),
+            "release": lambda: inbox.release(
+                stale, NONE, "late", outstanding=outstanding, began=False
+            ),
+            "bury": lambda: inbox.bury(
+                stale, DeadReason.EXHAUSTED, error="late", outstanding=outstanding
+            ),
         }
         assert await calls[step]() is Ownership.LOST
         assert (await take(inbox)).taken == ()
         assert await inbox.retry(owner, 0) is Ownership.HELD
-        later = (await take_one(inbox)).claim
-        assert (later.attempt, later.owed) == (3, NONE)
+        later = (await fetch_one(inbox)).claim
+        assert (later.attempt, later.outstanding) == (3, NONE)
 
     async def test_a_late_completion_is_a_fact(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:
         await put(inbox)
-        stale = (await take_one(inbox)).claim
+        stale = (await fetch_one(inbox)).claim
         pass_time(LEASE + 1)
-        owner = (await take_one(inbox)).claim
+        owner = (await fetch_one(inbox)).claim
         await inbox.complete(stale)
         assert await inbox.retry(owner, 0) is Ownership.LOST
         assert (await take(inbox)).taken == ()
@@ -456,8 +464,8 @@ class TestSettling:
 
     async def test_a_burial_needs_no_delivery_and_has_the_history(self, inbox: InboxStore) -> None:
         await put(inbox)
-        await inbox.retry((await take_one(inbox)).claim, 0, frozenset({"a"}), "first")
-        last = (await take_one(inbox)).claim
+        await inbox.retry((await fetch_one(inbox)).claim, 0, frozenset({"a"}), "first")
+        last = (await fetch_one(inbox)).claim
         result = await inbox.bury(
             last, DeadReason.EXHAUSTED, error="second", finished=frozenset({"b"})
         )
@@ -472,7 +480,7 @@ class TestSettling:
 
     async def test_a_dead_letter_from_the_inbox_is_replayed(self, inbox: InboxStore) -> None:
         await put(inbox)
-        await inbox.bury((await take_one(inbox)).claim, DeadReason.REJECTED, error="no")
+        await inbox.bury((await fetch_one(inbox)).claim, DeadReason.REJECTED, error="no")
         claim = await inbox.replay(KEY, new_token(), LEASE)
         assert isinstance(claim, Claimed)
         assert claim.attempt == 2
@@ -482,14 +490,14 @@ class TestSettling:
 
     async def test_a_discarded_letter_s_event_is_done(self, inbox: InboxStore) -> None:
         await put(inbox)
-        await inbox.bury((await take_one(inbox)).claim, DeadReason.REJECTED, error="no")
+        await inbox.bury((await fetch_one(inbox)).claim, DeadReason.REJECTED, error="no")
         assert await inbox.discard(KEY)
         assert await put(inbox) == Done()
 
     async def test_a_history_is_bounded(self, inbox: InboxStore) -> None:
         await put(inbox)
         for number in range(30):
-            await inbox.retry((await take_one(inbox)).claim, 0, NONE, f"{number} " + "x" * 9_000)
+            await inbox.retry((await fetch_one(inbox)).claim, 0, NONE, f"{number} " + "x" * 9_000)
         entry = await inbox.entry(KEY)
         assert entry is not None
         assert [failure.number for failure in entry.history] == list(range(11, 31))
@@ -564,7 +572,7 @@ class TestWorkers:
     async def test_with_limit_0_nothing_is_taken(self, inbox: InboxStore) -> None:
         await put(inbox)
         assert (await take(inbox, 0)).taken == ()
-        assert (await take_one(inbox)).claim.attempt == 1
+        assert (await fetch_one(inbox)).claim.attempt == 1
 
     async def test_workers_count_for_their_endpoint(self, inbox: InboxStore) -> None:
         await take(inbox, endpoint="other")
@@ -587,7 +595,7 @@ class TestLooking:
             (),
         )
         assert entry.due_at == about(clock())
-        taken = await take_one(inbox)
+        taken = await fetch_one(inbox)
         entry = await inbox.entry(KEY)
         assert entry is not None
         assert (entry.in_flight, entry.attempts) == (True, 1)
@@ -605,7 +613,7 @@ class TestLooking:
     async def test_what_is_not_there_is_none(self, inbox: InboxStore) -> None:
         assert await inbox.entry(KEY) is None
         await put(inbox)
-        await inbox.complete((await take_one(inbox)).claim)
+        await inbox.complete((await fetch_one(inbox)).claim)
         assert await inbox.entry(KEY) is None
 
     async def test_a_listing_is_bounded_chosen_and_without_bodies(
@@ -643,8 +651,8 @@ class TestLooking:
             await put(inbox, arrived)
             pass_time(number % 2)
         for one in (await take(inbox, 2, endpoint="a")).taken:
-            owed = frozenset({"alert" if one.delivery.event_id == "evt_0" else "sync"})
-            await inbox.retry(one.claim, 60, owed=owed)
+            outstanding = frozenset({"alert" if one.delivery.event_id == "evt_0" else "sync"})
+            await inbox.retry(one.claim, 60, outstanding=outstanding)
 
         async def found(**wanted: Any) -> list[str]:
             return [entry.delivery.event_id for entry in await inbox.entries(**wanted)]
@@ -693,36 +701,36 @@ class TestLooking:
 class TestHastening:
     async def test_a_waiting_event_is_due_at_once(self, inbox: InboxStore) -> None:
         await put(inbox)
-        await inbox.retry((await take_one(inbox)).claim, 3600)
+        await inbox.retry((await fetch_one(inbox)).claim, 3600)
         assert (await take(inbox)).taken == ()
-        assert await inbox.hasten(KEY)
-        assert (await take_one(inbox)).claim.attempt == 2
+        assert await inbox.make_due(KEY)
+        assert (await fetch_one(inbox)).claim.attempt == 2
 
     async def test_an_event_that_is_due_keeps_its_place(
         self, inbox: InboxStore, pass_time: PassTime
     ) -> None:
         for name in ("evt_1", "evt_2"):
-            await put_all(inbox, name)
+            await enqueue_all(inbox, name)
             pass_time(1)
-        assert await inbox.hasten(delivery_key("default", "evt_1"))
+        assert await inbox.make_due(delivery_key("default", "evt_1"))
         assert ids(await take(inbox)) == ["evt_1", "evt_2"]
 
     async def test_an_event_in_work_is_left_alone(self, inbox: InboxStore) -> None:
         await put(inbox)
-        await take_one(inbox)
-        assert not await inbox.hasten(KEY)
+        await fetch_one(inbox)
+        assert not await inbox.make_due(KEY)
         assert (await take(inbox)).taken == ()
 
     async def test_what_is_not_there_cannot_be_hastened(self, inbox: InboxStore) -> None:
-        assert not await inbox.hasten(delivery_key("default", "evt_other"))
+        assert not await inbox.make_due(delivery_key("default", "evt_other"))
 
     async def test_a_worker_that_waits_hears_of_it(self, inbox: InboxStore) -> None:
         await put(inbox)
-        await inbox.retry((await take_one(inbox)).claim, 3600)
+        await inbox.retry((await fetch_one(inbox)).claim, 3600)
         await take(inbox)
         waiting = asyncio.create_task(inbox.wait("default", HOUR))
         await asyncio.sleep(0)
-        await inbox.hasten(KEY)
+        await inbox.make_due(KEY)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await waiting
 

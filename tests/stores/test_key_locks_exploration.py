@@ -21,12 +21,12 @@ from hookonce.stores import key_locks
 from hookonce.stores.key_locks import FREE, Passage
 from hookonce.stores.life import Moment
 from hookonce.stores.values import (
+    Acquired,
     Busy,
     DeliveryKey,
-    Entered,
-    Mark,
     Stale,
     Token,
+    Watermark,
     delivery_key,
 )
 
@@ -34,7 +34,7 @@ NOW, LEASE = 100.0, 1.0
 MOMENT = Moment(NOW, NOW, 1_000.0)
 
 KEYS = tuple(delivery_key("default", f"evt_{n}") for n in range(3))
-MARKS = tuple(Mark(n, f"evt_{n}") for n in range(3))
+MARKS = tuple(Watermark(n, f"evt_{n}") for n in range(3))
 
 Stage: TypeAlias = Literal["due", "held", "waits", "inside", "ended", "done"]
 
@@ -58,7 +58,7 @@ class Event(NamedTuple):
 class Hand(NamedTuple):
     """What a worker is about to do: note an event, leave the gate, or call an event."""
 
-    does: Literal["note", "leave", "call"]
+    does: Literal["note", "release", "call"]
     event: int
     token: Token | None = None
 
@@ -112,8 +112,8 @@ class Walk:
     faults: int = 0
     outages: int = 0
     processes: int = 1
-    enter: Callable[..., Any] = key_locks.enter
-    leave: Callable[..., Any] = key_locks.leave
+    acquire: Callable[..., Any] = key_locks.acquire
+    release: Callable[..., Any] = key_locks.release
     leaves_when_late: bool = True
     notes: bool = True
     falls_back: bool = True
@@ -220,22 +220,22 @@ class Walk:
         known = world.unsent[self.process(n)]
         world = self.sent(world, n)
         token = _new_token(world, n)
-        result, passage = self.enter(world.passage, MOMENT, token, LEASE, mark=MARKS[n])
+        result, passage = self.acquire(world.passage, MOMENT, token, LEASE, watermark=MARKS[n])
         asked = world._replace(passage=passage)
         if world.faults_left:  # the reply is lost, and the process ends before it asks again
             yield _unlucky(_with(asked, n, Event("waits")))
         match result:
-            case Entered():
+            case Acquired():
                 if n < known:
                     raise Broken("an event passed where its process knew a newer success")
-                if MARKS[n] <= (MARKS[world.told] if world.told >= 0 else Mark(-1, "")):
+                if MARKS[n] <= (MARKS[world.told] if world.told >= 0 else Watermark(-1, "")):
                     raise Broken("an event passed that had come too late")
                 yield _with(asked, n, Event("inside", token, lease=True))
             case Stale():
                 if n > world.told:
                     raise Broken("an event was kept out that was the newest")
                 done = _with(asked, n, Event("done"))
-                yield _doing(done, Hand("leave", n)) if self.leaves_when_late else done
+                yield _doing(done, Hand("release", n)) if self.leaves_when_late else done
             case Busy():
                 yield _with(asked, n, Event("held", token))
 
@@ -243,8 +243,8 @@ class Walk:
         yield self.succeeds(world, n, event)
         yield from self.left(_with(world, n, Event("due")), n, event.token)  # it fails
         world = self.sent(world, n)
-        again, passage = self.enter(world.passage, MOMENT, event.token, LEASE, mark=MARKS[n])
-        extended = event._replace(lease=again == Entered())
+        again, passage = self.acquire(world.passage, MOMENT, event.token, LEASE, watermark=MARKS[n])
+        extended = event._replace(lease=again == Acquired())
         yield _with(world._replace(passage=passage), n, extended)
 
     def left(self, world: World, n: int, token: Token | None) -> Iterator[World]:
@@ -252,7 +252,7 @@ class Walk:
         reached = self.reached(world, n, token, KEYS[n])
         if world.faults_left:
             lost = reached._replace(hands=world.hands, unsent=world.unsent)
-            yield _doing(_unlucky(lost), Hand("leave", n, token))
+            yield _doing(_unlucky(lost), Hand("release", n, token))
         yield reached
 
     def reached(
@@ -260,8 +260,10 @@ class Walk:
     ) -> World:
         """Return the world after a gate was left with what its process has not sent yet."""
         newest = world.unsent[self.process(n)]
-        mark = MARKS[newest] if newest >= 0 else None
-        called, passage = self.leave(world.passage, MOMENT, token, mark=mark, event=event)
+        watermark = MARKS[newest] if newest >= 0 else None
+        called, passage = self.release(
+            world.passage, MOMENT, token, watermark=watermark, event=event
+        )
         in_time = newest <= world.told or world.events[newest].lease or self.processes == 1
         is_fair = world.is_fair and in_time
         reached = world._replace(passage=passage, told=max(world.told, newest), is_fair=is_fair)
@@ -271,30 +273,30 @@ class Walk:
 
     def does(self, world: World, hand: Hand) -> Iterator[World]:
         match hand.does:
-            case "leave":
+            case "release":
                 yield from self.left(world, hand.event, hand.token)
             case "call":
                 waits = world.events[hand.event].stage == "waits"
                 if waits:
                     yield _with(world, hand.event, Event("due"))
                 else:
-                    yield _doing(world, Hand("leave", hand.event))
+                    yield _doing(world, Hand("release", hand.event))
             case "note":
-                key, mark = KEYS[hand.event], MARKS[hand.event]
+                key, watermark = KEYS[hand.event], MARKS[hand.event]
                 world = self.sent(world, hand.event)
-                result, passage = self.enter(
-                    world.passage, MOMENT, hand.token, LEASE, mark=mark, waiting=key
+                result, passage = self.acquire(
+                    world.passage, MOMENT, hand.token, LEASE, watermark=watermark, waiting=key
                 )
                 reached = world._replace(passage=passage)
                 if not isinstance(result, Busy):  # it was left meanwhile
-                    reached = _doing(reached, Hand("leave", hand.event, hand.token))
+                    reached = _doing(reached, Hand("release", hand.event, hand.token))
                     reached = _doing(reached, Hand("call", hand.event))
                 yield reached
 
     def later(self, world: World) -> World:
         """Return the world a lease later, when all that waits is due by itself."""
         passage = world.passage._replace(until=max(NOW, world.passage.until - LEASE))
-        if passage.until <= NOW and passage.token is None and passage.mark is None:
+        if passage.until <= NOW and passage.token is None and passage.watermark is None:
             passage = FREE
         events = tuple(
             Event("due")
@@ -308,7 +310,7 @@ class Walk:
         """Raise if something was promised that is not so."""
         if sum(event.lease for event in world.events) > 1:
             raise Broken("two are inside")
-        marks = [one.passage.mark or Mark(-1, "") for one in (before, world)]
+        marks = [one.passage.watermark or Watermark(-1, "") for one in (before, world)]
         if marks[1] < marks[0]:
             raise Broken("the mark went back")
         done = (n for n, event in enumerate(world.events) if event.stage == "done")
@@ -409,52 +411,62 @@ def test_nothing_promised_is_broken_in_any_world(
     assert worlds > 1_000
 
 
-def enter_a_busy_gate(passage: Passage, *given: Any, **named: Any) -> Any:
-    return key_locks.enter(passage._replace(token=None), *given, **named)
+def acquire_a_busy_key_lock(passage: Passage, *given: Any, **named: Any) -> Any:
+    return key_locks.acquire(passage._replace(token=None), *given, **named)
 
 
 def enter_without_a_mark(*given: Any, **named: Any) -> Any:
-    return key_locks.enter(*given, **(named | {"mark": None}))
+    return key_locks.acquire(*given, **(named | {"watermark": None}))
 
 
 def enter_that_marks(*given: Any, **named: Any) -> Any:
-    result, passage = key_locks.enter(*given, **named)
-    mark = named["mark"]
-    is_higher = result == Entered() and (passage.mark is None or passage.mark < mark)
-    return result, passage._replace(mark=mark, marked_until=1_000.0) if is_higher else passage
+    result, passage = key_locks.acquire(*given, **named)
+    watermark = named["watermark"]
+    is_higher = result == Acquired() and (
+        passage.watermark is None or passage.watermark < watermark
+    )
+    return result, passage._replace(
+        watermark=watermark, watermark_until=1_000.0
+    ) if is_higher else passage
 
 
 def leave_of_anybodys(passage: Passage, *given: Any, **named: Any) -> Any:
-    return key_locks.leave(passage._replace(token=None), *given, **named)
+    return key_locks.release(passage._replace(token=None), *given, **named)
 
 
 def leave_that_marks_what_comes_last(passage: Passage, *given: Any, **named: Any) -> Any:
-    mark = None if named["mark"] else passage.mark
-    return key_locks.leave(passage._replace(mark=mark), *given, **named)
+    watermark = None if named["watermark"] else passage.watermark
+    return key_locks.release(passage._replace(watermark=watermark), *given, **named)
 
 
 def leave_that_calls_nobody(*given: Any, **named: Any) -> tuple[DeliveryKey | None, Passage]:
-    return None, key_locks.leave(*given, **named)[1]
+    return None, key_locks.release(*given, **named)[1]
 
 
 USUAL = Walk(events=2, faults=0)
 MISTAKES = {
-    "a busy gate that is entered": (replace(USUAL, enter=enter_a_busy_gate), "two are inside"),
+    "a busy gate that is entered": (
+        replace(USUAL, acquire=acquire_a_busy_key_lock),
+        "two are inside",
+    ),
     "an event that is too late and passes": (
-        replace(USUAL, enter=enter_without_a_mark),
+        replace(USUAL, acquire=enter_without_a_mark),
         "had come too late",
     ),
     "a mark that is made before the success": (
-        replace(USUAL, enter=enter_that_marks),
+        replace(USUAL, acquire=enter_that_marks),
         "kept out that was the newest|overwritten",
     ),
     "an event that is not due by itself": (replace(USUAL, falls_back=False), "waits for ever"),
-    "a gate that anybody opens": (replace(USUAL, leave=leave_of_anybodys), "two are inside"),
+    "a gate that anybody opens": (replace(USUAL, release=leave_of_anybodys), "two are inside"),
     "a mark that is lowered": (
-        replace(USUAL, leave=leave_that_marks_what_comes_last),
+        replace(USUAL, release=leave_that_marks_what_comes_last),
         "the mark went back",
     ),
-    "a leave that calls nobody": (replace(USUAL, leave=leave_that_calls_nobody), "nobody has call"),
+    "a leave that calls nobody": (
+        replace(USUAL, release=leave_that_calls_nobody),
+        "nobody has call",
+    ),
     "an event that is not noted": (replace(USUAL, notes=False), "nobody has called"),
     "an event that is acquired before a watermark is sent": (
         replace(USUAL, outages=1, sends_before_acquiring=False),

@@ -55,8 +55,8 @@ async def test_what_is_in_the_inbox_waits_also_while_an_attempt_runs(store: Stor
     if not isinstance(store, InboxStore):
         pytest.skip("this store has no inbox")
     for event_id in ("evt_1", "evt_2"):
-        await store.put(delivery(event_id), new_token())
-    taken = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+        await store.enqueue(delivery(event_id), new_token())
+    taken = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
     assert len(taken.taken) == 1
     waiting = dict.fromkeys(("evt_1", "evt_2"), Known.WAITING)
     assert await store.known("default", ["evt_1", "evt_2"]) == waiting

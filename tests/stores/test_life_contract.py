@@ -36,7 +36,7 @@ KEY = DELIVERY.key
 FINISHED = frozenset({"a"})
 NOBODY = Claimed(KEY, new_token(), 1, frozenset(), LEASE)
 OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.SAVE, Step.BURY}
-NEED_INBOX: set[State | Step] = {State.WAITING, State.TAKEN, Step.PUT, Step.TAKE}
+NEED_INBOX: set[State | Step] = {State.WAITING, State.FETCHED, Step.ENQUEUE, Step.FETCH}
 NEED_BODIES: set[State | Step] = {State.KEPT, State.INTERRUPTED, State.REPLAYED}
 NEED_BODIES |= {State.SAVED, State.SAVED_CLAIMED, Step.KEEP, Step.KEEP_IN_FLIGHT, Step.REPLAY}
 NEED_BODIES |= {Step.SAVE, Step.SAVE_IN_FLIGHT, Step.END}
@@ -65,8 +65,8 @@ class Case:
         assert isinstance(result, Claimed)
         self.owner = result
 
-    async def take(self) -> list[Claimed]:
-        batch = await self.inbox.take(
+    async def fetch(self) -> list[Claimed]:
+        batch = await self.inbox.fetch(
             1, LEASE, endpoint="default", worker="worker", token=new_token()
         )
         return [taken.claim for taken in batch.taken]
@@ -77,9 +77,9 @@ class Case:
         match state:
             case State.FREE | State.CLAIMED:
                 await self.claim()
-            case State.WAITING | State.TAKEN:
-                await self.inbox.put(DELIVERY, new_token())
-                [self.owner] = await self.take()
+            case State.WAITING | State.FETCHED:
+                await self.inbox.enqueue(DELIVERY, new_token())
+                [self.owner] = await self.fetch()
             case State.SAVED | State.SAVED_CLAIMED:
                 await self.claim()
                 await self.store.keep(self.owner, DELIVERY, dead_at=self.dead_at)
@@ -112,7 +112,7 @@ class Case:
         in_flight = stats.in_flight == 1
         if isinstance(self.store, InboxStore) and (entry := await self.store.entry(KEY)):
             assert entry.in_flight is in_flight
-            return State.TAKEN if in_flight else State.WAITING
+            return State.FETCHED if in_flight else State.WAITING
         if letter := await self.store.dead_letter(KEY):
             assert stats.dead == (not letter.is_kept)
             if in_flight:
@@ -135,30 +135,30 @@ class Case:
         match step:
             case Step.CLAIM:
                 return _ANSWERS[type(await self.store.claim(KEY, new_token(), LEASE))]
-            case Step.PUT:
-                return _ANSWERS[type(await self.inbox.put(DELIVERY, new_token()))]
-            case Step.TAKE:
-                return Answer.GRANTED if await self.take() else None
+            case Step.ENQUEUE:
+                return _ANSWERS[type(await self.inbox.enqueue(DELIVERY, new_token()))]
+            case Step.FETCH:
+                return Answer.GRANTED if await self.fetch() else None
             case Step.REPLAY:
                 result = await self.store.replay(KEY, new_token(), LEASE)
                 return None if result is None else _ANSWERS[type(result)]
             case Step.DISCARD:
-                return Answer.TAKEN if await self.store.discard(KEY) else None
+                return Answer.APPLIED if await self.store.discard(KEY) else None
             case Step.KEEP_IN_FLIGHT:
                 await self.store.keep_in_flight(DELIVERY)
-                return Answer.TAKEN
+                return Answer.APPLIED
             case Step.SAVE_IN_FLIGHT:
                 await self.store.keep_in_flight(DELIVERY, dead_at=self.dead_at)
-                return Answer.TAKEN
+                return Answer.APPLIED
             case Step.COMPLETE:
                 await self.store.complete(claim)
-                return Answer.TAKEN
+                return Answer.APPLIED
             case Step.EXPIRE:
                 self.pass_time(LEASE)
-                return Answer.TAKEN
+                return Answer.APPLIED
             case Step.END:
                 await self.end()
-                return Answer.TAKEN
+                return Answer.APPLIED
             case _:
                 return await self.owners_answer(step, claim)
 
@@ -208,7 +208,7 @@ async def test_the_step_answers_and_leads_as_its_row_says(
     await case.bring(state)
     then = LIFE[state].get(step)
     answer = await case.answer(step, case.owner)
-    if step is Step.TAKE and state is State.TAKEN:
+    if step is Step.FETCH and state is State.FETCHED:
         assert answer is None  # somebody is at it
     elif step is Step.EXPIRE or step is Step.END:
         pass  # nobody asked

@@ -41,13 +41,13 @@ def claimed(record: Record = NEW, token: Token = MINE) -> tuple[Claimed, Record]
 
 
 def waiting(token: Token = OTHER) -> Record:
-    result, record = life.put(NEW, START, token)
+    result, record = life.enqueue(NEW, START, token)
     assert result == Stored()
     return record
 
 
 def taken(moment: Moment = START) -> tuple[Claimed, Record]:
-    claim, record = life.take(waiting(), moment, KEY, MINE, LEASE)
+    claim, record = life.fetch(waiting(), moment, KEY, MINE, LEASE)
     assert claim is not None
     return claim, record
 
@@ -68,20 +68,20 @@ def test_what_is_put_is_due_at_once() -> None:
 
 def test_what_is_put_beside_an_attempt_is_due_when_its_lease_ends() -> None:
     _, record = claimed()
-    _, record = life.put(record, later(10), OTHER)
+    _, record = life.enqueue(record, later(10), OTHER)
     assert record.queued == Queued(OTHER, START.now + LEASE, LEASE - 10)
 
 
 @pytest.mark.parametrize(("token", "answer"), [(OTHER, Stored()), (MINE, Waiting())])
 def test_a_put_that_is_asked_again_is_answered_as_at_first(token: Token, answer: object) -> None:
-    assert life.put(waiting(), later(1), token)[0] == answer
+    assert life.enqueue(waiting(), later(1), token)[0] == answer
     _, record = taken()
-    assert life.put(record, later(1), token)[0] == answer
+    assert life.enqueue(record, later(1), token)[0] == answer
 
 
 def test_a_take_that_is_asked_again_begins_its_lease_anew() -> None:
     _, record = taken()
-    claim, record = life.take_again(record, later(10), KEY, MINE, 60.0)
+    claim, record = life.fetch_again(record, later(10), KEY, MINE, 60.0)
     assert claim == Claimed(KEY, MINE, 1, frozenset(), 60.0, frozenset())
     assert (record.until, record.lease) == (START.now + 10 + 60, 60.0)
     assert record.queued == Queued(OTHER, START.now + 10 + 60, 60.0)
@@ -89,15 +89,15 @@ def test_a_take_that_is_asked_again_begins_its_lease_anew() -> None:
 
 def test_a_take_is_over_at_the_very_end_of_its_lease() -> None:
     _, record = taken()
-    assert life.take_again(record, later(LEASE), KEY, MINE, LEASE) == (None, record)
+    assert life.fetch_again(record, later(LEASE), KEY, MINE, LEASE) == (None, record)
 
 
 def test_what_somebody_is_at_is_due_when_that_lease_ends() -> None:
     _, record = claimed(token=OTHER)
-    _, record = life.put(record, START, OTHER)
+    _, record = life.enqueue(record, START, OTHER)
     _, record = life.extend(record, later(20), claimed(token=OTHER)[0])
     record = record._replace(queued=Queued(OTHER, START.now + LEASE, LEASE))
-    nothing, record = life.take(record, later(LEASE), KEY, MINE, LEASE)
+    nothing, record = life.fetch(record, later(LEASE), KEY, MINE, LEASE)
     assert nothing is None
     assert record.queued == Queued(OTHER, START.now + 20 + LEASE, 20.0)
 
@@ -124,7 +124,7 @@ def test_an_event_that_is_released_is_due_at_once_if_nothing_else_is_said() -> N
 def test_what_is_hastened_is_put_off_no_more() -> None:
     claim, record = taken()
     _, record = life.release(record, later(5), claim, after=600.0)
-    hastened, record = life.hasten(record, later(6))
+    hastened, record = life.make_due(record, later(6))
     assert hastened
     assert record.queued == Queued(OTHER, START.now + 6, 0.0)
 

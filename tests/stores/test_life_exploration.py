@@ -56,7 +56,7 @@ DELIVERIES = 2
 TOKENS = tuple(Token(f"worker {n}") for n in range(3))
 
 # Where an event is that the sender was told a 2xx for.
-SAFE = {State.WAITING, State.TAKEN, State.KEPT, State.INTERRUPTED, State.DEAD, State.REPLAYED}
+SAFE = {State.WAITING, State.FETCHED, State.KEPT, State.INTERRUPTED, State.DEAD, State.REPLAYED}
 SAFE |= {State.DONE}
 # Where it is that was given up, or will be if the attempt that runs fails.
 DEAD = {State.KEPT, State.INTERRUPTED, State.DEAD, State.REPLAYED}
@@ -88,7 +88,7 @@ class World(NamedTuple):
         unanswered: deliveries that the sender still repeats.
         attempts: how many were granted, without those that began no handler.
         told: what the store was told had finished.
-        owed: what it was told had not.
+        outstanding: what it was told had not.
         is_done: somebody was told that the event is handled, or a person has discarded it.
         may_be_dead: it was given up, the sender has proved that it will not come again, or its
             schedule is over.
@@ -101,7 +101,7 @@ class World(NamedTuple):
     unanswered: int
     attempts: int
     told: frozenset[str]
-    owed: frozenset[str]
+    outstanding: frozenset[str]
     is_done: bool
     may_be_dead: bool
     faults_left: int
@@ -132,9 +132,9 @@ class Life:
 
     claim: Callable[..., Any] = life.claim
     replay: Callable[..., Any] = life.replay
-    take: Callable[..., Any] = life.take
-    take_again: Callable[..., Any] = life.take_again
-    put: Callable[..., Any] = life.put
+    fetch: Callable[..., Any] = life.fetch
+    fetch_again: Callable[..., Any] = life.fetch_again
+    enqueue: Callable[..., Any] = life.enqueue
     extend: Callable[..., Any] = life.extend
     release: Callable[..., Any] = life.release
     keep: Callable[..., Any] = life.keep
@@ -168,7 +168,7 @@ class Walk:
                 continue
             yield self.with_worker(world, n, None), False  # it crashes
             if worker.asked:
-                grants = worker.asked in {"claim", "take", "replay"}
+                grants = worker.asked in {"claim", "fetch", "replay"}
                 if may_grant or record.token == TOKENS[n] or not grants:
                     for after in self.answers(world, n, worker.asked):
                         yield after, False
@@ -184,15 +184,15 @@ class Walk:
 
     def requests(self, world: World, idle: int, *, may_grant: bool) -> Iterator[tuple[World, bool]]:
         """Yield what becomes of each request that an idle worker can make."""
-        asked = ["put", "claim"] if world.unanswered else []
+        asked = ["enqueue", "claim"] if world.unanswered else []
         if world.record.queued is not None and world.record.queued.due <= NOW:
-            asked.append("take")
+            asked.append("fetch")
         if life.dead_letter(world.record, MOMENT, DELIVERY) is not None:
             asked.append("replay")
         for name in asked:
             state = self.state(world)
-            grants = state in {State.FREE, State.SAVED} or name in {"take", "replay"}
-            if grants and not may_grant and name != "put":
+            grants = state in {State.FREE, State.SAVED} or name in {"fetch", "replay"}
+            if grants and not may_grant and name != "enqueue":
                 yield world, True
                 continue
             sent = self.with_worker(world, idle, Worker(name))
@@ -212,16 +212,16 @@ class Walk:
             case "save in flight":
                 after = self.steps.keep_in_flight(record, MOMENT, LATER)
                 self.saw(record, Step.SAVE_IN_FLIGHT, after)
-            case "put":
-                result, after = self.steps.put(record, MOMENT, token)
-                self.saw(record, Step.PUT, after, is_own=isinstance(result, Stored))
+            case "enqueue":
+                result, after = self.steps.enqueue(record, MOMENT, token)
+                self.saw(record, Step.ENQUEUE, after, is_own=isinstance(result, Stored))
                 is_answered = isinstance(result, Stored | Waiting | Done | Dead)
-            case "take":
+            case "fetch":
                 is_again = record.token == token
-                take = self.steps.take_again if is_again else self.steps.take
-                result, after = take(record, MOMENT, KEY, token, LEASE)
+                fetch = self.steps.fetch_again if is_again else self.steps.fetch
+                result, after = fetch(record, MOMENT, KEY, token, LEASE)
                 if not is_again:
-                    self.saw(record, Step.TAKE, after)
+                    self.saw(record, Step.FETCH, after)
             case "replay":
                 result, after = self.steps.replay(record, MOMENT, KEY, token, LEASE)
                 self.saw(record, Step.REPLAY, after)
@@ -250,7 +250,7 @@ class Walk:
         """Check a new attempt, and count it."""
         if not before.told <= claim.finished:
             raise Broken("a success was forgotten, and runs again")
-        if not before.owed <= claim.owed:
+        if not before.outstanding <= claim.outstanding:
             raise Broken("it is forgotten what the event owes")
         is_over = before.record.token is not None
         if is_over and INTERRUPTED not in {one.error for one in after.record.history}:
@@ -285,8 +285,8 @@ class Walk:
             reached = world._replace(record=after, told=world.told | worker.untold)
             if ownership is Ownership.HELD:
                 given = rest if step is Step.RELEASE or step is Step.BURY else NONE
-                reached = reached._replace(owed=world.owed | given)
-            reached = reached._replace(owed=reached.owed - reached.told)
+                reached = reached._replace(outstanding=world.outstanding | given)
+            reached = reached._replace(outstanding=reached.outstanding - reached.told)
             if step is Step.EXTEND:
                 is_held = ownership is Ownership.HELD
                 yield self.with_worker(reached, n, worker._replace(untold=NONE, lease=is_held))
@@ -294,7 +294,7 @@ class Walk:
             if step is Step.RELEASE and not worker.finished and ownership is Ownership.HELD:
                 # Whether it began or not, nothing has come of it.
                 began_none = call(record, MOMENT, claim, began=False)[1]
-                fewer = world._replace(record=began_none, owed=reached.owed)
+                fewer = world._replace(record=began_none, outstanding=reached.outstanding)
                 yield self.with_worker(fewer._replace(attempts=world.attempts - 1), n, None)
             if step is Step.BURY and ownership is Ownership.HELD:
                 reached = reached._replace(may_be_dead=True)
@@ -306,10 +306,15 @@ class Walk:
     def settlings(
         self, worker: Worker, rest: frozenset[str]
     ) -> Iterator[tuple[Step, Callable[..., Any]]]:
-        told, owed = worker.untold, rest
+        told, outstanding = worker.untold, rest
         yield Step.EXTEND, partial(self.steps.extend, finished=told)
-        yield Step.RELEASE, partial(self.steps.release, finished=told, error="e", owed=owed)
-        bury = partial(self.steps.bury, reason=DeadReason.REJECTED, finished=told, owed=owed)
+        yield (
+            Step.RELEASE,
+            partial(self.steps.release, finished=told, error="e", outstanding=outstanding),
+        )
+        bury = partial(
+            self.steps.bury, reason=DeadReason.REJECTED, finished=told, outstanding=outstanding
+        )
         yield Step.BURY, bury
 
     def kept(self, world: World, n: int) -> World:
@@ -394,7 +399,7 @@ class Walk:
             return
         if not world.told <= record.finished:
             raise Broken("a success was forgotten")
-        if not world.owed <= record.owed or record.owed & record.finished:
+        if not world.outstanding <= record.outstanding or record.outstanding & record.finished:
             raise Broken("what the event owes is not what it owes")
         if world.attempts != record.attempt:
             raise Broken("an attempt was not counted")
@@ -414,16 +419,22 @@ def told_apart(world: World) -> World:
     """
     record = world.record
     if life.state_of(record, MOMENT) is State.DONE:
-        record, told, owed, attempts, may_be_dead = life.complete(MOMENT), NONE, NONE, 0, True
+        record, told, outstanding, attempts, may_be_dead = (
+            life.complete(MOMENT),
+            NONE,
+            NONE,
+            0,
+            True,
+        )
     else:
-        told, owed, attempts = world.told, world.owed, world.attempts
+        told, outstanding, attempts = world.told, world.outstanding, world.attempts
         may_be_dead = world.may_be_dead
-    put = record.queued.put if record.queued is not None else None
+    enqueue = record.queued.put if record.queued is not None else None
     workers = sorted(
-        (*rank(worker), token == record.token, token == put, n)
+        (*rank(worker), token == record.token, token == enqueue, n)
         for n, (worker, token) in enumerate(zip(world.workers, TOKENS, strict=False))
     )
-    token, placed = record.token and GONE, put and GONE
+    token, placed = record.token and GONE, enqueue and GONE
     for n, (is_there, *_, owns, has_put, _) in enumerate(workers):
         if is_there and owns:
             token = TOKENS[n]
@@ -442,7 +453,7 @@ def told_apart(world: World) -> World:
         world.unanswered,
         attempts,
         told,
-        owed,
+        outstanding,
         world.is_done,
         may_be_dead,
         world.faults_left,
@@ -516,8 +527,8 @@ def forgetful_replay(record: Record, moment: Moment, *given: Any) -> Any:
     return life.replay(record._replace(finished=NONE), moment, *given)
 
 
-def release_without_owed(*given: Any, **named: Any) -> Any:
-    return life.release(*given, **{**named, "owed": NONE})
+def release_without_outstanding(*given: Any, **named: Any) -> Any:
+    return life.release(*given, **{**named, "outstanding": NONE})
 
 
 def release_that_always_counts(*given: Any, **named: Any) -> Any:
@@ -551,7 +562,7 @@ def keep_that_puts_off_the_end(
 
 
 def put_that_leaves_the_letter(record: Record, moment: Moment, token: Token) -> Any:
-    result, after = life.put(record, moment, token)
+    result, after = life.enqueue(record, moment, token)
     return result, after._replace(letter=record.letter)
 
 
@@ -569,7 +580,7 @@ def put_that_overwrites(_: Record, moment: Moment, token: Token) -> Any:
 
 
 def greedy_take(record: Record, moment: Moment, *given: Any) -> Any:
-    return life.take(record._replace(until=0.0), moment, *given)
+    return life.fetch(record._replace(until=0.0), moment, *given)
 
 
 def bury_beside_the_entry(record: Record, *given: Any, **named: Any) -> Any:
@@ -596,7 +607,10 @@ MISTAKES = {
         of_function(replay=forgetful_replay),
         "a success was forgotten",
     ),
-    "a release that forgets what is owed": (of_function(release=release_without_owed), "owes"),
+    "a release that forgets what is outstanding": (
+        of_function(release=release_without_outstanding),
+        "owes",
+    ),
     "a release that counts what began nothing": (
         of_function(release=release_that_always_counts),
         "not counted",
@@ -618,7 +632,7 @@ MISTAKES = {
         "acknowledged is lost",
     ),
     "a put that leaves the letter": (
-        of_function(put=put_that_leaves_the_letter),
+        of_function(enqueue=put_that_leaves_the_letter),
         "waits in the inbox",
     ),
     "a lost claim whose successes are dropped": (
@@ -629,8 +643,8 @@ MISTAKES = {
         of_function(discard=discard_that_forgets),
         "not done any more",
     ),
-    "a put that overwrites": (of_function(put=put_that_overwrites), "not counted|forgotten"),
-    "a take that ignores a live lease": (of_function(take=greedy_take), "two live owners"),
+    "a put that overwrites": (of_function(enqueue=put_that_overwrites), "not counted|forgotten"),
+    "a take that ignores a live lease": (of_function(fetch=greedy_take), "two live owners"),
     "a burial that leaves the entry": (
         of_function(bury=bury_beside_the_entry),
         "waits in the inbox",
@@ -646,11 +660,11 @@ WRONG_ROWS = [
     (State.KEPT, Step.CLAIM, Answer.GRANTED, "two live owners|not counted"),
     (State.SAVED_CLAIMED, Step.CLAIM, Answer.GRANTED, "two live owners|not counted"),
     (State.SAVED, Step.CLAIM, Answer.DEAD, "acknowledged is lost"),
-    (State.SAVED, Step.PUT, Answer.WAITING, "acknowledged is lost"),
-    (State.TAKEN, Step.TAKE, Answer.GRANTED, "two live owners|not counted"),
+    (State.SAVED, Step.ENQUEUE, Answer.WAITING, "acknowledged is lost"),
+    (State.FETCHED, Step.FETCH, Answer.GRANTED, "two live owners|not counted"),
     (State.REPLAYED, Step.REPLAY, Answer.GRANTED, "two live owners|not counted"),
     (State.DONE, Step.CLAIM, Answer.GRANTED, "not done any more"),
-    (State.FREE, Step.PUT, Answer.WAITING, "acknowledged is lost"),
+    (State.FREE, Step.ENQUEUE, Answer.WAITING, "acknowledged is lost"),
     (State.FREE, Step.CLAIM, Answer.DEAD, "acknowledged is lost"),
 ]
 

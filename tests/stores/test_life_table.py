@@ -12,7 +12,7 @@ from hookonce.stores.life import LIFE, State, Step
 
 STORES = Path(hookonce.stores.__file__).parent
 ROWS = {f"{state.name}.{step.value}" for state, steps in LIFE.items() for step in steps}
-LIVE = {State.CLAIMED, State.TAKEN, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
+LIVE = {State.CLAIMED, State.FETCHED, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
 OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.SAVE, Step.BURY}
 
 
@@ -28,12 +28,12 @@ def test_the_script_of_the_redis_store_names_every_row_and_no_other() -> None:
 
 def test_the_statements_of_the_sqlite_store_name_rows_that_exist() -> None:
     named = cited(*(STORES / "sqlite").glob("*.py"))
-    assert {"FREE.claim", "FREE.put", "FREE.complete", "WAITING.take"} <= named <= ROWS
+    assert {"FREE.claim", "FREE.enqueue", "FREE.complete", "WAITING.fetch"} <= named <= ROWS
 
 
 @pytest.mark.parametrize("state", State)
 def test_every_state_answers_a_claim_and_a_put_and_can_be_completed(state: State) -> None:
-    asked = {Step.CLAIM, Step.PUT, Step.COMPLETE, Step.KEEP_IN_FLIGHT, Step.SAVE_IN_FLIGHT}
+    asked = {Step.CLAIM, Step.ENQUEUE, Step.COMPLETE, Step.KEEP_IN_FLIGHT, Step.SAVE_IN_FLIGHT}
     assert asked <= set(LIFE[state])
     assert LIFE[state][Step.COMPLETE].state is State.DONE
 

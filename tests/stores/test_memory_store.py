@@ -12,17 +12,17 @@ from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import (
+    Acquired,
     Claimed,
     Dead,
     DeadReason,
     DeliveryKey,
     Done,
-    Entered,
-    Gate,
     InFlight,
-    Mark,
+    KeyLock,
     Ownership,
     Stale,
+    Watermark,
     delivery_key,
     new_token,
 )
@@ -207,9 +207,9 @@ def test_a_store_for_no_events_is_refused(max_records: int) -> None:
 
 async def succeed(store: MemoryStore, name: str, created_at: int) -> None:
     """Succeed with an event of this time behind the gate of this name."""
-    gate, token = Gate("default", "handler", name), new_token()
-    assert await store.enter(gate, token, LEASE) == Entered()
-    await store.leave(gate, token, mark=Mark(created_at, "evt"))
+    key_lock, token = KeyLock("default", "handler", name), new_token()
+    assert await store.acquire_key_lock(key_lock, token, LEASE) == Acquired()
+    await store.release_key_lock(key_lock, token, watermark=Watermark(created_at, "evt"))
 
 
 async def test_marks_count_and_the_oldest_makes_room_before_younger_done_events(
@@ -223,18 +223,20 @@ async def test_marks_count_and_the_oldest_makes_room_before_younger_done_events(
     await complete(store, done)
     await claim(store, delivery_key("default", "new"))
     assert {await look(store, key) for key in done} == {Done}
-    late = Mark(1, "evt_late")
-    newer, oldest = Gate("default", "handler", "newer"), Gate("default", "handler", "oldest")
-    assert await store.enter(newer, new_token(), LEASE, mark=late) == Stale(Mark(5, "evt"))
-    assert await store.enter(oldest, new_token(), LEASE, mark=late) == Entered()
+    late = Watermark(1, "evt_late")
+    newer, oldest = KeyLock("default", "handler", "newer"), KeyLock("default", "handler", "oldest")
+    assert await store.acquire_key_lock(newer, new_token(), LEASE, watermark=late) == Stale(
+        Watermark(5, "evt")
+    )
+    assert await store.acquire_key_lock(oldest, new_token(), LEASE, watermark=late) == Acquired()
 
 
 async def test_a_gate_that_was_left_without_success_is_not_remembered(clock: Clock) -> None:
     store = MemoryStore(max_records=2, clock=clock)
     for n in range(10):
-        gate, token = Gate("default", "handler", str(n)), new_token()
-        await store.enter(gate, token, LEASE)
-        await store.leave(gate, token)
+        key_lock, token = KeyLock("default", "handler", str(n)), new_token()
+        await store.acquire_key_lock(key_lock, token, LEASE)
+        await store.release_key_lock(key_lock, token)
     for key in keys(2):
         await claim(store, key)
 

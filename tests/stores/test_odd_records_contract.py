@@ -91,8 +91,8 @@ class TestLongIds:
     async def test_an_id_of_512_characters_waits_in_the_inbox(self, store: Store) -> None:
         if not isinstance(store, InboxStore):
             pytest.skip("this store has no inbox")
-        assert await store.put(LONG, new_token()) == Stored()
-        batch = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+        assert await store.enqueue(LONG, new_token()) == Stored()
+        batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
         assert [taken.delivery for taken in batch.taken] == [LONG]
         assert [entry.delivery.event_id for entry in await store.entries()] == [LONG.event_id]
 
@@ -108,9 +108,9 @@ class TestAbsurdNumbers:
             await store.bury(owned, DeadReason.REJECTED, error="it failed", delivery=dead)
         if isinstance(store, InboxStore):
             with suppress(StoreError):
-                await store.put(delivery("evt_odd", number), new_token())
-            await store.put(delivery("evt_put_off"), new_token())
-            batch = await store.take(9, LEASE, endpoint="default", worker="w", token=new_token())
+                await store.enqueue(delivery("evt_odd", number), new_token())
+            await store.enqueue(delivery("evt_put_off"), new_token())
+            batch = await store.fetch(9, LEASE, endpoint="default", worker="w", token=new_token())
             for taken in batch.taken:
                 assert await store.retry(taken.claim, number) is Ownership.HELD
         await look_at_all(store)
@@ -135,8 +135,8 @@ class TestAbsurdNumbers:
                 await store.complete(owned)
         if isinstance(store, InboxStore):
             for name in ("evt_waits", "evt_taken"):
-                await store.put(delivery(name), new_token())
-            await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+                await store.enqueue(delivery(name), new_token())
+            await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
         if isinstance(store, SQLiteStore):
             damage_file(store, number)
         for server in servers:

@@ -1,4 +1,4 @@
-"""How every backend remembers what has finished and what is owed, and which attempts count.
+"""How every backend remembers what has finished and what is outstanding, and which attempts count.
 
 The stores come from conftest; what a backend may leave out is asked of ``Store.keeps_bodies``.
 """
@@ -40,8 +40,10 @@ async def claim(store: Store, token: Token | None = None) -> Claimed:
     return result
 
 
-async def bury(store: Store, claim: Claimed, owed: frozenset[str] = NONE) -> None:
-    ownership = await store.bury(claim, DeadReason.EXHAUSTED, owed=owed, delivery=DELIVERY)
+async def bury(store: Store, claim: Claimed, outstanding: frozenset[str] = NONE) -> None:
+    ownership = await store.bury(
+        claim, DeadReason.EXHAUSTED, outstanding=outstanding, delivery=DELIVERY
+    )
     assert ownership is Ownership.HELD
 
 
@@ -52,7 +54,7 @@ async def replay(store: Store) -> Claimed:
 
 
 async def take(store: InboxStore) -> Claimed | None:
-    batch = await store.take(1, LEASE, endpoint="default", worker="worker", token=new_token())
+    batch = await store.fetch(1, LEASE, endpoint="default", worker="worker", token=new_token())
     return batch.taken[0].claim if batch.taken else None
 
 
@@ -67,13 +69,13 @@ async def inbox(store: Store) -> InboxStore:
     """Return a store in whose inbox the event is."""
     if not isinstance(store, InboxStore):
         pytest.skip("this store has no inbox")
-    assert await store.put(DELIVERY, new_token()) == Stored()
+    assert await store.enqueue(DELIVERY, new_token()) == Stored()
     return store
 
 
-class TestOwed:
+class TestOutstanding:
     async def test_a_new_event_owes_nothing(self, store: Store) -> None:
-        assert (await claim(store)).owed == NONE
+        assert (await claim(store)).outstanding == NONE
 
     async def test_what_is_owed_is_what_was_given_without_what_has_finished(
         self, store: Store
@@ -81,51 +83,51 @@ class TestOwed:
         first = await claim(store)
         await store.extend(first, A, A | B)
         assert await claim(store, first.token) == Claimed(KEY, first.token, 1, A, LEASE, B)
-        await store.release(first, NONE, "it failed", owed=C)
+        await store.release(first, NONE, "it failed", outstanding=C)
         second = await claim(store)
-        assert (second.finished, second.owed) == (A, B | C)
+        assert (second.finished, second.outstanding) == (A, B | C)
         await store.extend(second, B)
-        await store.release(second, C, owed=B | C)
+        await store.release(second, C, outstanding=B | C)
         third = await claim(store)
-        assert (third.finished, third.owed) == (A | B | C, NONE)
+        assert (third.finished, third.outstanding) == (A | B | C, NONE)
 
     async def test_a_claim_repeated_in_the_moment_of_its_extension_knows_what_is_owed(
         self, store: Store
     ) -> None:
         first = await claim(store)
         await store.extend(first, NONE, A)
-        assert (await claim(store, first.token)).owed == A
+        assert (await claim(store, first.token)).outstanding == A
 
     async def test_a_handler_that_has_finished_is_never_owed_again(self, store: Store) -> None:
         first = await claim(store)
         await store.release(first, A)
-        await store.release(await claim(store), NONE, owed=A | B)
-        assert (await claim(store)).owed == B
+        await store.release(await claim(store), NONE, outstanding=A | B)
+        assert (await claim(store)).outstanding == B
 
     async def test_an_expired_claim_keeps_what_is_owed(
         self, store: Store, pass_time: PassTime
     ) -> None:
         await store.extend(await claim(store), NONE, A)
         pass_time(LEASE)
-        assert (await claim(store)).owed == A
+        assert (await claim(store)).outstanding == A
 
     async def test_a_dead_letter_and_its_replays_keep_what_is_owed(
         self, keeping_store: Store
     ) -> None:
         store = keeping_store
-        await store.release(await claim(store), NONE, owed=A | C)
+        await store.release(await claim(store), NONE, outstanding=A | C)
         await bury(store, await claim(store), B)
         letter = await store.dead_letter(KEY)
         assert letter is not None
-        assert letter.owed == A | B | C
+        assert letter.outstanding == A | B | C
         replayed = await replay(store)
-        assert replayed.owed == A | B | C
+        assert replayed.outstanding == A | B | C
         await store.extend(replayed, A)
-        assert [letter.owed for letter in await store.dead_letters()] == [B | C]
+        assert [letter.outstanding for letter in await store.dead_letters()] == [B | C]
         await store.release(replayed, B)
         [letter] = await store.dead_letters()
-        assert (letter.finished, letter.owed) == (A | B, C)
-        assert (await replay(store)).owed == C
+        assert (letter.finished, letter.outstanding) == (A | B, C)
+        assert (await replay(store)).outstanding == C
 
     async def test_a_kept_delivery_that_is_given_up_says_what_is_owed(
         self, keeping_store: Store
@@ -133,30 +135,30 @@ class TestOwed:
         owned = await claim(keeping_store)
         await keeping_store.extend(owned, NONE, A)
         await keeping_store.keep(owned, DELIVERY)
-        await keeping_store.release(owned, B, owed=B | C)
+        await keeping_store.release(owned, B, outstanding=B | C)
         letter = await keeping_store.dead_letter(KEY)
         assert letter is not None
-        assert (letter.finished, letter.owed) == (B, A | C)
+        assert (letter.finished, letter.outstanding) == (B, A | C)
 
     async def test_the_inbox_keeps_what_is_owed(self, inbox: InboxStore) -> None:
         first = await taken(inbox)
-        assert first.owed == NONE
-        await inbox.retry(first, 0.0, A, owed=A | B)
+        assert first.outstanding == NONE
+        await inbox.retry(first, 0.0, A, outstanding=A | B)
         second = await taken(inbox)
-        assert (second.finished, second.owed) == (A, B)
+        assert (second.finished, second.outstanding) == (A, B)
         entry = await inbox.entry(KEY)
         assert entry is not None
-        assert (entry.finished, entry.owed) == (A, B)
-        assert [entry.owed for entry in await inbox.entries()] == [B]
-        assert await inbox.bury(second, DeadReason.EXHAUSTED, owed=C) is Ownership.HELD
+        assert (entry.finished, entry.outstanding) == (A, B)
+        assert [entry.outstanding for entry in await inbox.entries()] == [B]
+        assert await inbox.bury(second, DeadReason.EXHAUSTED, outstanding=C) is Ownership.HELD
         letter = await inbox.dead_letter(KEY)
         assert letter is not None
-        assert letter.owed == B | C
+        assert letter.outstanding == B | C
 
     async def test_names_that_are_owed_come_back_as_they_were(self, store: Store) -> None:
         names = frozenset({"module:f", "ünïcode 名", 'quo"te', "with,comma", "line\nbreak"})
-        await store.release(await claim(store), NONE, owed=names)
-        assert (await claim(store)).owed == names
+        await store.release(await claim(store), NONE, outstanding=names)
+        assert (await claim(store)).outstanding == names
 
     async def test_what_is_done_owes_nothing_when_it_is_forgotten(
         self, store: Store, pass_time: PassTime
@@ -165,7 +167,7 @@ class TestOwed:
         await store.extend(first, NONE, A)
         await store.complete(first)
         pass_time(100 * 24 * 3600.0)
-        assert (await claim(store)).owed == NONE
+        assert (await claim(store)).outstanding == NONE
 
 
 class TestAttemptsThatBeganNothing:
@@ -242,14 +244,14 @@ class TestFacts:
             case "extend":
                 ownership = await store.extend(stale, A, C)
             case "release":
-                ownership = await store.release(stale, A, "it failed", owed=C, began=False)
+                ownership = await store.release(stale, A, "it failed", outstanding=C, began=False)
             case _:
                 ownership = await store.bury(
-                    stale, DeadReason.REJECTED, finished=A, owed=C, delivery=DELIVERY
+                    stale, DeadReason.REJECTED, finished=A, outstanding=C, delivery=DELIVERY
                 )
         assert ownership is Ownership.LOST
         again = await claim(store, owner.token)
-        assert (again.attempt, again.finished, again.owed) == (2, A, B)
+        assert (again.attempt, again.finished, again.outstanding) == (2, A, B)
         assert (await store.stats()).in_flight == 1
         assert await store.release(owner, NONE) is Ownership.HELD
         assert (await claim(store)).finished == A
@@ -261,18 +263,18 @@ class TestFacts:
         assert await store.release(stale, A, "it failed") is Ownership.LOST
         letter = await store.dead_letter(KEY)
         assert letter is not None
-        assert (letter.finished, letter.owed, letter.attempts) == (A, B, 2)
+        assert (letter.finished, letter.outstanding, letter.attempts) == (A, B, 2)
         assert letter.error == ""
         if store.keeps_bodies:
             replayed = await replay(store)
-            assert (replayed.finished, replayed.owed) == (A, B)
+            assert (replayed.finished, replayed.outstanding) == (A, B)
 
     async def test_it_reaches_an_event_that_was_given_back(self, store: Store) -> None:
         stale = await claim(store)
-        await store.release(stale, NONE, owed=A)
+        await store.release(stale, NONE, outstanding=A)
         assert await store.extend(stale, A) is Ownership.LOST
         later = await claim(store)
-        assert (later.attempt, later.finished, later.owed) == (2, A, NONE)
+        assert (later.attempt, later.finished, later.outstanding) == (2, A, NONE)
 
     async def test_it_changes_nothing_of_what_is_done(
         self, store: Store, pass_time: PassTime

@@ -31,7 +31,7 @@ async def modes_beside(path: Path, folder: Path) -> dict[str, int]:
     store = SQLiteStore(path)
     await store.open()
     try:
-        await store.put(Delivery("default", "evt_1", None, 0.0, b"{}"), Token("put"))
+        await store.enqueue(Delivery("default", "evt_1", None, 0.0, b"{}"), Token("enqueue"))
         return modes_in(folder)
     finally:
         await store.aclose()

@@ -67,8 +67,8 @@ async def test_steps_of_all_kinds_share_a_call_and_run_in_order(
         store.complete(first),
         store.claim(first.key, new_token(), LEASE),
         store.release(second, frozenset()),
-        store.put(delivery, new_token()),
-        store.take(1, LEASE, endpoint="default", worker="w", token=new_token()),
+        store.enqueue(delivery, new_token()),
+        store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token()),
     )
     assert results[1:4] == [Done(), Ownership.HELD, Stored()]
     assert [taken.delivery for taken in results[4].taken] == [delivery]
@@ -81,17 +81,17 @@ async def test_a_step_sees_what_those_before_it_in_its_call_have_done(
     reset(valkey)
     first, second = (Delivery("default", f"evt_{n}", None, 1.0, b"body") for n in (1, 2))
     results: Any = await asyncio.gather(
-        store.put(first, new_token(), max_depth=2),
-        store.put(second, new_token(), max_depth=2),
-        store.put(Delivery("default", "evt_3", None, 1.0, b""), new_token(), max_depth=2),
+        store.enqueue(first, new_token(), max_depth=2),
+        store.enqueue(second, new_token(), max_depth=2),
+        store.enqueue(Delivery("default", "evt_3", None, 1.0, b""), new_token(), max_depth=2),
         store.stats(),
         store.claim(delivery_key("default", "evt_4"), new_token(), LEASE),
         store.complete(Claimed(first.key, new_token(), 1, frozenset(), LEASE)),
-        store.put(first, new_token(), max_depth=2),
+        store.enqueue(first, new_token(), max_depth=2),
         store.stats(endpoint="default"),
         store.complete(Claimed(second.key, new_token(), 1, frozenset(), LEASE)),
         store.stats(),
-        store.put(Delivery("default", "evt_5", None, 1.0, b"body"), new_token()),
+        store.enqueue(Delivery("default", "evt_5", None, 1.0, b"body"), new_token()),
     )
     assert results[:3] == [Stored(), Stored(), Full()]
     assert results[6] == Done()
@@ -117,7 +117,9 @@ async def test_what_is_asked_during_a_call_is_the_next_one(
 async def test_a_batch_has_a_largest_size(store: RedisStore, valkey: RedisServer) -> None:
     reset(valkey)
     bodies = [Delivery("default", f"evt_{n}", None, 1.0, b"x" * 400_000) for n in range(8)]
-    assert await asyncio.gather(*(store.put(one, new_token()) for one in bodies)) == [Stored()] * 8
+    assert (
+        await asyncio.gather(*(store.enqueue(one, new_token()) for one in bodies)) == [Stored()] * 8
+    )
     assert valkey.calls_of("evalsha") == 4
 
 

@@ -14,16 +14,16 @@ from support.waiting import until_async
 
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.values import (
+    Acquired,
     Claimed,
     DeadReason,
     Delivery,
     DeliveryKey,
     Done,
-    Entered,
+    EnqueueResult,
     Full,
-    Gate,
     InFlight,
-    PutResult,
+    KeyLock,
     Stored,
     StoreStats,
     Token,
@@ -57,7 +57,7 @@ async def claim(store: RedisStore, key: DeliveryKey) -> Claimed:
 async def take(
     store: RedisStore, limit: int = 10, token: Token | None = None
 ) -> tuple[set[str], float | None]:
-    batch = await store.take(
+    batch = await store.fetch(
         limit, LEASE, endpoint="default", worker="w", token=token or new_token()
     )
     return {taken.delivery.event_id for taken in batch.taken}, batch.next_due
@@ -77,21 +77,25 @@ class TestManyShards:
     async def test_gates_lie_in_all_shards_whatever_shard_their_events_are_in(
         self, store: RedisStore, cluster: list[RedisServer]
     ) -> None:
-        gates = [Gate("default", "shop.sync", f"chan_{n}") for n in range(100)]
+        gates = [KeyLock("default", "shop.sync", f"chan_{n}") for n in range(100)]
         token = new_token()
-        assert {await store.enter(gate, token, LEASE) for gate in gates} == {Entered()}
-        for gate in gates:
-            await store.enter(gate, new_token(), LEASE, waiting=delivery(1).key)
+        assert {await store.acquire_key_lock(key_lock, token, LEASE) for key_lock in gates} == {
+            Acquired()
+        }
+        for key_lock in gates:
+            await store.acquire_key_lock(key_lock, new_token(), LEASE, waiting=delivery(1).key)
         for node in cluster:
             with node.client() as client:
                 assert client.dbsize() > 20
-        assert {await store.leave(gate, token) for gate in gates} == {delivery(1).key}
+        assert {await store.release_key_lock(key_lock, token) for key_lock in gates} == {
+            delivery(1).key
+        }
 
     async def test_workers_take_from_all_shards_what_they_asked_for(
         self, store: RedisStore
     ) -> None:
         names = {f"evt_{n}" for n in range(50)}
-        puts = (store.put(delivery(n), new_token()) for n in range(50))
+        puts = (store.enqueue(delivery(n), new_token()) for n in range(50))
         assert set(await asyncio.gather(*puts)) == {Stored()}
         first, due = await take(store, 20)
         assert len(first) == 20
@@ -104,7 +108,7 @@ class TestManyShards:
 
     async def test_a_repeated_take_is_the_same(self, store: RedisStore) -> None:
         for n in range(30):
-            await store.put(delivery(n), new_token())
+            await store.enqueue(delivery(n), new_token())
         token = new_token()
         first, _ = await take(store, 10, token)
         again, _ = await take(store, 10, token)
@@ -114,15 +118,15 @@ class TestManyShards:
         assert with_less_room == first
 
     async def test_each_shard_has_its_part_of_the_limits(self, store: RedisStore) -> None:
-        results = [await store.put(delivery(n), new_token(), max_depth=32) for n in range(200)]
+        results = [await store.enqueue(delivery(n), new_token(), max_depth=32) for n in range(200)]
         assert results.count(Full()) > 100
         assert (await store.stats()).depth == 32
 
     async def test_an_empty_shard_takes_a_body_larger_than_its_part(
         self, store: RedisStore
     ) -> None:
-        async def put(number: int, *, max_bytes: int) -> PutResult:
-            return await store.put(delivery(number), new_token(), max_bytes=max_bytes)
+        async def put(number: int, *, max_bytes: int) -> EnqueueResult:
+            return await store.enqueue(delivery(number), new_token(), max_bytes=max_bytes)
 
         assert await put(0, max_bytes=9) == Full()  # as a whole it is less than the body
         results = [await put(n, max_bytes=16) for n in range(200)]
@@ -131,10 +135,10 @@ class TestManyShards:
 
     async def test_lists_and_sums_are_of_all_shards(self, store: RedisStore) -> None:
         for n in range(20):
-            await store.put(delivery(n), new_token())
+            await store.enqueue(delivery(n), new_token())
         listed = await store.entries(limit=15)
         assert [entry.delivery.event_id for entry in listed] == [f"evt_{n}" for n in range(15)]
-        batch = await store.take(8, LEASE, endpoint="default", worker="w", token=new_token())
+        batch = await store.fetch(8, LEASE, endpoint="default", worker="w", token=new_token())
         for taken in batch.taken:
             await store.bury(taken.claim, DeadReason.REJECTED, error="no")
         buried = [letter.delivery.event_id for letter in await store.dead_letters(limit=5)]
@@ -150,7 +154,7 @@ class TestManyShards:
             for n in range(5):
                 await take(store)
                 waiting = asyncio.create_task(store.wait("default", 20.0))
-                await other.put(delivery(n), new_token())
+                await other.enqueue(delivery(n), new_token())
                 async with asyncio.timeout(5):
                     await waiting
                     while not (await take(store))[0]:

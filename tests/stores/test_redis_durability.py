@@ -20,19 +20,19 @@ from support.waiting import until_async
 from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.values import (
+    Acquired,
     Busy,
     Claimed,
     DeadReason,
     Delivery,
     Done,
-    Entered,
-    Gate,
     InFlight,
-    Mark,
+    KeyLock,
     Ownership,
     Stale,
     Stored,
     Waiting,
+    Watermark,
     delivery_key,
     new_token,
 )
@@ -106,21 +106,23 @@ async def test_a_store_opens_while_its_server_starts() -> None:
 async def test_what_was_stored_with_fsync_survives_a_killed_server() -> None:
     with redis_server("--appendfsync", "always", append_only=True) as server:
         async with aclosing(RedisStore(server.url, durability="fsync")) as store:
-            assert await store.put(DELIVERY, new_token()) == Stored()
+            assert await store.enqueue(DELIVERY, new_token()) == Stored()
             server.kill()
             server.start()
-            batch = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+            batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
             assert [taken.delivery for taken in batch.taken] == [DELIVERY]
 
 
 async def test_a_mark_that_was_made_with_fsync_survives_a_killed_server() -> None:
     with redis_server("--appendfsync", "always", append_only=True) as server:
         async with aclosing(RedisStore(server.url, durability="fsync")) as store:
-            gate, mark = Gate("default", "shop.sync", "chan_1"), Mark(1, "evt_1")
-            await store.leave(gate, new_token(), mark=mark)
+            key_lock, watermark = KeyLock("default", "shop.sync", "chan_1"), Watermark(1, "evt_1")
+            await store.release_key_lock(key_lock, new_token(), watermark=watermark)
             server.kill()
             server.start()
-            assert await store.enter(gate, new_token(), LEASE, mark=mark) == Stale(mark)
+            assert await store.acquire_key_lock(
+                key_lock, new_token(), LEASE, watermark=watermark
+            ) == Stale(watermark)
 
 
 async def test_fsync_needs_an_append_only_file(valkey: RedisServer) -> None:
@@ -146,7 +148,7 @@ async def test_a_replica_has_it_before_it_counts(
     url = f"{replicated.url}?durability={durability}&replicas=1"
     async with aclosing(RedisStore(url)) as store:
         await store.open()
-        assert await store.put(DELIVERY, new_token()) == Stored()
+        assert await store.enqueue(DELIVERY, new_token()) == Stored()
         with replica.client() as client:
             assert client.exists("{hookonce:0}:i:default:evt_1") == 1
 
@@ -252,34 +254,39 @@ async def test_with_a_full_memory_only_what_is_new_is_refused() -> None:
             assert isinstance(owned, Claimed)
             for n in (3, 4, 5):
                 waiting = Delivery("default", f"evt_{n}", None, 1.0, b"body")
-                assert await store.put(waiting, new_token()) == Stored()
+                assert await store.enqueue(waiting, new_token()) == Stored()
             with server.client() as client:
                 client.config_set("maxmemory", "1mb")
             with pytest.raises(StoreError, match="memory is full"):
-                await store.put(DELIVERY, new_token())
+                await store.enqueue(DELIVERY, new_token())
             with pytest.raises(StoreError, match="memory is full"):
                 await store.claim(delivery_key("default", "evt_2"), new_token(), LEASE)
             assert isinstance(await store.claim(KEY, new_token(), LEASE), InFlight)
-            assert await store.put(waiting, new_token()) == Waiting()
+            assert await store.enqueue(waiting, new_token()) == Waiting()
             assert await store.extend(owned) is Ownership.HELD
             await store.complete(owned)
             assert await store.claim(KEY, new_token(), LEASE) == Done()
-            batch = await store.take(3, LEASE, endpoint="default", worker="w", token=new_token())
+            batch = await store.fetch(3, LEASE, endpoint="default", worker="w", token=new_token())
             first, second, third = (taken.claim for taken in batch.taken)
             await store.complete(first)
             assert await store.retry(second, 60.0, frozenset({"a"}), "no") is Ownership.HELD
             assert await store.bury(third, DeadReason.REJECTED, error="no") is Ownership.HELD
             assert (await store.stats()).depth == 1
-            gate, token, mark = (
-                Gate("default", "shop.sync", "chan_1"),
+            key_lock, token, watermark = (
+                KeyLock("default", "shop.sync", "chan_1"),
                 new_token(),
-                Mark(1, "evt_1"),
+                Watermark(1, "evt_1"),
             )
-            assert await store.enter(gate, token, LEASE, mark=mark) == Entered()
-            other = await store.enter(gate, new_token(), LEASE, waiting=second.key)
+            assert (
+                await store.acquire_key_lock(key_lock, token, LEASE, watermark=watermark)
+                == Acquired()
+            )
+            other = await store.acquire_key_lock(key_lock, new_token(), LEASE, waiting=second.key)
             assert isinstance(other, Busy)
-            assert await store.leave(gate, token, mark=mark) == second.key
-            assert await store.enter(gate, token, LEASE, mark=mark) == Stale(mark)
+            assert await store.release_key_lock(key_lock, token, watermark=watermark) == second.key
+            assert await store.acquire_key_lock(
+                key_lock, token, LEASE, watermark=watermark
+            ) == Stale(watermark)
 
 
 async def test_with_a_full_memory_duplicates_are_answered_though_writes_must_be_safe() -> None:
@@ -289,14 +296,14 @@ async def test_with_a_full_memory_duplicates_are_answered_though_writes_must_be_
             assert isinstance(done, Claimed)
             await store.complete(done)
             waiting = Delivery("default", "evt_2", None, 1.0, b"body")
-            await store.put(waiting, new_token())
+            await store.enqueue(waiting, new_token())
             with server.client() as client:
                 client.config_set("maxmemory", "1mb")
             assert await store.claim(KEY, new_token(), LEASE) == Done()
-            assert await store.put(waiting, new_token()) == Waiting()
+            assert await store.enqueue(waiting, new_token()) == Waiting()
             assert (await store.stats()).depth == 1
             with pytest.raises(StoreError, match="memory is full"):
-                await store.put(Delivery("default", "evt_3", None, 1.0, b""), new_token())
+                await store.enqueue(Delivery("default", "evt_3", None, 1.0, b""), new_token())
 
 
 @pytest.mark.parametrize("password", ["wrong", "p%40ss%3Aword"])

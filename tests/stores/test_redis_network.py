@@ -15,19 +15,19 @@ from support.waiting import until, until_async
 from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.values import (
+    Acquired,
     Busy,
     Claimed,
     DeadReason,
     Delivery,
-    Entered,
-    Gate,
     InFlight,
-    Mark,
+    KeyLock,
     Ownership,
     Stale,
     Stored,
     Token,
     Waiting,
+    Watermark,
     delivery_key,
     new_token,
 )
@@ -38,7 +38,7 @@ LEASE = 30.0
 NONE: frozenset[str] = frozenset()
 DELIVERY = Delivery("default", "evt_1", "comment.received", 1.0, b"bytes\0\xff")
 KEY = DELIVERY.key
-GATE = Gate("default", "shop.sync", "chan_1")
+KEY_LOCK = KeyLock("default", "shop.sync", "chan_1")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def claim(store: RedisStore) -> Claimed:
 
 
 async def take(store: RedisStore) -> list[Claimed]:
-    batch = await store.take(10, LEASE, endpoint="default", worker="w", token=new_token())
+    batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=new_token())
     return [taken.claim for taken in batch.taken]
 
 
@@ -78,14 +78,14 @@ class TestLostReplies:
         assert proxy.connections > before
 
     async def test_a_put_is_stored_once(self, store: RedisStore, proxy: Proxy) -> None:
-        proxy.lose_the_reply_to(b"put")
-        assert await store.put(DELIVERY, new_token()) == Stored()
-        assert await store.put(DELIVERY, new_token()) == Waiting()
+        proxy.lose_the_reply_to(b"enqueue")
+        assert await store.enqueue(DELIVERY, new_token()) == Stored()
+        assert await store.enqueue(DELIVERY, new_token()) == Waiting()
         assert (await store.stats()).depth == 1
 
     async def test_a_take_costs_no_attempt(self, store: RedisStore, proxy: Proxy) -> None:
-        await store.put(DELIVERY, new_token())
-        proxy.lose_the_reply_to(b"take")
+        await store.enqueue(DELIVERY, new_token())
+        proxy.lose_the_reply_to(b"fetch")
         [taken] = await take(store)
         assert taken.attempt == 1
 
@@ -96,7 +96,7 @@ class TestLostReplies:
         assert await store.release(owned, NONE) is Ownership.LOST
 
     async def test_a_retry_was_the_owners(self, store: RedisStore, proxy: Proxy) -> None:
-        await store.put(DELIVERY, new_token())
+        await store.enqueue(DELIVERY, new_token())
         [owned] = await take(store)
         proxy.lose_the_reply_to(b"give_back")
         assert await store.retry(owned, 60.0, NONE, "no") is Ownership.HELD
@@ -126,28 +126,30 @@ class TestLostReplies:
         assert again.attempt == 2
 
     async def test_a_gate_is_the_callers(self, store: RedisStore, proxy: Proxy) -> None:
-        proxy.lose_the_reply_to(b"enter")
-        assert await store.enter(GATE, new_token(), LEASE) == Entered()
-        assert isinstance(await store.enter(GATE, new_token(), LEASE), Busy)
+        proxy.lose_the_reply_to(b"acquire_key_lock")
+        assert await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE) == Acquired()
+        assert isinstance(await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE), Busy)
 
     async def test_who_leaves_a_gate_calls_one_and_no_other(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         token, other = new_token(), delivery_key("default", "evt_2")
-        await store.enter(GATE, token, LEASE)
+        await store.acquire_key_lock(KEY_LOCK, token, LEASE)
         for event in (KEY, other):
-            await store.enter(GATE, new_token(), LEASE, waiting=event)
-        proxy.lose_the_reply_to(b"leave")
-        assert await store.leave(GATE, token) == KEY
-        assert await store.leave(GATE, token) == other
+            await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE, waiting=event)
+        proxy.lose_the_reply_to(b"release_key_lock")
+        assert await store.release_key_lock(KEY_LOCK, token) == KEY
+        assert await store.release_key_lock(KEY_LOCK, token) == other
 
     async def test_a_success_raises_the_mark_once(self, store: RedisStore, proxy: Proxy) -> None:
-        token, mark = new_token(), Mark(1, "evt_1")
-        await store.enter(GATE, token, LEASE, mark=mark)
-        proxy.lose_the_reply_to(b"leave")
-        assert await store.leave(GATE, token, mark=mark) is None
-        assert await store.enter(GATE, new_token(), LEASE, mark=mark) == Stale(mark)
-        assert await store.enter(GATE, new_token(), LEASE) == Entered()
+        token, watermark = new_token(), Watermark(1, "evt_1")
+        await store.acquire_key_lock(KEY_LOCK, token, LEASE, watermark=watermark)
+        proxy.lose_the_reply_to(b"release_key_lock")
+        assert await store.release_key_lock(KEY_LOCK, token, watermark=watermark) is None
+        assert await store.acquire_key_lock(
+            KEY_LOCK, new_token(), LEASE, watermark=watermark
+        ) == Stale(watermark)
+        assert await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE) == Acquired()
 
     async def test_all_of_a_batch_are_told(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.lose_the_reply_to(b"claim")
@@ -162,9 +164,9 @@ class TestLateRequests:
     async def test_a_take_claims_nothing_for_nobody(
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
-        proxy.delay(b"take")
+        proxy.delay(b"fetch")
         assert await take(store) == []  # and was repeated
-        await store.put(DELIVERY, new_token())
+        await store.enqueue(DELIVERY, new_token())
         await self.arrive(proxy, valkey)
         assert (await store.stats()).in_flight == 0
         [taken] = await take(store)
@@ -177,21 +179,21 @@ class TestLateRequests:
     ) -> None:
         async with aclosing(RedisStore(proxy.url, shards=shards)) as store:
             first = Delivery("default", "evt_0", None, 1.0, b"")
-            await store.put(first, new_token())
-            proxy.delay(b"take")
+            await store.enqueue(first, new_token())
+            proxy.delay(b"fetch")
             [taken] = await take(store)
             await store.complete(taken)
             match meanwhile:
                 case "takes":
-                    await store.put(Delivery("default", "evt_10", None, 1.0, b""), new_token())
+                    await store.enqueue(Delivery("default", "evt_10", None, 1.0, b""), new_token())
                     for claimed in await take(store):
                         await store.complete(claimed)
                 case "looks":
-                    await store.take(0, LEASE, endpoint="default", worker="w", token=new_token())
+                    await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
                 case "retires":
                     await store.retire("w")
             for n in range(9):
-                await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+                await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
             await self.arrive(proxy, valkey)
             stats = await store.stats()
             assert (stats.depth, stats.in_flight) == (8, 0)
@@ -200,14 +202,14 @@ class TestLateRequests:
         self, proxy: Proxy, valkey: RedisServer
     ) -> None:
         async with aclosing(RedisStore(proxy.url, shards=2)) as store:
-            await store.put(DELIVERY, new_token())
-            proxy.delay(b"take")
-            proxy.hide(b"take")
+            await store.enqueue(DELIVERY, new_token())
+            proxy.delay(b"fetch")
+            proxy.hide(b"fetch")
             token = new_token()
             with pytest.raises(StoreError):
-                await store.take(10, LEASE, endpoint="default", worker="w", token=token)
+                await store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
             proxy.hide(b"no command")
-            await store.take(0, LEASE, endpoint="default", worker="w", token=token)
+            await store.fetch(0, LEASE, endpoint="default", worker="w", token=token)
             await self.arrive(proxy, valkey)
             assert (await store.stats()).in_flight == 0
             [taken] = await take(store)
@@ -222,27 +224,27 @@ class TestLateRequests:
             aclosing(RedisStore(valkey.url, shards=2)) as direct,
         ):
             earlier = new_token()
-            await store.put(first, new_token())
-            await self.take_in_vain(store, proxy, direct, earlier, in_flight=1)
+            await store.enqueue(first, new_token())
+            await self.fetch_in_vain(store, proxy, direct, earlier, in_flight=1)
             proxy.recover()
             await store.stats()  # which goes out after the take that is repeated
             with valkey.client() as client:  # as if that were long ago
                 client.delete("{hookonce:0}:r:w", "{hookonce:1}:r:w")
-            await store.put(second, new_token())
+            await store.enqueue(second, new_token())
             proxy.delay(earlier.encode())
-            await self.take_in_vain(store, proxy, direct, new_token(), in_flight=2)
+            await self.fetch_in_vain(store, proxy, direct, new_token(), in_flight=2)
             await self.arrive(proxy, valkey)
             proxy.recover()
             [taken] = await take(store)
             assert (taken.key, taken.attempt) == (second.key, 1)
 
-    async def take_in_vain(
+    async def fetch_in_vain(
         self, store: RedisStore, proxy: Proxy, direct: RedisStore, token: Token, in_flight: int
     ) -> None:
         """Take without hearing of it, and be cancelled."""
-        proxy.mute(b"take")
+        proxy.mute(b"fetch")
         taking = asyncio.create_task(
-            store.take(10, LEASE, endpoint="default", worker="w", token=token)
+            store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
         )
 
         async def has_taken() -> bool:
@@ -262,7 +264,7 @@ class TestSlowLinks:
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         big = Delivery("default", "evt_1", None, 1.0, b"x" * 1_500_000)
-        await store.put(big, new_token())
+        await store.enqueue(big, new_token())
         valkey_calls = valkey.calls_of("evalsha")
         proxy.slow_down(1_000_000)
         [taken] = await take(store)
@@ -271,7 +273,7 @@ class TestSlowLinks:
 
     async def test_but_no_more_than_that(self, store: RedisStore, proxy: Proxy) -> None:
         big = Delivery("default", "evt_1", None, 1.0, b"x" * 1_500_000)
-        await store.put(big, new_token())
+        await store.enqueue(big, new_token())
         proxy.slow_down(100_000)
         started = time.monotonic()
         with pytest.raises(StoreError, match="did not answer in time"):
@@ -303,7 +305,7 @@ class TestUnreachableShards:
     async def store(self, proxy: Proxy) -> AsyncIterator[RedisStore]:
         store = RedisStore(proxy.url, shards=self.SHARDS)
         for n in range(40):
-            await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+            await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
         yield store
         await store.aclose()
 
@@ -359,20 +361,20 @@ class TestUnreachableShards:
     async def test_what_was_taken_before_one_fails_is_handled(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
-        found = await store.take(0, LEASE, endpoint="default", worker="w", token=new_token())
+        found = await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
         assert found.next_due == 0
-        proxy.hide(b"take", after=1)
+        proxy.hide(b"fetch", after=1)
         started = time.monotonic()
-        batch = await store.take(40, LEASE, endpoint="default", worker="w", token=new_token())
+        batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=new_token())
         assert 0 < len(batch.taken) < 40
         assert time.monotonic() - started < 4.0
 
     async def test_what_one_has_taken_and_could_not_say_costs_no_attempt(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
-        await store.take(0, LEASE, endpoint="default", worker="w", token=new_token())
-        proxy.mute(b"take", after=1)
-        batch = await store.take(40, LEASE, endpoint="default", worker="w", token=new_token())
+        await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
+        proxy.mute(b"fetch", after=1)
+        batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=new_token())
         claims = [taken.claim for taken in batch.taken]
         assert 0 < len(claims) < 40
         proxy.recover()
@@ -390,11 +392,11 @@ class TestUnreachableShards:
     async def test_what_was_answered_to_a_cancelled_take_costs_no_attempt(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
-        await store.take(0, LEASE, endpoint="default", worker="w", token=new_token())
-        proxy.mute(b"take", after=2)
+        await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
+        proxy.mute(b"fetch", after=2)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
-                await store.take(40, LEASE, endpoint="default", worker="w", token=new_token())
+                await store.fetch(40, LEASE, endpoint="default", worker="w", token=new_token())
         proxy.recover()
         claims: list[Claimed] = []
 
@@ -410,18 +412,18 @@ class TestUnreachableShards:
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         token = new_token()
-        batch = await store.take(40, LEASE, endpoint="default", worker="w", token=token)
+        batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=token)
         assert len(batch.taken) == 40
         for n in range(40, 80):
-            await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+            await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
         proxy.hide(b"{hookonce:0}")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):  # by then the others have said that they know it
-                await store.take(0, LEASE, endpoint="default", worker="w", token=token)
+                await store.fetch(0, LEASE, endpoint="default", worker="w", token=token)
         with valkey.client() as client:
             client.delete("{hookonce:1}:r:w")
         proxy.recover()
-        again = await store.take(0, LEASE, endpoint="default", worker="w", token=token)
+        again = await store.fetch(0, LEASE, endpoint="default", worker="w", token=token)
         assert 0 < len(again.taken) < 40
         assert {taken.claim.key for taken in again.taken} < {t.claim.key for t in batch.taken}
 

@@ -26,11 +26,11 @@ from hookonce.stores.values import (
     Delivery,
     Done,
     FailedAttempt,
-    Gate,
+    Fetched,
     InFlight,
+    KeyLock,
     Ownership,
     Stored,
-    Taken,
     Waiting,
     delivery_key,
     new_token,
@@ -50,7 +50,7 @@ from hookonce.stores.redis import RedisStore
 
 async def take():
     store = RedisStore(sys.argv[1])
-    batch = await store.take(10, {LEASE}, endpoint="default", worker="w", token="t")
+    batch = await store.fetch(10, {LEASE}, endpoint="default", worker="w", token="t")
     await store.aclose()
     return len(batch.taken)
 
@@ -72,7 +72,7 @@ async def claim(store: RedisStore, event_id: str = "evt_1", *, lease: float = LE
 
 
 async def take(store: RedisStore, *, lease: float = LEASE) -> list[Claimed]:
-    batch = await store.take(10, lease, endpoint="default", worker="w", token=new_token())
+    batch = await store.fetch(10, lease, endpoint="default", worker="w", token=new_token())
     return [taken.claim for taken in batch.taken]
 
 
@@ -100,7 +100,7 @@ class TestTime:
             assert isinstance(await store.claim(KEY, new_token(), LEASE), InFlight)
 
     async def test_times_are_shown_by_this_machines_clock(self, store: RedisStore) -> None:
-        await store.put(DELIVERY, new_token())
+        await store.enqueue(DELIVERY, new_token())
         with freeze_time("2001-01-01", real_asyncio=True):
             [owned] = await take(store)
             await store.retry(owned, 100.0)
@@ -117,7 +117,7 @@ class TestTime:
     async def test_an_event_of_a_crashed_worker_comes_back_by_itself(
         self, store: RedisStore
     ) -> None:
-        await store.put(DELIVERY, new_token())
+        await store.enqueue(DELIVERY, new_token())
         assert [owned.attempt for owned in await take(store, lease=0.2)] == [1]
         again: list[Claimed] = []
 
@@ -140,11 +140,11 @@ class TestClocksAndLeases:
     ) -> None:
         now = 1_700_000_000.0
         async with aclosing(RedisStore(valkey.url, clock=lambda: now)) as store:
-            await store.put(DELIVERY, new_token())
+            await store.enqueue(DELIVERY, new_token())
             token = new_token()
 
-            async def repeat(lease: float) -> tuple[Taken, ...]:
-                batch = await store.take(10, lease, endpoint="default", worker="w", token=token)
+            async def repeat(lease: float) -> tuple[Fetched, ...]:
+                batch = await store.fetch(10, lease, endpoint="default", worker="w", token=token)
                 return batch.taken
 
             [first] = await repeat(LEASE)
@@ -162,10 +162,10 @@ class TestClocksAndLeases:
     ) -> None:
         now = 1_700_000_000.0
         async with aclosing(RedisStore(valkey.url, clock=lambda: now)) as store:
-            await store.put(DELIVERY, new_token())
+            await store.enqueue(DELIVERY, new_token())
             token = new_token()
             for is_over in (False, True):
-                batch = await store.take(10, LEASE, endpoint="default", worker="w", token=token)
+                batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
                 assert len(batch.taken) == (0 if is_over else 1)
                 now += LEASE
             assert batch.next_due == 0
@@ -177,9 +177,9 @@ class TestClocksAndLeases:
     ) -> None:
         now = 1_700_000_000.0
         async with aclosing(RedisStore(valkey.url, clock=lambda: now)) as store:
-            await store.put(DELIVERY, new_token())
+            await store.enqueue(DELIVERY, new_token())
             now += seconds_between_puts
-            await store.put(Delivery("default", "evt_2", None, 1.0, b""), new_token())
+            await store.enqueue(Delivery("default", "evt_2", None, 1.0, b""), new_token())
             now -= 3600.0
             assert len(await take(store)) == 2
 
@@ -188,7 +188,7 @@ class TestClocksAndLeases:
     ) -> None:
         for _ in range(2):
             await take(store)
-        await store.put(DELIVERY, new_token())
+        await store.enqueue(DELIVERY, new_token())
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", TAKE, valkey.url, stdout=asyncio.subprocess.PIPE
         )
@@ -201,7 +201,7 @@ class TestClocksAndLeases:
     ) -> None:
         async with aclosing(RedisStore(valkey.url, shards=shards)) as store:
             for n in range(40):
-                await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+                await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
             found = await asyncio.gather(take(store), take(store))
             keys = [claim.key for claims in found for claim in claims]
             assert len(set(keys)) == len(keys) == 20
@@ -212,13 +212,15 @@ class TestClocksAndLeases:
         await take(store)
         await store.aclose()
         with freeze_time("2020-01-01", real_asyncio=True):
-            await store.put(DELIVERY, new_token())
+            await store.enqueue(DELIVERY, new_token())
             assert len(await take(store)) == 1
 
     async def test_a_take_has_a_largest_size_but_for_one_event(self, store: RedisStore) -> None:
         sizes = [1_500_000, 400_000, 400_000, 400_000]
         for n, size in enumerate(sizes):
-            await store.put(Delivery("default", f"evt_{n}", None, 1.0, b"x" * size), new_token())
+            await store.enqueue(
+                Delivery("default", f"evt_{n}", None, 1.0, b"x" * size), new_token()
+            )
         assert [len(await take(store)) for _ in range(4)] == [1, 2, 1, 0]
 
 
@@ -226,7 +228,7 @@ class TestKeys:
     async def test_a_handled_event_leaves_a_record_that_expires(
         self, store: RedisStore, valkey: RedisServer
     ) -> None:
-        await store.put(DELIVERY, new_token())
+        await store.enqueue(DELIVERY, new_token())
         [owned] = await take(store)
         await store.extend(owned, frozenset({"a"}))
         await store.retry(owned, 0.0, NONE, "no")
@@ -246,8 +248,8 @@ class TestKeys:
             for is_put in (False, True):
                 if is_put:
                     one = Delivery("inbox", f"evt_{n}", None, 1.0, b"x")
-                    await store.put(one, new_token())
-                    batch = await store.take(
+                    await store.enqueue(one, new_token())
+                    batch = await store.fetch(
                         1, LEASE, endpoint="inbox", worker="w", token=new_token()
                     )
                     owned = batch.taken[0].claim
@@ -266,14 +268,14 @@ class TestKeys:
                         await store.keep(owned, one)
                 with valkey.client() as client:
                     assert leaked_keys(client) == set()
-        gate, token = Gate("inbox", "shop.sync", "chan_1"), new_token()
-        await store.enter(gate, token, LEASE)
-        await store.enter(gate, new_token(), LEASE, waiting=one.key)
+        key_lock, token = KeyLock("inbox", "shop.sync", "chan_1"), new_token()
+        await store.acquire_key_lock(key_lock, token, LEASE)
+        await store.acquire_key_lock(key_lock, new_token(), LEASE, waiting=one.key)
         with valkey.client() as client:
             assert leaked_keys(client) == set()
-        assert await store.leave(gate, token) == one.key
-        await store.enter(gate, token, LEASE)
-        assert await store.leave(gate, token) is None
+        assert await store.release_key_lock(key_lock, token) == one.key
+        await store.acquire_key_lock(key_lock, token, LEASE)
+        assert await store.release_key_lock(key_lock, token) is None
         for entry in await store.entries():
             owner = Claimed(entry.delivery.key, new_token(), 1, NONE, LEASE)
             await store.complete(owner)
@@ -286,7 +288,7 @@ class TestKeys:
         self, store: RedisStore, valkey: RedisServer
     ) -> None:
         await claim(store)
-        assert await store.put(DELIVERY, new_token()) == Stored()
+        assert await store.enqueue(DELIVERY, new_token()) == Stored()
         assert keys(valkey)["a"] == -1
 
     async def test_prefixes_keep_stores_apart(self, store: RedisStore, valkey: RedisServer) -> None:
@@ -313,7 +315,7 @@ class TestKeys:
 
     async def test_texts_that_no_encoding_holds_are_kept(self, store: RedisStore) -> None:
         odd = Delivery("default", "evt_1", "type\ud800", 1.0, b"")
-        await store.put(odd, new_token())
+        await store.enqueue(odd, new_token())
         [owned] = await take(store)
         await store.bury(
             owned, DeadReason.REJECTED, error="bad \ud800\n", finished=frozenset({"a\n\ud800"})
@@ -332,8 +334,8 @@ class TestInlineAndInbox:
         self, store: RedisStore
     ) -> None:
         owned = await claim(store)
-        assert await store.put(DELIVERY, new_token()) == Stored()
-        batch = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+        assert await store.enqueue(DELIVERY, new_token()) == Stored()
+        batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
         assert batch.taken == ()
         assert batch.next_due == pytest.approx(LEASE, abs=5)
         await store.release(owned, NONE, "no")
@@ -342,12 +344,12 @@ class TestInlineAndInbox:
     async def test_a_kept_delivery_waits_already(self, store: RedisStore) -> None:
         owned = await claim(store)
         await store.keep(owned, DELIVERY)
-        assert await store.put(DELIVERY, new_token()) == Waiting()
+        assert await store.enqueue(DELIVERY, new_token()) == Waiting()
         await store.release(owned, NONE, "no")
-        assert await store.put(DELIVERY, new_token()) == Dead()
+        assert await store.enqueue(DELIVERY, new_token()) == Dead()
 
     async def test_keeping_adds_nothing_to_the_inbox(self, store: RedisStore) -> None:
-        await store.put(DELIVERY, new_token())
+        await store.enqueue(DELIVERY, new_token())
         [owned] = await take(store)
         assert await store.keep(owned, DELIVERY) is Ownership.HELD
         await store.keep_in_flight(DELIVERY)
@@ -374,7 +376,7 @@ class TestWaking:
                 waiting = asyncio.create_task(store.wait("default", HOUR))
                 await asyncio.sleep(0.05)
                 assert not waiting.done()
-                await other.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+                await other.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await waiting
 
@@ -384,7 +386,7 @@ class TestWaking:
         await listening(store)
         await take(store)
         async with aclosing(RedisStore(valkey.url)) as other:
-            await other.put(Delivery("other", "evt_1", None, 1.0, b""), new_token())
+            await other.enqueue(Delivery("other", "evt_1", None, 1.0, b""), new_token())
             started = time.monotonic()
             await store.wait("default", 0.3)
             assert time.monotonic() - started >= 0.29
@@ -392,8 +394,8 @@ class TestWaking:
     async def test_what_one_worker_leaves_wakes_the_next(self, store: RedisStore) -> None:
         await listening(store)
         for n in range(3):
-            await store.put(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
-        batch = await store.take(1, LEASE, endpoint="default", worker="w1", token=new_token())
+            await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
+        batch = await store.fetch(1, LEASE, endpoint="default", worker="w1", token=new_token())
         assert batch.next_due == 0
         async with asyncio.timeout(PATIENCE_SECONDS):
             await store.wait("default", HOUR)
@@ -408,7 +410,7 @@ class TestWaking:
         with valkey.client() as client:
             assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") == 1
         async with aclosing(RedisStore(valkey.url)) as other:
-            await other.put(DELIVERY, new_token())  # and nobody hears it
+            await other.enqueue(DELIVERY, new_token())  # and nobody hears it
         async with asyncio.timeout(PATIENCE_SECONDS):
             await waiting
 
@@ -425,7 +427,7 @@ class TestWaking:
                 reset_channels=True,
             )
         async with aclosing(RedisStore(f"redis://quiet:x@127.0.0.1:{valkey.port}")) as store:
-            assert await store.put(DELIVERY, new_token()) == Stored()
+            assert await store.enqueue(DELIVERY, new_token()) == Stored()
             assert len(await take(store)) == 1
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await store.wait("default", HOUR)
@@ -446,8 +448,8 @@ class TestClients:
     ) -> None:
         client = make(valkey.port)
         async with aclosing(RedisStore(client)) as store:
-            await store.put(DELIVERY, new_token())
-            batch = await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+            await store.enqueue(DELIVERY, new_token())
+            batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
             assert batch.taken[0].delivery == DELIVERY
             await store.complete(batch.taken[0].claim)
             assert await store.claim(KEY, new_token(), LEASE) == Done()
@@ -491,7 +493,7 @@ class TestEntriesThatSomebodyHasDamaged:
             for number in range(3)
         ]
         for delivery in deliveries:
-            assert await store.put(delivery, new_token()) == Stored()
+            assert await store.enqueue(delivery, new_token()) == Stored()
         damaged = deliveries[0]
         with valkey.client() as client:
             (name,) = [
@@ -503,7 +505,7 @@ class TestEntriesThatSomebodyHasDamaged:
         taken = await take(store)
         assert {claimed.key for claimed in taken} == {one.key for one in deliveries[1:]}
         assert (await store.stats(endpoint="default")).depth == 2
-        assert await store.put(damaged, new_token()) == Stored()
+        assert await store.enqueue(damaged, new_token()) == Stored()
         assert [claimed.key for claimed in await take(store)] == [damaged.key]
 
 
@@ -515,7 +517,7 @@ async def test_lists_of_several_shards_are_read_in_pages_and_nothing_twice(
         for number in range(40):
             one = Delivery("ab"[number % 2], f"evt_{number}", "x", 1e9, b"{}")
             if number < 20:
-                await store.put(one, new_token())
+                await store.enqueue(one, new_token())
             else:
                 held = await store.claim(one.key, new_token(), LEASE)
                 assert isinstance(held, Claimed)
@@ -539,8 +541,8 @@ async def test_a_listing_for_a_handler_reads_no_letter_that_cannot_owe_it(
         one = Delivery("default", f"evt_{number}", "x", 1e9, b"{}")
         owned = await store.claim(one.key, new_token(), LEASE)
         assert isinstance(owned, Claimed)
-        owed = frozenset({"alert", "a\ud800"} if number % 2 else {"sync"})
-        await store.bury(owned, DeadReason.EXHAUSTED, owed=owed, delivery=one)
+        outstanding = frozenset({"alert", "a\ud800"} if number % 2 else {"sync"})
+        await store.bury(owned, DeadReason.EXHAUSTED, outstanding=outstanding, delivery=one)
     with valkey.client() as client:
         client.config_resetstat()
     assert await store.dead_letters(handler="ale") == []

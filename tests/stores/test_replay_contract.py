@@ -277,7 +277,7 @@ class TestReplaying:
     """A replay claims a dead letter, which stays one until that attempt is completed."""
 
     @pytest.fixture(params=["buried", "interrupted"])
-    async def letter_store(
+    async def dead_letter_store(
         self, request: pytest.FixtureRequest, keeping_store: Store, pass_time: PassTime
     ) -> Store:
         """Return a store with one letter, of an event that was tried once and finished "a"."""
@@ -302,50 +302,52 @@ class TestReplaying:
         assert await store.replay(KEY, new_token(), LEASE) is None
 
     async def test_a_replay_is_a_further_attempt_without_the_finished_handlers(
-        self, letter_store: Store
+        self, dead_letter_store: Store
     ) -> None:
         token = Token("replayer")
-        assert await letter_store.replay(KEY, token, LEASE) == Claimed(
+        assert await dead_letter_store.replay(KEY, token, LEASE) == Claimed(
             KEY, token, 2, frozenset({"a"}), LEASE
         )
 
-    async def test_200_racing_replays_have_exactly_one_winner(self, letter_store: Store) -> None:
+    async def test_200_racing_replays_have_exactly_one_winner(
+        self, dead_letter_store: Store
+    ) -> None:
         results = await asyncio.gather(
-            *(letter_store.replay(KEY, new_token(), LEASE) for _ in range(200))
+            *(dead_letter_store.replay(KEY, new_token(), LEASE) for _ in range(200))
         )
         assert sorted(type(result).__name__ for result in results) == (
             ["Claimed"] + ["InFlight"] * 199
         )
 
     async def test_a_replay_repeated_with_its_own_token_is_the_same_claim(
-        self, letter_store: Store
+        self, dead_letter_store: Store
     ) -> None:
-        owned = await replay(letter_store)
-        assert await letter_store.replay(KEY, owned.token, LEASE) == owned
+        owned = await replay(dead_letter_store)
+        assert await dead_letter_store.replay(KEY, owned.token, LEASE) == owned
 
     async def test_the_letter_stays_while_it_is_replayed(
-        self, letter_store: Store, clock: Clock
+        self, dead_letter_store: Store, clock: Clock
     ) -> None:
-        await replay(letter_store)
-        assert await letter_store.dead_letter(KEY) is not None
-        assert await listed(letter_store) == ["evt_1"]
-        assert await letter_store.stats() == StoreStats(in_flight=1, dead=1)
+        await replay(dead_letter_store)
+        assert await dead_letter_store.dead_letter(KEY) is not None
+        assert await listed(dead_letter_store) == ["evt_1"]
+        assert await dead_letter_store.stats() == StoreStats(in_flight=1, dead=1)
         in_flight = InFlight(clock() + LEASE)
-        assert await letter_store.claim(KEY, new_token(), LEASE) == in_flight
-        assert await letter_store.replay(KEY, new_token(), LEASE) == in_flight
+        assert await dead_letter_store.claim(KEY, new_token(), LEASE) == in_flight
+        assert await dead_letter_store.replay(KEY, new_token(), LEASE) == in_flight
 
-    async def test_a_completed_replay_removes_the_letter(self, letter_store: Store) -> None:
-        await letter_store.complete(await replay(letter_store))
-        assert await letter_store.dead_letter(KEY) is None
-        assert await letter_store.stats() == StoreStats(in_flight=0, dead=0)
-        assert await look(letter_store) is Done
-        assert await letter_store.replay(KEY, new_token(), LEASE) is None
+    async def test_a_completed_replay_removes_the_letter(self, dead_letter_store: Store) -> None:
+        await dead_letter_store.complete(await replay(dead_letter_store))
+        assert await dead_letter_store.dead_letter(KEY) is None
+        assert await dead_letter_store.stats() == StoreStats(in_flight=0, dead=0)
+        assert await look(dead_letter_store) is Done
+        assert await dead_letter_store.replay(KEY, new_token(), LEASE) is None
 
     @pytest.mark.parametrize("ending", ["crashed", "released"])
     async def test_a_replay_that_ends_unsettled_leaves_the_event_dead(
-        self, letter_store: Store, pass_time: PassTime, ending: str
+        self, dead_letter_store: Store, pass_time: PassTime, ending: str
     ) -> None:
-        store = letter_store
+        store = dead_letter_store
         before = await store.dead_letter(KEY)
         assert before is not None
         owned = await replay(store)
@@ -363,9 +365,9 @@ class TestReplaying:
         assert (again.attempt, again.finished) == (3, frozenset({"a", "b"}))
 
     async def test_a_replay_that_fails_is_buried_again_with_what_is_now_known(
-        self, letter_store: Store, clock: Clock, pass_time: PassTime
+        self, dead_letter_store: Store, clock: Clock, pass_time: PassTime
     ) -> None:
-        store = letter_store
+        store = dead_letter_store
         owned = await replay(store)
         pass_time(5)
         ownership = await store.bury(
@@ -388,9 +390,9 @@ class TestReplaying:
         assert (again.attempt, again.finished) == (3, frozenset({"a", "b"}))
 
     async def test_a_replay_is_fenced_like_every_claim(
-        self, letter_store: Store, pass_time: PassTime
+        self, dead_letter_store: Store, pass_time: PassTime
     ) -> None:
-        store = letter_store
+        store = dead_letter_store
         stale = await replay(store)
         pass_time(LEASE)
         owner = await replay(store)
@@ -419,9 +421,9 @@ class TestReplaying:
         assert await look(store) is Done
 
     async def test_a_letter_discarded_while_it_is_replayed_is_done(
-        self, letter_store: Store
+        self, dead_letter_store: Store
     ) -> None:
-        owned = await replay(letter_store)
-        assert await letter_store.discard(KEY) is True
-        assert await letter_store.extend(owned) is Ownership.LOST
-        assert await look(letter_store) is Done
+        owned = await replay(dead_letter_store)
+        assert await dead_letter_store.discard(KEY) is True
+        assert await dead_letter_store.extend(owned) is Ownership.LOST
+        assert await look(dead_letter_store) is Done

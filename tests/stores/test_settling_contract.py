@@ -75,18 +75,24 @@ class TestFencing:
             case _:
                 stale = Claimed(KEY, Token("nobody's"), 1, frozenset(), LEASE)
         before = await store.stats(), await store.dead_letter(KEY)
-        owed = frozenset({"stale"})
+        outstanding = frozenset({"stale"})
 
         match step:
             case "extend":
-                ownership = await store.extend(stale, NONE, owed)
+                ownership = await store.extend(stale, NONE, outstanding)
             case "release":
-                ownership = await store.release(stale, NONE, "stale", owed=owed, began=False)
+                ownership = await store.release(
+                    stale, NONE, "stale", outstanding=outstanding, began=False
+                )
             case "keep":
                 ownership = await store.keep(stale, DELIVERY)
             case _:
                 ownership = await store.bury(
-                    stale, DeadReason.EXHAUSTED, error="stale", owed=owed, delivery=DELIVERY
+                    stale,
+                    DeadReason.EXHAUSTED,
+                    error="stale",
+                    outstanding=outstanding,
+                    delivery=DELIVERY,
                 )
 
         assert ownership is Ownership.LOST
@@ -96,7 +102,7 @@ class TestFencing:
             pass_time(LEASE)
         if after in {"takeover", "release"}:
             later = await claim(store)
-            assert (later.attempt, later.owed) == (3 if after == "takeover" else 2, NONE)
+            assert (later.attempt, later.outstanding) == (3 if after == "takeover" else 2, NONE)
 
     async def test_the_owner_who_took_over_holds_every_step(
         self, store: Store, pass_time: PassTime

@@ -45,7 +45,7 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
 
 
 async def put(store: SQLiteStore, event_id: str, body: bytes = b"body") -> object:
-    return await store.put(Delivery("default", event_id, None, 1.0, body), new_token())
+    return await store.enqueue(Delivery("default", event_id, None, 1.0, body), new_token())
 
 
 async def events_in(path: Path) -> set[str]:
@@ -110,7 +110,7 @@ async def test_it_can_be_read_by_its_owner_alone_under_any_umask(
 
 async def test_it_holds_no_body_that_was_deleted(store: SQLiteStore, copy: Path) -> None:
     await put(store, "evt_1", b"a body that nobody may find again " * 400)
-    batch = await store.take(10, 60.0, endpoint="default", worker="w", token=new_token())
+    batch = await store.fetch(10, 60.0, endpoint="default", worker="w", token=new_token())
     for taken in batch.taken:
         await store.complete(taken.claim)
     await store.backup(copy)

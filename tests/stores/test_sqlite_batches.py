@@ -19,21 +19,21 @@ from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
+    Acquired,
     Claimed,
     Dead,
     DeadReason,
     Delivery,
     DeliveryKey,
     Done,
-    Entered,
     Full,
-    Gate,
     InFlight,
-    Mark,
+    KeyLock,
     Ownership,
     Stored,
     Token,
     Waiting,
+    Watermark,
     delivery_key,
     new_token,
 )
@@ -118,15 +118,15 @@ def statements_of(connection: apsw.Connection) -> list[str]:
 
 
 class TestFewStatements:
-    @pytest.mark.parametrize("kind", ["claim", "complete", "put"])
+    @pytest.mark.parametrize("kind", ["claim", "complete", "enqueue"])
     async def test_60_new_events_take_as_many_statements_as_one(
         self, store: SQLiteStore, connection: apsw.Connection, kind: str
     ) -> None:
         async def call(name: str) -> None:
             if kind == "claim":
                 assert isinstance(await store.claim(key(name), new_token(), LEASE), Claimed)
-            elif kind == "put":
-                assert await store.put(delivery(name), new_token(), max_depth=100) == Stored()
+            elif kind == "enqueue":
+                assert await store.enqueue(delivery(name), new_token(), max_depth=100) == Stored()
             else:
                 await store.complete(Claimed(key(name), new_token(), 1, frozenset(), LEASE))
 
@@ -142,11 +142,13 @@ class TestFewStatements:
     async def test_60_gates_are_passed_in_one_transaction(
         self, store: SQLiteStore, connection: apsw.Connection
     ) -> None:
-        gates = [Gate("default", "shop.sync", f"chan_{n}") for n in range(60)]
+        gates = [KeyLock("default", "shop.sync", f"chan_{n}") for n in range(60)]
         async with one_batch(store, connection):
-            calls = asyncio.gather(*(store.enter(gate, Token("t"), LEASE) for gate in gates))
+            calls = asyncio.gather(
+                *(store.acquire_key_lock(key_lock, Token("t"), LEASE) for key_lock in gates)
+            )
             statements = statements_of(connection)
-        assert await calls == [Entered()] * 60
+        assert await calls == [Acquired()] * 60
         assert statements.count("COMMIT") == 1
 
     async def test_60_new_events_are_taken_in_as_many_statements_as_one(
@@ -155,10 +157,10 @@ class TestFewStatements:
         counts = []
         for count in (1, 60):
             for number in range(count):
-                await store.put(delivery(f"evt_{count}_{number}"), new_token())
-            await store.take(0, LEASE, endpoint="default", worker="one", token=new_token())
+                await store.enqueue(delivery(f"evt_{count}_{number}"), new_token())
+            await store.fetch(0, LEASE, endpoint="default", worker="one", token=new_token())
             statements = statements_of(connection)
-            batch = await store.take(
+            batch = await store.fetch(
                 100, LEASE, endpoint="default", worker="one", token=new_token()
             )
             assert len(batch.taken) == count
@@ -170,8 +172,13 @@ class TestIndexes:
     async def test_no_call_that_a_delivery_needs_reads_all_of_a_table(
         self, path: Path, store: SQLiteStore, connection: apsw.Connection
     ) -> None:
-        gate, take = Gate("default", "sync", "channel"), {"endpoint": "default", "worker": "w"}
-        await store.take(9, LEASE, **take, token=new_token())  # the first looks at all of the inbox
+        key_lock, take = (
+            KeyLock("default", "sync", "channel"),
+            {"endpoint": "default", "worker": "w"},
+        )
+        await store.fetch(
+            9, LEASE, **take, token=new_token()
+        )  # the first looks at all of the inbox
         statements: dict[str, Any] = {}
 
         def note(_: apsw.Cursor, statement: str, bindings: Any) -> bool:
@@ -180,25 +187,27 @@ class TestIndexes:
 
         connection.set_exec_trace(note)
         for name in ("new", "tried"):
-            await store.put(delivery(name), new_token(), max_depth=9)
+            await store.enqueue(delivery(name), new_token(), max_depth=9)
         for n, token in enumerate((Token("one"), Token("one"), Token("two"))):
-            batch = await store.take(9, LEASE, **take, token=token)
+            batch = await store.fetch(9, LEASE, **take, token=token)
             for taken in batch.taken[n:]:
                 assert await store.retry(taken.claim, 0.0) is Ownership.HELD
-        await store.hasten(key("new"))
+        await store.make_due(key("new"))
         await store.complete(batch.taken[0].claim)
-        await store.put(delivery("tried"), new_token())
+        await store.enqueue(delivery("tried"), new_token())
         kept, buried, given_back = [await claim(store, name) for name in ("kept", "buried", "back")]
         await store.extend(kept)
         await store.keep(kept, delivery("kept"))
         await store.bury(buried, DeadReason.REJECTED, delivery=delivery("buried"))
         await store.replay(buried.key, new_token(), LEASE)
         await store.release(given_back, frozenset())
-        await store.put(delivery("back"), new_token(), max_depth=9)
+        await store.enqueue(delivery("back"), new_token(), max_depth=9)
         await asyncio.gather(*(claim(store, name) for name in ("a", "b")))
         for name in ("first", "second"):
-            await store.enter(gate, Token(name), LEASE, waiting=key(name))
-        await store.leave(gate, Token("first"), mark=Mark(1, "first"), event=key("first"))
+            await store.acquire_key_lock(key_lock, Token(name), LEASE, waiting=key(name))
+        await store.release_key_lock(
+            key_lock, Token("first"), watermark=Watermark(1, "first"), event=key("first")
+        )
         connection.set_exec_trace(None)
 
         asked = [text for text in statements if text.lstrip().startswith(CHANGES)]
@@ -218,7 +227,7 @@ class TestIndexes:
     ) -> None:
         await asyncio.gather(
             *(
-                store.put(delivery(f"evt_{n}", endpoint="busy"), new_token(), max_depth=1_000)
+                store.enqueue(delivery(f"evt_{n}", endpoint="busy"), new_token(), max_depth=1_000)
                 for n in range(1_000)
             )
         )
@@ -245,7 +254,7 @@ class TestSharedBatches:
         await store.release(await claim(store, "failed"), frozenset({"a"}), "b failed")
         dead = await claim(store, "dead")
         await store.bury(dead, DeadReason.REJECTED, delivery=delivery("dead"))
-        await store.put(delivery("waiting"), new_token())
+        await store.enqueue(delivery("waiting"), new_token())
         held = await claim(store, "extended", mine)
         await store.extend(held, frozenset({"a"}))
         names = ["new", "done", "theirs", "mine", "failed", "dead", "waiting", "extended", "new 2"]
@@ -306,7 +315,7 @@ class TestSharedBatches:
     ) -> None:
         async with one_batch(store, connection):
             claims = [store.claim(key("claimed"), new_token(), LEASE) for _ in range(5)]
-            puts = [store.put(delivery("put"), new_token()) for _ in range(5)]
+            puts = [store.enqueue(delivery("enqueue"), new_token()) for _ in range(5)]
             calls = asyncio.gather(*claims, *puts)
         kinds = [type(result) for result in await calls]
         assert kinds == [Claimed, *[InFlight] * 4, Stored, *[Waiting] * 4]
@@ -319,13 +328,13 @@ class TestSharedBatches:
         await claim(store, "claimed")
         dead = await claim(store, "dead")
         await store.bury(dead, DeadReason.REJECTED, delivery=delivery("dead"))
-        await store.put(delivery("waiting"), new_token())
-        await store.put(delivery("mine"), mine)
+        await store.enqueue(delivery("waiting"), new_token())
+        await store.enqueue(delivery("mine"), mine)
         names = ["new", "done", "claimed", "dead", "waiting", "mine", "empty"]
         bodies = {"empty": b"", "new": bytes(range(256)) * 100}
         async with one_batch(store, connection):
             calls = [
-                asyncio.create_task(store.put(delivery(name, bodies.get(name, b"{}")), mine))
+                asyncio.create_task(store.enqueue(delivery(name, bodies.get(name, b"{}")), mine))
                 for name in names
             ]
         kinds = [type(result) for result in await asyncio.gather(*calls)]
@@ -363,9 +372,9 @@ class TestSharedBatches:
     ) -> None:
         async with one_batch(store, connection):
             calls = [
-                *(store.put(delivery(f"evt_{n}"), new_token(), max_depth=3) for n in range(5)),
+                *(store.enqueue(delivery(f"evt_{n}"), new_token(), max_depth=3) for n in range(5)),
                 *(
-                    store.put(delivery(f"evt_{n}", endpoint="other"), new_token(), max_bytes=5)
+                    store.enqueue(delivery(f"evt_{n}", endpoint="other"), new_token(), max_bytes=5)
                     for n in range(5)
                 ),
             ]
@@ -385,9 +394,9 @@ class TestSharedBatches:
     ) -> None:
         async with one_batch(store, connection):
             calls = asyncio.gather(
-                store.put(delivery("before"), new_token()),
-                store.put(bad, new_token()),
-                store.put(delivery("after"), new_token()),
+                store.enqueue(delivery("before"), new_token()),
+                store.enqueue(bad, new_token()),
+                store.enqueue(delivery("after"), new_token()),
                 return_exceptions=True,
             )
         kinds = [type(result) for result in await calls]
@@ -397,14 +406,14 @@ class TestSharedBatches:
         self, store: SQLiteStore, pass_time: Callable[[float], None]
     ) -> None:
         for name in ("tried", "lost", "settled elsewhere", "new"):
-            await store.put(delivery(name), new_token())
+            await store.enqueue(delivery(name), new_token())
             pass_time(1)
         [tried, lost] = (
-            await store.take(2, LEASE, endpoint="default", worker="one", token=new_token())
+            await store.fetch(2, LEASE, endpoint="default", worker="one", token=new_token())
         ).taken
         await store.retry(tried.claim, 0.0, frozenset({"a"}), "b failed")
         pass_time(LEASE)
-        batch = await store.take(9, LEASE, endpoint="default", worker="one", token=new_token())
+        batch = await store.fetch(9, LEASE, endpoint="default", worker="one", token=new_token())
         taken = {one.delivery.event_id: one.claim for one in batch.taken}
         assert {name: claim.attempt for name, claim in taken.items()} == {
             "tried": 2,
@@ -447,11 +456,11 @@ def synced() -> Iterator[list[str]]:
 class TestSyncing:
     """A commit that an answer rests on has reached the disk, with every commit before it."""
 
-    @pytest.mark.parametrize("what", ["complete", "put", "bury", "keep", "take", "replay"])
+    @pytest.mark.parametrize("what", ["complete", "enqueue", "bury", "keep", "fetch", "replay"])
     async def test_what_an_answer_or_an_attempt_of_ours_rests_on_is_synced(
         self, synced: list[str], store: SQLiteStore, what: str
     ) -> None:
-        await store.put(delivery("waiting"), new_token())
+        await store.enqueue(delivery("waiting"), new_token())
         buried = await claim(store, "buried")
         await store.bury(buried, DeadReason.REJECTED, delivery=delivery("buried"))
         owned = await claim(store, "evt_1")
@@ -459,14 +468,14 @@ class TestSyncing:
         match what:
             case "complete":
                 await store.complete(owned)
-            case "put":
-                await store.put(delivery("evt_2"), new_token())
+            case "enqueue":
+                await store.enqueue(delivery("evt_2"), new_token())
             case "bury":
                 await store.bury(owned, DeadReason.REJECTED, delivery=delivery("evt_1"))
             case "keep":
                 await store.keep(owned, delivery("evt_1"))
-            case "take":
-                await store.take(1, LEASE, endpoint="default", worker="one", token=new_token())
+            case "fetch":
+                await store.fetch(1, LEASE, endpoint="default", worker="one", token=new_token())
             case "replay":
                 await store.replay(buried.key, new_token(), LEASE)
         assert synced == ["db-wal"]
@@ -483,11 +492,15 @@ class TestSyncing:
     async def test_gates_do_not_wait_for_the_disk_since_what_records_the_success_does(
         self, synced: list[str], store: SQLiteStore
     ) -> None:
-        gate, token, mark = Gate("default", "shop.sync", "chan_1"), new_token(), Mark(1, "evt_1")
+        key_lock, token, watermark = (
+            KeyLock("default", "shop.sync", "chan_1"),
+            new_token(),
+            Watermark(1, "evt_1"),
+        )
         owned = await claim(store, "evt_1")
         synced.clear()
-        await store.enter(gate, token, LEASE, mark=mark)
-        await store.leave(gate, token, mark=mark)
+        await store.acquire_key_lock(key_lock, token, LEASE, watermark=watermark)
+        await store.release_key_lock(key_lock, token, watermark=watermark)
         assert synced == []
         await store.complete(owned)
         assert synced == ["db-wal"]

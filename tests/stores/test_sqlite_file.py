@@ -18,15 +18,15 @@ from hookonce.errors import StoreError
 from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore, schema
 from hookonce.stores.values import (
+    Acquired,
     Claimed,
     Dead,
     DeadReason,
     Delivery,
     DeliveryKey,
     Done,
-    Entered,
-    Gate,
     InFlight,
+    KeyLock,
     Ownership,
     Token,
     delivery_key,
@@ -194,13 +194,15 @@ class TestSchema:
             await store.complete(await claim(store, done))
             owned = await claim(store, live)
             await store.bury(await claim(store, dead), DeadReason.REJECTED, delivery=letter)
-            await store.put(waiting, Token("put"))
+            await store.enqueue(waiting, Token("enqueue"))
         with later_version(ADD_COLUMN):
             async with aclosing(SQLiteStore(path, clock=clock)) as store:
                 assert await look(store, done) is Done
                 assert await store.extend(owned) is Ownership.HELD
                 assert await look(store, dead) is Dead
-                batch = await store.take(9, LEASE, endpoint="default", worker="w", token=Token("t"))
+                batch = await store.fetch(
+                    9, LEASE, endpoint="default", worker="w", token=Token("t")
+                )
                 assert [taken.delivery for taken in batch.taken] == [waiting]
         assert rows(path, "PRAGMA user_version") == [(4,)]
         assert rows(path, "SELECT count(*), how FROM done") == [(1, "well")]
@@ -362,11 +364,14 @@ class TestPruning:
     async def test_pruning_forgets_a_gate_whose_process_has_gone_and_who_waited_there(
         self, path: Path, store: SQLiteStore, pass_time: PassTime
     ) -> None:
-        gate, waits = Gate("default", "shop.sync", "chan_1"), delivery_key("default", "evt_1")
-        await store.enter(gate, Token("gone"), LEASE)
-        await store.enter(gate, Token("t"), LEASE, waiting=waits)
+        key_lock, waits = (
+            KeyLock("default", "shop.sync", "chan_1"),
+            delivery_key("default", "evt_1"),
+        )
+        await store.acquire_key_lock(key_lock, Token("gone"), LEASE)
+        await store.acquire_key_lock(key_lock, Token("t"), LEASE, waiting=waits)
         await store.prune()
-        assert await store.enter(gate, Token("t"), LEASE) != Entered()
+        assert await store.acquire_key_lock(key_lock, Token("t"), LEASE) != Acquired()
         pass_time(LEASE)
         assert await store.prune() == 1
         assert rows(path, "SELECT 1 FROM gates UNION ALL SELECT 1 FROM waiting") == []
@@ -424,11 +429,11 @@ class TestUptime:
         now = 1_000_000.0
 
         async def take(store: SQLiteStore) -> int:
-            batch = await store.take(10, LEASE, endpoint="default", worker="w", token=new_token())
+            batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=new_token())
             return len(batch.taken)
 
         async with aclosing(SQLiteStore(path, clock=lambda: now)) as store:
-            await store.put(Delivery("default", "evt_1", None, 1.0, b"body"), new_token())
+            await store.enqueue(Delivery("default", "evt_1", None, 1.0, b"body"), new_token())
         now = 100.0
         async with aclosing(SQLiteStore(path, clock=lambda: now)) as store:
             with closing(apsw.Connection(str(path))) as connection:
@@ -460,7 +465,7 @@ class TestUptime:
         self, path: Path, store: SQLiteStore
     ) -> None:
         for event_id in ("evt_done", "evt_dead"):
-            await store.put(Delivery("default", event_id, None, 1.0, b"body"), new_token())
+            await store.enqueue(Delivery("default", event_id, None, 1.0, b"body"), new_token())
         with closing(apsw.Connection(str(path))) as connection:
             connection.execute(
                 f"INSERT INTO done VALUES ({digest('evt_done')}, 4000000000);"
@@ -468,6 +473,6 @@ class TestUptime:
                 f" (9, {digest('evt_dead')}, 'default', 'evt_dead', NULL, 1.0, 'rejected', '',"
                 " 2.0, 0, 1, '', '', '', CAST('body' AS BLOB))"
             ).fetchall()
-        batch = await store.take(10, LEASE, endpoint="default", worker="w", token=new_token())
+        batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=new_token())
         assert batch.taken == ()
         assert (await store.stats()).depth == 0

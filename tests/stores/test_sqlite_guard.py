@@ -40,7 +40,7 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
 
 
 async def put(store: SQLiteStore, event_id: str) -> object:
-    return await store.put(Delivery("default", event_id, None, 1.0, b"body"), new_token())
+    return await store.enqueue(Delivery("default", event_id, None, 1.0, b"body"), new_token())
 
 
 WAYS: dict[str, Callable[[Path], Any]] = {

@@ -46,11 +46,11 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
 
 
 async def put(store: SQLiteStore, event_id: str, size: int = KIB) -> object:
-    return await store.put(Delivery("default", event_id, None, 1.0, bytes(size)), new_token())
+    return await store.enqueue(Delivery("default", event_id, None, 1.0, bytes(size)), new_token())
 
 
 async def take(store: SQLiteStore) -> tuple[Any, ...]:
-    batch = await store.take(1_000, LEASE, endpoint="default", worker="w", token=new_token())
+    batch = await store.fetch(1_000, LEASE, endpoint="default", worker="w", token=new_token())
     return batch.taken
 
 

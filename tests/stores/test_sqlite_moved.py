@@ -54,7 +54,7 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
 
 
 async def put(store: SQLiteStore, event_id: str) -> object:
-    return await store.put(Delivery("default", event_id, None, 1.0, b"body"), new_token())
+    return await store.enqueue(Delivery("default", event_id, None, 1.0, b"body"), new_token())
 
 
 async def complete(store: SQLiteStore, event_id: str) -> None:
@@ -144,7 +144,7 @@ GONE = [
 @pytest.mark.parametrize(
     "call",
     [
-        pytest.param(lambda store: put(store, "late"), id="put"),
+        pytest.param(lambda store: put(store, "late"), id="enqueue"),
         pytest.param(
             lambda store: store.claim(delivery_key("default", "before"), new_token(), LEASE),
             id="claim",
@@ -154,8 +154,8 @@ GONE = [
         pytest.param(lambda store: store.entries(), id="entries"),
         pytest.param(lambda store: store.prune(), id="prune"),
         pytest.param(
-            lambda store: store.take(1, LEASE, endpoint="default", worker="w", token=new_token()),
-            id="take",
+            lambda store: store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token()),
+            id="fetch",
         ),
         pytest.param(lambda store: store.warnings(), id="readiness"),
     ],
@@ -314,7 +314,7 @@ async def test_a_link_that_is_switched_leads_to_the_other_file(tmp_path: Path) -
             await put(store, "green")
             assert await put(green, "green") == Waiting()
             # Its own workers are woken by the log of the file that is used now.
-            await store.take(1, LEASE, endpoint="default", worker="w", token=new_token())
+            await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
             waiting = asyncio.create_task(store.wait("default", 30.0))
             await put(green, "woken")
             await asyncio.wait_for(waiting, 15.0)

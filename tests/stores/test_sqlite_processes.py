@@ -264,7 +264,7 @@ async def test_a_file_behind_a_link_wakes_those_who_wait_for_it(path: Path) -> N
     link.symlink_to(path.parent / "elsewhere" / "hooks.db")
     path = link
     async with aclosing(SQLiteStore(path)) as reader, aclosing(SQLiteStore(path)) as writer:
-        await reader.take(1, LEASE, endpoint="default", worker="w", token=Token("t"))
+        await reader.fetch(1, LEASE, endpoint="default", worker="w", token=Token("t"))
         waiting = asyncio.create_task(reader.wait("default", PATIENCE_SECONDS))
-        await writer.put(Delivery("default", "evt_1", None, 1.0, b"body"), Token("u"))
+        await writer.enqueue(Delivery("default", "evt_1", None, 1.0, b"body"), Token("u"))
         await asyncio.wait_for(waiting, PATIENCE_SECONDS / 2)

@@ -3,7 +3,7 @@
 from hookonce.stores.contract import InboxStore
 from hookonce.stores.values import Claimed, DeadReason, Delivery, Token
 
-__all__ = ["ODD_TIMES", "bury_odd", "put_odd"]
+__all__ = ["ODD_TIMES", "bury_odd", "enqueue_odd"]
 
 ODD_TIMES = {
     "evt_far": 1e300,
@@ -14,11 +14,11 @@ ODD_TIMES = {
 """When events have arrived, by their ids."""
 
 
-async def put_odd(store: InboxStore, endpoint: str = "default") -> None:
+async def enqueue_odd(store: InboxStore, endpoint: str = "default") -> None:
     """Put events with odd times into the inbox."""
     for event_id, at in ODD_TIMES.items():
         delivery = Delivery(endpoint, event_id, "comment.received", at, b"{}")
-        await store.put(delivery, Token(event_id))
+        await store.enqueue(delivery, Token(event_id))
 
 
 async def bury_odd(store: InboxStore, endpoint: str = "default") -> None:

@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 
 from hookonce.errors import StoreError
 from hookonce.events import Event
-from hookonce.routing.keyed import mark_of
+from hookonce.routing.keyed import watermark_of
 from hookonce.stores.contract import Store, WrappedInbox
-from hookonce.stores.values import Gate, Mark
+from hookonce.stores.values import KeyLock, Watermark
 
 from .stores import FaultyStore
 
@@ -37,17 +37,17 @@ class WatchingStore(FaultyStore):
         super().__init__(inner)
         self.is_away = self.loses_replies = False
         self.violations: list[str] = []
-        self._succeeded: dict[tuple[str, str], tuple[Gate, Mark]] = {}
-        self._recorded: defaultdict[Gate, Mark] = defaultdict(lambda: Mark(0, ""))
+        self._succeeded: dict[tuple[str, str], tuple[KeyLock, Watermark]] = {}
+        self._recorded: defaultdict[KeyLock, Watermark] = defaultdict(lambda: Watermark(0, ""))
 
     def success(self, event: Event[Any], handler: str, key: str) -> None:
         """Note, where a handler with ``latest_by`` ends, that it has succeeded."""
-        self._succeeded[event.id, handler] = Gate("default", handler, key), mark_of(event)
+        self._succeeded[event.id, handler] = KeyLock("default", handler, key), watermark_of(event)
 
     def is_recorded(self, event: Event[Any], handler: str) -> bool:
         """Return whether the store has the watermark of an event that has succeeded."""
-        gate, mark = self._succeeded[event.id, handler]
-        return self._recorded[gate] >= mark
+        key_lock, watermark = self._succeeded[event.id, handler]
+        return self._recorded[key_lock] >= watermark
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         step = cast("partial[Any]", call)
@@ -56,27 +56,29 @@ class WatchingStore(FaultyStore):
             self.calls[name] += 1
             raise StoreError("the store is away")
         result = await super().call(name, call)
-        if name == "leave" and (mark := step.keywords["mark"]) is not None:
-            self._recorded[step.args[0]] = max(mark, self._recorded[step.args[0]])
+        if name == "release_key_lock" and (watermark := step.keywords["watermark"]) is not None:
+            self._recorded[step.args[0]] = max(watermark, self._recorded[step.args[0]])
         if self.loses_replies:
             raise StoreError("the reply was lost")
         return result
 
     def _check(self, name: str, args: Any, named: Any) -> None:
-        if name == "enter":
-            for gate, mark in self._succeeded.values():
-                if gate == args[0] and mark > self._recorded[gate]:
-                    self.violations.append(f"{gate.key} was acquired before its watermark was sent")
+        if name == "acquire_key_lock":
+            for key_lock, watermark in self._succeeded.values():
+                if key_lock == args[0] and watermark > self._recorded[key_lock]:
+                    self.violations.append(
+                        f"{key_lock.key} was acquired before its watermark was sent"
+                    )
         elif name in {"complete", *_FINISHED, "bury"}:
             event_id = args[0].key.partition(":")[2]
-            for (succeeded, handler), (gate, mark) in self._succeeded.items():
+            for (succeeded, handler), (key_lock, watermark) in self._succeeded.items():
                 if name == "complete":
                     records = True
                 elif name == "bury":
                     records = handler in named["finished"]
                 else:
                     records = handler in args[_FINISHED[name]]
-                if succeeded == event_id and records and mark > self._recorded[gate]:
+                if succeeded == event_id and records and watermark > self._recorded[key_lock]:
                     self.violations.append(f"{name} of {event_id} came before its watermark")
 
 

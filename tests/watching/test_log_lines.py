@@ -21,7 +21,7 @@ from hookonce import Inbox, Receiver, Reject, SecretError
 from hookonce.events import ChannelUnhealthy, CommentReceived
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.values import Gate, new_token
+from hookonce.stores.values import KeyLock, new_token
 from hookonce.testing import event_body, make_event, signed_request
 
 pytestmark = pytest.mark.anyio
@@ -207,20 +207,23 @@ class TestTheStoreFails:
         store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
         receiver, event = receiver_on(store, inbox=NO_WORKER), comment()
         counting(receiver)
-        store.failures["put"] = 1
+        store.failures["enqueue"] = 1
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
-        assert f"ERROR cannot store default:{event.id}: put was told to fail" in lines.all
+        assert f"ERROR cannot store default:{event.id}: enqueue was told to fail" in lines.all
 
     async def test_to_say_whose_turn_it_is(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store), comment()
         receiver.on(CommentReceived, name="serial", serial_by=_one_key)(lambda _: None)
-        store.failures["enter"] = 1
+        store.failures["acquire_key_lock"] = 1
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
         assert lines.all == [
-            f"ERROR cannot ask whose turn it is for default:{event.id}: enter was told to fail"
+            (
+                f"ERROR cannot acquire a key lock for default:{event.id}:"
+                " acquire_key_lock was told to fail"
+            )
         ]
 
     async def test_to_keep_a_turn(self, lines: Lines) -> None:
@@ -231,8 +234,10 @@ class TestTheStoreFails:
         async with receiver:
             running = asyncio.create_task(deliver(receiver, event))
             await until(lambda: began)
-            store.failures["enter"] = 1
-            await lines.has("WARNING could not extend the turn of serial: enter was told to fail")
+            store.failures["acquire_key_lock"] = 1
+            await lines.has(
+                "WARNING could not extend the key lock of serial: acquire_key_lock was told to fail"
+            )
             gate.set()
             assert answer_of(await running) == (200, "handled")
         assert len(lines.all) == 1
@@ -245,25 +250,26 @@ class TestTheStoreFails:
         async def fail(_: CommentReceived) -> None:
             raise ValueError("x")
 
-        store.failures["leave"] = -1
+        store.failures["release_key_lock"] = -1
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (500, "handler_failed")
         assert lines.all[0] == (
-            "ERROR could not end the turn of serial; its lease will run out: leave was told to fail"
+            "ERROR could not release the key lock of serial; its lease will run out:"
+            " release_key_lock was told to fail"
         )
 
     async def test_to_raise_a_mark(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver = receiver_on(store, lease_seconds=LEASE, answer_seconds=0.2, drain_seconds=1.0)
         receiver.on("channel.*", name="latest", latest_by=_one_key)(lambda _: None)
-        store.failures |= {"leave": -1, "extend": -1}
+        store.failures |= {"release_key_lock": -1, "extend": -1}
         async with receiver:
             outcome = await deliver(receiver, make_event(ChannelUnhealthy))
             assert answer_of(outcome) == (503, "still_running")
             await lines.has(
                 "ERROR latest has succeeded, but its watermark could not be recorded while its"
-                " lease lived; until it is, another process may run an older event after it: leave"
-                " was told to fail"
+                " lease lived; until it is, another process may handle an older event after it:"
+                " release_key_lock was told to fail"
             )
         assert lines.all[-1] == (
             "ERROR latest has succeeded, but its watermark could not be recorded before the"
@@ -326,9 +332,11 @@ class TestWhatIsLost:
         async with receiver:
             running = asyncio.create_task(deliver(receiver, comment()))
             await until(lambda: began)
-            store._gates.clear()  # as if its lease had run out in the store
-            await store.enter(Gate("default", "serial", "k"), new_token(), 60.0)
-            await lines.has("ERROR the turn of serial was lost; another run may have begun")
+            store._key_locks.clear()  # as if its lease had run out in the store
+            await store.acquire_key_lock(KeyLock("default", "serial", "k"), new_token(), 60.0)
+            await lines.has(
+                "ERROR the key lock of serial was lost; another attempt may have acquired it"
+            )
             gate.set()
             await running
 
@@ -391,8 +399,8 @@ class TestWhatIsNotHandled:
             lines.records.clear()
             assert answer_of(await deliver(here, event, 2)) == (500, "handler_failed")
             assert await here.idle(5)
-        owed, failed = lines.all
-        assert owed == (
+        outstanding, failed = lines.all
+        assert outstanding == (
             f"ERROR default:{event.id} owes handlers that are not registered for it here and is"
             " left to a process that has them: a, b"
         )
@@ -406,7 +414,7 @@ class TestWhatIsNotHandled:
             assert await receiver.idle(5)
             letter = await receiver.dead.show(event.id)
             assert letter is not None
-            assert letter.owed == {"a"}
+            assert letter.outstanding == {"a"}
         assert lines.all == [
             f"WARNING attempt 1 at default:{event.id} was its last: a: Reject: spam"
         ]

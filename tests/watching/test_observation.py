@@ -25,10 +25,10 @@ from hookonce.watching.records import (
     DeliveryReceived,
     EventBuried,
     EventClaimed,
-    EventPut,
+    EventEnqueued,
+    EventFetched,
     EventRetried,
     EventSettled,
-    EventTaken,
     HandlerFailed,
     HandlerFinished,
     HandlerStarted,
@@ -292,9 +292,9 @@ async def test_the_way_through_the_inbox_is_told_up_to_its_end(
     async with webhook_sender(inbox_receiver) as sender:
         (await sender.send(make_event(CommentReceived))).expect(202, "stored")
         await until(lambda: notes.of(EventBuried), what="the burial")
-    (put,) = notes.of(EventPut)
+    (put,) = notes.of(EventEnqueued)
     assert isinstance(put.result, Stored)
-    assert [record.attempt for record in notes.of(EventTaken)] == [1, 2]
+    assert [record.attempt for record in notes.of(EventFetched)] == [1, 2]
     (retried,) = notes.of(EventRetried)
     assert (retried.attempt, retried.after_seconds) == (1, 0.01)
     (buried,) = notes.of(EventBuried)
@@ -322,7 +322,7 @@ async def test_a_worker_tells_of_an_event_that_it_cannot_begin(
         await until(lambda: notes.of(EventBuried), what="the burial")
     (retried,) = notes.of(EventRetried)
     assert "no handler" in retried.error
-    assert len(notes.of(EventTaken)) == 2
+    assert len(notes.of(EventFetched)) == 2
 
 
 async def test_an_answer_to_what_is_no_delivery_is_told_as_well(
@@ -471,13 +471,13 @@ async def test_a_copy_is_not_watched_by_the_observers_of_its_original(
 
 def test_what_cannot_observe_is_refused_when_it_is_given(receiver: Receiver) -> None:
     class Waiting(Observer):
-        async def event_put(self, record: EventPut) -> None:  # type: ignore[override]
+        async def event_enqueued(self, record: EventEnqueued) -> None:  # type: ignore[override]
             raise AssertionError(record)
 
     for wrong, fault in ((object(), "subclass of Observer"), (Observer, "give an instance")):
         with pytest.raises(TypeError, match=fault):
             receiver.observe(wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="event_put is async"):
+    with pytest.raises(TypeError, match="event_enqueued is async"):
         receiver.observe(Waiting())
 
 

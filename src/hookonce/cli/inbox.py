@@ -160,7 +160,7 @@ def retry(
 
 
 async def _made_due(store: InboxStore, key: DeliveryKey) -> str:
-    if await store.hasten(key):
+    if await store.make_due(key):
         return "due now"
     return NOT_FOUND if await store.entry(key) is None else "in flight"
 

@@ -177,7 +177,7 @@ class Attempt:
         if self.fault:
             await self._quarantine()
             return
-        absent = self.lease.absent if claim.owed else _NONE
+        absent = self.lease.absent if claim.outstanding else _NONE
         if self.ignored is not None and not self.handlers and not absent:
             self.answer.give(self.ignored)
             await self._give_back()

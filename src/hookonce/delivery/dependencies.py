@@ -7,14 +7,14 @@ from typing import Protocol
 
 from ..clock import Clock
 from ..routing.router import Router
-from ..stores.contract import Claims, Gates, Queue
-from ..stores.values import DeliveryKey, Gate, Mark
+from ..stores.contract import Claims, KeyLocks, Queue
+from ..stores.values import DeliveryKey, KeyLock, Watermark
 from ..watching.observers import Observers
 from .calls import Threads
 from .limits import Limits
 
 
-class RunStore(Claims, Gates, Protocol):
+class RunStore(Claims, KeyLocks, Protocol):
     """What runs ask of a store."""
 
 
@@ -47,4 +47,4 @@ class Dependencies:
     observers: Observers
     threads: Threads
     unrecorded: dict[DeliveryKey, set[str]] = field(default_factory=dict)
-    watermarks: dict[Gate, Mark] = field(default_factory=dict)
+    watermarks: dict[KeyLock, Watermark] = field(default_factory=dict)

@@ -13,15 +13,15 @@ from ..logs import get_logger
 from ..outcome import Reason
 from ..routing.context import Context
 from ..routing.handler import ErrorHook, Handler
-from ..routing.keyed import TooLateError, mark_of
-from ..stores.values import Busy, Entered, Stale
+from ..routing.keyed import TooLateError, watermark_of
+from ..stores.values import Acquired, Busy, Stale
 from ..watching.records import HandlerFailed, HandlerFinished, HandlerSkipped, HandlerStarted
 from .calls import Calls, add_note, as_exception
 from .dependencies import Dependencies
-from .key_locks import Turn
+from .key_locks import KeyLockHolder
 from .lease import Lease
 from .origin import Origin, Queued, Replay, Request
-from .verdict import Failure, LeaseLost, NoTurn, Report
+from .verdict import Failure, LeaseLost, NotAcquired, Report
 
 _log = get_logger("hookonce")
 
@@ -29,8 +29,8 @@ _NONE: frozenset[str] = frozenset()
 
 FIRST_LOOK_SECONDS = 0.05
 LONGEST_LOOK_SECONDS = 0.5
-"""How often another run's claim or turn is looked at: soon at first, since most handlers are
-quick."""
+"""How often an attempt asks again for a claim or key lock that another attempt holds. The first
+pauses are short, since most handlers are quick."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -59,7 +59,7 @@ class Handling:
     is_stale: bool = False
     _most_finished: int = 0
     _stale: int = 0
-    _waiting: list[Turn] | None = None
+    _waiting: list[KeyLockHolder] | None = None
 
     @property
     def _delivery_attempt(self) -> int | None:
@@ -82,7 +82,7 @@ class Handling:
             handlers = [handler for handler in handlers if handler.name not in lease.finished]
         self._most_finished = len(lease.finished) + len(handlers)
         if len(handlers) == 1:
-            run = self._run if handlers[0].keyed is None else self._run_in_turn
+            run = self._run if handlers[0].keyed is None else self._run_with_key_lock
             failure = await run(handlers[0], lease.task)
             failures = [] if failure is None else [failure]
             del failure  # from Python 3.12 on its traceback leads here: a circle
@@ -97,7 +97,7 @@ class Handling:
             return []
         tasks = [
             self.lease.loop.create_task(
-                self._run(handler) if handler.keyed is None else self._run_in_turn(handler)
+                self._run(handler) if handler.keyed is None else self._run_with_key_lock(handler)
             )
             for handler in handlers
         ]
@@ -111,7 +111,10 @@ class Handling:
         return [failure for task in tasks if (failure := task.result()) is not None]
 
     async def _run(
-        self, handler: Handler, task: asyncio.Task[Any] | None = None, turn: Turn | None = None
+        self,
+        handler: Handler,
+        task: asyncio.Task[Any] | None = None,
+        holder: KeyLockHolder | None = None,
     ) -> Failure | None:
         """Run one handler in this task, unless another process may have the event by now."""
         name, delivery, observers = handler.name, self.lease.delivery, self.dependencies.observers
@@ -137,9 +140,9 @@ class Handling:
                 return self._failed(name, error, seconds)
             finally:
                 del error  # from Python 3.12 on its traceback leads here: a circle
-        if turn is not None:
-            turn.succeed()
-            await turn.end(gives_up=lambda: self.lease.is_over)
+        if holder is not None:
+            holder.succeed()
+            await holder.end(gives_up=lambda: self.lease.is_over)
         if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
             observers.tell(HandlerFinished(delivery, name, self.lease.number, seconds))
         self._finish(name)
@@ -171,48 +174,48 @@ class Handling:
         if len(self.lease.finished) < self._most_finished:
             self.lease.checkpoint_soon()
 
-    async def _run_in_turn(
+    async def _run_with_key_lock(
         self, handler: Handler, task: asyncio.Task[Any] | None = None
     ) -> Failure | None:
-        """Run one handler when its turn comes, unless its event comes too late by then."""
+        """Acquire the handler's key lock and run it, unless a newer event has succeeded."""
         name, keyed = handler.name, handler.keyed
         if keyed is None:
-            raise RuntimeError(f"{name} takes no turns")
+            raise RuntimeError(f"{name} has no key function")
         try:
-            gate = keyed.gate(self.event, self.lease.delivery.endpoint, name)
+            key_lock = keyed.key_lock(self.event, self.lease.delivery.endpoint, name)
         except BaseException as raised:  # noqa: BLE001 - of the user's own, like a handler's
             self.lease.has_begun = True
             # Not in a variable: its traceback leads here, a circle with the body in it.
             return self._failed(name, as_exception(raised), 0.0, "while its key was asked for")
-        if gate is None:
+        if key_lock is None:
             return await self._run(handler, task)
         queued = self.origin if isinstance(self.origin, Queued) else None
-        turn = Turn(
+        holder = KeyLockHolder(
             dependencies=self.dependencies,
-            gate=gate,
-            mark=mark_of(self.event) if keyed.is_latest else None,
+            key_lock=key_lock,
+            watermark=watermark_of(self.event) if keyed.is_latest else None,
             drop_ties=keyed.drop_ties,
             event=self.lease.key if queued else None,
             work=queued.work if queued else None,
         )
-        why_not = await self._enter(turn)
+        why_not = await self._acquire(holder)
         if isinstance(why_not, Stale):
             if queued is not None:
-                await turn.end()  # it may have been called: then the next one is
-            self._skip(name, "done" if why_not.mark.event_id == self.event.id else "stale")
+                await holder.end()  # it may have been called: then the next one is
+            self._skip(name, "done" if why_not.watermark.event_id == self.event.id else "stale")
             return None
-        if isinstance(why_not, NoTurn):
+        if isinstance(why_not, NotAcquired):
             return Failure(name, why_not)
         if why_not is not None:
             return self._failed(name, why_not, 0.0)
-        self.lease.extend_with(turn)
+        self.lease.extend_with(holder)
         try:
-            return await self._run(handler, task, turn)
+            return await self._run(handler, task, holder)
         finally:
-            await self._end_unfinished(turn)
+            await self._end_unfinished(holder)
 
-    async def _enter(self, turn: Turn) -> Stale | NoTurn | TimeoutError | None:
-        """Wait for the turn; return None when it has come, or why it does not."""
+    async def _acquire(self, holder: KeyLockHolder) -> Stale | NotAcquired | TimeoutError | None:
+        """Wait for the key lock; return None once it is held, or else the reason."""
         now, origin, limits = self.lease.loop.time, self.origin, self.dependencies.limits
         waits_on, look = self._waits_on(), FIRST_LOOK_SECONDS
         if waits_on:
@@ -226,33 +229,32 @@ class Handling:
             by = 0.0  # the event is deferred, and made due when the key is free
         while waits_on or not self.is_refused:
             try:
-                result = await turn.enter()
-                if isinstance(result, Entered) and turn.gate in self.dependencies.watermarks:
+                result = await holder.acquire()
+                if isinstance(result, Acquired) and holder.key_lock in self.dependencies.watermarks:
                     # A newer event has succeeded here while the store granted the key.
-                    await turn.leave()
+                    await holder.release()
                     continue
             except StoreError as error:
-                _log.error("cannot ask whose turn it is for %s: %s", self.lease.key, error)
-                return NoTurn(Reason.STORE_UNAVAILABLE)
+                _log.error("cannot acquire a key lock for %s: %s", self.lease.key, error)
+                return NotAcquired(Reason.STORE_UNAVAILABLE)
             if isinstance(result, Stale):
                 return result
             if isinstance(result, Busy):
                 left = by - now()
                 if left <= 0:
                     if waits_on:
-                        return TimeoutError(
-                            f"another run had its key for {limits.handler_timeout_seconds:g} s"
-                        )
-                    self._waiting = [*(self._waiting or ()), turn]
-                    return NoTurn(Reason.IN_FLIGHT, turn.busy_seconds(result))
+                        seconds = limits.handler_timeout_seconds
+                        return TimeoutError(f"another attempt held its key lock for {seconds:g} s")
+                    self._waiting = [*(self._waiting or ()), holder]
+                    return NotAcquired(Reason.IN_FLIGHT, holder.busy_seconds(result))
                 await asyncio.sleep(min(look, left))
                 look = min(2 * look, LONGEST_LOOK_SECONDS)
-            elif turn.is_held:  # else this process has stood still, and another may have it
+            elif holder.is_held:  # else this process has stood still, and another may have it
                 return None
-        return NoTurn(Reason.SHUTTING_DOWN)
+        return NotAcquired(Reason.SHUTTING_DOWN)
 
     def _waits_on(self) -> bool:
-        """Return whether a handler waits for its turn however long it takes.
+        """Return whether a handler waits for its key lock for the whole time limit of a handler.
 
         On the last chance it does, where nobody would bring the event again, or where another of
         its handlers could use up the attempt.
@@ -262,34 +264,35 @@ class Handling:
         others = self._most_finished - len(self.lease.finished) - 1
         return isinstance(self.origin, Request) or others > 0
 
-    async def _end_unfinished(self, turn: Turn) -> None:
-        """End the turn of a run that has not succeeded, unless a thread goes on.
+    async def _end_unfinished(self, holder: KeyLockHolder) -> None:
+        """Release the key lock of a handler that has not succeeded, unless its thread goes on.
 
-        No other run shall be beside it, so the turn is left to its lease. The turn of a thread that
-        has succeeded ends when the event is given back, which can ask the store more than once.
+        No other call may run beside that thread, so the lock's lease is extended and then runs out.
+        The lock of a thread that has succeeded is released together with the event, which can ask
+        the store more than once.
         """
-        if turn.is_over:
+        if holder.is_over:
             return
-        calls = [call for call in self.calls.under_way if call.name == turn.gate.handler]
+        calls = [call for call in self.calls.under_way if call.name == holder.key_lock.handler]
         if any(call.thread_goes_on for call in calls):
-            await turn.extend()
+            await holder.extend()
         elif any(call.has_succeeded for call in calls):
-            turn.succeed()
+            holder.succeed()
         else:
-            await turn.end()
+            await holder.end()
 
     async def forget_waiting(self) -> None:
         """Forget the notes of an earlier attempt: who was called would not wait after a failure."""
-        for turn in self._waiting or ():
-            await turn.end()
+        for holder in self._waiting or ():
+            await holder.end()
 
     async def note_waiting(self) -> None:
         """Note the event as waiting: only now, since nobody could call it while it was held."""
-        for turn in self._waiting or ():
+        for holder in self._waiting or ():
             try:
-                if not isinstance(await turn.enter(self.lease.key), Busy):
-                    await turn.end()
-                    await turn.call(self.lease.key)
+                if not isinstance(await holder.acquire(self.lease.key), Busy):
+                    await holder.end()
+                    await holder.call(self.lease.key)
             except StoreError as error:
                 _log.warning("%s is tried again when a lease ends: %s", self.lease.key, error)
 

@@ -1,7 +1,7 @@
-"""Handlers that take turns: one run at a time for a key, and none for an event that comes too late.
+"""Handlers with a key: one call at a time for a key, and none for an event that comes too late.
 
-A turn is a run's way through a gate of the store. Between its beginning and its end nobody else has
-the gate, in any process; what has succeeded raises the gate's mark before the turn ends.
+A `KeyLockHolder` holds a key lock of the store for one call of a handler. Until it releases the
+lock, no other process can acquire it. A success raises the lock's watermark before the release.
 
 While the store cannot be reached, `Dependencies.watermarks` keeps the watermark of a handler that
 has succeeded. Every later call about that key lock sends the watermark first, and the handler
@@ -20,7 +20,16 @@ from ..errors import StoreError
 from ..logs import get_logger
 from ..stores.contract import Listing
 from ..stores.time_limit import within
-from ..stores.values import Busy, DeliveryKey, Entered, EnterResult, Gate, Mark, Token, new_token
+from ..stores.values import (
+    Acquired,
+    AcquireResult,
+    Busy,
+    DeliveryKey,
+    KeyLock,
+    Token,
+    Watermark,
+    new_token,
+)
 from .dependencies import Dependencies
 
 _log = get_logger("hookonce.lease")
@@ -30,24 +39,24 @@ _LONGEST_PAUSE_SECONDS = 2.0
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Turn:
-    """One run of a handler on one key: it enters a gate, keeps it, and leaves it.
+class KeyLockHolder:
+    """Holds the key lock of one call of a handler: acquires, extends and releases it.
 
     Attributes:
-        dependencies: what the run works with.
-        gate: which gate.
-        mark: of the event, if it is left out where it comes too late.
-        drop_ties: whether another event of the same time makes it late as well.
-        event: which event it is of; None where it does not wait in an inbox.
+        dependencies: what the call works with.
+        key_lock: which lock.
+        watermark: the event's, if the handler skips events that come too late.
+        drop_ties: whether another event with the same time makes this one late, too.
+        event: the event of the inbox that waits for the lock; None outside an inbox.
         work: set when an event of the inbox was made due.
-        is_over: whether it is ended, or was to be.
-        has_succeeded: whether its run has.
+        is_over: whether the lock has been released, or is about to be.
+        has_succeeded: whether the call has succeeded.
 
     """
 
     dependencies: Dependencies
-    gate: Gate
-    mark: Mark | None = None
+    key_lock: KeyLock
+    watermark: Watermark | None = None
     drop_ties: bool = False
     event: DeliveryKey | None = None
     work: asyncio.Event | None = None
@@ -63,134 +72,146 @@ class Turn:
         """Whether the lease lives, as far as this process can tell."""
         return time.monotonic() < self._held_until
 
-    async def enter(self, waiting: DeliveryKey | None = None) -> EnterResult:
-        """Ask for the gate once, and note an event of the inbox as waiting where it is busy."""
+    async def acquire(self, waiting: DeliveryKey | None = None) -> AcquireResult:
+        """Ask for the lock once; if it is busy, note the event of the inbox as waiting."""
         # Send the watermark first, or an older event could acquire the lock before it is stored.
-        if self.gate in self.dependencies.watermarks:
+        if self.key_lock in self.dependencies.watermarks:
             await self._leave(new_token())
         limits, asked_at = self.dependencies.limits, time.monotonic()
-        call = self.dependencies.store.enter(
-            self.gate,
+        call = self.dependencies.store.acquire_key_lock(
+            self.key_lock,
             self._token,
             limits.lease_seconds,
-            mark=self.mark,
+            watermark=self.watermark,
             drop_ties=self.drop_ties,
             waiting=waiting,
         )
         result = await within(limits.store_seconds, call)
-        if isinstance(result, Entered):
+        if isinstance(result, Acquired):
             self._held_until = asked_at + limits.lease_seconds
         return result
 
     async def extend(self) -> None:
-        """Begin the lease anew, if the turn is not over."""
+        """Renew the lock's lease, unless the lock has been released."""
         async with self._one_call:
             if self.is_over:
                 return
             try:
-                result = await self.enter()
+                result = await self.acquire()
             except StoreError as error:
-                _log.warning("could not extend the turn of %s: %s", self.gate.handler, error)
+                _log.warning(
+                    "could not extend the key lock of %s: %s", self.key_lock.handler, error
+                )
                 return
-        if not isinstance(result, Entered):
-            _log.error("the turn of %s was lost; another run may have begun", self.gate.handler)
+        if not isinstance(result, Acquired):
+            _log.error(
+                "the key lock of %s was lost; another attempt may have acquired it",
+                self.key_lock.handler,
+            )
 
     def succeed(self) -> None:
-        """Keep the watermark of a run that has succeeded, until the store has recorded it."""
+        """Keep the watermark of a success until the store has recorded it."""
         self.is_over = self.has_succeeded = True
-        if self.mark is not None:
+        if self.watermark is not None:
             watermarks = self.dependencies.watermarks
-            watermarks[self.gate] = max(self.mark, watermarks.get(self.gate, self.mark))
+            watermarks[self.key_lock] = max(
+                self.watermark, watermarks.get(self.key_lock, self.watermark)
+            )
 
     @property
-    def owes_watermark(self) -> bool:
-        """Whether the run has succeeded, and the store may not know its watermark."""
-        return self.has_succeeded and self.gate in self.dependencies.watermarks
+    def has_unsent_watermark(self) -> bool:
+        """Whether the call has succeeded and the store may not know its watermark."""
+        return self.has_succeeded and self.key_lock in self.dependencies.watermarks
 
     async def end(self, *, gives_up: Callable[[], bool] = lambda: True) -> None:
-        """Leave the gate, and call who comes next; ask until a watermark is recorded.
+        """Release the lock and make the next event due; repeat until the watermark is recorded.
 
         Args:
-            gives_up: asked after each failure of the store, whether the lease is over.
+            gives_up: called after each failure of the store; True once the attempt's lease is over.
 
         """
-        self.is_over, pause, is_told = True, _FIRST_PAUSE_SECONDS, False
+        self.is_over, pause, is_logged = True, _FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 async with self._one_call:
-                    await self.leave()
+                    await self.release()
             except StoreError as error:
                 if gives_up():
-                    if not is_told:
-                        self._tell_unended(error)
-                    if not self.owes_watermark:
+                    if not is_logged:
+                        self._log_unreleased(error)
+                    if not self.has_unsent_watermark:
                         return
-                    is_told = True
+                    is_logged = True
             else:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    def _tell_unended(self, error: StoreError) -> None:
-        if self.owes_watermark:
+    def _log_unreleased(self, error: StoreError) -> None:
+        if self.has_unsent_watermark:
             _log.error(
                 "%s has succeeded, but its watermark could not be recorded while its lease lived;"
-                " until it is, another process may run an older event after it: %s",
-                self.gate.handler,
+                " until it is, another process may handle an older event after it: %s",
+                self.key_lock.handler,
                 error,
             )
         else:
             _log.error(
-                "could not end the turn of %s; its lease will run out: %s",
-                self.gate.handler,
+                "could not release the key lock of %s; its lease will run out: %s",
+                self.key_lock.handler,
                 error,
             )
 
-    async def leave(self) -> None:
-        """Leave the gate, and call who comes next; StoreError if the store does not answer."""
+    async def release(self) -> None:
+        """Release the lock and make the next event due; StoreError if the store fails."""
         await self._leave(self._token, self.event)
 
     async def _leave(self, token: Token, event: DeliveryKey | None = None) -> None:
         called = await self._left(token, event)
         try:
-            # One that was noted may have been tried since, and not wait any more.
+            # A noted event may have been handled since; then the next one is due.
             while called is not None and not await self.call(called):
                 called = await self._left(token, event)
         except StoreError as error:
-            _log.warning("could not call who waits for %s: %s", self.gate.handler, error)
+            _log.warning(
+                "could not make the event due that waits for %s: %s", self.key_lock.handler, error
+            )
 
     async def _left(self, token: Token, event: DeliveryKey | None) -> DeliveryKey | None:
-        """Leave the gate with the watermark that is not sent yet; return who is to come next."""
-        watermarks, gate = self.dependencies.watermarks, self.gate
-        mark = watermarks.get(gate)
-        call = self.dependencies.store.leave(gate, token, mark=mark, event=event)
+        """Release the lock with any unsent watermark; return the event that waited longest."""
+        watermarks, key_lock = self.dependencies.watermarks, self.key_lock
+        watermark = watermarks.get(key_lock)
+        call = self.dependencies.store.release_key_lock(
+            key_lock, token, watermark=watermark, event=event
+        )
         called = await within(self.dependencies.limits.store_seconds, call)
-        if mark is not None and watermarks.get(gate) == mark:  # a newer one may have come meanwhile
-            del watermarks[gate]
+        # A newer watermark may have come in the meantime.
+        if watermark is not None and watermarks.get(key_lock) == watermark:
+            del watermarks[key_lock]
         return called
 
     async def call(self, event: DeliveryKey) -> bool:
-        """Let an event of the inbox be tried now; return False if it does not wait there."""
+        """Make an event of the inbox due now; return False if it does not wait there."""
         store = self.dependencies.store
         if not isinstance(store, Listing):
             return False
-        waited = await within(self.dependencies.limits.store_seconds, store.hasten(event))
+        waited = await within(self.dependencies.limits.store_seconds, store.make_due(event))
         if waited and self.work is not None:
             self.work.set()
         return waited
 
     def busy_seconds(self, busy: Busy) -> float:
-        """Return how long somebody else may have the gate, as far as that can be told."""
+        """Return for how long another attempt may hold the lock, by this process's clock."""
         left = busy.until - self.dependencies.clock()
         return min(max(0.0, left), self.dependencies.limits.lease_seconds)
 
 
 async def send_watermarks(dependencies: Dependencies) -> None:
-    """Send the watermarks of runs that a shutdown, or the end of their loop, has cut off."""
+    """Send the watermarks of handlers whose attempt ended before the store had them."""
     pause = _FIRST_PAUSE_SECONDS
     while dependencies.watermarks:
-        for gate in tuple(dependencies.watermarks):
+        for key_lock in tuple(dependencies.watermarks):
             with suppress(StoreError):
-                await Turn(dependencies=dependencies, gate=gate).leave()
+                await KeyLockHolder(dependencies=dependencies, key_lock=key_lock).release()
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -16,7 +16,7 @@ from ..stores.time_limit import store_error, within
 from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
 from .calls import Call
 from .dependencies import Dependencies
-from .key_locks import Turn
+from .key_locks import KeyLockHolder
 from .verdict import COMPLETE, Bury, Complete, Defer, GiveBack, Settlement
 
 _log = get_logger("hookonce.lease")
@@ -62,7 +62,7 @@ class Lease:
     number: int = 1
     finished: set[str] = field(default_factory=set)
     has_begun: bool = False
-    _locks: list[Turn] | None = None
+    _locks: list[KeyLockHolder] | None = None
     # The claim ends by two clocks: uvloop's clock stands still within one turn of the loop, so it
     # cannot show that this process has just been blocked.
     sure_until: float = 0.0
@@ -87,9 +87,9 @@ class Lease:
     @property
     def absent(self) -> frozenset[str]:
         """The outstanding handlers that this process does not have."""
-        if self.claim is None or not self.claim.owed:
+        if self.claim is None or not self.claim.outstanding:
             return _NONE
-        return self.claim.owed - {handler.name for handler in self.handlers} - self.finished
+        return self.claim.outstanding - {handler.name for handler in self.handlers} - self.finished
 
     @property
     def outstanding(self) -> frozenset[str]:
@@ -124,7 +124,7 @@ class Lease:
         if unrecorded:
             self.finished |= unrecorded.pop(self.key, set())
 
-    def extend_with(self, lock: Turn) -> None:
+    def extend_with(self, lock: KeyLockHolder) -> None:
         """Extend a key lock whenever the claim is extended."""
         self._locks = [*(self._locks or ()), lock]
 
@@ -231,14 +231,14 @@ class Lease:
                 settlement.reason,
                 error=error,
                 finished=finished,
-                owed=settlement.outstanding,
+                outstanding=settlement.outstanding,
                 delivery=self.delivery,
             )
-        owed = settlement.outstanding
+        outstanding = settlement.outstanding
         if isinstance(settlement, Defer) and inbox is not None:
             after, began = settlement.after_seconds, settlement.counts
-            return inbox.retry(claim, after, finished, error, owed=owed, began=began)
-        return store.release(claim, finished, error, owed=owed, began=self.has_begun)
+            return inbox.retry(claim, after, finished, error, outstanding=outstanding, began=began)
+        return store.release(claim, finished, error, outstanding=outstanding, began=self.has_begun)
 
     async def _give_back(self, calls: Sequence[Call], claim: Claimed) -> Ownership:
         """Release the claim, unless a thread goes on, which no cancellation can end.
@@ -249,12 +249,12 @@ class Lease:
         thread_goes_on = any(call.thread_goes_on for call in calls)
         succeeded = {call.name for call in calls if call.has_succeeded}
         for lock in self._locks or ():
-            if lock.gate.handler in succeeded:
+            if lock.key_lock.handler in succeeded:
                 lock.succeed()
-            if lock.owes_watermark:
-                await lock.leave()
+            if lock.has_unsent_watermark:
+                await lock.release()
             if lock.has_succeeded:
-                succeeded.add(lock.gate.handler)
+                succeeded.add(lock.key_lock.handler)
         self.finished |= succeeded
         finished, store = frozenset(self.finished), self.dependencies.store
         if thread_goes_on:
@@ -262,7 +262,7 @@ class Lease:
         if not self.has_begun:
             return await store.release(claim, finished, began=False)
         error = "cancelled at shutdown"
-        return await store.release(claim, finished, error, owed=self.outstanding)
+        return await store.release(claim, finished, error, outstanding=self.outstanding)
 
     async def ask(self, call: Awaitable[T], seconds: float | None = None) -> T:
         """Return what the store answers; raise StoreError if it fails, or is late."""

@@ -19,7 +19,7 @@ from ..logs import get_logger
 from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from ..routing.handler import Handler
 from ..stores.time_limit import within
-from ..stores.values import Dead, Delivery, DeliveryKey, Done, Full, PutResult, Stored, Waiting
+from ..stores.values import Dead, Delivery, DeliveryKey, Done, EnqueueResult, Full, Stored, Waiting
 from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read_headers
 from ..verification.signature import VerifiedDelivery, Verifier
 from ..watching.records import (
@@ -47,7 +47,7 @@ _NO_SECRETS = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.SECRETS_UNAVAILAB
 class Intake(Protocol):
     """Where deliveries are stored instead of handled."""
 
-    async def put(self, delivery: Delivery) -> PutResult:
+    async def enqueue(self, delivery: Delivery) -> EnqueueResult:
         """Store a delivery durably, unless its event is known or there is no room."""
         ...
 
@@ -176,7 +176,7 @@ class Pipeline:
                 return None, _UNREADABLE
         elif not handlers:
             ignored = self._ignored(arrived.key, event)
-            # One that was brought before may be owed to a handler of another process.
+            # One that was brought before may be outstanding to a handler of another process.
             if attempt == 1 or self._intake is not None:
                 return event_type, ignored
         elif self._intake is not None:
@@ -220,7 +220,7 @@ class Pipeline:
         limits, left = self._dependencies.limits, deadline - asyncio.get_running_loop().time()
         seconds = limits.store_seconds_within(left)
         try:
-            result = await within(seconds, intake.put(arrived))
+            result = await within(seconds, intake.enqueue(arrived))
         except StoreError as error:
             _log.error("cannot store %s: %s", arrived.key, error)
             return unavailable(error)

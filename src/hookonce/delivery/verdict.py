@@ -69,7 +69,7 @@ class LeaseLost(Retry):
         return "not begun, since the lease was over"
 
 
-class NoTurn(Retry):
+class NotAcquired(Retry):
     """A handler was not begun: another run has its key, or the store could not say.
 
     Args:
@@ -124,8 +124,8 @@ class Report(NamedTuple):
 
     @property
     def only_waits(self) -> bool:
-        """Whether nothing has failed, and handlers only wait for their turn."""
-        waits = [isinstance(failure.error, NoTurn) for failure in self.failures]
+        """Whether nothing has failed, and handlers only wait for their holder."""
+        waits = [isinstance(failure.error, NotAcquired) for failure in self.failures]
         return bool(waits) and all(waits) and not self.absent
 
     @property
@@ -264,14 +264,14 @@ def _outcome(report: Report) -> Outcome:
         return _FAILED
     if any(isinstance(error, LeaseLost) for error in errors):
         return later(Reason.IN_FLIGHT)
-    if waits := [error for error in errors if isinstance(error, NoTurn)]:
+    if waits := [error for error in errors if isinstance(error, NotAcquired)]:
         return _until_its_turn(waits)
     if errors:
         return later(Reason.RETRY_REQUESTED, report.retry_after)
     return later(Reason.HANDLER_ABSENT)
 
 
-def _until_its_turn(waits: Sequence[NoTurn]) -> Outcome:
+def _until_its_turn(waits: Sequence[NotAcquired]) -> Outcome:
     known = [error.after_seconds for error in waits if error.after_seconds is not None]
     return later(waits[0].reason, max(known, default=None))
 

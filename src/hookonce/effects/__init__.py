@@ -15,7 +15,7 @@ Each ledger has a module of its own, imported by those who have its package: `sq
 from __future__ import annotations
 
 from ..errors import AlreadyDone, LedgerError
-from ..stores.values import Gate, Mark
+from ..stores.values import KeyLock, Watermark
 from .ledger import (
     AnyLedger,
     Effect,
@@ -35,14 +35,14 @@ __all__ = [
     "AlreadyDone",
     "AnyLedger",
     "Effect",
-    "Gate",
+    "KeyLock",
     "Latest",
     "Ledger",
     "LedgerError",
     "LedgerOptions",
-    "Mark",
     "SyncLedger",
     "SyncWatermarkLedger",
+    "Watermark",
     "WatermarkLedger",
     "check",
     "create_sql",

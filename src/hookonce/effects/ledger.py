@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from ..stores.values import Gate, Mark
+from ..stores.values import KeyLock, Watermark
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -41,8 +41,8 @@ class Latest(NamedTuple):
 
     """
 
-    key_lock: Gate
-    watermark: Mark
+    key_lock: KeyLock
+    watermark: Watermark
     drop_ties: bool = False
 
 

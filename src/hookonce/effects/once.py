@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from ..errors import LedgerError
 from ..logs import get_logger
-from ..stores.values import Gate, Mark
+from ..stores.values import KeyLock, Watermark
 from .ledger import (
     AnyLedger,
     Effect,
@@ -272,7 +272,7 @@ async def _either(
 
 async def _check(ledger: Ledger[Any], name: str, *, with_watermarks: bool) -> None:
     probe = Effect("hookonce.check", uuid4().hex, "check")
-    key_lock = Gate(probe.endpoint, probe.handler, probe.event_id)
+    key_lock = KeyLock(probe.endpoint, probe.handler, probe.event_id)
     inserted: list[bool] = []
     try:
         wrong = await _probe(ledger, probe, key_lock if with_watermarks else None, inserted)
@@ -289,7 +289,7 @@ async def _check(ledger: Ledger[Any], name: str, *, with_watermarks: bool) -> No
 
 
 async def _probe(
-    ledger: Ledger[Any], probe: Effect, key_lock: Gate | None, inserted: list[bool]
+    ledger: Ledger[Any], probe: Effect, key_lock: KeyLock | None, inserted: list[bool]
 ) -> str | None:
     """Record an effect, roll it back, and look whether it is gone; return what is wrong.
 
@@ -297,7 +297,7 @@ async def _probe(
     """
     advanced: list[bool] = []
     older, newer = (
-        key_lock and Latest(key_lock, Mark(moment, probe.event_id)) for moment in (1, 2)
+        key_lock and Latest(key_lock, Watermark(moment, probe.event_id)) for moment in (1, 2)
     )
     async with _undone(ledger) as transaction:
         inserted.append(await ledger.insert(transaction, probe))
@@ -323,7 +323,7 @@ async def _probe(
     return None if is_held else _NOT_HELD
 
 
-async def _erase(ledger: Ledger[Any], probe: Effect, key_lock: Gate, error: Exception) -> None:
+async def _erase(ledger: Ledger[Any], probe: Effect, key_lock: KeyLock, error: Exception) -> None:
     """Delete what a ledger that rolls nothing back has kept of a probe."""
     erase = getattr(ledger, "erase", None)
     if erase is None:
@@ -425,7 +425,7 @@ class InThread(Generic[T]):
         """Delete old rows; return how many."""
         return self._ledger.prune(transaction, limit)
 
-    async def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+    async def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         """Delete the row of an effect, and that of a watermark, where the ledger can."""
         erase = getattr(self._ledger, "erase", None)
         if erase is not None:

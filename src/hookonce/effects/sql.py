@@ -16,7 +16,7 @@ from typing import Generic, TypedDict, TypeVar
 from ..clock import Clock, system_clock
 from ..errors import LedgerError
 from ..stores.contract import DEFAULT_RETENTION
-from ..stores.values import Gate
+from ..stores.values import KeyLock
 from .ledger import Effect, Latest
 from .statements import Parameters, Rows, Statements, check_done
 from .table import DIALECTS, TABLE, create_statements
@@ -123,7 +123,7 @@ class SQLLedger(_InTables[T]):
             pruned += await self._run(transaction, statement, (self._rows.oldest, limit - pruned))
         return pruned
 
-    async def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+    async def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         """Delete the row of an effect, and that of a watermark."""
         for statement, row in zip(
             self._statements(transaction).erase, (effect, key_lock), strict=True
@@ -182,7 +182,7 @@ class SyncSQLLedger(_InTables[T]):
             pruned += self._run(transaction, statement, (self._rows.oldest, limit - pruned))
         return pruned
 
-    def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+    def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         """Delete the row of an effect, and that of a watermark."""
         for statement, row in zip(
             self._statements(transaction).erase, (effect, key_lock), strict=True

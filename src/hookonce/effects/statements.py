@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ..clock import Clock
 from ..errors import LedgerError
 from ..stores.contract import check_retention
-from ..stores.values import Gate, Mark
+from ..stores.values import KeyLock, Watermark
 from .ledger import Effect
 from .table import EFFECTS, LENGTHS, WATERMARKS, check_table, keys_of, watermarks_table
 
@@ -199,7 +199,7 @@ class Rows:
         """Return the moment at which an effect has ended, and its row's key."""
         return (int(self.clock()), *effect)
 
-    def watermark(self, key_lock: Gate, watermark: Mark) -> Parameters:
+    def watermark(self, key_lock: KeyLock, watermark: Watermark) -> Parameters:
         """Return a watermark's row; LedgerError for one that the table cannot tell from others."""
         row = (*key_lock, *watermark, int(self.clock()))
         _check_lengths(zip(WATERMARKS, row, strict=True))

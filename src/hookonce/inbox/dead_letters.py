@@ -13,7 +13,7 @@ from ..delivery.dependencies import Dependencies
 from ..delivery.origin import Replay
 from ..errors import StoreError
 from ..outcome import DUPLICATE, Outcome, Reason, later
-from ..stores.contract import Letters
+from ..stores.contract import DeadLetterQueue
 from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key, new_token
 from .waiting import ListOptions, check_options
 
@@ -28,7 +28,9 @@ class DeadLetters:
 
     """
 
-    def __init__(self, dependencies: Dependencies, *, store: Letters, attempts: Attempts) -> None:
+    def __init__(
+        self, dependencies: Dependencies, *, store: DeadLetterQueue, attempts: Attempts
+    ) -> None:
         self._dependencies = dependencies
         self._store = store
         self._endpoint = dependencies.endpoint

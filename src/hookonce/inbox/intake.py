@@ -10,8 +10,8 @@ from ..errors import StoreError
 from ..logs import get_logger
 from ..stores.contract import Queue
 from ..stores.time_limit import within
-from ..stores.values import Delivery, PutResult, Stored, new_token
-from ..watching.records import EventPut
+from ..stores.values import Delivery, EnqueueResult, Stored, new_token
+from ..watching.records import EventEnqueued
 from .settings import Inbox
 from .waiting import WaitingEvents
 from .worker import Worker
@@ -62,16 +62,16 @@ class Intake:
             self._look.cancel()
         await self.worker.stop()
 
-    async def put(self, delivery: Delivery) -> PutResult:
+    async def enqueue(self, delivery: Delivery) -> EnqueueResult:
         """Store a delivery durably, unless its event is known or there is no room."""
-        result = await self._store.put(
+        result = await self._store.enqueue(
             delivery,
             new_token(),
             max_depth=self._settings.max_depth,
             max_bytes=self._settings.max_bytes,
         )
-        if self._dependencies.observers.wants(EventPut, delivery.event_id):
-            self._dependencies.observers.tell(EventPut(delivery, result))
+        if self._dependencies.observers.wants(EventEnqueued, delivery.event_id):
+            self._dependencies.observers.tell(EventEnqueued(delivery, result))
         if isinstance(result, Stored):
             self.worker.nudge()
             self._look_for_workers()

@@ -65,7 +65,7 @@ class WaitingEvents:
 
     async def retry(self, event_id: str) -> bool:
         """Let an event that waits for a later attempt be tried now; False where none waits."""
-        return await self._store.hasten(delivery_key(self._endpoint, event_id))
+        return await self._store.make_due(delivery_key(self._endpoint, event_id))
 
     async def prune(self) -> int:
         """Remove records of the store whose retention is over, and return how many."""

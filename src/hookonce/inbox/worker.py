@@ -21,8 +21,8 @@ from ..errors import PayloadError, StoreError
 from ..logs import get_logger
 from ..stores.contract import WORKER_SECONDS, Queue
 from ..stores.time_limit import set_within, within
-from ..stores.values import INTERRUPTED, Batch, DeadReason, Ownership, Taken, Token, new_token
-from ..watching.records import EventBuried, EventRetried, EventTaken
+from ..stores.values import INTERRUPTED, Batch, DeadReason, Fetched, Ownership, Token, new_token
+from ..watching.records import EventBuried, EventFetched, EventRetried
 from .settings import Inbox
 
 _log = get_logger("hookonce.worker")
@@ -111,7 +111,7 @@ class Worker:
 
     async def _take(self, token: Token) -> Batch:
         self._asked_at = time.monotonic()
-        call = self._store.take(
+        call = self._store.fetch(
             self._free(),
             self._dependencies.limits.lease_seconds,
             endpoint=self._dependencies.endpoint,
@@ -146,16 +146,16 @@ class Worker:
                     self._store.wait(self._dependencies.endpoint, seconds), self._work.wait()
                 )
 
-    async def _begin_all(self, batch: Sequence[Taken]) -> None:
+    async def _begin_all(self, batch: Sequence[Fetched]) -> None:
         """Begin an attempt at each event; those that cannot have one are settled after that."""
         if settlements := [settled for taken in batch if (settled := self._begin(taken))]:
             await asyncio.gather(*settlements)
 
-    def _begin(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
+    def _begin(self, taken: Fetched) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt, or return what settles an event that cannot have one."""
         claim = taken.claim
-        if self._dependencies.observers.wants(EventTaken, taken.delivery.event_id):
-            self._dependencies.observers.tell(EventTaken(taken.delivery, claim.attempt))
+        if self._dependencies.observers.wants(EventFetched, taken.delivery.event_id):
+            self._dependencies.observers.tell(EventFetched(taken.delivery, claim.attempt))
         if self._attempts.adopt(claim):
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
@@ -164,7 +164,7 @@ class Worker:
             return self._begin_unless_broken_off(taken)
         return self._begin_run(taken)
 
-    def _begin_run(self, taken: Taken) -> Coroutine[Any, Any, None] | None:
+    def _begin_run(self, taken: Fetched) -> Coroutine[Any, Any, None] | None:
         claim, delivery = taken.claim, taken.delivery
         try:
             event = self._dependencies.router.parser.parse(delivery.body, delivery.event_id)
@@ -195,7 +195,7 @@ class Worker:
         self._begun.append(self._attempts.begin(attempt))
         return None
 
-    async def _begin_unless_broken_off(self, taken: Taken) -> None:
+    async def _begin_unless_broken_off(self, taken: Fetched) -> None:
         """Bury an event whose last attempt broke off without a word: once more might do so again.
 
         One that was given back in order, at a shutdown or by a receiver without an inbox, or that
@@ -213,7 +213,7 @@ class Worker:
         elif settlement := self._begin_run(taken):
             await settlement
 
-    async def _put_off(self, taken: Taken, fault: str) -> None:
+    async def _put_off(self, taken: Fetched, fault: str) -> None:
         """Let an event that cannot be begun here wait for a worker that can, but not for ever."""
         claim = taken.claim
         if claim.attempt >= self._settings.max_attempts:
@@ -226,7 +226,7 @@ class Worker:
                 EventRetried(taken.delivery, claim.attempt, after, fault)
             )
 
-    async def _bury(self, taken: Taken, reason: DeadReason, error: str) -> None:
+    async def _bury(self, taken: Fetched, reason: DeadReason, error: str) -> None:
         _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
         if await self._is_settled(
             taken, self._dependencies.store.bury(taken.claim, reason, error=error)
@@ -235,7 +235,7 @@ class Worker:
                 EventBuried(taken.delivery, taken.claim.attempt, reason, error)
             )
 
-    async def _is_settled(self, taken: Taken, call: Awaitable[Ownership]) -> bool:
+    async def _is_settled(self, taken: Fetched, call: Awaitable[Ownership]) -> bool:
         """Return whether a call that only the owner may make was made."""
         try:
             return await within(self._dependencies.limits.store_seconds, call) is Ownership.HELD

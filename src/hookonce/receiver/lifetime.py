@@ -125,11 +125,11 @@ class Lifetime:
                     await self.intake.stop()
                 await self.attempts.drain()
                 await self.ignored.stop()
-                for gate in self.dependencies.watermarks:
+                for key_lock in self.dependencies.watermarks:
                     _log.error(
                         "%s has succeeded, but its watermark could not be recorded before the"
                         " shutdown; an older event may run after the one that succeeded",
-                        gate.handler,
+                        key_lock.handler,
                     )
                 if self.reporter is not None:
                     await self.reporter.stop()

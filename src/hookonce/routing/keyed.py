@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
 
 from ..effects.ledger import AnyLedger
 from ..events import Event
-from ..stores.values import Gate, Mark
+from ..stores.values import KeyLock, Watermark
 
 E = TypeVar("E")
 L = TypeVar("L", bound=AnyLedger[Any] | None)
@@ -71,7 +71,7 @@ class Keyed:
     is_latest: bool
     drop_ties: bool
 
-    def gate(self, event: Event[Any], endpoint: str, handler: str) -> Gate | None:
+    def key_lock(self, event: Event[Any], endpoint: str, handler: str) -> KeyLock | None:
         """Return the gate of an event; None if it waits for nobody.
 
         Raises:
@@ -85,7 +85,7 @@ class Keyed:
         if not isinstance(key, str | int):
             what = "latest_by" if self.is_latest else "serial_by"
             raise TypeError(f"{what} gives str, int or None, and not {type(key).__name__}")
-        return Gate(endpoint, handler, _bounded(str(key)))
+        return KeyLock(endpoint, handler, _bounded(str(key)))
 
 
 def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
@@ -120,9 +120,9 @@ def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
     return Keyed(function, is_latest=latest_by is not None, drop_ties=ties == "drop")
 
 
-def mark_of(event: Event[Any]) -> Mark:
+def watermark_of(event: Event[Any]) -> Watermark:
     """Return an event's place in time."""
-    return Mark((event.created_at - _EPOCH) // timedelta(microseconds=1), event.id)
+    return Watermark((event.created_at - _EPOCH) // timedelta(microseconds=1), event.id)
 
 
 def _bounded(key: str) -> str:

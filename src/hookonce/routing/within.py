@@ -14,7 +14,7 @@ from ..effects.table import HANDLER_CHARACTERS
 from ..events import Event
 from .context import Context
 from .handler import described, is_async, is_context, takes_context
-from .keyed import Keyed, TooLateError, mark_of
+from .keyed import Keyed, TooLateError, watermark_of
 
 T = TypeVar("T")
 
@@ -92,8 +92,10 @@ def _awaited(
             _check_has_run(result)
 
         latest = None
-        if keyed is not None and (gate := keyed.gate(event, context.endpoint, context.handler)):
-            latest = Latest(gate, mark_of(event), keyed.drop_ties)
+        if keyed is not None and (
+            key_lock := keyed.key_lock(event, context.endpoint, context.handler)
+        ):
+            latest = Latest(key_lock, watermark_of(event), keyed.drop_ties)
         if await once.perform(context.effect, work, latest) is Performed.STALE:
             raise TooLateError
 

@@ -24,7 +24,7 @@ from ..http.app import Receive, Scope, Send
 from ..inbox.settings import Inbox
 from ..receiver import Receiver
 from ..resources import Channel
-from ..routing.keyed import mark_of
+from ..routing.keyed import watermark_of
 from ..samples.events import make_event
 from ..sender import TWO_SIGNATURES_SECONDS
 from ..stores import open_store
@@ -240,7 +240,7 @@ class _Simulation:
                 await service.settle()
             await self._until_quiet()
             waiting = await self._waiting()
-            letters = await self._take_dead_letters(deployment.receiver)
+            letters = await self._discard_dead_letters(deployment.receiver)
         finally:
             await deployment.end()
         turns = Turns(self._turns, self._ledger.runs)
@@ -320,8 +320,8 @@ class _Simulation:
                 continue
             # What a key function raises is the handler's failure, and told as such.
             with suppress(Exception):
-                if (gate := keyed.gate(event, self._endpoint, name)) is not None:
-                    self._turns[event.id, name] = Turn(gate.key, mark_of(event), keyed)
+                if (key_lock := keyed.key_lock(event, self._endpoint, name)) is not None:
+                    self._turns[event.id, name] = Turn(key_lock.key, watermark_of(event), keyed)
 
     def _data(self, event_type: str) -> dict[str, JsonValue]:
         """Return the data of an event; many comments are on a post that has one already."""
@@ -364,7 +364,7 @@ class _Simulation:
             if entry.due_at > now and not entry.in_flight
         }
 
-    async def _take_dead_letters(self, receiver: Receiver) -> dict[str, DeadReason]:
+    async def _discard_dead_letters(self, receiver: Receiver) -> dict[str, DeadReason]:
         """Return the ids of the dead letters with why, and leave none in somebody's store."""
         letters = await receiver.dead.list(limit=len(self._emitted) + 1)
         for letter in letters:

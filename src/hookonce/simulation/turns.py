@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..routing.keyed import Keyed
 from ..stores.key_locks import is_stale
-from ..stores.values import Mark
+from ..stores.values import Watermark
 from .ledger import HandlerRun, RunOutcome
 
 
@@ -27,13 +27,13 @@ class Turn:
     """
 
     key: str
-    mark: Mark
+    watermark: Watermark
     keyed: Keyed
 
     def is_late_after(self, other: Turn) -> bool:
         """Return whether the event comes too late once the other one has succeeded."""
         return self.keyed.is_latest and is_stale(
-            self.mark, other.mark, drop_ties=self.keyed.drop_ties
+            self.watermark, other.watermark, drop_ties=self.keyed.drop_ties
         )
 
 
@@ -76,7 +76,7 @@ class Turns:
             for run in runs:
                 while succeeded and succeeded[-1].ended < run.began:
                     other = succeeded.pop()
-                    if newest is None or self._of(newest).mark < self._of(other).mark:
+                    if newest is None or self._of(newest).watermark < self._of(other).watermark:
                         newest = other
                 # What has succeeded with the same event is told as handled twice.
                 if newest is None or newest.event_id == run.event_id:

@@ -19,7 +19,7 @@ from .virtual_loop import VirtualLoop
 T = TypeVar("T")
 
 # After these something may be due earlier. The others only take events out, or make them due later.
-_HURRYING = {"put", "release", "retry", "hasten"}
+_HURRYING = {"enqueue", "release", "retry", "make_due"}
 
 # A call that was given up may still be done by the store, later than anybody here can notice, and
 # a receiver that is being replaced gives events back through a watched store of its own.
@@ -99,7 +99,7 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         self._quiet = None
         self._changes += 1
 
-    async def take(
+    async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
         """Claim events that are due; see ``InboxStore.take``.
@@ -110,7 +110,7 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         if limit > 0 and quiet is not None and quiet.endpoint == endpoint and now < quiet.until:
             return Batch((), None if quiet.due is None else quiet.due - now)
         changes = self._changes
-        batch = await super().take(limit, lease, endpoint=endpoint, worker=worker, token=token)
+        batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
         if not batch.taken and changes == self._changes:
             # Counted from before the call: rather a little too early than too late.
             due = None if batch.next_due is None else now + batch.next_due

@@ -6,9 +6,9 @@ A claim that expires counts as an attempt, so a crash loop shows in ``attempt``;
 back and began no handler does not.
 
 What has succeeded is a fact as well: ``finished`` is remembered also where the claim is lost, in
-the event's record and its dead letter, unless the event is done. ``owed`` are the handlers known to
-have failed or not run. A store remembers them until they have finished or the event is done, so
-that a process which does not know one of them cannot take the event for done.
+the event's record and its dead letter, unless the event is done. ``outstanding`` are the handlers
+known to have failed or not run. A store remembers them until they have finished or the event is
+done, so that a process that lacks one of these handlers cannot complete the event.
 
 A lease ends by a clock that nobody sets, where there is one: on one machine that of its uptime,
 with a server the server's own. A clock given by the caller, in a test, serves for everything.
@@ -37,6 +37,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, runti
 from ..errors import shows_half_built
 from ..sender import SCHEDULE_SECONDS
 from .values import (
+    AcquireResult,
     Batch,
     Claimed,
     ClaimResult,
@@ -44,17 +45,16 @@ from .values import (
     DeadReason,
     Delivery,
     DeliveryKey,
-    EnterResult,
+    EnqueueResult,
     Entry,
-    Gate,
+    KeyLock,
     Known,
-    Mark,
     Ownership,
-    PutResult,
     StoreStats,
     Token,
     Wanted,
-    WantedLetters,
+    WantedDeadLetters,
+    Watermark,
 )
 
 P = ParamSpec("P")
@@ -131,7 +131,7 @@ class Claims(Protocol):
         self,
         claim: Claimed,
         finished: frozenset[str] = frozenset(),
-        owed: frozenset[str] = frozenset(),
+        outstanding: frozenset[str] = frozenset(),
     ) -> Ownership:
         """Start the lease anew, and remember what has succeeded so far and what has not."""
         ...
@@ -146,7 +146,7 @@ class Claims(Protocol):
         finished: frozenset[str],
         error: str | None = None,
         *,
-        owed: frozenset[str] = frozenset(),
+        outstanding: frozenset[str] = frozenset(),
         began: bool = True,
     ) -> Ownership:
         """Give the event back for another attempt, with what has succeeded and what went wrong.
@@ -183,14 +183,14 @@ class Claims(Protocol):
         *,
         error: str = "",
         finished: frozenset[str] = frozenset(),
-        owed: frozenset[str] = frozenset(),
+        outstanding: frozenset[str] = frozenset(),
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter, with the delivery given now or kept before."""
         ...
 
 
-class Gates(Protocol):
+class KeyLocks(Protocol):
     """What lets through one run at a time for a handler and a key, and the newest that succeeded.
 
     A gate knows nothing of the records of events, and no step touches both. One that is free, has
@@ -198,16 +198,16 @@ class Gates(Protocol):
     records has passed since it last rose.
     """
 
-    async def enter(
+    async def acquire_key_lock(
         self,
-        gate: Gate,
+        key_lock: KeyLock,
         token: Token,
         lease: float,
         *,
-        mark: Mark | None = None,
+        watermark: Watermark | None = None,
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
-    ) -> EnterResult:
+    ) -> AcquireResult:
         """Pass a gate for ``lease`` seconds, or learn why not.
 
         With the token that has it, again, with the lease begun anew: this is how one is extended,
@@ -226,12 +226,12 @@ class Gates(Protocol):
         """
         ...
 
-    async def leave(
+    async def release_key_lock(
         self,
-        gate: Gate,
+        key_lock: KeyLock,
         token: Token,
         *,
-        mark: Mark | None = None,
+        watermark: Watermark | None = None,
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
         """Give a gate back, if this token has it, and return who is to come next.
@@ -241,16 +241,16 @@ class Gates(Protocol):
 
         ``mark`` says that the run has succeeded: the gate's mark rises to it, if it was lower,
         whoever has the gate by now. If nobody has it after that, the event that has waited longest
-        is taken off the list and returned, for the caller to make it due (``Listing.hasten``).
+        is taken off the list and returned, for the caller to make it due (``Listing.make_due``).
         """
         ...
 
 
-class Letters(Protocol):
+class DeadLetterQueue(Protocol):
     """Dead letters, for a person to decide about."""
 
     async def dead_letters(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
         """Return dead letters, and what may become one (``is_kept``), with empty bodies.
 
@@ -306,14 +306,14 @@ class Reports(Protocol):
 class Queue(Protocol):
     """The inbox as intake and workers use it."""
 
-    async def put(
+    async def enqueue(
         self,
         delivery: Delivery,
         token: Token,
         *,
         max_depth: int | None = None,
         max_bytes: int | None = None,
-    ) -> PutResult:
+    ) -> EnqueueResult:
         """Store a delivery durably, unless its event is known; by its own token, ``Stored`` again.
 
         An event whose attempt runs inside a request, in a process that has no inbox, is stored as
@@ -329,7 +329,7 @@ class Queue(Protocol):
         """
         ...
 
-    async def take(
+    async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
         """Claim the events of an endpoint that are due, the longest due first.
@@ -356,7 +356,7 @@ class Queue(Protocol):
         finished: frozenset[str] = frozenset(),
         error: str | None = None,
         *,
-        owed: frozenset[str] = frozenset(),
+        outstanding: frozenset[str] = frozenset(),
         began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox, due after so many seconds; only as the owner.
@@ -399,7 +399,7 @@ class Listing(Reports, Protocol):
         """Return one event of the inbox with its body."""
         ...
 
-    async def hasten(self, key: DeliveryKey) -> bool:
+    async def make_due(self, key: DeliveryKey) -> bool:
         """Make an event that waits for a later attempt due now; False where none of it waits."""
         ...
 
@@ -420,7 +420,7 @@ class Openable(Protocol):
 
 
 @runtime_checkable
-class Store(Claims, Gates, Letters, Reports, Openable, Protocol):
+class Store(Claims, KeyLocks, DeadLetterQueue, Reports, Openable, Protocol):
     """What remembers which events are in flight, done or dead.
 
     Whoever uses one names the part it uses: ``Claims``, ``Gates``, ``Letters``, ``Reports``,
@@ -485,8 +485,8 @@ class Wrapped:
     keep = _passed(Store.keep)
     keep_in_flight = _passed(Store.keep_in_flight)
     bury = _passed(Store.bury)
-    enter = _passed(Store.enter)
-    leave = _passed(Store.leave)
+    acquire_key_lock = _passed(Store.acquire_key_lock)
+    release_key_lock = _passed(Store.release_key_lock)
     dead_letters = _passed(Store.dead_letters)
     dead_letter = _passed(Store.dead_letter)
     replay = _passed(Store.replay)
@@ -501,11 +501,11 @@ class WrappedInbox(Wrapped):
 
     inner: InboxStore
 
-    put = _passed(InboxStore.put)
-    take = _passed(InboxStore.take)
+    enqueue = _passed(InboxStore.enqueue)
+    fetch = _passed(InboxStore.fetch)
     retry = _passed(InboxStore.retry)
     wait = _passed(InboxStore.wait)
     retire = _passed(InboxStore.retire)
     entries = _passed(InboxStore.entries)
     entry = _passed(InboxStore.entry)
-    hasten = _passed(InboxStore.hasten)
+    make_due = _passed(InboxStore.make_due)

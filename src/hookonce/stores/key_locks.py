@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .life import Moment
-from .values import Busy, DeliveryKey, Entered, EnterResult, Mark, Stale, Token
+from .values import Acquired, AcquireResult, Busy, DeliveryKey, Stale, Token, Watermark
 
 
 class Passage(NamedTuple):
@@ -28,7 +28,7 @@ class Passage(NamedTuple):
         lease: seconds that it lasts.
         waiting: events of the inbox, the longest waiting first.
         mark: of the newest event that has succeeded.
-        marked_until: until when the mark is remembered, in Unix time.
+        watermark_until: until when the mark is remembered, in Unix time.
 
     """
 
@@ -36,51 +36,51 @@ class Passage(NamedTuple):
     until: float = 0.0
     lease: float = 0.0
     waiting: tuple[DeliveryKey, ...] = ()
-    mark: Mark | None = None
-    marked_until: float = 0.0
+    watermark: Watermark | None = None
+    watermark_until: float = 0.0
 
 
 FREE = Passage()
 """Of a gate that nobody has, waits at, or has succeeded behind."""
 
 
-def enter(
+def acquire(
     passage: Passage,
     moment: Moment,
     token: Token,
     lease: float,
     *,
-    mark: Mark | None = None,
+    watermark: Watermark | None = None,
     drop_ties: bool = False,
     waiting: DeliveryKey | None = None,
-) -> tuple[EnterResult, Passage]:
+) -> tuple[AcquireResult, Passage]:
     """Pass a gate for so many seconds, or learn why not."""
     passage = _at(passage, moment)
     if passage.token != token:
-        succeeded = passage.mark
-        if mark and succeeded and is_stale(mark, succeeded, drop_ties=drop_ties):
+        succeeded = passage.watermark
+        if watermark and succeeded and is_stale(watermark, succeeded, drop_ties=drop_ties):
             return Stale(succeeded), passage
         if passage.token is not None:
             if waiting is not None and waiting not in passage.waiting:
                 passage = passage._replace(waiting=(*passage.waiting, waiting))
             return Busy(moment.unix_time(passage.until)), passage
-    return Entered(), passage._replace(token=token, until=moment.now + lease, lease=lease)
+    return Acquired(), passage._replace(token=token, until=moment.now + lease, lease=lease)
 
 
-def leave(
+def release(
     passage: Passage,
     moment: Moment,
     token: Token,
     *,
-    mark: Mark | None = None,
+    watermark: Watermark | None = None,
     event: DeliveryKey | None = None,
 ) -> tuple[DeliveryKey | None, Passage]:
     """Give a gate back, if this token has it; return who is to come next."""
     passage = _at(passage, moment)
     if event in passage.waiting:
         passage = passage._replace(waiting=tuple(one for one in passage.waiting if one != event))
-    if mark is not None and (passage.mark is None or mark > passage.mark):
-        passage = passage._replace(mark=mark, marked_until=moment.expires)
+    if watermark is not None and (passage.watermark is None or watermark > passage.watermark):
+        passage = passage._replace(watermark=watermark, watermark_until=moment.expires)
     if passage.token == token:
         passage = passage._replace(token=None)
     if passage.token is not None or not passage.waiting:
@@ -88,11 +88,11 @@ def leave(
     return passage.waiting[0], passage._replace(waiting=passage.waiting[1:])
 
 
-def is_stale(mark: Mark, succeeded: Mark, *, drop_ties: bool) -> bool:
+def is_stale(watermark: Watermark, succeeded: Watermark, *, drop_ties: bool) -> bool:
     """Return whether an event comes too late, where this one has succeeded."""
-    if mark.created_at == succeeded.created_at:
-        return drop_ties or mark.event_id == succeeded.event_id
-    return mark < succeeded
+    if watermark.created_at == succeeded.created_at:
+        return drop_ties or watermark.event_id == succeeded.event_id
+    return watermark < succeeded
 
 
 def has_ended(passage: Passage, moment: Moment) -> bool:
@@ -103,16 +103,16 @@ def has_ended(passage: Passage, moment: Moment) -> bool:
 def is_forgotten(passage: Passage, moment: Moment) -> bool:
     """Return whether nothing has to be remembered of a gate any more."""
     passage = _at(passage, moment)
-    return passage.token is None and not passage.waiting and passage.mark is None
+    return passage.token is None and not passage.waiting and passage.watermark is None
 
 
 def _at(passage: Passage, moment: Moment) -> Passage:
     """Return what is left of a gate at this moment; leases and memories end by themselves."""
-    token, until, lease, waiting, mark, marked_until = passage
+    token, until, lease, waiting, watermark, watermark_until = passage
     # A lease cannot end later than it lasts, unless its clock was set back or began anew.
     until = min(until, moment.now + lease)
     if moment.now >= until:
         token, waiting = None, ()
-    if moment.unix >= marked_until:
-        mark = None
-    return Passage(token, until, lease, waiting, mark, marked_until)
+    if moment.unix >= watermark_until:
+        watermark = None
+    return Passage(token, until, lease, waiting, watermark, watermark_until)

@@ -9,7 +9,7 @@ store's Lua is a second writing of it. All three name the rows they stand for, a
     FREE         new, or given back: whoever brings it claims it
     CLAIMED      an attempt runs
     WAITING      in the inbox
-    TAKEN        in the inbox, and an attempt runs
+    FETCHED        in the inbox, and an attempt runs
     SAVED        as FREE; the delivery is kept for the case that the sender does not bring it again
     SAVED_CLAIMED  as CLAIMED, with the delivery kept for that case
     KEPT         an attempt runs; the delivery is kept for the case that it fails
@@ -31,7 +31,7 @@ Four rules hold in every state and are no rows:
   else takes the event or it is settled.
 - Who asks with the token of a live claim, or of the put, gets the first answer again.
 - A success is a fact. What has finished is remembered from a lost claim too, unless the event is
-  done, and is never owed again. That the event is handled anybody may record, in any state.
+  done, and is never outstanding again. That the event is handled anybody may record, in any state.
 - Every claim that is granted counts an attempt. One that its owner gives back without having begun
   a handler is taken off again; one whose lease runs out is not.
 """
@@ -51,11 +51,11 @@ from .values import (
     Delivery,
     DeliveryKey,
     Done,
+    EnqueueResult,
     FailedAttempt,
     InFlight,
     Known,
     Ownership,
-    PutResult,
     Stored,
     Token,
     Waiting,
@@ -68,7 +68,7 @@ class State(Enum):
     FREE = "free"
     CLAIMED = "claimed"
     WAITING = "waiting"
-    TAKEN = "taken"
+    FETCHED = "fetched"
     SAVED = "saved"
     SAVED_CLAIMED = "saved_claimed"
     KEPT = "kept"
@@ -84,8 +84,8 @@ class Step(Enum):
     """What can be done to an event. The last five only its owner may take."""
 
     CLAIM = "claim"
-    PUT = "put"
-    TAKE = "take"
+    ENQUEUE = "enqueue"
+    FETCH = "fetch"
     REPLAY = "replay"
     DISCARD = "discard"
     KEEP_IN_FLIGHT = "keep_in_flight"
@@ -116,7 +116,7 @@ class Answer(Enum):
     WAITING = "waiting"
     DEAD = "dead"
     DONE = "done"
-    TAKEN = "taken"
+    APPLIED = "applied"
     """The step was taken; of the owner's five, ``Ownership.HELD``."""
 
 
@@ -132,151 +132,151 @@ class Then(NamedTuple):
 LIFE: dict[State, dict[Step, Then]] = {
     State.FREE: {
         Step.CLAIM: Then(Answer.GRANTED, State.CLAIMED),
-        Step.PUT: Then(Answer.STORED, State.WAITING),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.SAVED),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXTEND: Then(Answer.TAKEN, State.CLAIMED),
-        Step.RELEASE: Then(Answer.TAKEN, State.FREE),
-        Step.KEEP: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.SAVE: Then(Answer.TAKEN, State.SAVED),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.ENQUEUE: Then(Answer.STORED, State.WAITING),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXTEND: Then(Answer.APPLIED, State.CLAIMED),
+        Step.RELEASE: Then(Answer.APPLIED, State.FREE),
+        Step.KEEP: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.SAVE: Then(Answer.APPLIED, State.SAVED),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.CLAIMED: {
         Step.CLAIM: Then(Answer.IN_FLIGHT, State.CLAIMED),
         # By a process without an inbox: it is due when that attempt's lease ends.
-        Step.PUT: Then(Answer.STORED, State.TAKEN),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.SAVED_CLAIMED),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXPIRE: Then(Answer.TAKEN, State.FREE),
-        Step.EXTEND: Then(Answer.TAKEN, State.CLAIMED),
-        Step.RELEASE: Then(Answer.TAKEN, State.FREE),
-        Step.KEEP: Then(Answer.TAKEN, State.KEPT),
-        Step.SAVE: Then(Answer.TAKEN, State.SAVED_CLAIMED),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.ENQUEUE: Then(Answer.STORED, State.FETCHED),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXPIRE: Then(Answer.APPLIED, State.FREE),
+        Step.EXTEND: Then(Answer.APPLIED, State.CLAIMED),
+        Step.RELEASE: Then(Answer.APPLIED, State.FREE),
+        Step.KEEP: Then(Answer.APPLIED, State.KEPT),
+        Step.SAVE: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.WAITING: {
         Step.CLAIM: Then(Answer.IN_FLIGHT, State.WAITING),
-        Step.PUT: Then(Answer.WAITING, State.WAITING),
-        Step.TAKE: Then(Answer.GRANTED, State.TAKEN),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.WAITING),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.WAITING),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXTEND: Then(Answer.TAKEN, State.TAKEN),
-        Step.RELEASE: Then(Answer.TAKEN, State.WAITING),
-        Step.KEEP: Then(Answer.TAKEN, State.WAITING),
-        Step.SAVE: Then(Answer.TAKEN, State.WAITING),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.ENQUEUE: Then(Answer.WAITING, State.WAITING),
+        Step.FETCH: Then(Answer.GRANTED, State.FETCHED),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.WAITING),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.WAITING),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXTEND: Then(Answer.APPLIED, State.FETCHED),
+        Step.RELEASE: Then(Answer.APPLIED, State.WAITING),
+        Step.KEEP: Then(Answer.APPLIED, State.WAITING),
+        Step.SAVE: Then(Answer.APPLIED, State.WAITING),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
-    State.TAKEN: {
-        Step.CLAIM: Then(Answer.IN_FLIGHT, State.TAKEN),
-        Step.PUT: Then(Answer.WAITING, State.TAKEN),
-        Step.TAKE: Then(Answer.IN_FLIGHT, State.TAKEN),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.TAKEN),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.TAKEN),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXPIRE: Then(Answer.TAKEN, State.WAITING),
-        Step.EXTEND: Then(Answer.TAKEN, State.TAKEN),
-        Step.RELEASE: Then(Answer.TAKEN, State.WAITING),
-        Step.KEEP: Then(Answer.TAKEN, State.TAKEN),
-        Step.SAVE: Then(Answer.TAKEN, State.TAKEN),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+    State.FETCHED: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.FETCHED),
+        Step.ENQUEUE: Then(Answer.WAITING, State.FETCHED),
+        Step.FETCH: Then(Answer.IN_FLIGHT, State.FETCHED),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.FETCHED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.FETCHED),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXPIRE: Then(Answer.APPLIED, State.WAITING),
+        Step.EXTEND: Then(Answer.APPLIED, State.FETCHED),
+        Step.RELEASE: Then(Answer.APPLIED, State.WAITING),
+        Step.KEEP: Then(Answer.APPLIED, State.FETCHED),
+        Step.SAVE: Then(Answer.APPLIED, State.FETCHED),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.SAVED: {
         Step.CLAIM: Then(Answer.GRANTED, State.SAVED_CLAIMED),
         # The inbox has its own copy of the body.
-        Step.PUT: Then(Answer.STORED, State.WAITING),
+        Step.ENQUEUE: Then(Answer.STORED, State.WAITING),
         Step.REPLAY: Then(Answer.GRANTED, State.SAVED_CLAIMED),
-        Step.DISCARD: Then(Answer.TAKEN, State.DONE),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.SAVED),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.END: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.EXTEND: Then(Answer.TAKEN, State.SAVED_CLAIMED),
-        Step.RELEASE: Then(Answer.TAKEN, State.SAVED),
-        Step.KEEP: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.SAVE: Then(Answer.TAKEN, State.SAVED),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.DISCARD: Then(Answer.APPLIED, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.END: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.EXTEND: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.RELEASE: Then(Answer.APPLIED, State.SAVED),
+        Step.KEEP: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.SAVE: Then(Answer.APPLIED, State.SAVED),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.SAVED_CLAIMED: {
         Step.CLAIM: Then(Answer.IN_FLIGHT, State.SAVED_CLAIMED),
-        Step.PUT: Then(Answer.STORED, State.TAKEN),
+        Step.ENQUEUE: Then(Answer.STORED, State.FETCHED),
         Step.REPLAY: Then(Answer.IN_FLIGHT, State.SAVED_CLAIMED),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.SAVED_CLAIMED),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXPIRE: Then(Answer.TAKEN, State.SAVED),
-        Step.END: Then(Answer.TAKEN, State.KEPT),
-        Step.EXTEND: Then(Answer.TAKEN, State.SAVED_CLAIMED),
-        Step.RELEASE: Then(Answer.TAKEN, State.SAVED),
-        Step.KEEP: Then(Answer.TAKEN, State.KEPT),
-        Step.SAVE: Then(Answer.TAKEN, State.SAVED_CLAIMED),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXPIRE: Then(Answer.APPLIED, State.SAVED),
+        Step.END: Then(Answer.APPLIED, State.KEPT),
+        Step.EXTEND: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.RELEASE: Then(Answer.APPLIED, State.SAVED),
+        Step.KEEP: Then(Answer.APPLIED, State.KEPT),
+        Step.SAVE: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.KEPT: {
         Step.CLAIM: Then(Answer.IN_FLIGHT, State.KEPT),
-        Step.PUT: Then(Answer.WAITING, State.KEPT),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.KEPT),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXPIRE: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.EXTEND: Then(Answer.TAKEN, State.KEPT),
+        Step.ENQUEUE: Then(Answer.WAITING, State.KEPT),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXPIRE: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.EXTEND: Then(Answer.APPLIED, State.KEPT),
         # Nobody will bring it again.
-        Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
-        Step.KEEP: Then(Answer.TAKEN, State.KEPT),
-        Step.SAVE: Then(Answer.TAKEN, State.KEPT),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
+        Step.KEEP: Then(Answer.APPLIED, State.KEPT),
+        Step.SAVE: Then(Answer.APPLIED, State.KEPT),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.INTERRUPTED: {
         Step.CLAIM: Then(Answer.DEAD, State.INTERRUPTED),
-        Step.PUT: Then(Answer.DEAD, State.INTERRUPTED),
+        Step.ENQUEUE: Then(Answer.DEAD, State.INTERRUPTED),
         Step.REPLAY: Then(Answer.GRANTED, State.REPLAYED),
-        Step.DISCARD: Then(Answer.TAKEN, State.DONE),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXTEND: Then(Answer.TAKEN, State.KEPT),
-        Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
-        Step.KEEP: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.SAVE: Then(Answer.TAKEN, State.INTERRUPTED),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.DISCARD: Then(Answer.APPLIED, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXTEND: Then(Answer.APPLIED, State.KEPT),
+        Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
+        Step.KEEP: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.SAVE: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.DEAD: {
         Step.CLAIM: Then(Answer.DEAD, State.DEAD),
-        Step.PUT: Then(Answer.DEAD, State.DEAD),
+        Step.ENQUEUE: Then(Answer.DEAD, State.DEAD),
         Step.REPLAY: Then(Answer.GRANTED, State.REPLAYED),
-        Step.DISCARD: Then(Answer.TAKEN, State.DONE),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.DEAD),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.DEAD),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXTEND: Then(Answer.TAKEN, State.REPLAYED),
-        Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
-        Step.KEEP: Then(Answer.TAKEN, State.DEAD),
-        Step.SAVE: Then(Answer.TAKEN, State.DEAD),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.DISCARD: Then(Answer.APPLIED, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.DEAD),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.DEAD),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXTEND: Then(Answer.APPLIED, State.REPLAYED),
+        Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
+        Step.KEEP: Then(Answer.APPLIED, State.DEAD),
+        Step.SAVE: Then(Answer.APPLIED, State.DEAD),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.REPLAYED: {
         Step.CLAIM: Then(Answer.IN_FLIGHT, State.REPLAYED),
-        Step.PUT: Then(Answer.DEAD, State.REPLAYED),
+        Step.ENQUEUE: Then(Answer.DEAD, State.REPLAYED),
         Step.REPLAY: Then(Answer.IN_FLIGHT, State.REPLAYED),
-        Step.DISCARD: Then(Answer.TAKEN, State.DONE),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.REPLAYED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.REPLAYED),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
-        Step.EXPIRE: Then(Answer.TAKEN, State.DEAD),
-        Step.EXTEND: Then(Answer.TAKEN, State.REPLAYED),
-        Step.RELEASE: Then(Answer.TAKEN, State.DEAD),
-        Step.KEEP: Then(Answer.TAKEN, State.REPLAYED),
-        Step.SAVE: Then(Answer.TAKEN, State.REPLAYED),
-        Step.BURY: Then(Answer.TAKEN, State.DEAD),
+        Step.DISCARD: Then(Answer.APPLIED, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.REPLAYED),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.REPLAYED),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
+        Step.EXPIRE: Then(Answer.APPLIED, State.DEAD),
+        Step.EXTEND: Then(Answer.APPLIED, State.REPLAYED),
+        Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
+        Step.KEEP: Then(Answer.APPLIED, State.REPLAYED),
+        Step.SAVE: Then(Answer.APPLIED, State.REPLAYED),
+        Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.DONE: {
         Step.CLAIM: Then(Answer.DONE, State.DONE),
-        Step.PUT: Then(Answer.DONE, State.DONE),
-        Step.KEEP_IN_FLIGHT: Then(Answer.TAKEN, State.DONE),
-        Step.SAVE_IN_FLIGHT: Then(Answer.TAKEN, State.DONE),
-        Step.COMPLETE: Then(Answer.TAKEN, State.DONE),
+        Step.ENQUEUE: Then(Answer.DONE, State.DONE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.DONE),
+        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.DONE),
+        Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
     },
 }
 
@@ -335,7 +335,7 @@ class Record(NamedTuple):
         lease: seconds that it lasts.
         attempt: how many attempts count.
         finished: the handlers that have succeeded.
-        owed: the handlers known to have failed or not run.
+        outstanding: the handlers known to have failed or not run.
         history: the last failed attempts.
         expires: until when it is remembered if nobody asks for it, in Unix time.
         queued: its place in the inbox.
@@ -349,7 +349,7 @@ class Record(NamedTuple):
     lease: float = 0.0
     attempt: int = 0
     finished: frozenset[str] = _NONE
-    owed: frozenset[str] = _NONE
+    outstanding: frozenset[str] = _NONE
     history: tuple[FailedAttempt, ...] = ()
     expires: float = 0.0
     queued: Queued | None = None
@@ -392,14 +392,14 @@ def state_of(record: Record, moment: Moment) -> State:
             return State.KEPT if is_live else State.INTERRUPTED
         return State.REPLAYED if is_live else State.DEAD
     if record.queued is not None:
-        return State.TAKEN if is_live else State.WAITING
+        return State.FETCHED if is_live else State.WAITING
     return State.CLAIMED if is_live else State.FREE
 
 
 _KNOWN_AS = {
     State.CLAIMED: Known.IN_FLIGHT,
     State.WAITING: Known.WAITING,
-    State.TAKEN: Known.WAITING,
+    State.FETCHED: Known.WAITING,
     State.SAVED: Known.FAILED,
     State.SAVED_CLAIMED: Known.IN_FLIGHT,
     State.KEPT: Known.IN_FLIGHT,
@@ -439,16 +439,16 @@ def replay(
     return result, after
 
 
-def take(
+def fetch(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed | None, Record]:
     """Claim an event of the inbox that is due; None if somebody is at it.
 
     One that is not in the inbox by its state, since something else has settled it, is taken out.
     """
-    if Step.TAKE not in LIFE[state_of(record, moment)]:
+    if Step.FETCH not in LIFE[state_of(record, moment)]:
         return None, record._replace(queued=None)
-    result, record = _claim(record, moment, Step.TAKE, key, token, lease)
+    result, record = _claim(record, moment, Step.FETCH, key, token, lease)
     if isinstance(result, Claimed):
         queued = _scheduled(record.queued, moment, lease)
         record = record._replace(until=moment.now + lease, lease=lease, queued=queued)
@@ -458,20 +458,20 @@ def take(
     return None, record._replace(queued=queued)
 
 
-def take_again(
+def fetch_again(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed | None, Record]:
     """Return what the same take has taken before and still holds, with its lease begun anew."""
     if record.token != token or moment.now >= record.until:
         return None, record
-    return take(record, moment, key, token, lease)
+    return fetch(record, moment, key, token, lease)
 
 
-def put(record: Record, moment: Moment, token: Token) -> tuple[PutResult, Record]:
+def enqueue(record: Record, moment: Moment, token: Token) -> tuple[EnqueueResult, Record]:
     """Give an event a place in the inbox, unless it is known."""
     record = _capped(record, moment)
     state = state_of(record, moment)
-    answer = LIFE[state][Step.PUT].answer
+    answer = LIFE[state][Step.ENQUEUE].answer
     if answer is Answer.STORED:
         # One that is claimed is due when that attempt's lease ends.
         delay = max(0.0, record.until - moment.now)
@@ -488,16 +488,16 @@ def extend(
     moment: Moment,
     claim: Claimed,
     finished: frozenset[str] = _NONE,
-    owed: frozenset[str] = _NONE,
+    outstanding: frozenset[str] = _NONE,
 ) -> tuple[Ownership, Record]:
-    """Start the lease anew, and note what has finished and what is owed."""
+    """Start the lease anew, and note what has finished and what is outstanding."""
     if record.token != claim.token:
         return Ownership.LOST, _lost(record, finished)
-    finished, owed = _noted(record, finished, owed)
+    finished, outstanding = _noted(record, finished, outstanding)
     return Ownership.HELD, record._replace(
         until=moment.now + claim.lease,
         finished=finished,
-        owed=owed,
+        outstanding=outstanding,
         queued=_scheduled(record.queued, moment, claim.lease),
     )
 
@@ -509,7 +509,7 @@ def release(
     finished: frozenset[str] = _NONE,
     error: str | None = None,
     *,
-    owed: frozenset[str] = _NONE,
+    outstanding: frozenset[str] = _NONE,
     began: bool = True,
     after: float = 0.0,
 ) -> tuple[Ownership, Record]:
@@ -517,7 +517,7 @@ def release(
     if record.token != claim.token:
         return Ownership.LOST, _lost(record, finished)
     error = error_text(error or "")
-    finished, owed = _noted(record, finished, owed)
+    finished, outstanding = _noted(record, finished, outstanding)
     letter = record.letter
     if letter is not None and letter.is_kept:
         if not letter.may_come(moment):
@@ -529,7 +529,7 @@ def release(
         until=0.0,
         attempt=record.attempt - (not began),
         finished=finished,
-        owed=owed,
+        outstanding=outstanding,
         history=_failed(record, moment.unix, error),
         queued=_scheduled(record.queued, moment, max(0.0, after)),
         letter=letter,
@@ -558,18 +558,18 @@ def bury(
     reason: DeadReason,
     error: str = "",
     finished: frozenset[str] = _NONE,
-    owed: frozenset[str] = _NONE,
+    outstanding: frozenset[str] = _NONE,
 ) -> tuple[Ownership, Record]:
     """Give an event up."""
     if record.token != claim.token:
         return Ownership.LOST, _lost(record, finished)
     error = error_text(error)
-    finished, owed = _noted(record, finished, owed)
+    finished, outstanding = _noted(record, finished, outstanding)
     return Ownership.HELD, record._replace(
         token=None,
         until=0.0,
         finished=finished,
-        owed=owed,
+        outstanding=outstanding,
         history=_failed(record, moment.unix, error),
         queued=None,
         letter=Letter(reason, error, moment.unix, is_kept=False),
@@ -588,7 +588,7 @@ def discard(record: Record, moment: Moment) -> tuple[bool, Record]:
     return True, complete(moment)
 
 
-def hasten(record: Record, moment: Moment) -> tuple[bool, Record]:
+def make_due(record: Record, moment: Moment) -> tuple[bool, Record]:
     """Make an event of the inbox due now, unless an attempt runs."""
     if record.queued is None or state_of(record, moment) is not State.WAITING:
         return False, record
@@ -614,7 +614,7 @@ def dead_letter(
         record.finished,
         letter.buried_at,
         record.history,
-        record.owed,
+        record.outstanding,
         state is State.SAVED,
         place,
     )
@@ -653,7 +653,7 @@ def _granted(
         lease,
         record.attempt + 1,
         record.finished,
-        record.owed,
+        record.outstanding,
         record.history,
         moment.expires,
         record.queued,
@@ -663,7 +663,7 @@ def _granted(
 
 
 def _own(record: Record, key: DeliveryKey, token: Token) -> Claimed:
-    return Claimed(key, token, record.attempt, record.finished, record.lease, record.owed)
+    return Claimed(key, token, record.attempt, record.finished, record.lease, record.outstanding)
 
 
 def _capped(record: Record, moment: Moment) -> Record:
@@ -679,19 +679,19 @@ def _as_shown(record: Record, moment: Moment) -> Record:
 
 
 def _noted(
-    record: Record, finished: frozenset[str], owed: frozenset[str]
+    record: Record, finished: frozenset[str], outstanding: frozenset[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return what has finished and what is owed, with what is new of both."""
+    """Return what has finished and what is outstanding, with what is new of both."""
     finished |= record.finished
-    return finished, (record.owed | owed) - finished
+    return finished, (record.outstanding | outstanding) - finished
 
 
 def _lost(record: Record, finished: frozenset[str]) -> Record:
     # Without an attempt there is nothing that can have succeeded; what is done has none any more.
     if finished <= record.finished or not record.attempt:
         return record
-    finished, owed = _noted(record, finished, _NONE)
-    return record._replace(finished=finished, owed=owed)
+    finished, outstanding = _noted(record, finished, _NONE)
+    return record._replace(finished=finished, outstanding=outstanding)
 
 
 def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | None:

@@ -22,7 +22,7 @@ from .contract import DEFAULT_RETENTION, check_retention
 from .key_locks import FREE, Passage
 from .life import NEW, Moment, Record
 from .reconciling import MOST_SPANS, Span, joined
-from .steps import GateStep, LifeStep, StepStore
+from .steps import KeyLockStep, LifeStep, StepStore
 from .values import (
     Claimed,
     ClaimResult,
@@ -30,12 +30,12 @@ from .values import (
     Delivery,
     DeliveryKey,
     Done,
-    Gate,
+    KeyLock,
     Known,
     Ownership,
     StoreStats,
     Token,
-    WantedLetters,
+    WantedDeadLetters,
     delivery_key,
     number_behind,
 )
@@ -80,13 +80,13 @@ class MemoryStore(StepStore):
         self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
         self._dead: dict[DeliveryKey, tuple[int, Delivery, Record]] = {}
         self._buried = 0
-        self._gates: OrderedDict[Gate, Passage] = OrderedDict()
+        self._key_locks: OrderedDict[KeyLock, Passage] = OrderedDict()
         self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
         # Each with the time at which one of its values is over.
         self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
             (self._done, float),
             (self._records, lambda record: max(record.expires, record.until)),
-            (self._gates, lambda passage: max(passage.until, passage.marked_until)),
+            (self._key_locks, lambda passage: max(passage.until, passage.watermark_until)),
             (self._accepted, float),
         )
         self._ignored: dict[str, dict[str, list[Span]]] = {}
@@ -136,7 +136,7 @@ class MemoryStore(StepStore):
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
     async def dead_letters(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first; see ``Letters.dead_letters``."""
         moment, behind = self._moment(), number_behind(after)
@@ -150,7 +150,7 @@ class MemoryStore(StepStore):
             and wanted.get("event_id") in {None, delivery.event_id}
             and (letter := life.dead_letter(record, moment, delivery, str(number)))
             and wanted.get("reason") in {None, letter.reason}
-            and (handler is None or handler in letter.owed)
+            and (handler is None or handler in letter.outstanding)
             and (since is None or letter.buried_at >= since)
         )
         return list(islice(letters, limit))
@@ -302,26 +302,26 @@ class MemoryStore(StepStore):
 
     async def _pass(
         self,
-        gate: Gate,
-        step: GateStep[T],
+        key_lock: KeyLock,
+        step: KeyLockStep[T],
         *,
         is_entering: bool,
         event: DeliveryKey | None = None,
     ) -> T:
-        moment, known = self._moment(), self._gates.get(gate, FREE)
+        moment, known = self._moment(), self._key_locks.get(key_lock, FREE)
         if is_entering and known is FREE:
             self._make_room(moment.unix)
         answer, passage = step(known, moment)
-        self._gates.pop(gate, None)
+        self._key_locks.pop(key_lock, None)
         if not key_locks.is_forgotten(passage, moment):
-            self._gates[gate] = passage
+            self._key_locks[key_lock] = passage
         return answer
 
     def _make_room(self, now: float) -> None:
         if now >= self._prune_at:
             self._prune(now, at_most=2)  # two for each that is added: it keeps up, and never stalls
             self._prune_at = self._oldest_end(now)
-        held = len(self._done) + len(self._records) + len(self._dead) + len(self._gates)
+        held = len(self._done) + len(self._records) + len(self._dead) + len(self._key_locks)
         if held < self._max_records:
             return
         if not self._done:
@@ -337,11 +337,11 @@ class MemoryStore(StepStore):
             )
 
     def _forget_the_oldest(self, now: float) -> None:
-        if self._gates:
-            gate, passage = next(iter(self._gates.items()))
+        if self._key_locks:
+            key_lock, passage = next(iter(self._key_locks.items()))
             is_held = passage.token is not None and now < passage.until
-            if not is_held and passage.marked_until < next(iter(self._done.values())):
-                del self._gates[gate]
+            if not is_held and passage.watermark_until < next(iter(self._done.values())):
+                del self._key_locks[key_lock]
                 return
         self._done.popitem(last=False)
 

@@ -14,21 +14,21 @@ from . import key_locks, life
 from .key_locks import Passage
 from .life import Moment, Record
 from .values import (
+    AcquireResult,
     Claimed,
     DeadReason,
     Delivery,
     DeliveryKey,
-    EnterResult,
-    Gate,
-    Mark,
+    KeyLock,
     Ownership,
     Token,
+    Watermark,
 )
 
 T = TypeVar("T")
 LifeStep: TypeAlias = Callable[[Record, Moment], tuple[T, Record]]
 """A step of ``life``: from what is known of an event, and the moment, to an answer and a record."""
-GateStep: TypeAlias = Callable[[Passage, Moment], tuple[T, Passage]]
+KeyLockStep: TypeAlias = Callable[[Passage, Moment], tuple[T, Passage]]
 """The same of ``gates``."""
 
 _NONE: frozenset[str] = frozenset()
@@ -46,8 +46,8 @@ class StepStore(ABC):
     @abstractmethod
     def _pass(
         self,
-        gate: Gate,
-        step: GateStep[T],
+        key_lock: KeyLock,
+        step: KeyLockStep[T],
         *,
         is_entering: bool,
         event: DeliveryKey | None = None,
@@ -55,11 +55,12 @@ class StepStore(ABC):
         """Take a step at a gate, where an event waits no more."""
 
     async def extend(
-        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
+        self, claim: Claimed, finished: frozenset[str] = _NONE, outstanding: frozenset[str] = _NONE
     ) -> Ownership:
         """Start the lease anew; see ``Claims.extend``."""
         return await self._step(
-            claim.key, lambda record, moment: life.extend(record, moment, claim, finished, owed)
+            claim.key,
+            lambda record, moment: life.extend(record, moment, claim, finished, outstanding),
         )
 
     async def release(
@@ -68,14 +69,14 @@ class StepStore(ABC):
         finished: frozenset[str],
         error: str | None = None,
         *,
-        owed: frozenset[str] = _NONE,
+        outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
         """Give the event back; see ``Claims.release``."""
         return await self._step(
             claim.key,
             lambda record, moment: life.release(
-                record, moment, claim, finished, error, owed=owed, began=began
+                record, moment, claim, finished, error, outstanding=outstanding, began=began
             ),
         )
 
@@ -102,13 +103,15 @@ class StepStore(ABC):
         *,
         error: str = "",
         finished: frozenset[str] = _NONE,
-        owed: frozenset[str] = _NONE,
+        outstanding: frozenset[str] = _NONE,
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter; see ``Claims.bury``."""
         return await self._step(
             claim.key,
-            lambda record, moment: life.bury(record, moment, claim, reason, error, finished, owed),
+            lambda record, moment: life.bury(
+                record, moment, claim, reason, error, finished, outstanding
+            ),
             delivery,
         )
 
@@ -116,37 +119,45 @@ class StepStore(ABC):
         """Forget a dead letter and remember the event as done; see ``Letters.discard``."""
         return await self._step(key, life.discard)
 
-    async def enter(
+    async def acquire_key_lock(
         self,
-        gate: Gate,
+        key_lock: KeyLock,
         token: Token,
         lease: float,
         *,
-        mark: Mark | None = None,
+        watermark: Watermark | None = None,
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
-    ) -> EnterResult:
+    ) -> AcquireResult:
         """Pass a gate, or learn why not; see ``Gates.enter``."""
         return await self._pass(
-            gate,
-            lambda passage, moment: key_locks.enter(
-                passage, moment, token, lease, mark=mark, drop_ties=drop_ties, waiting=waiting
+            key_lock,
+            lambda passage, moment: key_locks.acquire(
+                passage,
+                moment,
+                token,
+                lease,
+                watermark=watermark,
+                drop_ties=drop_ties,
+                waiting=waiting,
             ),
             is_entering=True,
         )
 
-    async def leave(
+    async def release_key_lock(
         self,
-        gate: Gate,
+        key_lock: KeyLock,
         token: Token,
         *,
-        mark: Mark | None = None,
+        watermark: Watermark | None = None,
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
         """Give a gate back, and return who is to come next; see ``Gates.leave``."""
         return await self._pass(
-            gate,
-            lambda passage, moment: key_locks.leave(passage, moment, token, mark=mark, event=event),
+            key_lock,
+            lambda passage, moment: key_locks.release(
+                passage, moment, token, watermark=watermark, event=event
+            ),
             is_entering=False,
             event=event,
         )

@@ -51,7 +51,7 @@ class Claimed(NamedTuple):
         attempt: how often it has been claimed, from 1; crashed attempts count.
         finished: the handlers that have succeeded in earlier attempts.
         lease: seconds a claim or an extension lasts.
-        owed: the handlers that an earlier attempt has recorded as failed or not run.
+        outstanding: the handlers that an earlier attempt has recorded as failed or not run.
 
     """
 
@@ -60,7 +60,7 @@ class Claimed(NamedTuple):
     attempt: int
     finished: frozenset[str]
     lease: float
-    owed: frozenset[str] = frozenset()
+    outstanding: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class DeadLetter:
         finished: the handlers that have succeeded; a replay leaves them out.
         buried_at: Unix seconds; of a kept one, from when on it is a dead letter.
         history: its last failed attempts, oldest first; a bounded number of them.
-        owed: the handlers recorded as failed or not run.
+        outstanding: the handlers recorded as failed or not run.
         is_kept: whether it is only kept, since the sender may still bring the event: it is not
             counted as dead before ``buried_at``.
         place: of one that was listed, where it stands there; a listing can go on behind it.
@@ -185,7 +185,7 @@ class DeadLetter:
     finished: frozenset[str]
     buried_at: float
     history: tuple[FailedAttempt, ...] = ()
-    owed: frozenset[str] = frozenset()
+    outstanding: frozenset[str] = frozenset()
     is_kept: bool = False
     place: str = field(default="", compare=False, repr=False)
 
@@ -230,10 +230,10 @@ class Full:
     """The inbox has no room for one event more; nothing was stored."""
 
 
-PutResult: TypeAlias = Stored | Waiting | Full | Done | Dead
+EnqueueResult: TypeAlias = Stored | Waiting | Full | Done | Dead
 
 
-class Taken(NamedTuple):
+class Fetched(NamedTuple):
     """An event taken from the inbox: the claim it is handled under, and what was delivered."""
 
     claim: Claimed
@@ -250,7 +250,7 @@ class Batch(NamedTuple):
 
     """
 
-    taken: tuple[Taken, ...]
+    taken: tuple[Fetched, ...]
     next_due: float | None
 
 
@@ -265,7 +265,7 @@ class Entry:
         attempts: how often it was tried, the running attempt included.
         finished: the handlers that have succeeded.
         history: its last failed attempts, oldest first; a bounded number of them.
-        owed: the handlers recorded as failed or not run.
+        outstanding: the handlers recorded as failed or not run.
         place: as in ``DeadLetter``.
 
     """
@@ -276,7 +276,7 @@ class Entry:
     attempts: int
     finished: frozenset[str]
     history: tuple[FailedAttempt, ...]
-    owed: frozenset[str] = frozenset()
+    outstanding: frozenset[str] = frozenset()
     place: str = field(default="", compare=False, repr=False)
 
     def state(self, now: float) -> str:
@@ -305,7 +305,7 @@ class Wanted(TypedDict, total=False):
     since: float | None
 
 
-class WantedLetters(Wanted, total=False):
+class WantedDeadLetters(Wanted, total=False):
     """The same of dead letters.
 
     Attributes:
@@ -316,7 +316,7 @@ class WantedLetters(Wanted, total=False):
     reason: DeadReason | None
 
 
-class Gate(NamedTuple):
+class KeyLock(NamedTuple):
     """What one run at a time may pass: a handler's, with one key.
 
     Attributes:
@@ -337,7 +337,7 @@ class Gate(NamedTuple):
         return f"{lengths}:{self.endpoint}:{self.handler}:{self.key}"
 
 
-class Mark(NamedTuple):
+class Watermark(NamedTuple):
     """An event's place in time; as tuples, the newer mark is the higher one.
 
     Attributes:
@@ -351,7 +351,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class Acquired:
     """The gate is the caller's, until the lease ends."""
 
 
@@ -366,10 +366,10 @@ class Busy:
 class Stale:
     """The event comes too late: this one, a newer one or the same, has succeeded there."""
 
-    mark: Mark
+    watermark: Watermark
 
 
-EnterResult: TypeAlias = Entered | Busy | Stale
+AcquireResult: TypeAlias = Acquired | Busy | Stale
 
 
 # SQLite's row ids, and so its bindings, are at most 2**63 - 1.

@@ -11,10 +11,10 @@ from ..stores.values import Delivery, DeliveryKey
 from .records import (
     DeliveryAnswered,
     EventBuried,
+    EventFetched,
     EventParked,
     EventRetried,
     EventSettled,
-    EventTaken,
     Observer,
 )
 
@@ -78,7 +78,7 @@ class AttemptLog(Observer):
         self._clock = clock
         self._taken: dict[DeliveryKey, float] = {}
 
-    def event_taken(self, record: EventTaken) -> None:
+    def event_fetched(self, record: EventFetched) -> None:
         """Note when it began."""
         self._taken[record.delivery.key] = time.perf_counter()
 

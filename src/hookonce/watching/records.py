@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from ..errors import VerificationError
 from ..outcome import Outcome
-from ..stores.values import ClaimResult, DeadReason, Delivery, PutResult
+from ..stores.values import ClaimResult, DeadReason, Delivery, EnqueueResult
 from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders
 from ..verification.signature import VerifiedDelivery
 
@@ -221,7 +221,7 @@ class EventSettled(_Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EventPut(_Step):
+class EventEnqueued(_Step):
     """The store was asked to keep a delivery for the workers.
 
     Attributes:
@@ -230,11 +230,11 @@ class EventPut(_Step):
 
     """
 
-    result: PutResult
+    result: EnqueueResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EventTaken(_Step):
+class EventFetched(_Step):
     """A worker has taken an event out of the inbox.
 
     Attributes:
@@ -381,11 +381,11 @@ class Observer(Protocol):
         """See an attempt end."""
         return
 
-    def event_put(self, record: EventPut) -> None:
+    def event_enqueued(self, record: EventEnqueued) -> None:
         """See a delivery stored for the workers."""
         return
 
-    def event_taken(self, record: EventTaken) -> None:
+    def event_fetched(self, record: EventFetched) -> None:
         """See a worker take an event."""
         return
 

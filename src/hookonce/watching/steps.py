@@ -11,20 +11,20 @@ from ..stores.values import (
     ClaimResult,
     Dead,
     Done,
+    EnqueueResult,
     Full,
     InFlight,
-    PutResult,
     Stored,
     Waiting,
 )
 from .records import (
     EventBuried,
     EventClaimed,
+    EventEnqueued,
+    EventFetched,
     EventParked,
-    EventPut,
     EventRetried,
     EventSettled,
-    EventTaken,
     HandlerFailed,
     HandlerFinished,
     HandlerSkipped,
@@ -35,10 +35,10 @@ StepRecord: TypeAlias = (
     EventBuried
     | EventClaimed
     | EventParked
-    | EventPut
+    | EventEnqueued
     | EventRetried
     | EventSettled
-    | EventTaken
+    | EventFetched
     | HandlerFailed
     | HandlerFinished
     | HandlerSkipped
@@ -51,8 +51,8 @@ class What(StrEnum):
     """What a step is."""
 
     CLAIM = "claim"
-    PUT = "put"
-    TAKEN = "taken"
+    ENQUEUED = "enqueued"
+    FETCHED = "fetched"
     FINISHED = "finished"
     SKIPPED = "skipped"
     FAILED = "failed"
@@ -112,7 +112,7 @@ class StepObserver(Observer):
     def _note(self, record: StepRecord) -> None:
         self.note(record)  # looked up at the call: it is the subclass's
 
-    event_claimed = event_put = event_taken = event_settled = _note
+    event_claimed = event_enqueued = event_fetched = event_settled = _note
     event_retried = event_parked = event_buried = _note
     handler_finished = handler_skipped = _note
 
@@ -128,12 +128,12 @@ def step_of(record: StepRecord, at: float) -> tuple[str, Step]:
             state = State.IN_FLIGHT if isinstance(result, Claimed) else State.UNCHANGED
             step = Step(at, What.CLAIM, None, _said(result), state)
             step = step._replace(received_at=delivery.received_at)
-        case EventPut(delivery, result):
+        case EventEnqueued(delivery, result):
             state = State.WAITING if isinstance(result, Stored) else State.UNCHANGED
-            step = Step(at, What.PUT, None, _said(result), state)
+            step = Step(at, What.ENQUEUED, None, _said(result), state)
             step = step._replace(received_at=delivery.received_at)
-        case EventTaken(delivery, attempt):
-            step = Step(at, What.TAKEN, attempt, "", State.IN_FLIGHT)
+        case EventFetched(delivery, attempt):
+            step = Step(at, What.FETCHED, attempt, "", State.IN_FLIGHT)
         case HandlerFinished(delivery, handler, attempt, seconds):
             step = Step(at, What.FINISHED, attempt, "", State.UNCHANGED, handler, seconds)
         case HandlerSkipped(delivery, handler, attempt, why):
@@ -156,7 +156,7 @@ def step_of(record: StepRecord, at: float) -> tuple[str, Step]:
     return delivery.event_id, step
 
 
-def _said(result: ClaimResult | PutResult) -> str:
+def _said(result: ClaimResult | EnqueueResult) -> str:
     """Return what the store said of a delivery, in words."""
     match result:
         case Claimed(attempt=1):

@@ -51,7 +51,7 @@ async def on_file(path: Path, *, waiting: int = 0) -> str:
         event_id = f"evt_{number}"
         body = event_body("comment.received", event_id=event_id)
         delivery = Delivery("default", event_id, "comment.received", 0.0, body)
-        await store.put(delivery, new_token())
+        await store.enqueue(delivery, new_token())
     await store.open()
     await store.aclose()
     return f"sqlite:///{path}"
@@ -244,11 +244,11 @@ class TestOutstandingHandlers:
     ) -> None:
         url = await on_file(tmp_path / "hooks.db", waiting=3)
         async with aclosing(SQLiteStore(tmp_path / "hooks.db")) as store:
-            owed = frozenset({"shop.greet", "shop.removed"})
-            batch = await store.take(3, 60.0, endpoint="default", worker="w", token=new_token())
+            outstanding = frozenset({"shop.greet", "shop.removed"})
+            batch = await store.fetch(3, 60.0, endpoint="default", worker="w", token=new_token())
             for taken in batch.taken[:2]:
-                await store.retry(taken.claim, 3600.0, error="it failed", owed=owed)
-            await store.bury(batch.taken[2].claim, DeadReason.EXHAUSTED, owed=owed)
+                await store.retry(taken.claim, 3600.0, error="it failed", outstanding=outstanding)
+            await store.bury(batch.taken[2].claim, DeadReason.EXHAUSTED, outstanding=outstanding)
         subject = subject_of(url, Inbox())
         subject.receiver.on("*", name="shop.greet")(ignore)
         found = only(await store_findings(subject, mounts=mounts), "handlers.outstanding")

@@ -212,11 +212,11 @@ async def test_an_event_of_the_inbox_is_followed_to_its_end(tmp_path: object) ->
         (await sender.send(make_event(CommentReceived))).expect(202, "stored")
         await until(lambda: What.BURIED in whats(listed(journal)[0]), what="it is a dead letter")
     assert whats(listed(journal)[0]) == [
-        What.PUT,
-        What.TAKEN,
+        What.ENQUEUED,
+        What.FETCHED,
         What.FAILED,
         What.RETRIED,
-        What.TAKEN,
+        What.FETCHED,
         What.FAILED,
         What.BURIED,
     ]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.odd_times import ODD_TIMES, bury_odd, put_odd
+from support.odd_times import ODD_TIMES, bury_odd, enqueue_odd
 
 from hookonce import Inbox
 from hookonce.stores.sqlite import SQLiteStore
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_the_inbox_shows_every_event(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "inbox.db")
-    await put_odd(store)
+    await enqueue_odd(store)
     async with inspected(a_receiver(store=store, inbox=Inbox(embedded=False))) as here:
         text = await here.page("/inbox")
         assert all(event_id in text for event_id in ODD_TIMES)

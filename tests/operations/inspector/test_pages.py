@@ -585,8 +585,8 @@ async def test_dead_letters_are_searched_behind_those_that_one_page_shows() -> N
         one = Delivery("default", f"evt_{number}", kind, 1e9, b"{}")
         claim = await store.claim(one.key, new_token(), 30)
         assert isinstance(claim, Claimed)
-        owed = frozenset({"last" if is_last else "other"})
-        await store.bury(claim, reason, owed=owed, delivery=one)
+        outstanding = frozenset({"last" if is_last else "other"})
+        await store.bury(claim, reason, outstanding=outstanding, delivery=one)
     async with inspected(receiver) as here:
         for query in ("type=rare.*", "reason=rejected", "handler=las*", "age=1h&type=rare"):
             page = await here.page(f"/dead?{query}")

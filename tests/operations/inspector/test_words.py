@@ -27,10 +27,10 @@ async def test_states_of_the_inbox_are_those_of_the_command(tmp_path: Path) -> N
     assert isinstance(store, InboxStore)
     async with inspected(receiver) as here:
         for name in ("evt_waiting", "evt_flying", "evt_ready"):
-            assert await store.put(Delivery("default", name, "a.b", 1e9, b"{}"), new_token()) == (
-                Stored()
-            )
-        batch = await store.take(2, 60, endpoint="default", worker="w", token=new_token())
+            assert await store.enqueue(
+                Delivery("default", name, "a.b", 1e9, b"{}"), new_token()
+            ) == (Stored())
+        batch = await store.fetch(2, 60, endpoint="default", worker="w", token=new_token())
         await store.retry(batch.taken[0].claim, 3600)
         page = await here.page("/inbox")
         shown = re.findall(r'<span class="badge [a-z]+">(.*?)</span>', page)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from ...stores.values import Gate, Mark
+from ...stores.values import KeyLock, Watermark
 from ..ledger import Effect, Latest
 from ..once import Performed, prune
 from .bench import (
@@ -130,7 +130,7 @@ async def resources_are_told_apart_by_every_character(make: MakeBench) -> None:
     """Endpoint, handler and key count, each byte for byte and in its full length."""
     async with make(time.time) as bench:
         base = _key_lock()
-        longest = Gate("e" * 64, "\N{SNOWMAN}" * 200, "\N{LATIN SMALL LETTER SHARP S}" * 200)
+        longest = KeyLock("e" * 64, "\N{SNOWMAN}" * 200, "\N{LATIN SMALL LETTER SHARP S}" * 200)
         key_locks = [
             base,
             base._replace(endpoint="other"),
@@ -221,11 +221,11 @@ class _Moment(NamedTuple):
         return perform(self.bench, self.effect, work or write, latest)
 
 
-def _moment(bench: Bench[Any], created_at: int, key_lock: Gate | None = None) -> _Moment:
-    key_lock = key_lock or Gate("default", "app.handlers.book", "channel")
+def _moment(bench: Bench[Any], created_at: int, key_lock: KeyLock | None = None) -> _Moment:
+    key_lock = key_lock or KeyLock("default", "app.handlers.book", "channel")
     effect = Effect(key_lock.endpoint, f"evt_{uuid4().hex}", key_lock.handler)
-    return _Moment(bench, effect, Latest(key_lock, Mark(created_at, effect.event_id)))
+    return _Moment(bench, effect, Latest(key_lock, Watermark(created_at, effect.event_id)))
 
 
-def _key_lock() -> Gate:
-    return Gate("default", "app.handlers.book", f"channel_{uuid4().hex}")
+def _key_lock() -> KeyLock:
+    return KeyLock("default", "app.handlers.book", f"channel_{uuid4().hex}")

@@ -154,7 +154,7 @@ async def _outstanding_findings(subject: Subject) -> list[Finding]:
     if isinstance(store, InboxStore):
         entries = store.entries(endpoint=endpoint, limit=_CHECKED_EVENTS)
         waiting += await within(_STORE_SECONDS, entries)
-    unknown = Counter(name for event in waiting for name in event.owed - known)
+    unknown = Counter(name for event in waiting for name in event.outstanding - known)
     return [
         warning(
             "handlers.outstanding",

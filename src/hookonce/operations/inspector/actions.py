@@ -40,7 +40,7 @@ class Result:
 Action = Callable[[str], Awaitable[Result]]
 """Does something to the event of an id."""
 
-_NO_LETTER = Result(HTTPStatus.NOT_FOUND, "there is no such dead letter any more")
+_NO_DEAD_LETTER = Result(HTTPStatus.NOT_FOUND, "there is no such dead letter any more")
 
 
 class Actions:
@@ -99,14 +99,14 @@ class Actions:
         try:
             outcome = await self._receiver.dead.replay(event_id)
         except LookupError:
-            return _NO_LETTER
+            return _NO_DEAD_LETTER
         except PayloadError as error:
             return Result(HTTPStatus.UNPROCESSABLE_ENTITY, f"still unreadable: {error.fault}")
         return Result(HTTPStatus.OK, outcome.reason, outcome.reason in SUCCEEDED)
 
     async def _discard(self, event_id: str) -> Result:
         if not await within(_STORE_SECONDS, self._receiver.dead.discard(event_id)):
-            return _NO_LETTER
+            return _NO_DEAD_LETTER
         return Result(HTTPStatus.OK, "discarded", ok=True)
 
     async def _retry(self, event_id: str) -> Result:

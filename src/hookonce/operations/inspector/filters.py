@@ -70,7 +70,7 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
-class LetterFilters:
+class DeadLetterFilters:
     """What a dead letter must be like to be shown; an empty text asks for nothing.
 
     Attributes:
@@ -87,7 +87,7 @@ class LetterFilters:
     type: str = ""
 
     @classmethod
-    def parse(cls, query: Mapping[str, str]) -> LetterFilters:
+    def parse(cls, query: Mapping[str, str]) -> DeadLetterFilters:
         """Return the filters of a query string; what asks for nothing known is left out."""
         return cls(
             _one_of(DeadReason, query.get("reason", "")),
@@ -105,10 +105,10 @@ class LetterFilters:
         """Return whether a dead letter of that reason and age is to be shown."""
         if self.type and not _fits(self.type, letter.delivery.event_type):
             return False
-        return not self.handler or any(_fits(self.handler, name) for name in letter.owed)
+        return not self.handler or any(_fits(self.handler, name) for name in letter.outstanding)
 
 
-def _query(filters: Filters | LetterFilters) -> str:
+def _query(filters: Filters | DeadLetterFilters) -> str:
     pairs = ((field.name, getattr(filters, field.name)) for field in fields(filters))
     given = {name: value for name, value in pairs if value}
     return f"?{urlencode(given)}" if given else ""

@@ -28,13 +28,13 @@ from .access import Access
 from .actions import Actions
 from .bounds import Bounds
 from .elsewhere import Elsewhere
-from .filters import AGES, Filters, LetterFilters
+from .filters import AGES, DeadLetterFilters, Filters
 from .journal import Journal
 from .live import Live, Watch
 from .overview import Overviews
 from .pages import Frame, Pages
 from .redaction import Redaction
-from .stored import entry_row, letter_row, letter_view
+from .stored import dead_letter_row, dead_letter_view, entry_row
 from .views import delivery_view, row_of
 from .watched import Watched
 
@@ -199,7 +199,7 @@ class Site:
             return await self._page("delivery.html", request, content=content)
 
     async def _dead(self, request: Request) -> Response:
-        filters = LetterFilters.parse(request.query_params)
+        filters = DeadLetterFilters.parse(request.query_params)
         async with self._at_its_turn():
             letters, searched = await within(_STORE_SECONDS, self._letters(filters))
             failed = [letter.delivery.event_id for letter in letters if letter.error]
@@ -208,7 +208,7 @@ class Site:
             def content() -> Mapping[str, object]:
                 body = _in_time(bodies)
                 rows = [
-                    letter_row(letter, body(letter.delivery.event_id), self._redaction)
+                    dead_letter_row(letter, body(letter.delivery.event_id), self._redaction)
                     for letter in letters
                 ]
                 return {
@@ -220,7 +220,7 @@ class Site:
 
             return await self._page("dead.html", request, content=content)
 
-    async def _letters(self, filters: LetterFilters) -> tuple[list[DeadLetter], int | None]:
+    async def _letters(self, filters: DeadLetterFilters) -> tuple[list[DeadLetter], int | None]:
         """Return the first letters to show, and after how many the search for more has ended."""
         since = self._receiver.clock() - AGES[filters.age] if filters.age else None
         reason = DeadReason(filters.reason) if filters.reason else None
@@ -247,7 +247,7 @@ class Site:
             copy, parser = history and history.copy(), self._receiver.parser
 
             def content() -> Mapping[str, object]:
-                return {"view": letter_view(letter, copy, parser, self._redaction)}
+                return {"view": dead_letter_view(letter, copy, parser, self._redaction)}
 
             return await self._page("letter.html", request, content=content)
 

@@ -19,7 +19,7 @@ _MOST_READ_FOR_A_LINE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class LetterRow:
+class DeadLetterRow:
     """A dead letter in the list.
 
     Attributes:
@@ -32,7 +32,7 @@ class LetterRow:
         buried_at: Unix seconds; of what is only kept, from when on it is a dead letter.
         is_kept: whether it is only kept, since the sender may bring the event again.
         finished: the handlers that have succeeded.
-        owed: those known to have failed or not run.
+        outstanding: those known to have failed or not run.
 
     """
 
@@ -45,16 +45,16 @@ class LetterRow:
     buried_at: float
     is_kept: bool
     finished: tuple[str, ...]
-    owed: tuple[str, ...]
+    outstanding: tuple[str, ...]
 
 
-def letter_row(letter: DeadLetter, body: bytes | None, redaction: Redaction) -> LetterRow:
+def dead_letter_row(letter: DeadLetter, body: bytes | None, redaction: Redaction) -> DeadLetterRow:
     """Return a dead letter as the list shows it, without values that are hidden in its body."""
     return _letter_row(letter, _line(letter.error, body, redaction))
 
 
-def _letter_row(letter: DeadLetter, error: str) -> LetterRow:
-    return LetterRow(
+def _letter_row(letter: DeadLetter, error: str) -> DeadLetterRow:
+    return DeadLetterRow(
         id=letter.delivery.event_id,
         type=letter.delivery.event_type,
         reason=letter.reason,
@@ -64,7 +64,7 @@ def _letter_row(letter: DeadLetter, error: str) -> LetterRow:
         buried_at=letter.buried_at,
         is_kept=letter.is_kept,
         finished=tuple(sorted(letter.finished)),
-        owed=tuple(sorted(letter.owed)),
+        outstanding=tuple(sorted(letter.outstanding)),
     )
 
 
@@ -80,7 +80,7 @@ def _line(error: str, body: bytes | None, redaction: Redaction) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LetterView:
+class DeadLetterView:
     """All there is to say of a dead letter.
 
     Attributes:
@@ -92,23 +92,23 @@ class LetterView:
 
     """
 
-    row: LetterRow
+    row: DeadLetterRow
     history: tuple[FailedAttempt, ...]
     body: ShownBody
     model: Model
     steps: tuple[StepView, ...]
 
 
-def letter_view(
+def dead_letter_view(
     letter: DeadLetter, history: History | None, parser: EventParser, redaction: Redaction
-) -> LetterView:
+) -> DeadLetterView:
     """Return what may be shown of a dead letter."""
     delivery = letter.delivery
     redactor = Redactor(redaction)
     body = shown_body(delivery.body, redactor)
     model = model_of(delivery.body, delivery.event_id, parser, redactor)
     error, *errors = redacted([letter.error, *(one.error for one in letter.history)], redactor)
-    return LetterView(
+    return DeadLetterView(
         row=_letter_row(letter, error),
         history=tuple(
             replace(one, error=shown) for one, shown in zip(letter.history, errors, strict=True)

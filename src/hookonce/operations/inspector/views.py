@@ -203,7 +203,7 @@ def _dedup(seen: Seen) -> list[str]:
     said = [
         step.text
         for step in seen.history.steps
-        if step.what in {What.CLAIM, What.PUT} and step.received_at == seen.at
+        if step.what in {What.CLAIM, What.ENQUEUED} and step.received_at == seen.at
     ]
     return list(dict.fromkeys(said))
 
@@ -243,9 +243,9 @@ def steps_of(history: History, redactor: Redactor) -> tuple[StepView, ...]:
 
 def _step(step: Step, note: str) -> StepView:
     match step.what:
-        case What.CLAIM | What.PUT:
+        case What.CLAIM | What.ENQUEUED:
             return StepView(step.at, "store", step.text, step.attempt)
-        case What.TAKEN:
+        case What.FETCHED:
             return StepView(step.at, "store", "taken from the inbox by a worker", step.attempt)
         case What.FINISHED:
             text = f"{step.handler} succeeded"

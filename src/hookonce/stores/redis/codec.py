@@ -16,6 +16,8 @@ from ..contract import WORKER_SECONDS
 from ..life import MAX_HISTORY, MAX_HISTORY_ERROR_CHARACTERS, error_text
 from ..values import (
     INTERRUPTED,
+    Acquired,
+    AcquireResult,
     Busy,
     Claimed,
     ClaimResult,
@@ -25,21 +27,19 @@ from ..values import (
     Delivery,
     DeliveryKey,
     Done,
-    Entered,
-    EnterResult,
+    EnqueueResult,
     Entry,
     FailedAttempt,
+    Fetched,
     Full,
     InFlight,
-    Mark,
     Ownership,
-    PutResult,
     Stale,
     Stored,
-    Taken,
     Token,
     Waiting,
     Wanted,
+    Watermark,
     no_place,
 )
 
@@ -62,7 +62,7 @@ SCRIPT = b"\n".join(
         _CONSTANTS.encode(),
         _joined("prelude", "indexes", "records"),
         b"local function define_steps()",
-        _joined("letters", "inbox", "claims", "gates", "reconciling", "reports"),
+        _joined("dead_letters", "inbox", "claims", "key_locks", "reconciling", "reports"),
         b"end",
         b"define_steps()",
         _joined("main"),
@@ -267,28 +267,37 @@ def read_claim(reply: Any, key: DeliveryKey, token: Token, clock_offset: float) 
 
 
 def _read_claimed(
-    key: DeliveryKey, token: Token, lease: float, attempt: bytes, finished: bytes, owed: bytes
+    key: DeliveryKey,
+    token: Token,
+    lease: float,
+    attempt: bytes,
+    finished: bytes,
+    outstanding: bytes,
 ) -> Claimed:
     names = _read_names(finished) if finished else _NONE
-    owing = _read_names(owed) if owed else _NONE
+    owing = _read_names(outstanding) if outstanding else _NONE
     return Claimed(key, token, read_count(attempt), names, lease, owing)
 
 
-def write_mark(mark: Mark | None) -> tuple[str, str]:
+def write_watermark(watermark: Watermark | None) -> tuple[str, str]:
     """Return a mark as two arguments of a step; its time as a text that sorts as the number."""
-    return ("", "") if mark is None else (f"{mark.created_at + _TIME_ZERO:020d}", mark.event_id)
+    return (
+        ("", "")
+        if watermark is None
+        else (f"{watermark.created_at + _TIME_ZERO:020d}", watermark.event_id)
+    )
 
 
-def read_entered(reply: Any, clock_offset: float) -> EnterResult:
+def read_acquired(reply: Any, clock_offset: float) -> AcquireResult:
     """Return the answer to who would pass a gate."""
     if reply == b"E":
-        return Entered()
+        return Acquired()
     if reply[0] == b"B":
         return Busy(float(reply[1]) + clock_offset)
-    return Stale(Mark(int(reply[1]) - _TIME_ZERO, decode(reply[2])))
+    return Stale(Watermark(int(reply[1]) - _TIME_ZERO, decode(reply[2])))
 
 
-PUT_RESULTS: dict[bytes, PutResult] = {
+ENQUEUE_RESULTS: dict[bytes, EnqueueResult] = {
     b"S": Stored(),
     b"W": Waiting(),
     b"F": Full(),
@@ -298,16 +307,16 @@ PUT_RESULTS: dict[bytes, PutResult] = {
 """The answers to a put."""
 
 
-def read_taken(reply: Any, token: Token, lease: float) -> Taken:
+def read_fetched(reply: Any, token: Token, lease: float) -> Fetched:
     """Return one event of a take."""
-    key, attempt, finished, owed, endpoint, event_id, event_type, received_at, body = reply
-    claim = _read_claimed(DeliveryKey(decode(key)), token, lease, attempt, finished, owed)
-    return Taken(claim, _read_delivery(endpoint, event_id, event_type, received_at, body))
+    key, attempt, finished, outstanding, endpoint, event_id, event_type, received_at, body = reply
+    claim = _read_claimed(DeliveryKey(decode(key)), token, lease, attempt, finished, outstanding)
+    return Fetched(claim, _read_delivery(endpoint, event_id, event_type, received_at, body))
 
 
-def read_letter(reply: Any) -> DeadLetter:
+def read_dead_letter(reply: Any) -> DeadLetter:
     """Return one dead letter."""
-    attempts, finished, history, owed, buried_at, _, reason, error, is_kept = reply[5:]
+    attempts, finished, history, outstanding, buried_at, _, reason, error, is_kept = reply[5:]
     return DeadLetter(
         delivery=_read_delivery(*reply[:5]),
         reason=DeadReason(decode(reason)),
@@ -316,14 +325,14 @@ def read_letter(reply: Any) -> DeadLetter:
         finished=_read_names(finished),
         buried_at=float(buried_at),
         history=_read_history(history),
-        owed=_read_names(owed),
+        outstanding=_read_names(outstanding),
         is_kept=is_kept == b"1",
     )
 
 
 def read_entry(reply: Any, clock_offset: float) -> Entry:
     """Return one event of the inbox."""
-    attempts, finished, history, owed, _, _, due_at, in_flight = reply[5:]
+    attempts, finished, history, outstanding, _, _, due_at, in_flight = reply[5:]
     return Entry(
         delivery=_read_delivery(*reply[:5]),
         due_at=float(due_at) + clock_offset,
@@ -331,5 +340,5 @@ def read_entry(reply: Any, clock_offset: float) -> Entry:
         attempts=read_count(attempts),
         finished=_read_names(finished),
         history=_read_history(history),
-        owed=_read_names(owed),
+        outstanding=_read_names(outstanding),
     )

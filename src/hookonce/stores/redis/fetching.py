@@ -11,8 +11,8 @@ from typing import Any
 
 from ...errors import StoreError
 from ...logs import get_logger
-from ..values import Batch, Taken, Token
-from .codec import read_taken, step
+from ..values import Batch, Fetched, Token
+from .codec import read_fetched, step
 from .shard import Shard
 
 _log = get_logger("hookonce.store")
@@ -60,7 +60,7 @@ class _Worker:
     looks: dict[int, tuple[Token, asyncio.Future[Any]]] = field(default_factory=dict)
 
 
-class Takes:
+class Fetching:
     """Takes from shards, and leaves out those that do not answer.
 
     A shard that was asked in vain may have taken all the same. It is asked for that take again, by
@@ -84,7 +84,7 @@ class Takes:
         self._workers.pop(worker, None)
         return next(_numbers)
 
-    async def take(
+    async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
         """Claim events that are due; see ``InboxStore.take``.
@@ -100,7 +100,7 @@ class Takes:
             looks = await self._look(endpoint, worker, token)
         # A take that is repeated asks where it has taken something, and nowhere else.
         is_repeated = any(look.is_repeat for look in looks)
-        taken: list[Taken] = []
+        taken: list[Fetched] = []
         due: list[float | None] = []
         answered: dict[int, Token] = {}
         failures: dict[int, StoreError] = {}
@@ -111,7 +111,7 @@ class Takes:
             if not is_asked:
                 due.append(look.next_due)
                 continue
-            asked = step("take", endpoint, worker, look.token, next(_numbers), room, lease)
+            asked = step("fetch", endpoint, worker, look.token, next(_numbers), room, lease)
             try:
                 next_due, rows = await self._shards[look.shard].run(asked, may_be_dropped=True)
             except StoreError as error:
@@ -123,7 +123,7 @@ class Takes:
                 raise
             unheard.pop(look.shard, None)
             answered[look.shard] = look.token
-            taken += [read_taken(row, look.token, lease) for row in rows]
+            taken += [read_fetched(row, look.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
         if failures and not taken:
             # Repeated with its token, it finds what a shard has taken and could not say.

@@ -18,7 +18,7 @@ from ..values import (
     Known,
     StoreStats,
     Wanted,
-    WantedLetters,
+    WantedDeadLetters,
     delivery_key,
 )
 from . import codec
@@ -51,21 +51,24 @@ class RedisReports(ABC):
         return await self._session.server_times()
 
     async def dead_letters(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
         behind = codec.write_cursor(after)
         asked = (wanted.get("endpoint") or "", *codec.write_wanted(wanted, wanted.get("reason")))
         lists = await asyncio.gather(
-            *(_listed(shard, "letters", asked, behind, limit) for shard in self._session.shards)
+            *(
+                _listed(shard, "dead_letters", asked, behind, limit)
+                for shard in self._session.shards
+            )
         )
         found = sorted(chain(*lists), key=Cursor.of)[:limit]
-        return [replace(codec.read_letter(row), place=str(Cursor.of(row))) for row in found]
+        return [replace(codec.read_dead_letter(row), place=str(Cursor.of(row))) for row in found]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body; see ``Letters.dead_letter``."""
-        reply = await self._session.ask(key, "letter")
-        return None if reply == b"N" else codec.read_letter(reply)
+        reply = await self._session.ask(key, "dead_letter")
+        return None if reply == b"N" else codec.read_dead_letter(reply)
 
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]

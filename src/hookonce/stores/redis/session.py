@@ -15,7 +15,7 @@ from .checks import inspect
 from .codec import Step, encode, step
 from .connection import connected, exchange, without_frames
 from .faults import explained, is_passing
-from .fetching import Takes
+from .fetching import Fetching
 from .settings import Settings
 from .shard import CALL_SECONDS, Shard
 from .wake import Listener
@@ -48,7 +48,7 @@ class Session:
         self._safety = settings.safety
         self.servers = settings.place.connect()
         self.shards = [Shard(base, self.servers, flushed, settings) for base in settings.bases]
-        self.takes = Takes(self.shards)
+        self.takes = Fetching(self.shards)
         self.listener = Listener(self.servers, settings.channel, self.is_due)
 
     @property

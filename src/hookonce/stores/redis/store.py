@@ -15,19 +15,19 @@ from ...clock import Clock, system_clock
 from ...logs import get_logger
 from ..contract import DEFAULT_RETENTION, Flushes
 from ..values import (
+    AcquireResult,
     Batch,
     Claimed,
     ClaimResult,
     DeadReason,
     Delivery,
     DeliveryKey,
-    EnterResult,
-    Gate,
-    Mark,
+    EnqueueResult,
+    KeyLock,
     Ownership,
-    PutResult,
     Stored,
     Token,
+    Watermark,
     new_token,
 )
 from . import codec
@@ -141,10 +141,10 @@ class RedisStore(RedisReports, RedisReconciling):
         return codec.read_claim(reply, key, token, shard.clock_offset)
 
     async def extend(
-        self, claim: Claimed, finished: frozenset[str] = _NONE, owed: frozenset[str] = _NONE
+        self, claim: Claimed, finished: frozenset[str] = _NONE, outstanding: frozenset[str] = _NONE
     ) -> Ownership:
         """Start the lease anew; see ``Store.extend``."""
-        names = codec.write_names(finished), codec.write_names(owed)
+        names = codec.write_names(finished), codec.write_names(outstanding)
         return await self._own(claim, "extend", claim.lease, *names)
 
     async def complete(self, claim: Claimed) -> None:
@@ -157,11 +157,11 @@ class RedisStore(RedisReports, RedisReconciling):
         finished: frozenset[str],
         error: str | None = None,
         *,
-        owed: frozenset[str] = _NONE,
+        outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
         """Give the event back; see ``Store.release``."""
-        return await self.retry(claim, 0.0, finished, error, owed=owed, began=began)
+        return await self.retry(claim, 0.0, finished, error, outstanding=outstanding, began=began)
 
     async def retry(
         self,
@@ -170,7 +170,7 @@ class RedisStore(RedisReports, RedisReconciling):
         finished: frozenset[str] = _NONE,
         error: str | None = None,
         *,
-        owed: frozenset[str] = _NONE,
+        outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox for later; see ``InboxStore.retry``."""
@@ -181,7 +181,7 @@ class RedisStore(RedisReports, RedisReconciling):
             codec.write_names(finished),
             *codec.error_arguments(error),
             max(0.0, after),
-            codec.write_names(owed),
+            codec.write_names(outstanding),
             "1" if began else "0",
         )
 
@@ -205,7 +205,7 @@ class RedisStore(RedisReports, RedisReconciling):
         *,
         error: str = "",
         finished: frozenset[str] = _NONE,
-        owed: frozenset[str] = _NONE,
+        outstanding: frozenset[str] = _NONE,
         delivery: Delivery | None = None,
     ) -> Ownership:
         """Make the event a dead letter; see ``Store.bury``."""
@@ -216,37 +216,50 @@ class RedisStore(RedisReports, RedisReconciling):
             codec.write_names(finished),
             *codec.error_arguments(error),
             str(reason),
-            codec.write_names(owed),
+            codec.write_names(outstanding),
             *(() if delivery is None else codec.write_delivery(delivery)),
         )
 
-    async def enter(
+    async def acquire_key_lock(
         self,
-        gate: Gate,
+        key_lock: KeyLock,
         token: Token,
         lease: float,
         *,
-        mark: Mark | None = None,
+        watermark: Watermark | None = None,
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
-    ) -> EnterResult:
+    ) -> AcquireResult:
         """Pass a gate, or learn why not; see ``Gates.enter``."""
-        shard, ties = self._session.shard_of(gate.name), "1" if drop_ties else "0"
-        asked = step("enter", gate.name, token, lease, *codec.write_mark(mark), ties, waiting or "")
+        shard, ties = self._session.shard_of(key_lock.name), "1" if drop_ties else "0"
+        asked = step(
+            "acquire_key_lock",
+            key_lock.name,
+            token,
+            lease,
+            *codec.write_watermark(watermark),
+            ties,
+            waiting or "",
+        )
         reply = await shard.run(asked, may_be_dropped=True)
-        return codec.read_entered(reply, shard.clock_offset)
+        return codec.read_acquired(reply, shard.clock_offset)
 
-    async def leave(
+    async def release_key_lock(
         self,
-        gate: Gate,
+        key_lock: KeyLock,
         token: Token,
         *,
-        mark: Mark | None = None,
+        watermark: Watermark | None = None,
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
         """Give a gate back, and return who is to come next; see ``Gates.leave``."""
         called = await self._session.ask(
-            gate.name, "leave", token, new_token(), *codec.write_mark(mark), event or ""
+            key_lock.name,
+            "release_key_lock",
+            token,
+            new_token(),
+            *codec.write_watermark(watermark),
+            event or "",
         )
         return DeliveryKey(codec.decode(called)) if called else None
 
@@ -254,14 +267,14 @@ class RedisStore(RedisReports, RedisReconciling):
         """Forget a dead letter and remember the event as done; see ``Store.discard``."""
         return bool(await self._session.ask(key, "discard", new_token()) == b"1")
 
-    async def put(
+    async def enqueue(
         self,
         delivery: Delivery,
         token: Token,
         *,
         max_depth: int | None = None,
         max_bytes: int | None = None,
-    ) -> PutResult:
+    ) -> EnqueueResult:
         """Store a delivery; see ``InboxStore.put``.
 
         With several shards each has its part of the limits, rounded up; but one that holds nothing
@@ -274,14 +287,14 @@ class RedisStore(RedisReports, RedisReconciling):
             size = str(max(ceil(max_bytes / shards), min(max_bytes, len(delivery.body))))
         given = codec.write_delivery(delivery)
         reply = await self._session.shard_of(delivery.key).run(
-            step("put", *given, token, depth, size, delivery.key), may_be_dropped=True
+            step("enqueue", *given, token, depth, size, delivery.key), may_be_dropped=True
         )
-        result = codec.PUT_RESULTS[reply]
+        result = codec.ENQUEUE_RESULTS[reply]
         if isinstance(result, Stored):
             self._session.listener.signal(delivery.endpoint)
         return result
 
-    async def take(
+    async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
         """Claim events that are due; see ``InboxStore.take``.
@@ -290,7 +303,7 @@ class RedisStore(RedisReports, RedisReconciling):
         """
         session = self._session
         session.listener.looks(endpoint)
-        return await session.takes.take(
+        return await session.takes.fetch(
             min(limit, _MOST_TAKEN), lease, endpoint=endpoint, worker=worker, token=token
         )
 
@@ -303,9 +316,9 @@ class RedisStore(RedisReports, RedisReconciling):
         session = self._session
         await session.ask_all(step("retire", worker, session.takes.end(worker)))
 
-    async def hasten(self, key: DeliveryKey) -> bool:
-        """Make a waiting event due now; see ``InboxStore.hasten``."""
-        return bool(await self._session.ask(key, "hasten") == b"1")
+    async def make_due(self, key: DeliveryKey) -> bool:
+        """Make a waiting event due now; see ``InboxStore.make_due``."""
+        return bool(await self._session.ask(key, "make_due") == b"1")
 
     @property
     def place(self) -> Hashable:

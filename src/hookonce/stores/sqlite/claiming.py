@@ -33,7 +33,7 @@ ON CONFLICT (key) DO NOTHING
 _CLAIMED_NOW = """
 SELECT key FROM (VALUES {rows}) CROSS JOIN attempts ON key = column1
 WHERE token = column2 AND lease = column3 AND until = ?1 + lease AND attempt = 1
-  AND finished = '' AND owed = ''
+  AND finished = '' AND outstanding = ''
 """
 
 _NONE: frozenset[str] = frozenset()

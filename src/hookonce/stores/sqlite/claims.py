@@ -24,8 +24,8 @@ from ..values import Delivery, DeliveryKey
 from .records import (
     COLUMNS,
     digest_of,
+    dump_dead_letter,
     dump_history,
-    dump_letter,
     dump_names,
     execute_rows,
     load_record,
@@ -40,7 +40,7 @@ LEFT JOIN entries AS q USING (key) LEFT JOIN done AS d USING (key)
 """
 _WRITE_ATTEMPT = """
 INSERT OR REPLACE INTO attempts
-    (key, endpoint, token, until, lease, attempt, finished, owed, history, expires)
+    (key, endpoint, token, until, lease, attempt, finished, outstanding, history, expires)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 # COMPLETE of every state: FREE.complete, CLAIMED.complete and so on.
@@ -72,12 +72,12 @@ FROM entries JOIN inbox_bodies USING (id) WHERE key = ?
 """
 _ADD_LETTER = """
 INSERT INTO dead (endpoint, event_id, event_type, received_at, body,
-                  reason, error, buried_at, kept, attempts, finished, owed, history, key)
+                  reason, error, buried_at, kept, attempts, finished, outstanding, history, key)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _CHANGE_LETTER = """
 UPDATE dead SET reason = ?, error = ?, buried_at = ?, kept = ?,
-                attempts = ?, finished = ?, owed = ?, history = ? WHERE key = ?
+                attempts = ?, finished = ?, outstanding = ?, history = ? WHERE key = ?
 """
 # A lease that ends later than it lasts was granted before uptime began anew.
 LIVE = "until > :now AND until <= :now + lease"
@@ -154,9 +154,13 @@ class Claims:
         if record.done_until > known.done_until:  # a row that is over may still be there
             self.finish(connection, [(digest,)])
             return
-        names = dump_names(record.finished), dump_names(record.owed), dump_history(record.history)
+        names = (
+            dump_names(record.finished),
+            dump_names(record.outstanding),
+            dump_history(record.history),
+        )
         if record.letter is not None:
-            letter = (*dump_letter(record.letter), record.attempt, *names, digest)
+            letter = (*dump_dead_letter(record.letter), record.attempt, *names, digest)
             if known.letter is not None:
                 connection.execute(_CHANGE_LETTER, letter)
             else:

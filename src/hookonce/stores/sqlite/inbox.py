@@ -24,10 +24,10 @@ from ..values import (
     Claimed,
     Delivery,
     DeliveryKey,
+    EnqueueResult,
+    Fetched,
     Full,
-    PutResult,
     Stored,
-    Taken,
     Token,
     delivery_key,
 )
@@ -45,7 +45,7 @@ INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, tok
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 """
 _PUT_BODY = "INSERT INTO inbox_bodies VALUES (?, ?)"
-# FREE.put of what is new.
+# FREE.enqueue of what is new.
 _PUT_NEW = """
 INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
 SELECT column1, column2, column3, column4, column5, column6, column7, ?1, 0
@@ -82,7 +82,7 @@ FROM entries JOIN inbox_bodies USING (id)
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
 _NEXT_DUE = "SELECT min(due) FROM entries WHERE endpoint = ?"
-# WAITING.take of what waits for the first time.
+# WAITING.fetch of what waits for the first time.
 _TAKE_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
 SELECT key, endpoint, ?1, ?2 + ?3, ?3, 1, '', '', ?4 FROM entries
@@ -151,7 +151,7 @@ class InboxTable:
         """Note that a look at the inbox was committed: uptime may begin anew only after now."""
         self._last_uptime = self.claims.uptime()
 
-    def take(
+    def fetch(
         self,
         connection: apsw.Connection,
         limit: int,
@@ -171,11 +171,11 @@ class InboxTable:
             rows = connection.execute(_TAKEN_BEFORE, (last_ids,))
         else:
             rows = connection.execute(_DUE, (endpoint, now, min(limit, _MOST_EVENTS)))
-        taken: list[Taken] = []
+        taken: list[Fetched] = []
         ids: list[int] = []
         due = _some_bytes_of(rows)
         new: Collection[int] = ()
-        step = life.take_again if is_again else life.take
+        step = life.fetch_again if is_again else life.fetch
         if due and not is_again:
             new = self._claim_new(connection, due, token, lease)
         for row in due:
@@ -188,7 +188,7 @@ class InboxTable:
                     connection, key, partial(step, key=key, token=token, lease=lease)
                 )
             if claim is not None:
-                taken.append(Taken(claim, Delivery(endpoint, *row[1:])))
+                taken.append(Fetched(claim, Delivery(endpoint, *row[1:])))
                 ids.append(row[0])
         if taken or not now - _SEEN_AGAIN_SECONDS < seen <= now:
             connection.execute(_SEEN, (worker, endpoint, now, token, json.dumps(ids)))
@@ -212,7 +212,7 @@ class InboxTable:
 
 
 @dataclass(eq=False, slots=True)
-class Put(Job[PutResult]):
+class Put(Job[EnqueueResult]):
     """A call of ``Queue.put``."""
 
     key: DeliveryKey
@@ -226,7 +226,7 @@ class Put(Job[PutResult]):
         claims, delivery, size = self.claims, self.delivery, len(self.delivery.body)
         digest = digest_of(self.key)
         known = claims.read(connection, digest)
-        self.outcome, record = life.put(known, claims.moment(), self.token)
+        self.outcome, record = life.enqueue(known, claims.moment(), self.token)
         if record.queued is None or known.queued is not None:
             return
         if not self.limits.leave_room(connection, delivery.endpoint, 1, size):
@@ -236,7 +236,7 @@ class Put(Job[PutResult]):
         number: Any = connection.execute(_PUT, row).get
         connection.execute(_PUT_BODY, (number, delivery.body))
         connection.execute(_COUNT_IN, (number,))
-        if known.letter is not None:  # SAVED.put, SAVED_CLAIMED.put: its letter goes
+        if known.letter is not None:  # SAVED.enqueue, SAVED_CLAIMED.enqueue: its dead letter goes
             queued = known._replace(queued=record.queued)
             claims.write(connection, self.key, digest, queued, record)
 

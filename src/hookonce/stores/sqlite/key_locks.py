@@ -14,8 +14,8 @@ import apsw
 from .. import key_locks
 from ..key_locks import FREE, Passage
 from ..life import Moment
-from ..steps import GateStep
-from ..values import DeliveryKey, Gate, Mark
+from ..steps import KeyLockStep
+from ..values import DeliveryKey, KeyLock, Watermark
 
 T = TypeVar("T")
 
@@ -36,18 +36,18 @@ _FORGET_NOTE = "DELETE FROM waiting WHERE gate = ? AND event = ?"
 _FORGET_NOTES = "DELETE FROM waiting WHERE gate = ?"
 
 
-def take_step(
+def fetch_step(
     connection: apsw.Connection,
     moment: Moment,
-    gate: Gate,
-    step: GateStep[T],
+    key_lock: KeyLock,
+    step: KeyLockStep[T],
     event: DeliveryKey | None = None,
 ) -> T:
     """Take a step at a gate, which may note that an event is waiting, or forget the first.
 
     That one event waits no more is done here: it may be any of them.
     """
-    digest = _digest_of(gate)
+    digest = _digest_of(key_lock)
     if event is not None:
         connection.execute(_FORGET_NOTE, (digest, event))
     known = _read(connection, digest, moment)
@@ -60,8 +60,8 @@ def take_step(
         if known is not FREE:
             connection.execute(_FORGET, (digest,))
     elif passage[:3] != known[:3] or passage[4:] != known[4:]:
-        created_at, event_id = passage.mark or (None, None)
-        row = (*passage[:3], created_at, event_id, passage.marked_until)
+        created_at, event_id = passage.watermark or (None, None)
+        row = (*passage[:3], created_at, event_id, passage.watermark_until)
         connection.execute(_WRITE, (digest, *row))
     return answer
 
@@ -72,15 +72,15 @@ def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> Passage
     if row is None:
         return FREE
     token, until, lease, created_at, event_id, expires, *first_two = row
-    mark = None if event_id is None else Mark(created_at, event_id)
+    watermark = None if event_id is None else Watermark(created_at, event_id)
     notes = tuple(event for event in first_two if event is not None)
-    passage = Passage(token, until, lease, notes, mark, expires)
+    passage = Passage(token, until, lease, notes, watermark, expires)
     if notes and key_locks.has_ended(passage, moment):
         connection.execute(_FORGET_NOTES, (digest,))
         return passage._replace(waiting=())
     return passage
 
 
-def _digest_of(gate: Gate) -> bytes:
+def _digest_of(key_lock: KeyLock) -> bytes:
     """Return the 16 bytes a gate is found by; a key may be any text that JSON can hold."""
-    return blake2b(gate.name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(key_lock.name.encode("utf-8", "surrogatepass"), digest_size=16).digest()

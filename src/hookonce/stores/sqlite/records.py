@@ -15,8 +15,8 @@ from ..life import Letter, Queued, Record
 from ..values import DeadReason, DeliveryKey, FailedAttempt
 
 COLUMNS = """
-a.token, a.until, a.lease, a.attempt, a.finished, a.owed, a.history, a.expires,
-l.reason, l.error, l.buried_at, l.kept, l.attempts, l.finished, l.owed, l.history
+a.token, a.until, a.lease, a.attempt, a.finished, a.outstanding, a.history, a.expires,
+l.reason, l.error, l.buried_at, l.kept, l.attempts, l.finished, l.outstanding, l.history
 """
 """What ``load_record`` reads, of a row of attempts and one of dead."""
 
@@ -48,7 +48,7 @@ def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
     return tuple(FailedAttempt(*entry) for entry in json.loads(text)) if text else ()
 
 
-def dump_letter(letter: Letter) -> tuple[str, str, float, int]:
+def dump_dead_letter(letter: Letter) -> tuple[str, str, float, int]:
     """Return a letter as its columns; ``kept`` is 2 while the sender may bring the event."""
     return letter.reason, letter.error, letter.buried_at, letter.is_kept + letter.is_saved
 
@@ -65,19 +65,19 @@ def load_record(
 
     """
     token, until, lease, *counted, expires = columns[:8]
-    reason, error, buried_at, kept, *counted_with_letter = columns[8:]
+    reason, error, buried_at, kept, *counted_with_dead_letter = columns[8:]
     letter = None
     if reason is not None:
         letter = Letter(DeadReason(reason), error, buried_at, kept > 0, kept > 1)
     # A letter outlives the row of its attempts.
-    attempt, finished, owed, history = counted_with_letter if until is None else counted
+    attempt, finished, outstanding, history = counted_with_dead_letter if until is None else counted
     return Record(
         token,
         until or 0.0,
         lease or 0.0,
         attempt or 0,
         load_names(finished),
-        load_names(owed),
+        load_names(outstanding),
         load_history(history),
         expires or 0.0,
         queued,

@@ -21,7 +21,7 @@ from ..values import (
     Known,
     StoreStats,
     Wanted,
-    WantedLetters,
+    WantedDeadLetters,
     delivery_key,
     number_behind,
 )
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _MOST_LOOKED_UP = 500
 
 # Whether a handler's name is among those of a column.
-_OWES = ":handler IN (SELECT value FROM json_each(nullif({owed}, '')))"
+_OWES = ":handler IN (SELECT value FROM json_each(nullif({outstanding}, '')))"
 # A delivery that was kept is no dead letter while an attempt at its event still runs.
 _VISIBLE = f"""
 NOT (kept AND EXISTS (SELECT 1 FROM attempts WHERE attempts.key = dead.key AND {LIVE}))
@@ -45,7 +45,7 @@ _LETTER = f"""
 SELECT l.id, l.endpoint, event_id, event_type, received_at, {{body}}, {COLUMNS}
 FROM dead AS l LEFT JOIN attempts AS a USING (key)
 """
-_OWED = "coalesce((SELECT owed FROM attempts WHERE attempts.key = dead.key), owed)"
+_OWED = "coalesce((SELECT outstanding FROM attempts WHERE attempts.key = dead.key), outstanding)"
 _LETTERS = f"""
 {_LETTER.format(body="x''")}
 WHERE l.id IN (
@@ -54,7 +54,7 @@ WHERE l.id IN (
       AND (:endpoint IS NULL OR endpoint = :endpoint)
       AND (:event_type IS NULL OR event_type = :event_type)
       AND (:event_id IS NULL OR event_id = :event_id)
-      AND (:handler IS NULL OR {_OWES.format(owed=_OWED)})
+      AND (:handler IS NULL OR {_OWES.format(outstanding=_OWED)})
       AND (:since IS NULL OR buried_at >= :since)
       AND (:reason IS NULL OR reason = :reason)
     ORDER BY id LIMIT :limit
@@ -63,7 +63,7 @@ WHERE l.id IN (
 _ONE_LETTER = _LETTER.format(body="l.body") + "WHERE l.key = :key"
 _ENTRY = f"""
 SELECT i.id, i.endpoint, event_id, event_type, received_at, {{body}},
-       due, {LIVE}, attempt, finished, history, owed
+       due, {LIVE}, attempt, finished, history, outstanding
 FROM entries AS i LEFT JOIN attempts USING (key)
 """
 _ENTRIES = f"""
@@ -72,7 +72,7 @@ WHERE i.id > :after
   AND (:endpoint IS NULL OR i.endpoint = :endpoint)
   AND (:event_type IS NULL OR event_type = :event_type)
   AND (:event_id IS NULL OR event_id = :event_id)
-  AND (:handler IS NULL OR {_OWES.format(owed="owed")})
+  AND (:handler IS NULL OR {_OWES.format(outstanding="outstanding")})
   AND (:since IS NULL OR received_at >= :since)
 ORDER BY i.id LIMIT :limit
 """
@@ -134,7 +134,7 @@ class SQLiteReports(ABC):
         return self._run(read)
 
     async def dead_letters(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedLetters]
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
         letters = await self._rows(_LETTERS, self._letter, **_listing(after, limit, wanted))
@@ -160,7 +160,7 @@ class SQLiteReports(ABC):
         return _first(await self._rows(_ONE_ENTRY, self._entry, key=digest_of(key)))
 
     def _entry(self, row: tuple[Any, ...]) -> Entry:
-        due, in_flight, attempts, finished, history, owed = row[6:]
+        due, in_flight, attempts, finished, history, outstanding = row[6:]
         return Entry(
             delivery=Delivery(*row[1:6]),
             due_at=self._file.claims.moment().unix_time(due),
@@ -168,7 +168,7 @@ class SQLiteReports(ABC):
             attempts=attempts or 0,
             finished=load_names(finished),
             history=load_history(history),
-            owed=load_names(owed),
+            outstanding=load_names(outstanding),
             place=str(row[0]),
         )
 
@@ -262,7 +262,7 @@ class SQLiteReports(ABC):
 def _listing(after: str | None, limit: int, wanted: Wanted) -> dict[str, Any]:
     """Return what the statement of a listing asks for by name."""
     named = {"after": number_behind(after), "limit": limit}
-    return {**dict.fromkeys(WantedLetters.__optional_keys__), **wanted, **named}
+    return {**dict.fromkeys(WantedDeadLetters.__optional_keys__), **wanted, **named}
 
 
 def _first(found: Sequence[T]) -> T | None:

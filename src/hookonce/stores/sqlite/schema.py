@@ -35,7 +35,7 @@ CREATE TABLE attempts (
     lease REAL NOT NULL,
     attempt INTEGER NOT NULL,
     finished TEXT NOT NULL DEFAULT '',
-    owed TEXT NOT NULL DEFAULT '',
+    outstanding TEXT NOT NULL DEFAULT '',
     history TEXT NOT NULL DEFAULT '',
     expires INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -53,7 +53,7 @@ CREATE TABLE dead (
     kept INTEGER NOT NULL,
     attempts INTEGER NOT NULL,
     finished TEXT NOT NULL,
-    owed TEXT NOT NULL,
+    outstanding TEXT NOT NULL,
     history TEXT NOT NULL,
     body BLOB NOT NULL
 ) STRICT;

@@ -18,23 +18,23 @@ import apsw
 from ...clock import Clock, system_clock
 from .. import life
 from ..contract import DEFAULT_RETENTION, Flushes
-from ..steps import GateStep, LifeStep, StepStore
+from ..steps import KeyLockStep, LifeStep, StepStore
 from ..values import (
     Batch,
     Claimed,
     ClaimResult,
     Delivery,
     DeliveryKey,
-    Gate,
+    EnqueueResult,
+    KeyLock,
     Ownership,
-    PutResult,
     Token,
 )
 from .backup import write_backup
 from .batch import Step
 from .claiming import Claim, Completion
 from .inbox import Limits, Put
-from .key_locks import take_step
+from .key_locks import fetch_step
 from .reconciling import SQLiteReconciling
 from .reports import SQLiteReports
 from .shared import shared_file
@@ -132,28 +132,28 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         """Record that the event is handled; see ``Store.complete``."""
         await self._file.writer.run(Completion(self.flushes, claim.key, self._claims))
 
-    async def put(
+    async def enqueue(
         self,
         delivery: Delivery,
         token: Token,
         *,
         max_depth: int | None = None,
         max_bytes: int | None = None,
-    ) -> PutResult:
+    ) -> EnqueueResult:
         """Store a delivery durably; see ``InboxStore.put``."""
         limits = Limits(max_depth, max_bytes)
         return await self._file.writer.run(
             Put(self.flushes, delivery.key, self._claims, delivery, token, limits)
         )
 
-    async def take(
+    async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
         """Claim events that are due; see ``InboxStore.take``."""
         # Noted before the look at the inbox: what is put after it shows as a change.
         self._looked[endpoint] = self._log_state()
         batch: Batch = await self._run(
-            lambda connection: self._inbox.take(connection, limit, lease, endpoint, worker, token),
+            lambda connection: self._inbox.fetch(connection, limit, lease, endpoint, worker, token),
             may_be_dropped=True,
         )
         self._inbox.looked()
@@ -166,14 +166,21 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         finished: frozenset[str] = _NONE,
         error: str | None = None,
         *,
-        owed: frozenset[str] = _NONE,
+        outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
         """Give an event back to the inbox; see ``InboxStore.retry``."""
         return await self._step(
             claim.key,
             lambda record, moment: life.release(
-                record, moment, claim, finished, error, owed=owed, began=began, after=after
+                record,
+                moment,
+                claim,
+                finished,
+                error,
+                outstanding=outstanding,
+                began=began,
+                after=after,
             ),
         )
 
@@ -189,9 +196,9 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
             if self._log_state() != self._looked.get(endpoint):
                 return
 
-    async def hasten(self, key: DeliveryKey) -> bool:
-        """Make a waiting event due now; see ``InboxStore.hasten``."""
-        return await self._step(key, life.hasten)
+    async def make_due(self, key: DeliveryKey) -> bool:
+        """Make a waiting event due now; see ``InboxStore.make_due``."""
+        return await self._step(key, life.make_due)
 
     @property
     def place(self) -> Path:
@@ -211,8 +218,8 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
 
     def _pass(
         self,
-        gate: Gate,
-        step: GateStep[T],
+        key_lock: KeyLock,
+        step: KeyLockStep[T],
         *,
         is_entering: bool,
         event: DeliveryKey | None = None,
@@ -221,7 +228,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         # who was inside is inside no more, and the success that a mark stands for counts once it is
         # recorded, by a later commit that waits for the disk and takes the mark along.
         return self._run(
-            lambda connection: take_step(connection, self._claims.moment(), gate, step, event),
+            lambda connection: fetch_step(connection, self._claims.moment(), key_lock, step, event),
             may_be_dropped=is_entering,
             may_be_lost=True,
         )

@@ -1,12 +1,12 @@
 -- Claims: one owner at a time, by a token; and how their owners settle them.
 
 local function granted(record)
-  return {'C', text(record.lease), tostring(record.attempt), record.finished, record.owed}
+  return {'C', text(record.lease), tostring(record.attempt), record.finished, record.outstanding}
 end
 
 local function claim(key, record, token, lease)
   if is_live(record) then
-    -- CLAIMED.claim, TAKEN.claim, SAVED_CLAIMED.claim, SAVED_CLAIMED.replay, KEPT.claim, REPLAYED.claim,
+    -- CLAIMED.claim, FETCHED.claim, SAVED_CLAIMED.claim, SAVED_CLAIMED.replay, KEPT.claim, REPLAYED.claim,
     -- REPLAYED.replay
     cap(key, record)
     return record.token == token and granted(record) or {'F', text(record.ends)}
@@ -32,7 +32,7 @@ function ops.claim(arg)
   end
   record = record_of(key) or new_record()
   if record.done_until then return {'D'} end -- DONE.claim
-  if record.letter and not is_saved(record) and not is_live(record) then
+  if record.dead_letter and not is_saved(record) and not is_live(record) then
     return {'X'} -- INTERRUPTED.claim, DEAD.claim
   end
   return claim(key, record, token, lease)
@@ -42,12 +42,12 @@ end
 function ops.replay(arg)
   local key, record = arg[1], unfinished(arg[1])
   if not is_visible(record) and not (record and is_saved(record)) then return 'N' end
-  if not is_saved(record) then record.letter = 'dead' end
+  if not is_saved(record) then record.dead_letter = 'dead' end
   write_record(key, record)
   return claim(key, record, arg[2], tonumber(arg[3]))
 end
 
--- key, token, lease, finished, owed
+-- key, token, lease, finished, outstanding
 function ops.extend(arg)
   local key, lease = arg[1], tonumber(arg[3])
   local record = owned(key, arg[2])
@@ -58,12 +58,12 @@ function ops.extend(arg)
   -- FREE.extend, CLAIMED.extend, SAVED.extend, SAVED_CLAIMED.extend, KEPT.extend, INTERRUPTED.extend,
   -- DEAD.extend, REPLAYED.extend
   set_live(key, record.ends)
-  if record.endpoint then set_due(key, record, lease) end -- WAITING.extend, TAKEN.extend
+  if record.endpoint then set_due(key, record, lease) end -- WAITING.extend, FETCHED.extend
   write_record(key, record)
   return HELD
 end
 
--- key, token, nonce, finished, error as JSON or '', error, seconds, owed, '1' if a handler began
+-- key, token, nonce, finished, error as JSON or '', error, seconds, outstanding, '1' if a handler began
 function ops.give_back(arg)
   local key, nonce = arg[1], arg[3]
   local record = owned(key, arg[2])
@@ -73,18 +73,18 @@ function ops.give_back(arg)
   record.history = with_failure(record.history, record.attempt, now, arg[5])
   if arg[9] ~= '1' then record.attempt = record.attempt - 1 end
   end_claim(key, record, nonce) -- FREE.release, CLAIMED.release, DEAD.release, REPLAYED.release
-  if record.endpoint then -- WAITING.release, TAKEN.release
+  if record.endpoint then -- WAITING.release, FETCHED.release
     set_due(key, record, tonumber(arg[7]))
   elseif is_saved(record) then -- SAVED.release, SAVED_CLAIMED.release
-    if arg[6] ~= '' then write_letter(key, record, record.letter, nil, 'exhausted', arg[6]) end
+    if arg[6] ~= '' then write_dead_letter(key, record, record.dead_letter, nil, 'exhausted', arg[6]) end
   elseif is_kept(record) then -- KEPT.release, INTERRUPTED.release
-    write_letter(key, record, 'dead', nil, 'exhausted', arg[6])
+    write_dead_letter(key, record, 'dead', nil, 'exhausted', arg[6])
   end
   write_record(key, record)
   return HELD
 end
 
--- FREE.complete, CLAIMED.complete, WAITING.complete, TAKEN.complete, SAVED.complete, SAVED_CLAIMED.complete,
+-- FREE.complete, CLAIMED.complete, WAITING.complete, FETCHED.complete, SAVED.complete, SAVED_CLAIMED.complete,
 -- KEPT.complete, INTERRUPTED.complete, DEAD.complete, REPLAYED.complete, DONE.complete
 local function finish(key, nonce)
   pass_when_full()
@@ -93,7 +93,7 @@ local function finish(key, nonce)
   if not known or known.done_until then return end
   place(LIVE, key, nil)
   if known.endpoint then forget_entry(key, known) end
-  if known.letter then forget_letter(key) end
+  if known.dead_letter then forget_dead_letter(key) end
 end
 
 -- key
@@ -112,8 +112,8 @@ function ops.discard(arg)
   return '1'
 end
 
--- key, token, nonce, finished, error as JSON or '', error, reason, owed, delivery[5] if given
--- FREE.bury, CLAIMED.bury, WAITING.bury, TAKEN.bury, SAVED.bury, SAVED_CLAIMED.bury, KEPT.bury, INTERRUPTED.bury,
+-- key, token, nonce, finished, error as JSON or '', error, reason, outstanding, delivery[5] if given
+-- FREE.bury, CLAIMED.bury, WAITING.bury, FETCHED.bury, SAVED.bury, SAVED_CLAIMED.bury, KEPT.bury, INTERRUPTED.bury,
 -- DEAD.bury, REPLAYED.bury
 function ops.bury(arg)
   local key, nonce = arg[1], arg[3]
@@ -124,14 +124,14 @@ function ops.bury(arg)
     delivery = {unpack(arg, 9, 13)}
   elseif record.endpoint then
     delivery = {record.endpoint, record.event_id, record.type, record.received, body_of(key)}
-  elseif not record.letter then
+  elseif not record.dead_letter then
     return 'N'
   end
   record.history = with_failure(record.history, record.attempt, now, arg[5])
   pass_when_full()
   note(record, arg[4], arg[8])
   if record.endpoint then forget_entry(key, record) end
-  write_letter(key, record, 'dead', delivery, arg[7], arg[6])
+  write_dead_letter(key, record, 'dead', delivery, arg[7], arg[6])
   end_claim(key, record, nonce)
   write_record(key, record)
   return HELD

@@ -60,16 +60,16 @@ end
 
 -- What is not stored because the event is known, as the answer to its put.
 local function refusal(record, token)
-  if record.done_until then return 'D' end -- DONE.put
+  if record.done_until then return 'D' end -- DONE.enqueue
   if is_saved(record) then return nil end
-  if is_hidden(record) then return 'W' end -- KEPT.put
-  if record.letter then return 'X' end -- INTERRUPTED.put, DEAD.put, REPLAYED.put
-  if record.endpoint then return record.put == token and 'S' or 'W' end -- WAITING.put, TAKEN.put
+  if is_hidden(record) then return 'W' end -- KEPT.enqueue
+  if record.dead_letter then return 'X' end -- INTERRUPTED.enqueue, DEAD.enqueue, REPLAYED.enqueue
+  if record.endpoint then return record.put == token and 'S' or 'W' end -- WAITING.enqueue, FETCHED.enqueue
   return nil
 end
 
 -- delivery[5], token, most events or '', most bytes or '', key
-function ops.put(arg)
+function ops.enqueue(arg)
   local endpoint, body, token, key = arg[1], arg[5], arg[6], arg[9]
   local record = record_of(key)
   local refused = record and refusal(record, token)
@@ -79,13 +79,13 @@ function ops.put(arg)
   if most and counts.depth >= most then return 'F' end
   if most_bytes and counts.bytes + #body > most_bytes then return 'F' end
 
-  record = record or new_record() -- FREE.put
+  record = record or new_record() -- FREE.enqueue
   local delay = 0
-  if record.letter then -- SAVED.put, SAVED_CLAIMED.put
-    forget_letter(key)
-    record.letter = false
+  if record.dead_letter then -- SAVED.enqueue, SAVED_CLAIMED.enqueue
+    forget_dead_letter(key)
+    record.dead_letter = false
   end
-  if is_live(record) then -- CLAIMED.put
+  if is_live(record) then -- CLAIMED.enqueue
     cap(key, record)
     delay = record.ends - now
   end
@@ -151,7 +151,7 @@ local function taken(key, record, body)
   set_live(key, record.ends)
   set_due(key, record, record.lease)
   write_record(key, record)
-  return {key, tostring(record.attempt), record.finished, record.owed, record.endpoint, record.event_id,
+  return {key, tostring(record.attempt), record.finished, record.outstanding, record.endpoint, record.event_id,
     record.type, record.received, body}
 end
 
@@ -197,7 +197,7 @@ function ops.peek(arg)
 end
 
 -- endpoint, worker, token, number, limit, lease
-function ops.take(arg)
+function ops.fetch(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local limit, lease = tonumber(arg[5]), tonumber(arg[6])
   local last = base .. ':r:' .. worker
@@ -213,7 +213,7 @@ function ops.take(arg)
     local key = key_of(member)
     local found_both = redis.call('MGET', name_of(key), body_name(key))
     local record, body = unpacked(found_both[1]), found_both[2]
-    if is_live(record) then -- TAKEN.take, by an attempt inside a request that was extended meanwhile
+    if is_live(record) then -- FETCHED.fetch, by an attempt inside a request that was extended meanwhile
       cap(key, record)
       set_due(key, record, record.ends - now)
       write_record(key, record)
@@ -222,7 +222,7 @@ function ops.take(arg)
     else
       bytes = bytes + #body
       if #found > 0 and bytes > MOST_TAKEN_BYTES then break end
-      grant(key, record, token, lease) -- WAITING.take
+      grant(key, record, token, lease) -- WAITING.fetch
       keys[#keys + 1] = key
       found[#found + 1] = taken(key, record, body)
     end
@@ -251,7 +251,7 @@ end
 local function entry_reply(key, entry, body)
   return {
     entry.endpoint, entry.event_id, entry.type, entry.received, body, tostring(entry.attempt), entry.finished,
-    entry.history, entry.owed, read_index('ZSCORE', base .. ':o:' .. entry.endpoint, member_of(key, entry)),
+    entry.history, entry.outstanding, read_index('ZSCORE', base .. ':o:' .. entry.endpoint, member_of(key, entry)),
     entry.seq, text(due_of(entry)), is_live(entry) and '1' or '0',
   }
 end
@@ -270,7 +270,7 @@ function ops.entries(arg)
     if not is_of_event(key, wanted.event_id) then return nil end
     local entry = entry_of(key)
     if not entry or wanted.type ~= '' and entry.type ~= wanted.type then return nil end
-    if tonumber(entry.received) < wanted.since or not owes(entry.owed, wanted.owed) then return nil end
+    if tonumber(entry.received) < wanted.since or not is_outstanding(entry.outstanding, wanted.outstanding) then return nil end
     return entry_reply(key, entry, '')
   end)
 end
@@ -281,7 +281,7 @@ function ops.endpoints()
 end
 
 -- key
-function ops.hasten(arg)
+function ops.make_due(arg)
   local key, record = arg[1], entry_of(arg[1])
   if not record or is_live(record) then return '0' end
   if due_of(record) > now then

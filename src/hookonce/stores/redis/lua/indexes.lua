@@ -90,7 +90,7 @@ end
 -- What is wanted of a list: type or '', event id or '', handler's name as JSON or '', since or '', reason or ''.
 local function wanted_of(arg, first)
   return {
-    type = arg[first], event_id = arg[first + 1], owed = arg[first + 2],
+    type = arg[first], event_id = arg[first + 1], outstanding = arg[first + 2],
     since = tonumber(arg[first + 3]) or -math.huge, reason = arg[first + 4],
   }
 end
@@ -104,8 +104,8 @@ local function is_of_event(key, event_id)
   return event_id == '' or string.sub(key, string.find(key, ':', 1, true) + 1) == event_id
 end
 
-local function owes(owed, name)
-  return name == '' or string.find('\n' .. owed .. '\n', '\n' .. name .. '\n', 1, true) ~= nil
+local function is_outstanding(outstanding, name)
+  return name == '' or string.find('\n' .. outstanding .. '\n', '\n' .. name .. '\n', 1, true) ~= nil
 end
 
 local function set_live(key, ends)

@@ -10,7 +10,7 @@
 --   BASE:i:<key>  string: it is in the inbox, and this is its body             until done or dead
 --   BASE:l:<key>  hash: its dead letter, or the delivery kept for one          until done
 --   BASE:c:<key>  string: until when its gap counts as accepted                expires then
--- Of a gate: see gates.lua.
+-- Of a key_lock: see key locks.lua.
 -- Of an endpoint:
 --   BASE:q:<endpoint>  zset: its inbox by the time due       BASE:o:<endpoint>  by the time put
 --   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last looked into

@@ -6,7 +6,7 @@ local function name_of(key)
 end
 
 -- token: of the claim; false if it was settled     ends, lease: of the claim     attempt: the number
--- expires: when the record may be forgotten        finished, owed: handlers' names     history: failures
+-- expires: when the record may be forgotten        finished, outstanding: handlers' names     history: failures
 -- settled: the nonce of the call that settled the last claim
 -- letter: 'dead', 'kept' for the case that the claim ends unsettled, false, or of what is kept since the sender
 -- may not bring it again the Unix time until which it may
@@ -15,10 +15,10 @@ end
 local function packed(record)
   if not record.endpoint then
     return cmsgpack.pack(record.token, record.ends, record.lease, record.attempt, record.expires,
-      record.finished, record.history, record.settled, record.letter, record.owed)
+      record.finished, record.history, record.settled, record.dead_letter, record.outstanding)
   end
   return cmsgpack.pack(record.token, record.ends, record.lease, record.attempt, record.expires,
-    record.finished, record.history, record.settled, record.letter, record.owed,
+    record.finished, record.history, record.settled, record.dead_letter, record.outstanding,
     record.endpoint, record.event_id, record.type, record.received, record.seq, record.size,
     record.put, record.due, record.delay)
 end
@@ -26,12 +26,12 @@ end
 -- A done event has a time instead: until when it is done; and the nonce of the call that discarded it.
 local function unpacked(string_or_false)
   if not string_or_false then return nil end
-  local first, second, lease, attempt, expires, finished, history, settled, letter, owed,
+  local first, second, lease, attempt, expires, finished, history, settled, letter, outstanding,
     endpoint, event_id, event_type, received, seq, size, put, due, delay = cmsgpack.unpack(string_or_false)
   if type(first) == 'number' then return {done_until = first, discarded = second} end
   return {
     token = first, ends = second, lease = lease, attempt = attempt, expires = expires,
-    finished = finished, history = history, settled = settled, letter = letter, owed = owed,
+    finished = finished, history = history, settled = settled, dead_letter = letter, outstanding = outstanding,
     endpoint = endpoint, event_id = event_id, type = event_type, received = received, seq = seq,
     size = size, put = put, due = due, delay = delay,
   }
@@ -39,7 +39,7 @@ end
 
 local function new_record()
   return {token = false, ends = 0, lease = 0, attempt = 0, expires = now + retention,
-    finished = '', history = '', settled = '', letter = false, owed = '', endpoint = false}
+    finished = '', history = '', settled = '', letter = false, outstanding = '', endpoint = false}
 end
 
 -- What is done has no attempts any more; what was done long enough ago is new.
@@ -54,14 +54,14 @@ local function unfinished(key)
   return record and not record.done_until and record or nil
 end
 
--- Whether it is worth while to unpack a record: what it owes stands in it letter by letter.
-local function may_owe(key, name)
+-- Whether it is worth while to unpack a record: what it is_outstanding stands in it letter by letter.
+local function may_be_outstanding(key, name)
   return name == '' or string.find(redis.call('GET', name_of(key)) or '', name, 1, true) ~= nil
 end
 
 -- It lasts its retention from the last grant on, and as long as the claim, an entry or a letter.
 local function write_record(key, record)
-  if record.endpoint or record.letter then
+  if record.endpoint or record.dead_letter then
     redis.call('SET', name_of(key), packed(record))
   else
     redis.call('SET', name_of(key), packed(record),
@@ -69,7 +69,7 @@ local function write_record(key, record)
   end
 end
 
--- A lease ends by itself: CLAIMED.expire, TAKEN.expire, SAVED_CLAIMED.expire, KEPT.expire, REPLAYED.expire.
+-- A lease ends by itself: CLAIMED.expire, FETCHED.expire, SAVED_CLAIMED.expire, KEPT.expire, REPLAYED.expire.
 local function is_live(record)
   return record ~= nil and not record.done_until and now < record.ends
 end
@@ -99,10 +99,10 @@ local function owned(key, token)
   return record and record.token == token and record or nil
 end
 
--- What has finished is owed no more. Leaves the record to be written.
-local function note(record, finished, owed)
+-- What has finished is outstanding no more. Leaves the record to be written.
+local function note(record, finished, outstanding)
   record.finished = union(record.finished, finished)
-  record.owed = without(union(record.owed, owed), record.finished)
+  record.outstanding = without(union(record.outstanding, outstanding), record.finished)
 end
 
 -- Of a claim that was lost, what has finished is a fact all the same. Without an attempt there is

@@ -58,7 +58,7 @@ function ops.known(arg)
       known = 'waiting'
     elseif is_live(record) then
       known = 'in_flight'
-    elseif record and (record.letter or record.attempt > 0 and now < record.expires) then
+    elseif record and (record.dead_letter or record.attempt > 0 and now < record.expires) then
       known = 'failed'
     end
     found[number] = known
@@ -120,13 +120,13 @@ function ops.sweep(arg)
       if record and record.done_until then
         is_over = record.done_until <= now
       elseif record then
-        is_over = math.max(record.expires, record.ends) <= now and not record.endpoint and not record.letter
+        is_over = math.max(record.expires, record.ends) <= now and not record.endpoint and not record.dead_letter
       end
     elseif string.sub(name, 1, #acceptances) == acceptances then
       is_over = not is_accepted(name)
     else
-      local gate = gate_of(string.sub(name, #records + 1))
-      is_over = gate.ends <= now and not gate.created
+      local key_lock = key_lock_of(string.sub(name, #records + 1))
+      is_over = key_lock.ends <= now and not key_lock.created
     end
     if is_over then removed = removed + redis.call('DEL', name) end
   end

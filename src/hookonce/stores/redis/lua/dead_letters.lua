@@ -2,12 +2,12 @@
 
 -- A delivery that was kept is no dead letter while an attempt at its event still runs.
 local function is_kept(record)
-  return record.letter and record.letter ~= 'dead'
+  return record.dead_letter and record.dead_letter ~= 'dead'
 end
 
 -- Whether the sender may still bring the event. It ends by itself: SAVED.end, SAVED_CLAIMED.end.
 local function is_saved(record)
-  return type(record.letter) == 'number' and now < record.letter
+  return type(record.dead_letter) == 'number' and now < record.dead_letter
 end
 
 local function is_hidden(record)
@@ -15,12 +15,12 @@ local function is_hidden(record)
 end
 
 local function is_visible(record)
-  return record ~= nil and record.letter and not is_hidden(record)
+  return record ~= nil and record.dead_letter and not is_hidden(record)
 end
 
 -- `letter` is as in a record. `delivery` is {endpoint, event_id, type, received, body}; nil leaves what is kept.
 -- Leaves the record to be written.
-local function write_letter(key, record, letter, delivery, reason, failure)
+local function write_dead_letter(key, record, letter, delivery, reason, failure)
   local name, at = base .. ':l:' .. key, text(tonumber(letter) or now)
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
   local endpoint, seq = known[1], known[2]
@@ -33,10 +33,10 @@ local function write_letter(key, record, letter, delivery, reason, failure)
   for _, index in ipairs({base .. ':x', base .. ':x:' .. endpoint}) do
     place(index, seq .. ':' .. key, at)
   end
-  record.letter = letter
+  record.dead_letter = letter
 end
 
-local function forget_letter(key)
+local function forget_dead_letter(key)
   local name = base .. ':l:' .. key
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
   redis.call('DEL', name)
@@ -51,19 +51,19 @@ end
 -- SAVED_CLAIMED.save, SAVED_CLAIMED.keep_in_flight, SAVED_CLAIMED.save_in_flight, KEPT.keep, KEPT.save,
 -- KEPT.keep_in_flight, KEPT.save_in_flight, INTERRUPTED.keep, INTERRUPTED.save, INTERRUPTED.keep_in_flight,
 -- INTERRUPTED.save_in_flight. Where there is an entry or a dead letter, nothing changes: WAITING.keep, WAITING.save,
--- WAITING.keep_in_flight, WAITING.save_in_flight, TAKEN.keep, TAKEN.save, TAKEN.keep_in_flight,
--- TAKEN.save_in_flight, DEAD.keep, DEAD.save, DEAD.keep_in_flight, DEAD.save_in_flight, REPLAYED.keep, REPLAYED.save,
+-- WAITING.keep_in_flight, WAITING.save_in_flight, FETCHED.keep, FETCHED.save, FETCHED.keep_in_flight,
+-- FETCHED.save_in_flight, DEAD.keep, DEAD.save, DEAD.keep_in_flight, DEAD.save_in_flight, REPLAYED.keep, REPLAYED.save,
 -- REPLAYED.keep_in_flight, REPLAYED.save_in_flight
 local function keep(key, delivery, dead_at, record)
-  if record.endpoint or record.letter == 'dead' then return end
-  if record.letter == 'kept' then return end -- a proof stands, whatever a later copy says
+  if record.endpoint or record.dead_letter == 'dead' then return end
+  if record.dead_letter == 'kept' then return end -- a proof stands, whatever a later copy says
   local letter, known = tonumber(dead_at), {}
   if not letter or letter <= now then letter = 'kept' end
-  if record.letter then
-    if letter ~= 'kept' and letter >= record.letter then return end
+  if record.dead_letter then
+    if letter ~= 'kept' and letter >= record.dead_letter then return end
     known = redis.call('HMGET', base .. ':l:' .. key, 'reason', 'error')
   end
-  write_letter(key, record, letter, delivery, known[1] or 'interrupted', known[2] or '')
+  write_dead_letter(key, record, letter, delivery, known[1] or 'interrupted', known[2] or '')
   write_record(key, record)
 end
 
@@ -84,7 +84,7 @@ local function letter_reply(key, with_body)
   found[9] = is_saved(record) and '1' or '0'
   local body = with_body and redis.call('HGET', name, 'body') or ''
   return {found[1], found[2], found[3], found[4], body, tostring(attempts), record.finished, history,
-    record.owed, unpack(found, 5)}
+    record.outstanding, unpack(found, 5)}
 end
 
 -- key, token, delivery[5], dead at or ''
@@ -105,12 +105,12 @@ function ops.keep_in_flight(arg)
 end
 
 -- key
-function ops.letter(arg)
+function ops.dead_letter(arg)
   return letter_reply(arg[1], true) or 'N'
 end
 
 -- endpoint or '', what is wanted[5], score, member, limit
-function ops.letters(arg)
+function ops.dead_letters(arg)
   local index = arg[1] == '' and base .. ':x' or base .. ':x:' .. arg[1]
   local wanted = wanted_of(arg, 2)
   local first = read_index('ZCOUNT', index, '-inf', '(' .. text(wanted.since))
@@ -121,8 +121,8 @@ function ops.letters(arg)
       if wanted.type ~= '' and known[1] ~= wanted.type then return nil end
       if wanted.reason ~= '' and known[2] ~= wanted.reason then return nil end
     end
-    if not may_owe(key, wanted.owed) then return nil end
+    if not may_be_outstanding(key, wanted.outstanding) then return nil end
     local row = letter_reply(key, false)
-    return row and owes(row[9], wanted.owed) and row or nil
+    return row and is_outstanding(row[9], wanted.outstanding) and row or nil
   end)
 end

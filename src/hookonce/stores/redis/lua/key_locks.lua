@@ -1,0 +1,101 @@
+-- Key locks, as in key_locks.py, whose functions the steps are named after: one run at a time for a handler and a
+-- key, and the highest mark that has succeeded. A key_lock lies in the shard of its own name.
+--
+--   BASE:k:<lock>  string: its record, see below              expires with the lease or the mark
+--   BASE:z:<lock>  zset: the events that wait, as they came   expires with the lease
+
+-- A mark's time is a text of 20 digits, which sorts as its number: that may have more than Lua's have.
+-- token: of who has it, or false        ends, lease: of that one; who waits is forgotten at that end
+-- created, event_id: the mark; created is false where there is none     expires: when that is forgotten
+-- has_waiting: whether somebody waits
+-- nonce, called: of the last call that has called somebody: repeated, it is told the same
+local function key_lock_of(name)
+  local stored = redis.call('GET', base .. ':k:' .. name)
+  local token, ends, lease, created, event_id, expires, has_waiting, nonce, called = false, 0, 0, false, '',
+    0, false, '', ''
+  if stored then
+    token, ends, lease, created, event_id, expires, has_waiting, nonce, called = cmsgpack.unpack(stored)
+  end
+  -- A lease cannot end later than it lasts, unless the clock was set back.
+  local is_capped = ends > now + lease
+  ends = math.min(ends, now + lease)
+  if ends <= now then
+    if has_waiting then
+      pass_when_full()
+      redis.call('DEL', base .. ':z:' .. name)
+    end
+    token, has_waiting, nonce, called = false, false, '', ''
+  end
+  if expires <= now then created = false end
+  return {token = token, ends = ends, lease = lease, created = created, event_id = event_id,
+    expires = expires, has_waiting = has_waiting, nonce = nonce, called = called, is_capped = is_capped}
+end
+
+local function write_key_lock(name, key_lock)
+  pass_when_full()
+  local rest = 0
+  if key_lock.token or key_lock.has_waiting or key_lock.nonce ~= '' then rest = key_lock.ends - now end
+  if key_lock.created then rest = math.max(rest, key_lock.expires - now) end
+  if rest <= 0 then
+    redis.call('DEL', base .. ':k:' .. name)
+    return
+  end
+  local stored = cmsgpack.pack(key_lock.token, key_lock.ends, key_lock.lease, key_lock.created, key_lock.event_id, key_lock.expires,
+    key_lock.has_waiting, key_lock.nonce, key_lock.called)
+  redis.call('SET', base .. ':k:' .. name, stored, 'PX', milliseconds(rest))
+  if key_lock.has_waiting then
+    redis.call('PEXPIRE', base .. ':z:' .. name, milliseconds(key_lock.ends - now))
+  end
+end
+
+-- key_lock, token, lease, created or '', event_id, '1' to drop ties, waiting or '':
+-- 'E', or {'B', until when it is busy}, or {'S', created, event_id} of the mark
+function ops.acquire_key_lock(arg)
+  local name, token, lease, created, event_id, waiting = arg[1], arg[2], tonumber(arg[3]), arg[4], arg[5], arg[7]
+  local key_lock = key_lock_of(name)
+  if key_lock.token ~= token then
+    if created ~= '' and key_lock.created then
+      local is_late = is_behind(key_lock.created, created)
+      if created == key_lock.created then is_late = arg[6] == '1' or event_id == key_lock.event_id end
+      if is_late then return {'S', key_lock.created, key_lock.event_id} end
+    end
+    if key_lock.token then
+      if waiting ~= '' then
+        pass_when_full()
+        redis.call('ZADD', base .. ':z:' .. name, 'NX', next_number(), waiting)
+        key_lock.has_waiting = true
+      end
+      if waiting ~= '' or key_lock.is_capped then write_key_lock(name, key_lock) end
+      return {'B', text(key_lock.ends)}
+    end
+  end
+  key_lock.token, key_lock.ends, key_lock.lease = token, now + lease, lease
+  write_key_lock(name, key_lock)
+  return 'E'
+end
+
+-- key_lock, token, nonce, created or '', event_id, who waits no more or '': who is to come next, or ''
+function ops.release_key_lock(arg)
+  local name, nonce, created, event_id = arg[1], arg[3], arg[4], arg[5]
+  local key_lock = key_lock_of(name)
+  if key_lock.nonce == nonce then return key_lock.called end
+  local is_higher = created ~= '' and (not key_lock.created or is_behind(created, key_lock.created)
+    or (created == key_lock.created and is_behind(event_id, key_lock.event_id)))
+  if is_higher then
+    key_lock.created, key_lock.event_id, key_lock.expires = created, event_id, now + retention
+  end
+  if key_lock.token == arg[2] then key_lock.token = false end
+  if key_lock.has_waiting and arg[6] ~= '' then
+    pass_when_full()
+    redis.call('ZREM', base .. ':z:' .. name, arg[6])
+  end
+  if not key_lock.token and key_lock.has_waiting then
+    local first_two = redis.call('ZRANGE', base .. ':z:' .. name, 0, 1)
+    pass_when_full()
+    key_lock.nonce, key_lock.called = nonce, first_two[1] or ''
+    key_lock.has_waiting = first_two[2] ~= nil
+    redis.call('ZREM', base .. ':z:' .. name, key_lock.called)
+  end
+  write_key_lock(name, key_lock)
+  return key_lock.nonce == nonce and key_lock.called or ''
+end
