@@ -59,9 +59,9 @@ def printed_url(process: Process) -> str:
 
 
 def stream_of(page: str) -> str:
-    """Return where a page hears of what is new."""
-    place = page.partition('data-place="')[2].partition('"')[0]
-    return f"/inspector/stream?place={place}"
+    """Return the URL of the live updates of a page."""
+    cursor = page.partition('data-cursor="')[2].partition('"')[0]
+    return f"/inspector/stream?cursor={cursor}"
 
 
 def test_it_is_off_by_default(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ async def test_a_wrong_token_gives_no_session(caplog: pytest.LogCaptureFixture) 
         answer = await log_in(here, token="a guess of sixteen or more")
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
-        assert "This is not the token" in answer.text
+        assert "Wrong token" in answer.text
     assert "a wrong token for the inspector, from 203.0.113.9" in caplog.text
     assert "a guess" not in caplog.text
 
@@ -471,7 +471,7 @@ async def test_a_program_with_the_token_needs_no_origin() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/nowhere", "/static/inspector.js", "/static/none", "/stream?place=x", "", "/dead"],
+    ["/", "/nowhere", "/static/inspector.js", "/static/none", "/stream?cursor=x", "", "/dead"],
 )
 async def test_every_answer_carries_the_headers_that_keep_it_to_itself(path: str) -> None:
     async with inspected(a_receiver()) as here:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookonce.operations.inspector.bounded import Bounded
+from hookonce.operations.inspector.bounds import Bounded
 
 
 def test_the_oldest_entries_go_when_there_are_too_many() -> None:

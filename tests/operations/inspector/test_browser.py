@@ -123,7 +123,7 @@ async def test_deliveries_appear_while_the_page_is_open_newest_first(shop: Shop)
     async with visiting(shop, bounds=Bounds(stream_seconds=0.7)) as visit:
         await visit.to()
         await visit.is_live()
-        await visit.sees("No delivery has been seen yet")
+        await visit.sees("No delivery yet")
         sent: list[str] = []
         for _ in range(5):
             sent.insert(0, await visit.comment())
@@ -158,14 +158,14 @@ async def test_a_dead_letter_is_replayed_to_success_by_clicking(shop: Shop) -> N
         await visit.click("#deliveries tbody a")
         await visit.sees("answer-comments failed")
         await visit.sees("Reject: the shop is closed")
-        await visit.click("text=look at the dead letter")
+        await visit.click("text=open the dead letter")
         await visit.click(".replay")
         await visit.shows(".outcome", "rejected")
         visit.shop.is_broken = False
         await visit.click(".replay")
         await visit.shows(".outcome", "handled")
         await visit.to("/dead")
-        await visit.sees("nothing was given up")
+        await visit.sees("There are no dead letters")
         letter = await visit.here.page(f"/dead/letter?id={event_id}", status=404)
         assert "no such dead letter" in letter
 
@@ -182,7 +182,8 @@ async def test_many_are_replayed_and_one_that_fails_stops_no_other(shop: Shop) -
         await visit.shows("#replay-selected", "Replay 3 selected")
         await visit.click("#replay-selected")
         await visit.shows("#progress", "3 of 3 replayed, 2 handled")
-        await visit.shows("#letters .outcome", "handled", "still unreadable: not_json", "handled")
+        outcomes = ("handled", "still unreadable: not_json", "handled")
+        await visit.shows("#dead-letters .outcome", *outcomes)
         await visit.shows("#facts a", "1 dead")
 
 
@@ -266,7 +267,7 @@ async def test_a_token_opens_a_session_and_the_pages_are_live_in_it(shop: Shop) 
         await visit.to("/dead?type=x")
         await visit.page.get_by_label("token").fill("a wrong one of some length")
         await visit.press("Enter")
-        await visit.sees("This is not the token")
+        await visit.sees("Wrong token")
         await visit.page.get_by_label("token").fill(TOKEN)
         await visit.press("Enter")
         await visit.arrives("/dead?type=x")
@@ -294,7 +295,7 @@ async def test_nothing_a_sender_writes_runs_in_the_browser(shop: Shop) -> None:
         await visit.sees("202 rejected")
         await visit.click("#deliveries tbody a")
         await visit.sees("answer-comments failed")
-        await visit.click("text=look at the dead letter")
+        await visit.click("text=open the dead letter")
         visit.shop.is_broken = False
         await visit.click(".replay")
         await visit.shows(".outcome", "handled")

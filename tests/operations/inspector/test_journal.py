@@ -13,8 +13,8 @@ from hookonce import Inbox, Limits, Receiver, Reject
 from hookonce.errors import Refusal, VerificationError
 from hookonce.events import CommentReceived
 from hookonce.operations.inspector import Bounds
-from hookonce.operations.inspector.journal import Journal, Seen
-from hookonce.operations.inspector.series import Kind
+from hookonce.operations.inspector.journal import Journal
+from hookonce.operations.inspector.seen import AnswerKind, Seen
 from hookonce.outcome import Outcome
 from hookonce.testing import TestSender, make_event, signed_request
 from hookonce.verification.secrets import new_secret
@@ -62,7 +62,7 @@ async def test_a_delivery_is_kept_with_its_verdict_its_claim_its_handlers_and_it
     assert first.verified is not None
     assert first.verified.secret_index == 0
     assert 7 <= first.verified.skew < 9
-    assert (first.kind, again.kind) == (Kind.ACCEPTED, Kind.DUPLICATE)
+    assert (first.kind, again.kind) == (AnswerKind.ACCEPTED, AnswerKind.DUPLICATE)
     assert again.hints is not None
     assert again.hints.attempt == 2
     assert first.history is again.history
@@ -72,7 +72,7 @@ async def test_a_delivery_is_kept_with_its_verdict_its_claim_its_handlers_and_it
 async def test_a_delivery_is_there_while_its_handler_still_runs() -> None:
     receiver = a_receiver()
     journal = watched(receiver)
-    kinds: list[Kind | None] = []
+    kinds: list[AnswerKind | None] = []
 
     @receiver.on(CommentReceived)
     async def look(_: CommentReceived) -> None:
@@ -81,7 +81,7 @@ async def test_a_delivery_is_there_while_its_handler_still_runs() -> None:
     async with TestSender(receiver, secrets=SECRET) as sender:
         await sender.send(make_event(CommentReceived))
     assert kinds == [None]
-    assert listed(journal)[0].kind is Kind.ACCEPTED
+    assert listed(journal)[0].kind is AnswerKind.ACCEPTED
 
 
 async def test_forged_deliveries_push_out_no_genuine_one() -> None:
@@ -93,7 +93,7 @@ async def test_forged_deliveries_push_out_no_genuine_one() -> None:
         for _ in range(10):
             await sender.send(make_event(CommentReceived), tamper=True)
     kinds = [seen.kind for seen in listed(journal)]
-    assert kinds == [Kind.REFUSED] * 3 + [Kind.ACCEPTED]
+    assert kinds == [AnswerKind.REFUSED] * 3 + [AnswerKind.ACCEPTED]
 
 
 async def test_what_is_no_delivery_pushes_out_no_genuine_one() -> None:
@@ -105,7 +105,7 @@ async def test_what_is_no_delivery_pushes_out_no_genuine_one() -> None:
         for _ in range(10):
             await sender.send(b"x" * 3000, message_id="evt_large")
     kinds = [seen.kind for seen in listed(journal)]
-    assert kinds == [Kind.REFUSED] * 3 + [Kind.ACCEPTED]
+    assert kinds == [AnswerKind.REFUSED] * 3 + [AnswerKind.ACCEPTED]
 
 
 @pytest.mark.parametrize("tamper", [False, True])
@@ -124,7 +124,7 @@ async def test_bytes_are_bounded_too_and_one_too_large_is_kept_without_its_body(
         await sender.send(large, tamper=tamper)
     newest = listed(journal)[0]
     assert newest.received is None
-    assert newest.kind is (Kind.REFUSED if tamper else Kind.ACCEPTED)
+    assert newest.kind is (AnswerKind.REFUSED if tamper else AnswerKind.ACCEPTED)
     assert [seen.number for seen in listed(journal)[1:]] == [seen.number for seen in small]
 
 
@@ -140,7 +140,7 @@ async def test_nothing_keeps_the_body_of_one_too_large(tamper: bool) -> None:
     await receiver.handle(request.body, request.headers)
     await receiver.idle(20)  # its run ends after the answer
     (seen,) = listed(journal)
-    assert seen.kind is (Kind.REFUSED if tamper else Kind.ACCEPTED)
+    assert seen.kind is (AnswerKind.REFUSED if tamper else AnswerKind.ACCEPTED)
     held = sys.getrefcount(request.body)
     assert held == held_before
 
@@ -158,7 +158,7 @@ async def test_a_delivery_forgotten_before_its_answer_is_listed_when_it_is_answe
         outer = make_event(CommentReceived, data={"text": "outer"})
         await sender.send(outer)
     (seen,) = listed(journal)
-    assert seen.kind is Kind.ACCEPTED
+    assert seen.kind is AnswerKind.ACCEPTED
     assert seen.answered is not None
     assert seen.answered.event_id == outer.id
 
@@ -269,7 +269,7 @@ async def test_answers_are_counted_by_kind() -> None:
         await sender.send(make_event("message.received"))
     current = journal.series._current()
     assert sum(current.counts.values()) <= 2
-    assert {seen.kind for seen in listed(journal)} == {Kind.REFUSED, Kind.ACCEPTED}
+    assert {seen.kind for seen in listed(journal)} == {AnswerKind.REFUSED, AnswerKind.ACCEPTED}
 
 
 def test_headers_of_any_accepted_shape_are_measured() -> None:
@@ -302,7 +302,7 @@ async def test_beyond_so_many_a_second_only_what_fails_is_kept_and_all_is_counte
     assert [seen.verified and seen.verified.id for seen in kept] == [e.id for e in events[:2]]
     assert [whats(seen) for seen in kept] == [[What.CLAIM, What.FINISHED, What.SETTLED]] * 2
     assert failed.verified is not None
-    assert (failed.verified.id, failed.kind) == (events[20].id, Kind.RETRY)
+    assert (failed.verified.id, failed.kind) == (events[20].id, AnswerKind.RETRY)
     assert What.FAILED in whats(failed)
     assert sum(sum(slot.counts.values()) for slot in journal.series._slots) == 21
 

@@ -37,23 +37,23 @@ class Stream:
         return next(event["id"] for event in reversed(self.heard) if "id" in event)
 
 
-def place_in(page: str) -> str:
-    return page.partition('data-place="')[2].partition('"')[0]
+def cursor_in(page: str) -> str:
+    return page.partition('data-cursor="')[2].partition('"')[0]
 
 
 @asynccontextmanager
 async def streaming(
-    here: Inspected, query: str = "", *, place: str | None = None, last_id: str = ""
+    here: Inspected, query: str = "", *, cursor: str | None = None, last_id: str = ""
 ) -> AsyncIterator[Stream]:
     """Open a page's stream, and hear it until the block ends."""
     stream = Stream()
-    if place is None:
-        place = place_in(await here.page())
+    if cursor is None:
+        cursor = cursor_in(await here.page())
     headers = {
         "authorization": f"Bearer {TOKEN}",
         **({"last-event-id": last_id} if last_id else {}),
     }
-    url = f"{PATH}/stream?place={place}{query}"
+    url = f"{PATH}/stream?cursor={cursor}{query}"
 
     async def hear(response: httpx2.Response) -> None:
         event: dict[str, str] = {}
@@ -127,25 +127,25 @@ async def test_a_page_that_connects_again_hears_what_it_has_missed_and_nothing_e
 
 async def test_a_page_of_an_earlier_process_is_told_to_load_again() -> None:
     async with inspected(a_receiver()) as here:
-        for place in ("another-7", "nonsense"):
-            async with streaming(here, place=place) as stream:
+        for cursor in ("another-7", "nonsense"):
+            async with streaming(here, cursor=cursor) as stream:
                 await until(lambda: stream.is_over)
                 assert stream.named("restarted") == [{}]
 
 
 @pytest.mark.parametrize("version", ["9" * 5000, "", "-1", "1e3", "\u0661"])
-async def test_a_place_that_is_none_is_told_to_load_again(version: str) -> None:
+async def test_an_invalid_cursor_makes_the_page_load_again(version: str) -> None:
     async with inspected(a_receiver()) as here:
-        process = place_in(await here.page()).partition("-")[0]
-        async with streaming(here, place=f"{process}-{version}") as stream:
+        process = cursor_in(await here.page()).partition("-")[0]
+        async with streaming(here, cursor=f"{process}-{version}") as stream:
             await until(lambda: stream.is_over)
             assert stream.named("restarted") == [{}]
 
 
-async def test_without_a_place_it_begins_now() -> None:
+async def test_without_a_cursor_the_stream_begins_now() -> None:
     async with inspected(a_receiver()) as here:
         await here.sender.send(make_event(CommentReceived))
-        async with streaming(here, place="") as stream:
+        async with streaming(here, cursor="") as stream:
             await until(lambda: stream.heard)
             await here.sender.send(make_event(CommentReceived))
             await until(stream.rows)
@@ -154,20 +154,20 @@ async def test_without_a_place_it_begins_now() -> None:
 
 async def test_it_brings_the_newest_rows_of_many_and_not_all() -> None:
     async with inspected(a_receiver()) as here:
-        place = place_in(await here.page())
+        cursor = cursor_in(await here.page())
         for _ in range(50):
             await here.sender.send(make_event(CommentReceived), tamper=True)
-        async with streaming(here, place=place) as stream:
+        async with streaming(here, cursor=cursor) as stream:
             await until(stream.rows)
             assert stream.rows() == list(range(50, 20, -1))
 
 
-async def test_no_more_pages_are_live_than_the_bounds_say_and_a_place_is_free_again() -> None:
+async def test_live_pages_are_limited_and_a_closed_one_makes_room() -> None:
     async with inspected(a_receiver(), bounds=Bounds(viewers=1)) as here:
         async with streaming(here):
             answer = await here.visitor.get(f"{PATH}/stream")
             assert (answer.status_code, "too many" in answer.text) == (503, True)
-        await until(lambda: not here.inspector._sites[0].live.is_full, what="the place is free")
+        await until(lambda: not here.inspector._sites[0].live.is_full, what="a place for a page")
         async with streaming(here):
             pass
 

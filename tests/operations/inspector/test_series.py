@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookonce.operations.inspector.charts import HEIGHT, charts_of
-from hookonce.operations.inspector.series import LENGTH_SECONDS, Kind, Series, percentile
+from hookonce.operations.inspector.seen import AnswerKind
+from hookonce.operations.inspector.series import LENGTH_SECONDS, Series, merged, percentile
 
 
 class Clock:
@@ -22,20 +23,20 @@ class Clock:
 def test_an_answer_is_counted_in_its_second() -> None:
     clock = Clock()
     series = Series(clock=clock)
-    series.note_answer(Kind.ACCEPTED, 0.01)
-    series.note_answer(Kind.RETRY, 0.01)
+    series.note_answer(AnswerKind.ACCEPTED, 0.01)
+    series.note_answer(AnswerKind.RETRY, 0.01)
     clock.now += 1
-    series.note_answer(Kind.ACCEPTED, 0.01)
+    series.note_answer(AnswerKind.ACCEPTED, 0.01)
     clock.now += 1
     *_, before, last = series.seconds()
-    assert before.counts == {Kind.ACCEPTED: 1, Kind.RETRY: 1}
-    assert last.counts == {Kind.ACCEPTED: 1}
+    assert before.counts == {AnswerKind.ACCEPTED: 1, AnswerKind.RETRY: 1}
+    assert last.counts == {AnswerKind.ACCEPTED: 1}
 
 
 def test_it_is_as_long_as_it_is_and_forgets_what_is_older() -> None:
     clock = Clock()
     series = Series(clock=clock)
-    series.note_answer(Kind.ACCEPTED, 0.01)
+    series.note_answer(AnswerKind.ACCEPTED, 0.01)
     clock.now += LENGTH_SECONDS
     assert len(series.seconds()) == LENGTH_SECONDS
     assert sum(sum(second.counts.values()) for second in series.seconds()) == 1
@@ -48,16 +49,16 @@ def test_a_percentile_is_right_to_a_fifth(times: list[float], fraction: float) -
     clock = Clock()
     series = Series(clock=clock)
     for time in times:
-        series.note_answer(Kind.ACCEPTED, time)
+        series.note_answer(AnswerKind.ACCEPTED, time)
     clock.now += 1
     exact = sorted(times)[math.ceil(fraction * len(times)) - 1]
-    found = percentile(series.seconds(), fraction)
+    found = percentile(merged(series.seconds()), fraction)
     assert found is not None
     assert exact / 1.21 <= found <= exact * 1.21
 
 
 def test_there_is_no_percentile_of_nothing() -> None:
-    assert percentile(Series().seconds(), 0.5) is None
+    assert percentile(merged(Series().seconds()), 0.5) is None
 
 
 def test_the_inbox_is_drawn_where_there_is_one() -> None:
@@ -71,7 +72,7 @@ def test_the_inbox_is_drawn_where_there_is_one() -> None:
 def test_what_is_drawn_stays_within_the_chart(count: int) -> None:
     clock = Clock()
     series = Series(clock=clock)
-    for kind in (Kind.ACCEPTED, Kind.REFUSED):
+    for kind in (AnswerKind.ACCEPTED, AnswerKind.REFUSED):
         for _ in range(count):
             series.note_answer(kind, 0.02)
     series.note_inbox(count, float(count))
@@ -86,7 +87,7 @@ def test_a_chart_says_in_words_what_it_shows() -> None:
     clock = Clock()
     series = Series(clock=clock)
     for _ in range(20):
-        series.note_answer(Kind.ACCEPTED, 0.02)
+        series.note_answer(AnswerKind.ACCEPTED, 0.02)
     series.note_inbox(3, None)
     clock.now += 1
     rate, times, depth, age = charts_of(series.seconds(), has_inbox=True)

@@ -1,11 +1,11 @@
-"""The inspector: pages that show an engineer what a receiver does, live, and replay dead letters.
+"""The inspector: pages that show live what a receiver does, and replay dead letters.
 
-In an application it is mounted at a path::
+Mount it in an application::
 
     Mount("/inspector", Inspector(receiver, token=os.environ["HOOKONCE_INSPECTOR_TOKEN"]))
 
-It needs ``jinja2`` (``hookonce[inspector]``), and of the package nothing imports it but
-``hookonce serve --inspector``.
+It needs ``jinja2`` (``hookonce[inspector]``). Within the package only ``hookonce serve
+--inspector`` imports it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from .access import LOOPBACK_HOSTS
 from .bounds import Bounds
 from .redaction import DEFAULT_HEADERS, DEFAULT_KEYS, Redaction
-from .watched import Watched
 
 try:
     from .app import Inspector
@@ -31,5 +30,4 @@ __all__ = [
     "Bounds",
     "Inspector",
     "Redaction",
-    "Watched",
 ]

@@ -1,20 +1,18 @@
-"""What a visitor may do: replay or discard a dead letter, have a waiting event tried now.
+"""Actions of visitors: replay or discard a dead letter, try a waiting event now.
 
-Each leaves a line in the log that says who asked for it and what became of it.
+The log says who asked for each action, and its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from ...errors import PayloadError, StoreError
-from ...inbox.waiting import WaitingEvents
 from ...logs import get_logger
 from ...outcome import SUCCEEDED
+from ...receiver import Receiver
 from ...stores.time_limit import within
-from .watched import Watched
 
 _log = get_logger("hookonce.inspector")
 
@@ -23,12 +21,12 @@ _STORE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of an action.
+    """Result of an action.
 
     Attributes:
-        status: the HTTP status that says so.
-        outcome: a word for it.
-        ok: whether what was asked for is done.
+        status: HTTP status.
+        outcome: a few words for the visitor.
+        ok: whether it succeeded.
 
     """
 
@@ -37,9 +35,6 @@ class Result:
     ok: bool = False
 
 
-Action = Callable[[str], Awaitable[Result]]
-"""Does something to the event of an id."""
-
 _NO_DEAD_LETTER = Result(HTTPStatus.NOT_FOUND, "there is no such dead letter any more")
 
 
@@ -47,36 +42,34 @@ class Actions:
     """Acts on the events of a receiver.
 
     Args:
-        receiver: whose.
-        inbox: where its events wait, if it has an inbox.
-        most: how many actions at once.
+        receiver: the receiver.
+        most: the most actions at the same time.
 
     """
 
-    def __init__(self, receiver: Watched, inbox: WaitingEvents | None, *, most: int) -> None:
+    def __init__(self, receiver: Receiver, *, most: int) -> None:
         self._receiver = receiver
-        self._inbox = inbox
         self._most = most
         self._running = 0
-        self._actions: dict[str, Action] = {
+        self._actions = {
             "replay": self._replay,
             "discard": self._discard,
             "retry": self._retry,
         }
 
     async def act(self, name: str, event_id: str, who: str | None) -> Result:
-        """Do something to an event, and say in the log who asked for it and what became of it.
+        """Act on an event, and log it.
 
         Args:
             name: ``replay``, ``discard`` or ``retry``.
-            event_id: which event.
-            who: the address of the visitor.
+            event_id: id of the event.
+            who: address of the visitor.
 
         """
         if self._running >= self._most:
-            return Result(HTTPStatus.TOO_MANY_REQUESTS, "too many actions at once")
+            return Result(HTTPStatus.TOO_MANY_REQUESTS, "too many actions at once; try again")
         self._running += 1
-        result = Result(HTTPStatus.SERVICE_UNAVAILABLE, "broken off")
+        result = Result(HTTPStatus.SERVICE_UNAVAILABLE, "cancelled")
         try:
             result = await self._actions[name](event_id)
         except StoreError as error:
@@ -110,8 +103,8 @@ class Actions:
         return Result(HTTPStatus.OK, "discarded", ok=True)
 
     async def _retry(self, event_id: str) -> Result:
-        if self._inbox is None:
+        if not self._receiver.has_inbox:
             return Result(HTTPStatus.NOT_FOUND, "this receiver has no inbox")
-        if not await within(_STORE_SECONDS, self._inbox.retry(event_id)):
+        if not await within(_STORE_SECONDS, self._receiver.inbox.retry(event_id)):
             return Result(HTTPStatus.NOT_FOUND, "it does not wait for a later attempt any more")
         return Result(HTTPStatus.OK, "due now", ok=True)

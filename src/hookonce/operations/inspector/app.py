@@ -19,6 +19,7 @@ from ...http.app import ASGIApp, Message, Receive, Scope, Send, run_lifespan
 from ...http.bearer import bearer_of
 from ...http.guard import app_path
 from ...logs import get_logger
+from ...receiver import Receiver
 from .access import (
     COOKIE,
     LOOPBACK_HOSTS,
@@ -31,7 +32,6 @@ from .access import (
 from .bounds import Bounds
 from .redaction import Redaction
 from .site import BusyError, Site, body_of, client_of, root_of
-from .watched import Watched
 
 # The pages that a login may lead to, with their filters.
 _PAGE = re.compile(
@@ -75,7 +75,7 @@ class Inspector:
 
     def __init__(
         self,
-        receivers: Watched | Sequence[Watched],
+        receivers: Receiver | Sequence[Receiver],
         *,
         token: str,
         hosts: Collection[str] = LOOPBACK_HOSTS,

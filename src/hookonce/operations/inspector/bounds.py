@@ -1,29 +1,38 @@
-"""How much the inspector may hold, and how many may look at it."""
+"""How much the inspector keeps in memory."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much of what happens is kept in memory, and for how many viewers.
+    """How much the inspector keeps in memory, and for how many visitors.
 
-    Forged deliveries have a place of their own: a flood of them pushes out no genuine one. Bytes
-    are those of bodies, headers and tracebacks; the objects around them come on top.
+    Refused requests are kept apart, so a flood of forged ones pushes out no genuine delivery. Bytes
+    are those of bodies, headers and tracebacks; the objects around them are not counted.
 
     Attributes:
-        deliveries: how many genuine deliveries, and other requests that were read.
-        deliveries_bytes: what they may add up to.
-        each_second: how many genuine deliveries of a second are kept with all that happened to
-            them. Of what comes beyond it, only what failed is kept; everything is counted.
-        refused: how many refused ones.
-        refused_bytes: what those may add up to.
-        histories_bytes: what the tracebacks of failed handlers may add up to.
-        viewers: how many pages may be live at once.
-        stream_seconds: after this a live page connects anew. A server that shuts down gracefully
-            waits so long at the most for a page that is open.
-        actions: how many replays and other actions may be under way at once.
+        deliveries: genuine deliveries.
+        deliveries_bytes: their bytes together.
+        each_second: genuine deliveries in each second that are kept with every step. Beyond it only
+            failures are kept; the charts count all.
+        refused: refused requests.
+        refused_bytes: their bytes together.
+        histories_bytes: bytes of all tracebacks together.
+        viewers: live pages at the same time.
+        stream_seconds: how long a live page stays connected before it connects again. A server that
+            shuts down gracefully waits no longer than this for an open page.
+        actions: replays and other actions at the same time.
+
+    Raises:
+        ValueError: a bound is not a finite number above 0.
 
     """
 
@@ -42,3 +51,59 @@ class Bounds:
             value = getattr(self, bound.name)
             if not 0 < value < float("inf"):
                 raise ValueError(f"{bound.name} must be a finite number above 0, not {value!r}")
+
+
+class Bounded(Generic[K, V]):
+    """A mapping that drops its oldest entries when it has too many, or too many bytes.
+
+    Args:
+        count: the most entries.
+        size: the most bytes, as callers of ``put`` and ``grow`` count them.
+
+    Attributes:
+        bytes: the bytes of all entries.
+
+    """
+
+    def __init__(self, *, count: int, size: int) -> None:
+        self._count = count
+        self._size = size
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K) -> V | None:
+        """Return an entry; None if it is unknown or was dropped."""
+        found = self._entries.get(key)
+        return None if found is None else found[0]
+
+    def newest_first(self) -> Iterator[tuple[K, V]]:
+        """Yield the entries, the one that was last put or grown first."""
+        for key, (value, _) in reversed(self._entries.items()):
+            yield key, value
+
+    def put(self, key: K, value: V, size: int) -> Sequence[V]:
+        """Add an entry under a new key, and return the dropped entries, which may include it."""
+        self._entries[key] = (value, size)
+        self.bytes += size
+        return self._drop_oldest()
+
+    def grow(self, key: K, size: int) -> Sequence[V]:
+        """Add bytes to an entry, make it the newest, and return the dropped entries."""
+        found = self._entries.get(key)
+        if found is None:
+            return ()
+        self._entries[key] = (found[0], found[1] + size)
+        self._entries.move_to_end(key)
+        self.bytes += size
+        return self._drop_oldest()
+
+    def _drop_oldest(self) -> Sequence[V]:
+        dropped = []
+        while len(self._entries) > self._count or self.bytes > self._size:
+            _, (value, size) = self._entries.popitem(last=False)
+            self.bytes -= size
+            dropped.append(value)
+        return dropped

@@ -1,31 +1,33 @@
-"""Charts as plain geometry: paths for an SVG that a template draws, and a sentence that says it."""
+"""Charts as SVG paths, and as a sentence for people who do not see them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
-from .series import LENGTH_SECONDS, Kind, Second, percentile
+from .seen import AnswerKind
+from .series import LENGTH_SECONDS, Second, merged, percentile
 from .texts import count, duration
 
 WIDTH = LENGTH_SECONDS
 HEIGHT = 60
 
-# A line is not drawn across a longer silence than this.
+# A line is interrupted by a longer time without values.
 _LONGEST_GAP_SECONDS = 10
 
-# What "now" is in words: long enough to be steady, short enough to be now.
+# Current values are taken from the last ten seconds, so that they do not jump.
 _NOW_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One drawing of a chart.
+    """One line or area of a chart.
 
     Attributes:
-        name: what it shows; its style has the same name.
+        name: its label, and its class in the style sheet.
         path: the ``d`` of an SVG path.
-        now: its value now, as text.
+        now: its current value, as text.
         is_filled: whether it is an area.
 
     """
@@ -43,8 +45,8 @@ class Chart:
     Attributes:
         title: what it shows.
         top: the value at its upper edge, as text.
-        lines: what is drawn.
-        summary: the same in words, for who does not see it.
+        lines: its lines and areas.
+        summary: its current values as a sentence.
 
     """
 
@@ -67,36 +69,40 @@ def charts_of(seconds: Sequence[Second], *, has_inbox: bool) -> tuple[Chart, ...
 
 
 def _rate(seconds: Sequence[Second]) -> Chart:
-    most = _nice(max((sum(s.counts.values()) for s in seconds), default=0), least=10)
+    top = _nice(max((sum(s.counts.values()) for s in seconds), default=0), least=10)
     below = [0] * len(seconds)
     lines = []
     latest = seconds[-_NOW_SECONDS:]
-    for kind in Kind:
+    for kind in AnswerKind:
         bars = []
         for x, second in enumerate(seconds):
             if number := second.counts.get(kind, 0):
-                low, high = _y(below[x], most), _y(below[x] + number, most)
+                low, high = _y(below[x], top), _y(below[x] + number, top)
                 bars.append(f"M{x} {low}V{high}H{x + 1}V{low}Z")
                 below[x] += number
         now = sum(s.counts.get(kind, 0) for s in latest) / len(latest)
         lines.append(Line(kind, "".join(bars), f"{count(now)}/s", is_filled=True))
-    words = ", ".join(f"{line.name} {line.now}" for line in lines)
-    return Chart("Answers by outcome", f"{count(most)}/s", tuple(lines), f"Now: {words}.")
+    return _chart("Answers by outcome", f"{count(top)}/s", lines)
 
 
 def _times(seconds: Sequence[Second]) -> Chart:
     fractions = {"p95": 0.95, "p50": 0.5}
     values = {
-        name: [percentile([s], fraction) for s in seconds] for name, fraction in fractions.items()
-    }
-    most = _nice(max((v for line in values.values() for v in line if v), default=0), least=0.01)
-    latest = seconds[-_NOW_SECONDS:]
-    lines = tuple(
-        Line(name, _line(values[name], most), duration(percentile(latest, fraction)))
+        name: [percentile(s.times, fraction) for s in seconds]
         for name, fraction in fractions.items()
-    )
+    }
+    top = _nice(max((v for line in values.values() for v in line if v), default=0), least=0.01)
+    latest = merged(seconds[-_NOW_SECONDS:])
+    lines = [
+        Line(name, _line(values[name], top), duration(percentile(latest, fraction)))
+        for name, fraction in fractions.items()
+    ]
+    return _chart("Answer time", duration(top), lines)
+
+
+def _chart(title: str, top: str, lines: Sequence[Line]) -> Chart:
     words = ", ".join(f"{line.name} {line.now}" for line in lines)
-    return Chart("Answer time", duration(most), lines, f"Now: {words}.")
+    return Chart(title, top, tuple(lines), f"Now: {words}.")
 
 
 def _one(
@@ -107,34 +113,31 @@ def _one(
     *,
     least: float,
 ) -> Chart:
-    most = _nice(max((v for v in values if v), default=0), least=least)
+    top = _nice(max((v for v in values if v), default=0), least=least)
     now = spelt(next((v for v in reversed(values[-_NOW_SECONDS:]) if v is not None), None))
-    return Chart(title, spelt(most), (Line(name, _line(values, most), now),), f"Now: {now}.")
+    return _chart(title, spelt(top), [Line(name, _line(values, top), now)])
 
 
-def _line(values: Iterable[float | None], most: float) -> str:
+def _line(values: Iterable[float | None], top: float) -> str:
     parts = []
     last = -_LONGEST_GAP_SECONDS - 1
     for x, value in enumerate(values):
         if value is None:
             continue
-        near = x - last <= _LONGEST_GAP_SECONDS
-        # A point by itself is drawn too: a line of no length has round ends.
-        parts.append(f"{'L' if near else 'M'}{x} {_y(value, most)}{'' if near else 'h0'}")
+        is_near = x - last <= _LONGEST_GAP_SECONDS
+        # A line of no length has round ends, so a single point is visible too.
+        parts.append(f"{'L' if is_near else 'M'}{x} {_y(value, top)}{'' if is_near else 'h0'}")
         last = x
     return "".join(parts)
 
 
-def _y(value: float, most: float) -> float:
-    return round(HEIGHT * (1 - value / most), 1)
+def _y(value: float, top: float) -> float:
+    return round(HEIGHT * (1 - value / top), 1)
 
 
 def _nice(value: float, *, least: float) -> float:
-    """Return the next of 1, 2, 5, 10, 20, … above a value."""
-    nice = least
-    steps = (2, 2.5, 2)
-    turn = 0
+    """Return a round number not below a value: ``least`` times 1, 2, 5, 10, 20 and so on."""
+    nice, factors = least, cycle((2, 2.5, 2))
     while nice < value:
-        nice *= steps[turn % len(steps)]
-        turn += 1
+        nice *= next(factors)
     return nice

@@ -1,4 +1,4 @@
-"""Which deliveries and dead letters a page shows, as its URL says."""
+"""Filters of the lists of deliveries and dead letters, as they stand in a URL."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from urllib.parse import urlencode
 
 from ...stores.values import DeadLetter, DeadReason
 from ...watching.steps import State, What
-from .journal import Seen
-from .reading import claimed_id, event_type_of
-from .series import Kind
+from .seen import AnswerKind, Seen
 
 _MOST_LENGTH = 256
-# A forged header may be long, and the cost of a pattern is its length times that of the text.
+# A forged header may be long, and matching a pattern costs its length times that of the text.
 _MOST_COMPARED = 512
 FAILED = "failed"
-"""The one word that the filter of handlers knows."""
+"""The only value of the filter for handlers."""
 
 AGES = {"1h": 3600.0, "24h": 86_400.0, "7d": 7 * 86_400.0}
-"""How long ago a dead letter was buried at the most, in seconds."""
+"""Choices for the age of dead letters, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What a delivery must be like to be shown; an empty text asks for nothing.
+    """Filters of the list of deliveries; an empty text matches all.
 
     Attributes:
-        kind: what it was answered.
-        state: what has become of its event.
-        handlers: ``failed`` where a handler has failed, whatever became of the event later.
-        type: a part of the event's type, or a pattern with ``*``.
-        id: a part of the event's id, or a pattern with ``*``.
+        kind: kind of the answer.
+        state: state of the event.
+        handlers: ``failed`` for events of which any handler has failed, also if it succeeded later.
+        type: part of the event's type, or a pattern with ``*``.
+        id: part of the event's id, or a pattern with ``*``.
 
     """
 
@@ -44,9 +42,9 @@ class Filters:
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> Filters:
-        """Return the filters of a query string; what asks for nothing known is left out."""
+        """Return the filters in a query string; unknown values are ignored."""
         return cls(
-            _one_of(Kind, query.get("kind", "")),
+            _one_of(AnswerKind, query.get("kind", "")),
             _one_of(State, query.get("state", "")),
             _one_of({FAILED}, query.get("handlers", "")),
             query.get("type", "").strip()[:_MOST_LENGTH],
@@ -55,29 +53,29 @@ class Filters:
 
     @property
     def query(self) -> str:
-        """The query string that stands for them, with its question mark; empty without any."""
+        """Query string of the filters, with its question mark; empty without filters."""
         return _query(self)
 
     def match(self, seen: Seen) -> bool:
-        """Return whether a delivery is to be shown."""
+        """Return whether a delivery passes the filters."""
         if self.kind and seen.kind != self.kind:
             return False
         if self.state and (seen.history is None or seen.history.state != self.state):
             return False
         if self.handlers and not _has_failed(seen):
             return False
-        return _fits(self.type, event_type_of(seen)) and _fits(self.id, claimed_id(seen))
+        return _fits(self.type, seen.event_type) and _fits(self.id, seen.event_id)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilters:
-    """What a dead letter must be like to be shown; an empty text asks for nothing.
+    """Filters of the list of dead letters; an empty text matches all.
 
     Attributes:
-        reason: why it was buried.
-        age: how long ago at the most, one of ``AGES``.
-        handler: a part of the name of a handler that has not succeeded, or a pattern with ``*``.
-        type: the event's type.
+        reason: why the event was given up. The store filters by it.
+        age: the most time since then, one of ``AGES``. The store filters by it.
+        handler: part of the name of a handler that has not succeeded, or a pattern with ``*``.
+        type: part of the event's type, or a pattern with ``*``.
 
     """
 
@@ -88,7 +86,7 @@ class DeadLetterFilters:
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> DeadLetterFilters:
-        """Return the filters of a query string; what asks for nothing known is left out."""
+        """Return the filters in a query string; unknown values are ignored."""
         return cls(
             _one_of(DeadReason, query.get("reason", "")),
             _one_of(AGES, query.get("age", "")),
@@ -98,11 +96,11 @@ class DeadLetterFilters:
 
     @property
     def query(self) -> str:
-        """The query string that stands for them, as for deliveries."""
+        """Query string of the filters, with its question mark; empty without filters."""
         return _query(self)
 
     def match(self, letter: DeadLetter) -> bool:
-        """Return whether a dead letter of that reason and age is to be shown."""
+        """Return whether a dead letter passes the filters for handler and type."""
         if self.type and not _fits(self.type, letter.delivery.event_type):
             return False
         return not self.handler or any(_fits(self.handler, name) for name in letter.outstanding)

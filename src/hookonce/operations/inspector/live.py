@@ -1,8 +1,8 @@
-"""A page that is open hears of what is new, as server-sent events.
+"""Live updates of open pages, as server-sent events.
 
-Nothing is queued for a page: it has a place in the journal, and what it has not seen from there on
-is looked up, a bounded number of rows at a time. A page that reads slowly misses rows and holds up
-nobody.
+Nothing is queued for a page. Each page has a cursor, a version of the journal, and the stream
+sends the rows that have changed since then, a limited number at a time. A slow page misses rows,
+but delays nobody.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from ...logs import get_logger
 from ...stores.values import new_token
 from .bounds import Bounds
 from .filters import Filters
-from .journal import Journal, Seen
+from .journal import Journal
+from .seen import Seen
 
 _log = get_logger("hookonce.inspector")
 
 _LOOK_SECONDS = 0.5
 _OVERVIEW_SECONDS = 2.0
 _HEARTBEAT_SECONDS = 5.0
-# A visitor that takes nothing for so long is gone.
+# A visitor that reads nothing for this long counts as gone.
 _SEND_SECONDS = 5.0
 _RETRY_MILLISECONDS = 500
 _MOST_ROWS = 30
 _MOST_CHANGES = 500
-_VERSION = re.compile("[0-9]{1,15}")
+_VERSION = re.compile("[0-9]{1,15}")  # int() raises for thousands of digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,26 +42,26 @@ class Watch:
     """What one page shows.
 
     Attributes:
-        filters: which rows.
+        filters: filters of the rows.
         row: renders a row.
-        overview: renders what stands above the rows, part by part.
-        may_go_on: says whether the visitor has not been sent away.
+        overview: renders what stands above the rows, by name of the part.
+        is_allowed: returns whether the visitor is still logged in.
 
     """
 
     filters: Filters
     row: Callable[[Seen], str]
     overview: Callable[[], Awaitable[Mapping[str, str]]]
-    may_go_on: Callable[[], bool]
+    is_allowed: Callable[[], bool]
 
 
 class Live:
-    """Streams to open pages, as many as the bounds allow.
+    """Streams of events to open pages.
 
     Args:
-        journal: what there is to tell.
-        bounds: how many pages, and for how long at a time.
-        look: asked before each look at the journal for what happened in other processes.
+        journal: the rows.
+        bounds: the most pages, and the longest stream.
+        look: adds what other processes do to the journal; called before each look at it.
 
     """
 
@@ -72,31 +73,31 @@ class Live:
         self._bounds = bounds
         self._viewers = 0
         self._is_ended = False
-        # After a restart numbers begin anew; a page that was open before has to load again.
+        # The journal's versions start at 0 again in each process: a cursor is of one process only.
         self._process = new_token()[:8]
 
     @property
     def is_full(self) -> bool:
-        """Whether no other page can be live."""
+        """Whether no more pages can be live."""
         return self._viewers >= self._bounds.viewers
 
     @property
-    def place(self) -> str:
-        """Where the journal is now, for a page that is rendered now."""
+    def cursor(self) -> str:
+        """Cursor of a page that is rendered now."""
         return f"{self._process}-{self._journal.version}"
 
     def end(self) -> None:
-        """End every stream soon, since the server stops."""
+        """End all streams within half a second, since the server stops."""
         self._is_ended = True
 
-    async def stream(self, watch: Watch, place: str, receive: Receive, send: Send) -> None:
-        """Answer a request with a stream from a place on, until its time is over.
+    async def stream(self, watch: Watch, cursor: str, receive: Receive, send: Send) -> None:
+        """Answer a request with a stream, until its time is over.
 
         Args:
             watch: what the page shows.
-            place: what the page has seen: its ``place``, or the id of the last event.
-            receive: the request's; it says when the visitor is gone.
-            send: where the stream goes.
+            cursor: the page's cursor, or the id of the last event it has received.
+            receive: ASGI's; it returns when the visitor is gone.
+            send: ASGI's.
 
         """
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -104,31 +105,30 @@ class Live:
         try:
             async with _gone(receive) as gone:
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await self._send_all(watch, place, gone, send)
+                await self._send_all(watch, cursor, gone, send)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            _log.info("a visitor's page takes nothing any more; its stream is over")
+            _log.info("ended the stream of a page that reads nothing any more")
         finally:
             self._viewers -= 1
 
     async def _send_all(
-        self, watch: Watch, place: str, gone: asyncio.Future[None], send: Send
+        self, watch: Watch, cursor: str, gone: asyncio.Future[None], send: Send
     ) -> None:
-        process, _, version = place.partition("-")
-        # Not of this process: another's, or made up. And int() refuses thousands of digits.
+        process, _, version = cursor.partition("-")
         if process != self._process or _VERSION.fullmatch(version) is None:
             await _write(send, _event("restarted", {}))
             return
         seen = int(version)
         ends = uptime() + self._bounds.stream_seconds
         overview_at = beat_at = 0.0
-        while not (self._is_ended or gone.done()) and uptime() < ends and watch.may_go_on():
+        while not (self._is_ended or gone.done()) and uptime() < ends and watch.is_allowed():
             parts = []
             await self._look()
             if self._journal.version != seen:
-                place, changed = self.place, self._changed(seen)
+                cursor, changed = self.cursor, self._changed(seen)
                 seen = self._journal.version
-                parts = [_event("rows", await asyncio.to_thread(_rows, watch, changed), place)]
+                parts = [_event("rows", await asyncio.to_thread(_rows, watch, changed), cursor)]
             if uptime() >= overview_at:
                 parts.append(_event("overview", await watch.overview()))
                 overview_at = uptime() + _OVERVIEW_SECONDS
@@ -140,13 +140,13 @@ class Live:
             await asyncio.wait({gone}, timeout=_LOOK_SECONDS)
 
     def _changed(self, seen: int) -> list[Seen]:
-        """Return copies of the deliveries that have changed since, newest first."""
+        """Return copies of the deliveries that have changed since a version, newest first."""
         newest = (one for one in self._journal.newest_first() if one.changed > seen)
         return [one.copy() for one in islice(newest, _MOST_CHANGES)]
 
 
 def _rows(watch: Watch, changed: list[Seen]) -> list[dict[str, object]]:
-    """Return rows for a page, a bounded number; one that does not match has no text."""
+    """Return the changed rows; a row without text does not pass the filters any more."""
     rows: list[dict[str, object]] = []
     shown = 0
     for one in changed:
@@ -158,10 +158,10 @@ def _rows(watch: Watch, changed: list[Seen]) -> list[dict[str, object]]:
     return rows
 
 
-def _event(name: str, content: object, place: str | None = None) -> str:
-    # JSON has neither line ends nor anything else that could end an event.
-    last = "" if place is None else f"id: {place}\n"
-    return f"event: {name}\n{last}data: {json.dumps(content)}\n\n"
+def _event(name: str, content: object, cursor: str | None = None) -> str:
+    # JSON contains no line ends, which would end the event.
+    event_id = "" if cursor is None else f"id: {cursor}\n"
+    return f"event: {name}\n{event_id}data: {json.dumps(content)}\n\n"
 
 
 async def _write(send: Send, text: str) -> None:

@@ -1,7 +1,6 @@
-"""The pages, as text: templates that escape whatever they are given.
+"""Rendering of the pages with Jinja2, which escapes every value.
 
-The one place that knows Jinja2. Nothing that came from outside becomes markup, and what no eye can
-see is spelt out before.
+Invisible characters are written as escapes as well, so a sender cannot hide or reorder text.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from ...watching.steps import State
 from . import texts
 from .charts import HEIGHT, WIDTH
 from .filters import AGES
-from .series import Kind
+from .seen import AnswerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What stands around every page.
+    """Values that every page needs.
 
     Attributes:
-        home: the path the inspector is mounted at.
-        root: the path of the pages of the endpoint: the same, or below it where it has several.
-        endpoint: the name of the endpoint.
-        endpoints: the names of all there are.
-        has_inbox: whether there is an inbox to look into.
+        home: path at which the inspector is mounted.
+        root: path of the endpoint's pages: ``home``, or below it if there are several endpoints.
+        endpoint: name of the endpoint.
+        endpoints: names of all endpoints.
+        has_inbox: whether the receiver has an inbox.
 
     """
 
@@ -59,7 +58,7 @@ class Pages:
             "bytes": texts.byte_count,
         }
         self._environment.globals |= {
-            "kinds": tuple(Kind),
+            "kinds": tuple(AnswerKind),
             "reasons": tuple(DeadReason),
             "ages": tuple(AGES),
             "states": tuple(state for state in State if state),
@@ -68,12 +67,12 @@ class Pages:
         }
 
     def render(self, template: str, frame: Frame, **content: object) -> str:
-        """Return a page, or a part of one, that shows the content."""
+        """Return a page, or a part of one, with this content."""
         return self._environment.get_template(template).render(frame=frame, **content)
 
 
 def _visible(value: object) -> object:
-    """Return what a template prints for a value: markup of a template's own stays as it is."""
+    # Markup comes from the templates alone.
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return texts.visible(value)

@@ -1,29 +1,18 @@
-"""What happened in each of the last seconds: answers by kind, how long they took, the inbox."""
+"""Counts for each of the last seconds: answers by kind, how long they took, and the inbox."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import isfinite
 
 from ...clock import Clock, uptime
+from .seen import AnswerKind
 
 LENGTH_SECONDS = 300
 
-
-class Kind(StrEnum):
-    """What an answer comes to, for an eye that runs over many."""
-
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-    DEAD = "dead"
-    RETRY = "retry"
-    REFUSED = "refused"
-
-
-# From 0.1 ms to 20 s, each 20 % above the one before: a percentile is right to a tenth.
+# Upper bounds of the histogram, from 0.1 ms to 20 s; each is a fifth above the one before.
 _FIRST_BOUND_SECONDS = 0.0001
 _FACTOR = 1.2
 _BOUNDS: tuple[float, ...] = tuple(_FIRST_BOUND_SECONDS * _FACTOR**step for step in range(68))
@@ -31,29 +20,29 @@ _BOUNDS: tuple[float, ...] = tuple(_FIRST_BOUND_SECONDS * _FACTOR**step for step
 
 @dataclass(slots=True)
 class Second:
-    """One second.
+    """Counts of one second.
 
     Attributes:
-        number: which one, by a clock that nobody sets.
-        counts: how many answers there were of each kind.
-        times: how many took how long, in the steps of a scale that is bounded.
+        number: the second, by a monotonic clock.
+        counts: answers by kind.
+        times: histogram of how long they took.
         depth: events in the inbox, if somebody looked.
         age: seconds since the oldest of them was received, if there is one.
 
     """
 
     number: int
-    counts: dict[Kind, int] = field(default_factory=dict)
+    counts: dict[AnswerKind, int] = field(default_factory=dict)
     times: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
     depth: int | None = None
     age: float | None = None
 
 
 class Series:
-    """The last five minutes, second by second.
+    """Counts of the last five minutes, second by second.
 
     Args:
-        clock: seconds since some moment; never set back.
+        clock: seconds that are never set back.
 
     """
 
@@ -61,13 +50,13 @@ class Series:
         self._clock = clock
         self._slots = [Second(-1) for _ in range(LENGTH_SECONDS + 1)]
 
-    def note_answer(self, kind: Kind, seconds: float) -> None:
+    def note_answer(self, kind: AnswerKind, seconds: float) -> None:
         """Count an answer."""
         second = self._current()
         second.counts[kind] = second.counts.get(kind, 0) + 1
         second.times[bisect_left(_BOUNDS, seconds)] += 1
 
-    def note_answers(self, kind: Kind, count: int, seconds: Iterable[float]) -> None:
+    def note_answers(self, kind: AnswerKind, count: int, seconds: Iterable[float]) -> None:
         """Count answers of another process, with the times of some of them."""
         second = self._current()
         second.counts[kind] = second.counts.get(kind, 0) + count
@@ -75,13 +64,13 @@ class Series:
             second.times[bisect_left(_BOUNDS, one)] += 1
 
     def note_inbox(self, depth: int, age: float | None) -> None:
-        """Note what the inbox holds now."""
+        """Note how many events the inbox holds, and how old the oldest is."""
         second = self._current()
         second.depth = depth
-        second.age = age if age is not None and isfinite(age) else None  # else no chart has it
+        second.age = age if age is not None and isfinite(age) else None  # charts need finite values
 
     def seconds(self) -> list[Second]:
-        """Return the last seconds that are over, oldest first; those without anything are empty."""
+        """Return the last complete seconds, oldest first."""
         now = int(self._clock())
         found = []
         for number in range(now - LENGTH_SECONDS, now):
@@ -98,18 +87,25 @@ class Series:
         return slot
 
 
-def percentile(seconds: Iterable[Second], fraction: float) -> float | None:
-    """Return how many seconds that fraction of the answers took at most; None without answers."""
-    answered = [second.times for second in seconds if second.times]
-    if len(answered) == 1:  # as a chart asks for each of its points
-        steps = answered[0]
-    else:
-        steps = [sum(step) for step in zip(*answered, strict=True)]
-    wanted = fraction * sum(steps)
+def merged(seconds: Iterable[Second]) -> list[int]:
+    """Return the histograms of several seconds as one."""
+    histograms = [second.times for second in seconds if second.times]
+    return [sum(step) for step in zip(*histograms, strict=True)]
+
+
+def percentile(times: Sequence[int], fraction: float) -> float | None:
+    """Return the time within which a fraction of the answers was given; None without answers.
+
+    Args:
+        times: a histogram.
+        fraction: such as 0.95.
+
+    """
+    wanted = fraction * sum(times)
     if not wanted:
         return None
     below = 0
-    for index, count in enumerate(steps):
+    for index, count in enumerate(times):
         if below + count >= wanted:
             upper = _BOUNDS[min(index, len(_BOUNDS) - 1)]
             lower = _BOUNDS[index - 1] if index else 0.0

@@ -1,4 +1,4 @@
-"""The pages behind the doors: deliveries, dead letters, the inbox, and what is live."""
+"""The pages of one receiver: deliveries, dead letters, the inbox, and live updates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
-from typing import TypeVar
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
@@ -20,23 +19,22 @@ from starlette.routing import Route
 
 from ...clock import uptime
 from ...http.app import Receive, Scope, Send
-from ...inbox.waiting import WaitingEvents
 from ...logs import get_logger
+from ...receiver import Receiver
 from ...stores.time_limit import within
 from ...stores.values import DeadLetter, DeadReason, Entry
 from .access import Access
 from .actions import Actions
 from .bounds import Bounds
-from .elsewhere import Elsewhere
 from .filters import AGES, DeadLetterFilters, Filters
 from .journal import Journal
 from .live import Live, Watch
+from .other_processes import OtherProcesses
 from .overview import Overviews
 from .pages import Frame, Pages
 from .redaction import Redaction
 from .stored import dead_letter_row, dead_letter_view, entry_row
 from .views import delivery_view, row_of
-from .watched import Watched
 
 _log = get_logger("hookonce.inspector")
 
@@ -45,45 +43,43 @@ _FORM_SECONDS = 10.0
 _SAFE_IN_PATHS = "/!$&'()*+,:;=@~"
 
 _MOST_ROWS = 100
-_MOST_LETTERS = 200
+_MOST_STORED = 200
 _MOST_SEARCHED = 5000
 _STORE_SECONDS = 5.0
 _MOST_WAITING_PAGES = 8
 _PAGE_SECONDS = 10.0
 
-# The bodies that are read for a list, since what failed may quote them.
+# Lists show errors, which may quote hidden values: the bodies say what is hidden.
 _MOST_LISTED_BYTES = 1024**2
 _LIST_SECONDS = 3.0
 _AT_ONCE = 8
 
-T = TypeVar("T")
-
-_NUMBER = re.compile("[0-9]{1,15}")  # int() refuses thousands of digits
+_NUMBER = re.compile("[0-9]{1,15}")  # int() raises for thousands of digits
 
 
 class BusyError(Exception):
-    """Too many pages are being made at once, or this one takes too long."""
+    """Too many pages are loading at once, or this one takes too long."""
 
 
 class Site:
-    """What a visitor who may look can see and do.
+    """The pages of one receiver.
 
     Args:
-        receiver: whose deliveries.
-        endpoints: the names of all endpoints that the inspector shows.
-        access: who may act.
-        redaction: what is hidden.
+        receiver: the receiver.
+        endpoints: names of all endpoints that the inspector shows.
+        access: says whether the visitor of a live page is still logged in.
+        redaction: what the pages hide.
         bounds: how much is kept.
 
     Attributes:
-        pages: what renders them.
-        live: the streams to open pages.
+        pages: renders the templates.
+        live: streams to open pages.
 
     """
 
     def __init__(
         self,
-        receiver: Watched,
+        receiver: Receiver,
         *,
         endpoints: tuple[str, ...],
         access: Access,
@@ -95,27 +91,25 @@ class Site:
         self._access = access
         self._redaction = redaction
         self._journal = Journal(bounds)
-        self._inbox: WaitingEvents | None = getattr(receiver, "inbox", None)
-        self._actions = Actions(receiver, self._inbox, most=bounds.actions)
-        has_inbox = self._inbox is not None
-        self._overviews = Overviews(receiver, self._journal, has_inbox=has_inbox)
-        self._elsewhere = Elsewhere(receiver, self._journal)
-        # Threads of its own: pages that take long hold up other pages, and no handler.
-        self._maker = ThreadPoolExecutor(2, thread_name_prefix="hookonce-inspector")
-        self._turn = asyncio.Lock()
+        self._actions = Actions(receiver, most=bounds.actions)
+        self._overviews = Overviews(receiver, self._journal)
+        self._others = OtherProcesses(receiver, self._journal)
+        # Its own threads, so that slow pages delay other pages only, and no handler.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="hookonce-inspector")
+        self._large_page = asyncio.Lock()
         self._waiting_pages = 0
         self.pages = Pages()
-        self.live = Live(self._journal, bounds, look=self._elsewhere.look)
+        self.live = Live(self._journal, bounds, look=self._others.look)
         receiver.observe(self._journal, of=self._journal.followed)
 
     def routes(self) -> list[Route]:
-        """Return the routes, below wherever the inspector is mounted."""
+        """Return the routes, relative to the path at which the inspector is mounted."""
         at = "" if len(self._endpoints) == 1 else f"/at/{self._receiver.endpoint}"
         return [
             Route(f"{at}/", self._deliveries),
             Route(f"{at}/deliveries/{{number}}", self._delivery),
             Route(f"{at}/dead", self._dead),
-            Route(f"{at}/dead/letter", self._letter),
+            Route(f"{at}/dead/letter", self._dead_letter),
             Route(f"{at}/dead/replay", partial(self._act, "replay"), methods=["POST"]),
             Route(f"{at}/dead/discard", partial(self._act, "discard"), methods=["POST"]),
             Route(f"{at}/inbox", self._waiting),
@@ -124,14 +118,14 @@ class Site:
         ]
 
     def frame(self, scope: Scope) -> Frame:
-        """Return what stands around the pages of a request."""
+        """Return the values that every page needs."""
         home, endpoint = root_of(scope), self._receiver.endpoint
         return Frame(
             home=home,
             root=home if len(self._endpoints) == 1 else f"{home}/at/{endpoint}",
             endpoint=endpoint,
             endpoints=self._endpoints,
-            has_inbox=self._inbox is not None,
+            has_inbox=self._receiver.has_inbox,
         )
 
     async def _page(
@@ -141,67 +135,65 @@ class Site:
         status: int = HTTPStatus.OK,
         content: Callable[[], Mapping[str, object]] = dict,
     ) -> Response:
-        """Return a page with what stands above every page; its content is made in a thread."""
+        """Return a page; ``content`` is called in a thread."""
         frame, overview = self.frame(request.scope), await self._overviews.now()
 
-        def make() -> str:
+        def render() -> str:
             return self.pages.render(template, frame, overview=overview, **content())
 
-        return HTMLResponse(await self._made(make), status)
-
-    async def _made(self, make: Callable[[], T]) -> T:
-        """Make a page beside the event loop, or raise BusyError where that takes too long."""
-        making = asyncio.get_running_loop().run_in_executor(self._maker, make)
+        rendering = asyncio.get_running_loop().run_in_executor(self._threads, render)
         try:
             async with asyncio.timeout(_PAGE_SECONDS):
-                return await making
+                return HTMLResponse(await rendering, status)
         except TimeoutError:
             _log.warning("a page of the inspector took longer than %g s", _PAGE_SECONDS)
             raise BusyError from None
 
     @asynccontextmanager
-    async def _at_its_turn(self) -> AsyncIterator[None]:
-        """Let one page be made at a time of those that show events: each may take much memory."""
+    async def _one_at_a_time(self) -> AsyncIterator[None]:
+        """Allow one page at a time that shows bodies: each may need much memory."""
         if self._waiting_pages >= _MOST_WAITING_PAGES:
             raise BusyError
         self._waiting_pages += 1
         try:
-            async with self._turn:
+            async with self._large_page:
                 yield
         finally:
             self._waiting_pages -= 1
 
     async def _deliveries(self, request: Request) -> Response:
         filters = Filters.parse(request.query_params)
-        await self._elsewhere.look()
-        place = self.live.place  # before the rows: what comes between is sent again, not lost
+        await self._others.look()
+        cursor = self.live.cursor  # taken before the rows: the stream sends later changes again
         copies = [seen.copy() for seen in self._journal.newest_first()]
 
         def content() -> Mapping[str, object]:
             rows = [row_of(seen) for seen in islice(filter(filters.match, copies), _MOST_ROWS)]
-            return {"rows": rows, "filters": filters, "place": place, "most": _MOST_ROWS}
+            return {"rows": rows, "filters": filters, "cursor": cursor, "most": _MOST_ROWS}
 
         return await self._page("deliveries.html", request, content=content)
 
     async def _delivery(self, request: Request) -> Response:
         number = request.path_params["number"]
-        await self._elsewhere.look()
+        await self._others.look()
         seen = self._journal.find(int(number)) if _NUMBER.fullmatch(number) else None
         filters = Filters.parse(request.query_params)
         if seen is None:
-            return await self._missing(request, "this delivery has been forgotten, or never was")
+            return await self._missing(
+                request, "this delivery is unknown, or newer ones have replaced it"
+            )
         parser, copy = self._receiver.parser, seen.copy()
 
         def content() -> Mapping[str, object]:
             return {"view": delivery_view(copy, parser, self._redaction), "filters": filters}
 
-        async with self._at_its_turn():
+        async with self._one_at_a_time():
             return await self._page("delivery.html", request, content=content)
 
     async def _dead(self, request: Request) -> Response:
         filters = DeadLetterFilters.parse(request.query_params)
-        async with self._at_its_turn():
-            letters, searched = await within(_STORE_SECONDS, self._letters(filters))
+        async with self._one_at_a_time():
+            letters, searched = await within(_STORE_SECONDS, self._find_dead_letters(filters))
             failed = [letter.delivery.event_id for letter in letters if letter.error]
             bodies = await within(_STORE_SECONDS, _bodies(failed, self._receiver.dead.show))
 
@@ -214,32 +206,34 @@ class Site:
                 return {
                     "letters": rows,
                     "filters": filters,
-                    "most": _MOST_LETTERS,
+                    "most": _MOST_STORED,
                     "searched": searched,
                 }
 
             return await self._page("dead.html", request, content=content)
 
-    async def _letters(self, filters: DeadLetterFilters) -> tuple[list[DeadLetter], int | None]:
-        """Return the first letters to show, and after how many the search for more has ended."""
+    async def _find_dead_letters(
+        self, filters: DeadLetterFilters
+    ) -> tuple[list[DeadLetter], int | None]:
+        """Return dead letters to show, and how many were read if the search gave up."""
         since = self._receiver.clock() - AGES[filters.age] if filters.age else None
         reason = DeadReason(filters.reason) if filters.reason else None
         found: list[DeadLetter] = []
         searched, after = 0, None
         while searched < _MOST_SEARCHED:
             page = await self._receiver.dead.list(
-                reason=reason, since=since, after=after, limit=_MOST_LETTERS
+                reason=reason, since=since, after=after, limit=_MOST_STORED
             )
             found += filter(filters.match, page)
-            if len(found) >= _MOST_LETTERS or len(page) < _MOST_LETTERS:
-                return found[:_MOST_LETTERS], None
+            if len(found) >= _MOST_STORED or len(page) < _MOST_STORED:
+                return found[:_MOST_STORED], None
             searched, after = searched + len(page), page[-1].place
         return found, searched
 
-    async def _letter(self, request: Request) -> Response:
+    async def _dead_letter(self, request: Request) -> Response:
         event_id = request.query_params.get("id", "")
-        await self._elsewhere.look()
-        async with self._at_its_turn():
+        await self._others.look()
+        async with self._one_at_a_time():
             letter = await within(_STORE_SECONDS, self._receiver.dead.show(event_id))
             if letter is None:
                 return await self._missing(request, "there is no such dead letter any more")
@@ -249,15 +243,15 @@ class Site:
             def content() -> Mapping[str, object]:
                 return {"view": dead_letter_view(letter, copy, parser, self._redaction)}
 
-            return await self._page("letter.html", request, content=content)
+            return await self._page("dead_letter.html", request, content=content)
 
     async def _waiting(self, request: Request) -> Response:
-        inbox = self._inbox
-        if inbox is None:
+        if not self._receiver.has_inbox:
             return await self._missing(request, "this receiver has no inbox")
-        async with self._at_its_turn():
+        inbox = self._receiver.inbox
+        async with self._one_at_a_time():
             now = self._receiver.clock()
-            found = await within(_STORE_SECONDS, inbox.list(limit=_MOST_LETTERS))
+            found = await within(_STORE_SECONDS, inbox.list(limit=_MOST_STORED))
             failed = [entry.delivery.event_id for entry in found if entry.history]
             bodies = await within(_STORE_SECONDS, _bodies(failed, inbox.show))
 
@@ -267,12 +261,12 @@ class Site:
                     entry_row(entry, body(entry.delivery.event_id), self._redaction, now)
                     for entry in found
                 ]
-                return {"entries": rows, "most": _MOST_LETTERS}
+                return {"entries": rows, "most": _MOST_STORED}
 
             return await self._page("inbox.html", request, content=content)
 
     async def _missing(self, request: Request, problem: str) -> Response:
-        """Return a page that says what is not there."""
+        """Return a page that says what was not found."""
         content = {"problem": problem}
         return await self._page(
             "problem.html", request, HTTPStatus.NOT_FOUND, content=lambda: content
@@ -283,17 +277,17 @@ class Site:
         if event_id is None:
             wanted = 'send {"id": "…"}'
             return JSONResponse({"ok": False, "outcome": wanted}, HTTPStatus.BAD_REQUEST)
-        self._journal.follow(event_id)  # it may be from before this process began
+        self._journal.follow(event_id)  # an event of an earlier process is not followed yet
         result = await self._actions.act(name, event_id, client_of(request))
         self._overviews.forget()
         content = {"id": event_id, "ok": result.ok, "outcome": result.outcome}
         return JSONResponse(content, result.status)
 
     async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a page that wants to be live."""
+        """Answer a page that opens a stream."""
         request = Request(scope, receive)
         if self.live.is_full:
-            text = "too many pages are live; close one\n"
+            text = "too many pages are live; close one of them\n"
             await Response(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, send)
             return
         filters, frame = Filters.parse(request.query_params), self.frame(scope)
@@ -303,11 +297,11 @@ class Site:
             filters=filters,
             row=lambda seen: render(row=row_of(seen)),
             overview=partial(self._overview, frame),
-            may_go_on=lambda: not is_in_session or self._access.has_session(request),
+            is_allowed=lambda: not is_in_session or self._access.has_session(request),
         )
         last_id = request.headers.get("last-event-id")
-        place = last_id or request.query_params.get("place") or self.live.place
-        await self.live.stream(watch, place, receive, send)
+        cursor = last_id or request.query_params.get("cursor") or self.live.cursor
+        await self.live.stream(watch, cursor, receive, send)
 
     async def _overview(self, frame: Frame) -> Mapping[str, str]:
         overview = await self._overviews.now()
@@ -318,7 +312,7 @@ class Site:
 
 
 class _Stream:
-    """A class, so that Starlette takes it for an application and not for a view."""
+    """An ASGI application for Starlette, which would take a method for a view."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -328,7 +322,7 @@ class _Stream:
 
 
 def root_of(scope: Scope) -> str:
-    """Return the path the inspector is mounted at, as a URL has it: never the name of a host."""
+    """Return the path at which the inspector is mounted, quoted; never ``//host``."""
     root = scope.get("root_path", "").strip("/")
     return f"/{quote(root, safe=_SAFE_IN_PATHS)}" if root else ""
 
@@ -341,7 +335,7 @@ def client_of(request: Request) -> str | None:
 async def _bodies(
     event_ids: Iterable[str], show: Callable[[str], Awaitable[DeadLetter | Entry | None]]
 ) -> Mapping[str, bytes]:
-    """Return bodies of events, a few at a time, until they are too many bytes to be looked at."""
+    """Return bodies of events by id, until they are too many bytes."""
     bodies: dict[str, bytes] = {}
     waiting = iter(event_ids)
     size = 0
@@ -354,13 +348,13 @@ async def _bodies(
 
 
 def _in_time(bodies: Mapping[str, bytes]) -> Callable[[str], bytes | None]:
-    """Return what finds a body for a list, and none when the list has taken too long."""
+    """Return a function that finds a body; None once the list has taken too long."""
     ends = uptime() + _LIST_SECONDS
     return lambda event_id: bodies.get(event_id) if uptime() < ends else None
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body of a small request; an empty one of one that is large, slow or cut off."""
+    """Return the body of a request; an empty one if it is too large, slow or incomplete."""
     body = b""
     try:
         async with asyncio.timeout(_FORM_SECONDS):
@@ -377,7 +371,7 @@ def _id_in(body: bytes) -> str | None:
     try:
         content = json.loads(body)
         event_id = content["id"]
-        event_id.encode()  # half of a surrogate pair is in no id, and in no answer
+        event_id.encode()  # raises for a lone surrogate, which no answer could contain
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None
     return event_id if isinstance(event_id, str) else None

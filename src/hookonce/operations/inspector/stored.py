@@ -1,4 +1,4 @@
-"""What a page says of an event in the store: a dead letter, or one that waits in the inbox."""
+"""Values for templates: dead letters, and events in the inbox."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from ...events import EventParser
 from ...stores.values import DeadLetter, Entry, FailedAttempt
 from .bodies import Model, ShownBody, model_of, shown_body
-from .journal import History
 from .redaction import WITHHELD, Redaction, Redactor
+from .seen import History
 from .texts import cut
 from .views import StepView, redacted, steps_of
 
 _MOST_LISTED = 500
 _MOST_SCANNED = 4000
-# What is larger is not read for the sake of a line in a list.
+# A larger body is not read for the sake of one line in a list.
 _MOST_READ_FOR_A_LINE = 64 * 1024
 
 
@@ -24,15 +24,15 @@ class DeadLetterRow:
 
     Attributes:
         id: the event's id.
-        type: the event's type, or None where it could not be read.
-        reason: why it was buried.
-        error: what failed.
-        attempts: how often it was tried.
+        type: the event's type; None if the body was unreadable.
+        reason: why the event was given up.
+        error: the last failure.
+        attempts: number of attempts.
         received_at: Unix seconds.
-        buried_at: Unix seconds; of what is only kept, from when on it is a dead letter.
-        is_kept: whether it is only kept, since the sender may bring the event again.
-        finished: the handlers that have succeeded.
-        outstanding: those known to have failed or not run.
+        buried_at: Unix seconds; for a kept event the moment at which it becomes a dead letter.
+        is_kept: whether the event is only kept, since the sender may deliver it again.
+        finished: handlers that have succeeded.
+        owed: handlers that have failed or not run.
 
     """
 
@@ -49,11 +49,11 @@ class DeadLetterRow:
 
 
 def dead_letter_row(letter: DeadLetter, body: bytes | None, redaction: Redaction) -> DeadLetterRow:
-    """Return a dead letter as the list shows it, without values that are hidden in its body."""
-    return _letter_row(letter, _line(letter.error, body, redaction))
+    """Return a dead letter for the list, without the hidden values of its body."""
+    return _row(letter, _line(letter.error, body, redaction))
 
 
-def _letter_row(letter: DeadLetter, error: str) -> DeadLetterRow:
+def _row(letter: DeadLetter, error: str) -> DeadLetterRow:
     return DeadLetterRow(
         id=letter.delivery.event_id,
         type=letter.delivery.event_type,
@@ -69,7 +69,7 @@ def _letter_row(letter: DeadLetter, error: str) -> DeadLetterRow:
 
 
 def _line(error: str, body: bytes | None, redaction: Redaction) -> str:
-    """Return what failed for a line in a list, given the body it may quote."""
+    """Return an error for a list, given the body that it may quote."""
     if not error:
         return ""
     if body is None or len(body) > _MOST_READ_FOR_A_LINE:
@@ -81,14 +81,14 @@ def _line(error: str, body: bytes | None, redaction: Redaction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """All there is to say of a dead letter.
+    """A dead letter on its own page.
 
     Attributes:
-        row: what the list says.
+        row: the values of the list.
         history: its failed attempts, oldest first.
         body: the body.
         model: the event as its model reads it.
-        steps: what became of it in this process.
+        steps: the steps of the event.
 
     """
 
@@ -102,14 +102,14 @@ class DeadLetterView:
 def dead_letter_view(
     letter: DeadLetter, history: History | None, parser: EventParser, redaction: Redaction
 ) -> DeadLetterView:
-    """Return what may be shown of a dead letter."""
+    """Return a dead letter for its own page, redacted."""
     delivery = letter.delivery
     redactor = Redactor(redaction)
     body = shown_body(delivery.body, redactor)
     model = model_of(delivery.body, delivery.event_id, parser, redactor)
     error, *errors = redacted([letter.error, *(one.error for one in letter.history)], redactor)
     return DeadLetterView(
-        row=_letter_row(letter, error),
+        row=_row(letter, error),
         history=tuple(
             replace(one, error=shown) for one, shown in zip(letter.history, errors, strict=True)
         ),
@@ -127,10 +127,10 @@ class EntryRow:
         id: the event's id.
         type: the event's type.
         received_at: Unix seconds.
-        due_at: Unix seconds at which it may be taken.
-        state: as ``Entry.state`` says it.
-        attempts: how often it was tried.
-        error: what failed last, or an empty text.
+        due_at: Unix seconds of the next attempt.
+        state: as ``Entry.state`` returns it.
+        attempts: number of attempts.
+        error: the last failure, or an empty text.
 
     """
 
@@ -144,7 +144,7 @@ class EntryRow:
 
 
 def entry_row(entry: Entry, body: bytes | None, redaction: Redaction, now: float) -> EntryRow:
-    """Return an event of the inbox as the list shows it, without what is hidden in its body."""
+    """Return an event of the inbox for the list, without the hidden values of its body."""
     return EntryRow(
         id=entry.delivery.event_id,
         type=entry.delivery.event_type,

@@ -1,4 +1,4 @@
-"""How values are spelt on the pages."""
+"""Formatting of values on the pages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import isfinite
 
 from ...clock import duration_text, utc_text
 
-# Control characters, line separators, marks that turn the direction of text, halves of surrogate
-# pairs (which no UTF-8 can hold), and what has no width; not the joiner that emoji are made with.
+# Control characters, line separators, marks that change the direction of text, lone surrogates
+# (which UTF-8 cannot encode), and characters without width; not the joiner that emoji need.
 _UNSEEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
@@ -21,12 +21,12 @@ _NONE = "\u2013"
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text of so many characters at the most, and a mark where it was cut."""
+    """Return a text cut to a number of characters, with an ellipsis if it was longer."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def visible(text: str) -> str:
-    """Return a text with an escape for each character that no eye can see."""
+    """Return a text with an escape for each invisible character."""
     return _INVISIBLE.sub(_escape, text)
 
 
@@ -36,7 +36,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def time_of_day(at: float) -> str:
-    """Return a Unix time as hours to milliseconds, in UTC."""
+    """Return a Unix time as ``12:34:56.789``, in UTC."""
     text = utc_text(at, "%H:%M:%S.%f")
     return text[:-3] if ":" in text else text
 
@@ -52,7 +52,7 @@ def day_and_time(at: float) -> str:
 
 
 def count(value: float | None) -> str:
-    """Return a number, with a dash for none."""
+    """Return a number, or a dash for None."""
     if value is None:
         return _NONE
     if not isfinite(value):
@@ -61,12 +61,12 @@ def count(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration as the commands spell it, with a dash for none."""
+    """Return a duration as the commands print it, or a dash for None."""
     return _NONE if seconds is None else duration_text(seconds)
 
 
 def byte_count(number: int) -> str:
-    """Return a number of bytes in a unit that suits it."""
+    """Return a number of bytes in B, KiB or MiB."""
     if number < _KIB:
         return f"{number} B"
     if number < _KIB**2:

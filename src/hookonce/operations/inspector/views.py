@@ -1,4 +1,4 @@
-"""What a page says of a delivery: plain values, redacted, for templates."""
+"""Values for templates: deliveries, their headers and their steps, redacted."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from ...events import EventParser
 from ...verification.headers import RawHeaders
 from ...watching.steps import State, Step, What
 from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
-from .journal import History, Seen
-from .reading import claimed_id, event_type_of, header_texts, hints_of
 from .redaction import Redaction, Redactor
+from .seen import History, Seen, header_texts
 from .texts import cut, duration
 
 _RUNNING = "running"
 
-# A server bounds the headers of a request, but not each in the same way.
+# Servers limit headers too, but each in its own way.
 _MOST_HEADERS = 200
 _MOST_VALUE = 2000
 _MOST_ID = 512
@@ -28,17 +27,17 @@ class Row:
     """A delivery in the list.
 
     Attributes:
-        number: which one.
-        at: Unix seconds at which it arrived.
-        kind: what kind of answer it got; ``running`` where it has none.
-        answer: the answer.
+        number: its number in this process.
+        at: Unix seconds of its arrival.
+        kind: kind of its answer; ``running`` while it is in flight.
+        answer: status and reason; empty while it is in flight.
         type: the event's type, or an empty text.
         id: the event's id, or an empty text.
         is_genuine: whether type and id are signed.
-        attempt: the sender's count.
-        succeeded: how many runs of handlers have succeeded.
-        failed: and how many have failed.
-        state: what has become of the event, or an empty text.
+        attempt: number of the attempt, as the sender counts.
+        succeeded: how often handlers have succeeded.
+        failed: how often handlers have failed.
+        state: state of the event, or an empty text.
         seconds: how long the answer took.
         size: bytes of the body.
 
@@ -60,7 +59,7 @@ class Row:
 
 
 def row_of(seen: Seen) -> Row:
-    """Return a delivery as the list shows it."""
+    """Return a delivery for the list."""
     answered = seen.answered
     steps = seen.history.steps if seen.history else []
     return Row(
@@ -68,10 +67,10 @@ def row_of(seen: Seen) -> Row:
         at=seen.at,
         kind=seen.kind or _RUNNING,
         answer=f"{int(answered.outcome.status)} {answered.outcome.reason}" if answered else "",
-        type=cut(event_type_of(seen) or "", _MOST_ID),
-        id=cut(claimed_id(seen) or "", _MOST_ID),
+        type=cut(seen.event_type or "", _MOST_ID),
+        id=cut(seen.event_id or "", _MOST_ID),
         is_genuine=seen.history is not None,
-        attempt=hints_of(seen).attempt,
+        attempt=seen.sender_hints.attempt,
         succeeded=sum(step.what is What.FINISHED for step in steps),
         failed=sum(step.what is What.FAILED for step in steps),
         state=seen.history.state if seen.history else "",
@@ -82,7 +81,7 @@ def row_of(seen: Seen) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header as it may be shown."""
+    """A header of a request."""
 
     name: str
     value: str
@@ -95,12 +94,12 @@ class StepView:
 
     Attributes:
         at: Unix seconds.
-        kind: what kind of step, for its colour.
-        text: what happened.
-        attempt: which attempt it belongs to.
-        seconds: how long a handler ran.
-        trace: the traceback of a failure, or what failed.
-        process: in which other process; empty for this one.
+        kind: its class in the style sheet.
+        text: a sentence.
+        attempt: number of its attempt.
+        seconds: how long the handler ran.
+        trace: traceback of a failure.
+        process: the process it happened in; empty for this one.
 
     """
 
@@ -115,30 +114,28 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryView:
-    """All there is to say of a delivery.
+    """A delivery on its own page.
 
     Attributes:
-        row: what the list says.
-        verdict: whether it is genuine, in words.
-        is_refused: whether it is not.
-        signed_at: when it was signed, in Unix seconds.
-        skew: our clock minus that, in seconds.
-        secret_index: which secret matched; 0 is the first.
-        signature_count: how many signatures it carried.
-        dedup: what the store knew of its event, in words.
-        headers: in the order they came.
-        body: the body; None where it was not kept.
-        model: the event as its model reads it; None where it is not genuine.
-        steps: what became of the event.
-        is_cut: whether earlier steps are forgotten.
-        process: which other process has answered it; empty for this one.
+        row: the values of the list.
+        verdict: result of the verification, in words.
+        is_refused: whether it is not genuine.
+        skew: our clock minus the signed timestamp, in seconds.
+        secret_index: the secret that matched; 0 is the first.
+        signature_count: number of its signatures.
+        dedup: what the store knew about its event, in words.
+        headers: in the order of the request.
+        body: the body; None if it was not kept.
+        model: the event as its model reads it; None if the delivery is not genuine.
+        steps: the steps of the event.
+        is_cut: whether earlier steps were dropped.
+        process: the process that answered it; empty for this one.
 
     """
 
     row: Row
     verdict: str
     is_refused: bool
-    signed_at: int | None
     skew: float | None
     secret_index: int | None
     signature_count: int | None
@@ -152,18 +149,18 @@ class DeliveryView:
 
 
 def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> DeliveryView:
-    """Return what may be shown of a delivery."""
+    """Return a delivery for its own page, redacted."""
     received, verified, history = seen.received, seen.verified, seen.history
     redactor = Redactor(redaction)
     headers: tuple[Header, ...] = ()
     body = model = None
     if received is None:
-        redactor.is_complete = False  # what the body hides is not known
+        redactor.is_complete = False  # without the body, its hidden values are unknown
     else:
         headers = tuple(_headers(received.headers, redactor))
         body = shown_body(received.body, redactor)
         if history is not None:
-            model = model_of(received.body, claimed_id(seen), parser, redactor)
+            model = model_of(received.body, seen.event_id, parser, redactor)
         headers = tuple(_scrubbed(headers, redactor))
     refusal = seen.answered.refusal if seen.answered else None
     if verified is not None:
@@ -174,7 +171,6 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
         row=row_of(seen),
         verdict=_verdict(seen),
         is_refused=history is None,
-        signed_at=verified.timestamp if verified else None,
         skew=skew,
         secret_index=verified.secret_index if verified else None,
         signature_count=verified.signature_count if verified else None,
@@ -197,7 +193,7 @@ def _verdict(seen: Seen) -> str:
 
 
 def _dedup(seen: Seen) -> list[str]:
-    """Return what the store said to this very delivery, each answer once."""
+    """Return what the store answered to this delivery, without repetitions."""
     if seen.history is None:
         return []
     said = [
@@ -218,7 +214,7 @@ def _headers(headers: RawHeaders, redactor: Redactor) -> Iterable[Header]:
 
 
 def _scrubbed(headers: Iterable[Header], redactor: Redactor) -> Iterator[Header]:
-    """Yield headers without what the body hides, where it is known what that is."""
+    """Yield headers without the hidden values of the body, if these are known."""
     for header in headers:
         if header.is_hidden or not redactor.is_complete:
             yield header
@@ -227,13 +223,13 @@ def _scrubbed(headers: Iterable[Header], redactor: Redactor) -> Iterator[Header]
 
 
 def redacted(texts: Iterable[str], redactor: Redactor) -> list[str]:
-    """Return texts that a program wrote, such as tracebacks; what one names is hidden in all."""
+    """Return texts such as tracebacks; a value that one of them hides is hidden in all."""
     shown = [redactor.text(text, by_line=True) for text in texts]
     return [redactor.scrub(text) for text in shown]
 
 
 def steps_of(history: History, redactor: Redactor) -> tuple[StepView, ...]:
-    """Return what became of an event, without what is hidden."""
+    """Return the steps of an event, redacted."""
     notes = redacted((step.note for step in history.steps), redactor)
     return tuple(
         replace(_step(step, note), process=step.process)
@@ -245,14 +241,14 @@ def _step(step: Step, note: str) -> StepView:
     match step.what:
         case What.CLAIM | What.ENQUEUED:
             return StepView(step.at, "store", step.text, step.attempt)
-        case What.FETCHED:
-            return StepView(step.at, "store", "taken from the inbox by a worker", step.attempt)
+        case What.TAKEN:
+            return StepView(step.at, "store", "fetched from the inbox by a worker", step.attempt)
         case What.FINISHED:
             text = f"{step.handler} succeeded"
             return StepView(step.at, "accepted", text, step.attempt, step.seconds)
         case What.SKIPPED:
-            why = "a newer event" if step.text == "stale" else "it"
-            text = f"{step.handler} was not run ({step.text}): {why} has succeeded there"
+            why = "a newer event" if step.text == "stale" else "this event"
+            text = f"{step.handler} was skipped ({step.text}): it has already handled {why}"
             return StepView(step.at, "accepted", text, step.attempt)
         case What.FAILED:
             text = f"{step.handler} failed: {step.text}"
@@ -261,10 +257,10 @@ def _step(step: Step, note: str) -> StepView:
             kind = "accepted" if step.state is State.HANDLED else "retry"
             return StepView(step.at, kind, f"the attempt ended: {step.text}", step.attempt)
         case What.RETRIED:
-            text = f"waits {duration(step.seconds)} for the next attempt"
+            text = f"the next attempt is in {duration(step.seconds)}"
             return StepView(step.at, "retry", text, step.attempt)
         case What.PARKED:
-            text = f"waits for its key, {duration(step.seconds)} at the longest"
+            text = f"waits for its key lock, at most {duration(step.seconds)}"
             return StepView(step.at, "retry", text, step.attempt)
         case What.BURIED:
-            return StepView(step.at, "dead", f"a dead letter now: {step.text}", step.attempt)
+            return StepView(step.at, "dead", f"became a dead letter: {step.text}", step.attempt)

@@ -1,8 +1,8 @@
-// Replay, discard, retry: one after the other; leaving the page ends that.
+// Replay, discard and retry. Selected rows are handled one after the other, until the page is left.
 
 import { byId, root } from "./page.js";
 
-const picking = byId("letters");
+const picking = byId("dead-letters");
 const paths = { replay: "/dead/replay", discard: "/dead/discard", retry: "/inbox/retry" };
 const words = { replay: "replayed", discard: "discarded" };
 let isStopped = false;
@@ -21,7 +21,7 @@ async function act(name, element) {
       body: JSON.stringify({ id: decodeURIComponent(element.dataset.id) }),
     });
     const text = await response.text();
-    // One line of plain text says that the session is over, or that the Origin was refused.
+    // A line of plain text: the session is over, or the Origin was refused.
     const isJson = response.headers.get("content-type") === "application/json";
     result = isJson ? JSON.parse(text) : { ok: false, outcome: text };
   } catch {
@@ -47,8 +47,8 @@ async function showFacts() {
   byId("facts").replaceWith(document.importNode(inert.getElementById("facts"), true));
 }
 
-// What cannot be undone asks to be pressed again.
-function isMeant(button) {
+// Discarding cannot be undone, so its button must be pressed twice.
+function isConfirmed(button) {
   if (button.dataset.act !== "discard" || button.dataset.sure) return true;
   const text = button.textContent;
   button.dataset.sure = "1";
@@ -102,7 +102,7 @@ export function selectAll() {
 for (const button of document.querySelectorAll(".act")) {
   button.hidden = false;
   button.addEventListener("click", async () => {
-    if (!isMeant(button)) return;
+    if (!isConfirmed(button)) return;
     await act(button.dataset.act, button.closest("[data-id]"));
     if (picking) showPicked();
     await showFacts();
@@ -112,7 +112,7 @@ for (const button of document.querySelectorAll(".act")) {
 if (picking) {
   for (const button of many()) {
     button.hidden = false;
-    button.addEventListener("click", () => isMeant(button) && actOnSelected(button.dataset.act));
+    button.addEventListener("click", () => isConfirmed(button) && actOnSelected(button.dataset.act));
   }
   byId("stop").addEventListener("click", () => { isStopped = true; });
   byId("every").addEventListener("change", ({ target }) => {

@@ -1,4 +1,4 @@
-// The keys, as the foot of each page lists them. Without scripts the pages can still be read.
+// Keyboard shortcuts, as listed at the foot of each page.
 
 import { byId, filters, root } from "./page.js";
 import { pause } from "./live.js";
@@ -40,8 +40,8 @@ const keys = {
   "/": () => filters?.querySelector("input")?.focus(),
   p: pause,
   x: () => focusedRow()?.querySelector("input[type=checkbox]")?.click(),
-  r: () => (focusedRow() ?? byId("letter"))?.querySelector(".act[data-act=replay], .act[data-act=retry]")?.click(),
-  d: () => (focusedRow() ?? byId("letter"))?.querySelector(".act[data-act=discard]")?.click(),
+  r: () => (focusedRow() ?? byId("dead-letter"))?.querySelector(".act[data-act=replay], .act[data-act=retry]")?.click(),
+  d: () => (focusedRow() ?? byId("dead-letter"))?.querySelector(".act[data-act=discard]")?.click(),
   a: selectAll,
   R: () => actOnSelected("replay"),
   g: () => { isGoing = true; },

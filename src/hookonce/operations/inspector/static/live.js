@@ -1,4 +1,4 @@
-// The list of deliveries shows what is new while it is open.
+// Live updates of the list of deliveries.
 
 import { byId, replaceContent, rowFrom } from "./page.js";
 
@@ -8,8 +8,8 @@ let stream = null;
 
 const isAnswered = (row) => !row.matches(".running");
 
-// Returns whether an answer is shown that was not shown before.
-function place(row) {
+// Inserts or replaces a row; returns whether it shows a new answer.
+function insert(row) {
   const body = list.tBodies[0];
   const number = Number(row.dataset.number);
   const known = body.querySelector(`tr[data-number="${number}"]`);
@@ -31,7 +31,7 @@ function showRows(content) {
   for (const { number } of content.filter(({ html }) => !html)) {
     list.tBodies[0].querySelector(`tr[data-number="${number}"]`)?.remove();
   }
-  const answered = content.filter(({ html }) => html).map(({ html }) => rowFrom(html)).filter(place);
+  const answered = content.filter(({ html }) => html).map(({ html }) => rowFrom(html)).filter(insert);
   byId("empty").hidden = list.tBodies[0].rows.length > 0;
   if (answered.length === 0) return;
   const failed = answered.filter((row) => row.matches(".retry, .dead, .refused")).length;
@@ -46,11 +46,11 @@ function say(text, isLive) {
 
 function connect() {
   const url = new URL(list.dataset.stream, location.href);
-  url.searchParams.set("place", list.dataset.place);
+  url.searchParams.set("cursor", list.dataset.cursor);
   stream = new EventSource(url);
   stream.addEventListener("open", () => say("live", true));
   stream.addEventListener("rows", (event) => {
-    list.dataset.place = event.lastEventId;
+    list.dataset.cursor = event.lastEventId;
     showRows(JSON.parse(event.data));
   });
   stream.addEventListener("overview", (event) => {
@@ -60,10 +60,10 @@ function connect() {
   });
   stream.addEventListener("restarted", () => {
     stream.close();
-    say("the server began anew: reload the page", false);
+    say("the server was restarted: reload the page", false);
   });
   stream.addEventListener("error", () => {
-    // A stream that ends is connected again by the browser; one that was refused is not.
+    // The browser reconnects a stream that ends, but not one that was refused.
     if (stream.readyState !== EventSource.CLOSED) return;
     say("not live: the server refused; trying again", false);
     setTimeout(() => isPaused || connect(), 5000);
@@ -74,7 +74,7 @@ export function pause() {
   if (!list) return;
   isPaused = !isPaused;
   byId("pause").setAttribute("aria-pressed", String(isPaused));
-  byId("pause").textContent = isPaused ? "Go on" : "Pause";
+  byId("pause").textContent = isPaused ? "Resume" : "Pause";
   if (isPaused) {
     stream.close();
     say("paused", false);

@@ -1,4 +1,4 @@
-// What the other scripts share. All markup that arrives was escaped by the server.
+// Shared by the other scripts. The server has escaped all markup that arrives.
 
 export const root = document.documentElement.dataset.root;
 export const byId = (id) => document.getElementById(id);
@@ -9,13 +9,13 @@ export function replaceContent(element, html) {
   element?.replaceChildren(...document.importNode(parsed(html).body, true).childNodes);
 }
 
-// Rows lose their place in a document without a table.
+// The parser drops a row that is not within a table.
 export function rowFrom(html) {
   const inert = parsed(`<table><tbody>${html}</tbody></table>`);
   return document.importNode(inert.querySelector("tr"), true);
 }
 
-// Empty fields would make the URL long and say nothing.
+// Empty fields are left out of the URL.
 export const filters = byId("filters");
 const fields = () => filters?.querySelectorAll("input, select") ?? [];
 filters?.addEventListener("submit", () => {
