@@ -331,7 +331,7 @@ async def test_a_list_says_so_where_a_body_is_too_large_to_be_looked_through(
     closed(receiver)
     async with inspected(receiver) as here:
         await here.sender.send(make_event(CommentReceived, data={"text": "a" * 100_000}))
-        assert "not shown: it may quote hidden values" in Markup(await here.page("/dead")).text
+        assert "not shown: it may contain hidden values" in Markup(await here.page("/dead")).text
 
 
 LARGE: list[dict[str, JsonValue]] = [

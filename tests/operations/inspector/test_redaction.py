@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from hookonce.events import EventParser
 from hookonce.operations.inspector import Redaction
-from hookonce.operations.inspector.bodies import Model, ShownBody, model_of, shown_body
-from hookonce.operations.inspector.redaction import Redactor
+from hookonce.operations.inspector.bodies import ShownBody, shown_body
+from hookonce.operations.inspector.models import Model, model_of
+from hookonce.operations.inspector.redactor import Redactor
 from hookonce.testing import event_body, make_event
 
 

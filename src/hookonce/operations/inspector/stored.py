@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 from ...events import EventParser
 from ...stores.values import DeadLetter, Entry, FailedAttempt
-from .bodies import Model, ShownBody, model_of, shown_body
-from .redaction import WITHHELD, Redaction, Redactor
+from .bodies import ShownBody, shown_body
+from .models import Model, model_of
+from .redaction import Redaction
+from .redactor import WITHHELD, Redactor
 from .seen import History
 from .texts import cut
 from .views import StepView, redacted, steps_of

@@ -9,8 +9,10 @@ from itertools import islice
 from ...events import EventParser
 from ...verification.headers import RawHeaders
 from ...watching.steps import State, Step, What
-from .bodies import LEAST_SCRUBBED, Model, ShownBody, model_of, shown_body
-from .redaction import Redaction, Redactor
+from .bodies import LEAST_SCRUBBED, ShownBody, shown_body
+from .models import Model, model_of
+from .redaction import Redaction
+from .redactor import Redactor
 from .seen import History, Seen, header_texts
 from .texts import cut, duration
 
