@@ -15,8 +15,8 @@ from support.waiting import until_async
 from hookonce import Inbox, PayloadError, PayloadFault, Receiver, unwrap
 from hookonce.events import Event
 from hookonce.operations.inspector import Redaction
-from hookonce.operations.inspector.bodies import model_of
-from hookonce.operations.inspector.redaction import Redactor
+from hookonce.operations.inspector.models import model_of
+from hookonce.operations.inspector.redactor import Redactor
 from hookonce.stores.contract import Store, Wrapped
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import DeadReason, Ownership

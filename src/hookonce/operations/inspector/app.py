@@ -31,7 +31,8 @@ from .access import (
 )
 from .bounds import Bounds
 from .redaction import Redaction
-from .site import BusyError, Site, body_of, client_of, root_of
+from .requests import body_of, client_of, root_of, url_of
+from .site import BusyError, Site
 
 # The pages that a login may lead to, with their filters.
 _PAGE = re.compile(
@@ -168,7 +169,7 @@ class Inspector:
         if (refusal := self._access.host_refusal(request)) is not None:
             return _plain(refusal, HTTPStatus.FORBIDDEN)
         if token is not None and request.method == "GET":
-            return self._enter(request, token, to=_url_of(request))
+            return self._enter(request, token, to=url_of(request))
         if path == "":
             return RedirectResponse(f"{root_of(request.scope)}/")
         if path.startswith("/static/"):
@@ -176,8 +177,8 @@ class Inspector:
         if path == "/login" or self._access.has_session(request):
             refusal = None if is_safe else self._access.origin_refusal(request)
             return self._router if refusal is None else _plain(refusal, HTTPStatus.FORBIDDEN)
-        # No browser sends a bearer token by itself, so the Origin does not matter.
-        bearer, to = bearer_of(request.headers.get("authorization", "")), _url_of(request)
+        # A bearer token needs no check of the Origin: no browser sends one by itself.
+        bearer, to = bearer_of(request.headers.get("authorization", "")), url_of(request)
         if bearer is None:
             return self._asked(request, to=to)
         return self._refused(request, bearer, to=to) or self._router
@@ -258,13 +259,6 @@ class _Secured:
             self.has_begun = True
             message = {**message, "headers": [*message.get("headers", ()), *SECURITY_HEADERS]}
         await self._send(message)
-
-
-def _url_of(request: Request) -> str:
-    """Return the path and the query string of a request."""
-    scope = request.scope
-    path, query = root_of(scope) + app_path(scope), scope["query_string"].decode("latin-1")
-    return f"{path}?{query}" if query else path
 
 
 def _own_page(path: str, root: str) -> str:

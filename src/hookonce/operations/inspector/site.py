@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
-from urllib.parse import quote
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -33,14 +32,11 @@ from .other_processes import OtherProcesses
 from .overview import Overviews
 from .pages import Frame, Pages
 from .redaction import Redaction
+from .requests import body_of, client_of, root_of
 from .stored import dead_letter_row, dead_letter_view, entry_row
 from .views import delivery_view, row_of
 
 _log = get_logger("hookonce.inspector")
-
-_MOST_FORM_BYTES = 8192
-_FORM_SECONDS = 10.0
-_SAFE_IN_PATHS = "/!$&'()*+,:;=@~"
 
 _MOST_ROWS = 100
 _MOST_STORED = 200
@@ -321,17 +317,6 @@ class _Stream:
         await self._site.stream(scope, receive, send)
 
 
-def root_of(scope: Scope) -> str:
-    """Return the path at which the inspector is mounted, quoted; never ``//host``."""
-    root = scope.get("root_path", "").strip("/")
-    return f"/{quote(root, safe=_SAFE_IN_PATHS)}" if root else ""
-
-
-def client_of(request: Request) -> str | None:
-    """Return the address of a client; None if the server gives none."""
-    return request.client.host if request.client else None
-
-
 async def _bodies(
     event_ids: Iterable[str], show: Callable[[str], Awaitable[DeadLetter | Entry | None]]
 ) -> Mapping[str, bytes]:
@@ -351,20 +336,6 @@ def _in_time(bodies: Mapping[str, bytes]) -> Callable[[str], bytes | None]:
     """Return a function that finds a body; None once the list has taken too long."""
     ends = uptime() + _LIST_SECONDS
     return lambda event_id: bodies.get(event_id) if uptime() < ends else None
-
-
-async def body_of(request: Request) -> bytes:
-    """Return the body of a request; an empty one if it is too large, slow or incomplete."""
-    body = b""
-    try:
-        async with asyncio.timeout(_FORM_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > _MOST_FORM_BYTES:
-                    return b""
-    except (TimeoutError, ClientDisconnect):
-        return b""
-    return body
 
 
 def _id_in(body: bytes) -> str | None:
