@@ -45,8 +45,8 @@ CLIENTS = ["127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.9", "10.0.0.1", ""
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_nobody_gets_in_without_the_token_wherever_it_comes_from(client: str) -> None:
-    """Behind a proxy on this machine, which adds no header, every visitor seems to be there."""
+async def test_no_address_gets_in_without_the_token(client: str) -> None:
+    """Behind a proxy on this machine that adds no header, every visitor seems to be local."""
     async with inspected(a_receiver(), token=TOKEN, client=client) as here:
         assert {await status(here, path, host="localhost") for path in PAGES} == {401}
         for action in ("dead/replay", "dead/discard", "inbox/retry", "logout"):
@@ -77,8 +77,8 @@ async def test_a_plain_proxy_lets_no_stranger_in(version: str) -> None:
         "[::2]",
     ],
 )
-async def test_a_page_whose_name_points_here_is_refused(host: str) -> None:
-    """DNS rebinding: the browser takes the attacker's page and ours for one."""
+async def test_a_foreign_host_name_is_refused(host: str) -> None:
+    """DNS rebinding: the browser treats the attacker's page and ours as one site."""
     async with inspected(a_receiver()) as here:
         assert {await status(here, path, host=host) for path in PAGES} == {403}
 
@@ -91,14 +91,14 @@ async def test_the_names_of_this_machine_are_accepted_with_any_port(host: str) -
         assert await status(here, host=host) == 200
 
 
-async def test_a_host_that_is_named_with_a_port_goes_with_no_other() -> None:
+async def test_a_host_with_a_port_is_accepted_with_that_port_only() -> None:
     async with inspected(a_receiver(), hosts=["hooks.internal:8000"]) as here:
         assert await status(here, host="hooks.internal:8000") == 200
         assert await status(here, host="hooks.internal:8001") == 403
         assert await status(here, host="hooks.internal") == 403
 
 
-def test_a_host_that_is_given_twice_is_refused() -> None:
+def test_a_repeated_host_header_is_refused() -> None:
     visitor = visitor_with(host="localhost")
     assert Access(TOKEN, ["localhost"]).host_refusal(visitor) is None
     visitor.scope["headers"] *= 2
@@ -106,24 +106,24 @@ def test_a_host_that_is_given_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("host", ["*", "", "http://localhost", "a b"])
-def test_what_is_no_host_is_refused_at_once(host: str) -> None:
+def test_an_invalid_host_is_refused_at_construction(host: str) -> None:
     with pytest.raises(ValueError, match="a host is a name"):
         Inspector(a_receiver(), token=TOKEN, hosts=[host])
 
 
-def test_a_lone_text_is_refused_where_hosts_belong() -> None:
+def test_a_single_string_is_refused_as_hosts() -> None:
     with pytest.raises(TypeError, match="collection"):
         Inspector(a_receiver(), token=TOKEN, hosts="localhost")
 
 
 @pytest.mark.parametrize("token", [None, "", "short", "ü" * 20])
-def test_a_token_that_is_missing_can_be_guessed_or_not_be_sent_is_refused(token: Any) -> None:
+def test_a_missing_short_or_non_ascii_token_is_refused(token: Any) -> None:
     with pytest.raises(ValueError, match=r"at least 16 characters.*token_urlsafe") as refused:
         Inspector(a_receiver(), token=token)
     assert not token or token not in str(refused.value)
 
 
-async def test_with_a_token_everybody_is_asked_for_it_and_sees_nothing_before() -> None:
+async def test_every_page_asks_for_the_token_and_shows_nothing_before() -> None:
     async with inspected(a_receiver(endpoint="hush"), token=TOKEN, client="203.0.113.9") as here:
         for path in PAGES:
             answer = await here.visitor.get(f"{PATH}{path}")
@@ -157,7 +157,7 @@ async def test_a_url_with_the_token_leads_to_its_page_with_a_session(
     assert quote(TOKEN) not in caplog.text
 
 
-async def test_a_url_with_a_wrong_token_is_a_guess_that_counts() -> None:
+async def test_a_wrong_token_in_the_url_counts_against_the_limit() -> None:
     async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
         wrong = "a guess of sixteen or more"
         answer = await here.visitor.get(f"{PATH}/dead", params={"token": wrong})
@@ -172,7 +172,7 @@ async def test_a_url_with_a_wrong_token_is_a_guess_that_counts() -> None:
         assert right.status_code == 429
 
 
-async def test_only_a_page_is_entered_by_its_url() -> None:
+async def test_a_token_in_the_url_opens_pages_only() -> None:
     async with inspected(a_receiver(), token=TOKEN) as here:
         for path in ("/dead/replay", "/dead/discard"):
             answer = await here.visitor.post(f"{PATH}{path}", params={"token": TOKEN}, json={})
@@ -220,7 +220,7 @@ async def test_a_login_gives_a_session_that_is_not_the_token() -> None:
         assert await status(here) == 401
 
 
-async def test_after_the_logout_the_cookie_opens_nothing_to_whoever_has_it() -> None:
+async def test_a_copied_cookie_is_worthless_after_the_logout() -> None:
     async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
         await log_in(here)
         cookie = "; ".join(f"{name}={value}" for name, value in here.visitor.cookies.items())
@@ -257,7 +257,7 @@ async def test_another_applications_cookies_hide_no_session() -> None:
         assert await status(here, cookie=cookie) == 200
 
 
-async def test_who_guesses_is_slowed_by_form_and_by_header_and_others_are_not() -> None:
+async def test_wrong_tokens_in_form_and_header_are_limited_but_sessions_go_on() -> None:
     async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
         await log_in(here)
         session = here.visitor.cookies["hookonce_inspector"]
@@ -430,7 +430,7 @@ def test_the_oldest_session_ends_when_there_are_too_many(access: Access) -> None
 
 
 @pytest.mark.parametrize("name", ["", "0", "9" * 5000, "\x80", TOKEN])
-def test_a_name_that_was_not_given_is_no_session(access: Access, name: str) -> None:
+def test_an_unknown_name_is_no_session(access: Access, name: str) -> None:
     access.begin_session()
     assert not access.has_session(in_session(name))
     access.end_session(in_session(name))

@@ -23,7 +23,7 @@ def test_the_oldest_entries_go_when_there_are_too_many_bytes() -> None:
     assert kept.bytes == 8
 
 
-def test_what_grows_counts_as_the_newest() -> None:
+def test_an_entry_that_grows_becomes_the_newest() -> None:
     kept: Bounded[int, str] = Bounded(count=2, size=10)
     kept.put(1, "a", 1)
     kept.put(2, "b", 1)
@@ -32,7 +32,7 @@ def test_what_grows_counts_as_the_newest() -> None:
     assert kept.bytes == 4
 
 
-def test_what_grows_too_large_goes_itself() -> None:
+def test_an_entry_that_grows_too_large_is_dropped() -> None:
     kept: Bounded[int, str] = Bounded(count=2, size=10)
     kept.put(1, "a", 1)
     assert kept.grow(1, 10) == ["a"]

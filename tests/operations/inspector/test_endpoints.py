@@ -1,4 +1,4 @@
-"""One inspector for several receivers: each with pages of its own, one door for all."""
+"""One inspector for several receivers: each has its own pages, all share one login."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -95,6 +95,6 @@ async def test_one_login_opens_all(shop: Receiver, club: Receiver) -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("shop", "shop")])
-def test_endpoints_that_cannot_be_told_apart_are_refused(names: tuple[str, ...]) -> None:
+def test_receivers_without_distinct_endpoints_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="an endpoint of their own"):
         Inspector([a_receiver(endpoint=name) for name in names], token=TOKEN)

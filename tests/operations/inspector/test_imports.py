@@ -1,4 +1,4 @@
-"""Nobody pays for the inspector who does not ask for it."""
+"""The inspector is imported only when it is used."""
 
 import subprocess
 import sys

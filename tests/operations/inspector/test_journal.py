@@ -1,4 +1,4 @@
-"""What the journal keeps of what a receiver tells, and what it does not."""
+"""What the journal keeps of a receiver's records, and what it drops."""
 
 import gc
 import logging
@@ -96,7 +96,7 @@ async def test_forged_deliveries_push_out_no_genuine_one() -> None:
     assert kinds == [AnswerKind.REFUSED] * 3 + [AnswerKind.ACCEPTED]
 
 
-async def test_what_is_no_delivery_pushes_out_no_genuine_one() -> None:
+async def test_other_requests_push_out_no_genuine_delivery() -> None:
     receiver = a_receiver(limits=Limits(body_bytes=2000))
     handling(receiver)
     journal = watched(receiver, deliveries=5, refused=3)
@@ -109,7 +109,7 @@ async def test_what_is_no_delivery_pushes_out_no_genuine_one() -> None:
 
 
 @pytest.mark.parametrize("tamper", [False, True])
-async def test_bytes_are_bounded_too_and_one_too_large_is_kept_without_its_body(
+async def test_bytes_are_bounded_and_a_large_request_is_kept_without_its_body(
     tamper: bool,
 ) -> None:
     receiver = a_receiver()
@@ -129,7 +129,7 @@ async def test_bytes_are_bounded_too_and_one_too_large_is_kept_without_its_body(
 
 
 @pytest.mark.parametrize("tamper", [False, True])
-async def test_nothing_keeps_the_body_of_one_too_large(tamper: bool) -> None:
+async def test_the_body_of_a_large_request_is_freed(tamper: bool) -> None:
     receiver = a_receiver()
     handling(receiver)
     journal = watched(receiver, deliveries_bytes=5000, refused_bytes=5000)
@@ -284,12 +284,12 @@ def test_headers_of_any_accepted_shape_are_measured() -> None:
 
 
 @pytest.mark.parametrize("bound", ["deliveries", "refused_bytes", "stream_seconds"])
-def test_a_bound_of_nothing_is_refused(bound: str) -> None:
+def test_a_bound_of_zero_is_refused(bound: str) -> None:
     with pytest.raises(ValueError, match=bound):
         Bounds(**{bound: 0})
 
 
-async def test_beyond_so_many_a_second_only_what_fails_is_kept_and_all_is_counted() -> None:
+async def test_beyond_the_limit_of_a_second_only_failures_are_kept_and_all_are_counted() -> None:
     receiver = a_receiver()
     handling(receiver, *([None] * 20), ValueError("off"))
     journal = watched(receiver, each_second=2)
@@ -307,7 +307,7 @@ async def test_beyond_so_many_a_second_only_what_fails_is_kept_and_all_is_counte
     assert sum(sum(slot.counts.values()) for slot in journal.series._slots) == 21
 
 
-async def test_an_event_that_is_followed_is_kept_however_many_come() -> None:
+async def test_a_followed_event_is_kept_however_many_arrive() -> None:
     receiver = a_receiver()
     handling(receiver)
     journal = watched(receiver, each_second=1)

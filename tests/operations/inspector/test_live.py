@@ -1,4 +1,4 @@
-"""The stream of an open page: what it brings, how long, how many, and that it holds up nobody."""
+"""The stream of an open page: its events, its time limit, and the limit of open pages."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class Stream:
-    """What an open page has heard."""
+    """Events that an open page has received."""
 
     heard: list[dict[str, str]] = field(default_factory=list)
     is_over: bool = False
@@ -80,7 +80,7 @@ async def streaming(
             await asyncio.wait({hearing})
 
 
-async def test_a_page_hears_of_a_delivery_and_of_what_becomes_of_it() -> None:
+async def test_a_page_receives_a_delivery_and_then_its_answer() -> None:
     receiver = a_receiver()
     gate = asyncio.Event()
 
@@ -114,7 +114,7 @@ async def test_it_filters_as_the_page_does() -> None:
         assert stream.rows() == [2]
 
 
-async def test_a_page_that_connects_again_hears_what_it_has_missed_and_nothing_else() -> None:
+async def test_a_page_that_reconnects_receives_exactly_what_it_missed() -> None:
     async with inspected(a_receiver()) as here:
         async with streaming(here) as stream:
             await here.sender.send(make_event(CommentReceived))
@@ -125,7 +125,7 @@ async def test_a_page_that_connects_again_hears_what_it_has_missed_and_nothing_e
             assert again.rows() == [2]
 
 
-async def test_a_page_of_an_earlier_process_is_told_to_load_again() -> None:
+async def test_a_page_of_an_earlier_process_must_load_again() -> None:
     async with inspected(a_receiver()) as here:
         for cursor in ("another-7", "nonsense"):
             async with streaming(here, cursor=cursor) as stream:
@@ -152,7 +152,7 @@ async def test_without_a_cursor_the_stream_begins_now() -> None:
             assert stream.rows() == [2]
 
 
-async def test_it_brings_the_newest_rows_of_many_and_not_all() -> None:
+async def test_of_many_new_rows_only_the_newest_are_sent() -> None:
     async with inspected(a_receiver()) as here:
         cursor = cursor_in(await here.page())
         for _ in range(50):
@@ -181,7 +181,7 @@ async def test_a_stream_ends_by_itself_so_that_a_server_can_stop() -> None:
 
 
 async def test_a_server_that_stops_waits_for_no_open_page() -> None:
-    """Streams last for an hour here: only the end that the server is told can be the reason."""
+    """Streams last for an hour here: only ``Inspector.end`` can be the reason."""
     async with (
         inspected(a_receiver(), bounds=Bounds(stream_seconds=3600)) as here,
         streaming(here) as stream,
@@ -192,7 +192,7 @@ async def test_a_server_that_stops_waits_for_no_open_page() -> None:
         await until(lambda: stream.is_over)
 
 
-async def test_a_server_that_stops_without_a_word_waits_for_the_end_of_the_stream() -> None:
+async def test_a_server_that_does_not_call_end_waits_for_the_end_of_the_stream() -> None:
     async with (
         inspected(a_receiver(), bounds=Bounds(stream_seconds=1)) as here,
         streaming(here) as stream,
@@ -202,7 +202,9 @@ async def test_a_server_that_stops_without_a_word_waits_for_the_end_of_the_strea
         await until(lambda: stream.is_over)
 
 
-async def test_a_visitor_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_visitor_that_reads_nothing_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hookonce.operations.inspector.live._SEND_SECONDS", 0.01)
     inspector = Inspector(a_receiver(), token=TOKEN)
     site = inspector._sites[0]

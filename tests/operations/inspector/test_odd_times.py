@@ -1,4 +1,4 @@
-"""A record whose time is no time hides neither itself nor the others of a page."""
+"""A record with an impossible time is shown, and so are the others on its page."""
 
 from pathlib import Path
 

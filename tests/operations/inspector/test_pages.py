@@ -1,4 +1,4 @@
-"""What the pages show, and that nothing they show can act: checked in the markup itself."""
+"""What the pages show, and that no shown value becomes active markup."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ class Markup(HTMLParser):
 
 
 def spelt(text: str) -> str:
-    """Return a text as a page spells it: with escapes for what no eye can see."""
+    """Return a text as a page shows it: with escapes for invisible characters."""
     for character in "\u2028\u202e\u200b":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
@@ -290,7 +290,7 @@ async def test_no_text_about_a_dead_letter_quotes_what_its_body_hides(receiver: 
             assert "hush" not in page
 
 
-async def test_what_is_only_kept_is_marked_so_and_can_be_replayed(receiver: Receiver) -> None:
+async def test_a_kept_event_is_marked_and_can_be_replayed(receiver: Receiver) -> None:
     fails = [True]
 
     @receiver.on(CommentReceived, name="shop")
@@ -325,7 +325,7 @@ async def test_no_text_about_the_inbox_quotes_what_a_body_hides(tmp_path: Path) 
         shows_nothing_hidden(await here.page("/inbox"))
 
 
-async def test_a_list_says_so_where_a_body_is_too_large_to_be_looked_through(
+async def test_a_list_withholds_the_error_of_a_large_body(
     receiver: Receiver,
 ) -> None:
     closed(receiver)
@@ -365,7 +365,7 @@ async def test_the_page_of_a_large_event_is_small_and_says_what_is_cut(
 
 
 class Waits:
-    """Holds up whoever reads an event of its type, once it is told to."""
+    """A validator that blocks while it is closed."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -442,7 +442,7 @@ LONG = "9" * 5000
 
 
 @pytest.mark.parametrize("path", [f"/deliveries/{LONG}", "/deliveries/-1", "/deliveries/1e3"])
-async def test_a_number_that_is_none_of_a_delivery_is_not_found(path: str) -> None:
+async def test_an_invalid_delivery_number_is_not_found(path: str) -> None:
     async with inspected(a_receiver()) as here:
         Markup(await here.page(path, status=404))
         Markup(await here.page(f"{path}?kind={LONG}&type={LONG}&id={LONG}", status=404))
@@ -499,7 +499,7 @@ async def test_a_receiver_without_an_inbox_has_no_page_of_it(receiver: Receiver)
         assert "has no inbox" in await here.page("/inbox", status=404)
 
 
-async def test_what_is_forgotten_or_was_never_there_is_said(receiver: Receiver) -> None:
+async def test_dropped_and_unknown_pages_are_not_found(receiver: Receiver) -> None:
     async with inspected(receiver, bounds=Bounds(deliveries=1)) as here:
         await here.sender.send(make_event(CommentReceived))
         await here.sender.send(make_event(CommentReceived))
@@ -507,7 +507,7 @@ async def test_what_is_forgotten_or_was_never_there_is_said(receiver: Receiver) 
             Markup(await here.page(path, status=404))
 
 
-async def test_a_store_that_fails_takes_only_what_needs_it_away() -> None:
+async def test_a_failing_store_affects_only_the_pages_that_need_it() -> None:
     store = FaultyStore(MemoryStore(clock=system_clock))
     async with inspected(a_receiver(store=store)) as here:
         await here.sender.send(make_event(CommentReceived))
@@ -574,7 +574,7 @@ async def test_dead_letters_are_filtered_by_reason_age_handler_and_type(tmp_path
         assert "No dead letter matches" in await here.page("/dead?type=channel.*")
 
 
-async def test_dead_letters_are_searched_behind_those_that_one_page_shows() -> None:
+async def test_filters_search_beyond_the_first_page_of_dead_letters() -> None:
     receiver = a_receiver()
     store = receiver.store
     for number in range(450):

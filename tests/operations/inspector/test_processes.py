@@ -1,4 +1,4 @@
-"""One page shows what every process does that shares the store."""
+"""One page shows all processes that share the store."""
 
 import re
 from collections.abc import AsyncIterator
@@ -121,7 +121,7 @@ async def test_a_page_shows_what_another_server_has_answered(url: str, tmp_path:
     assert "No step was seen" not in shown
 
 
-async def test_what_nobody_told_of_the_store_knows(url: str) -> None:
+async def test_the_store_says_what_no_process_reported(url: str) -> None:
     receiver = Receiver(secrets=[SECRET], store=url, inbox=Inbox(embedded=False))
     receiver.on(CommentReceived, name="answer")(succeed)
     elsewhere = receiver.copy()
@@ -143,7 +143,7 @@ async def _is_empty(receiver: Receiver) -> bool:
     return (await receiver.stats()).depth == 0
 
 
-async def test_nothing_is_told_while_nobody_looks(url: str) -> None:
+async def test_nothing_is_reported_while_no_page_is_open(url: str) -> None:
     receiver = Receiver(secrets=[SECRET], store=url)
     receiver.on(CommentReceived)(succeed)
     async with TestSender(receiver, secrets=SECRET) as sender:

@@ -1,4 +1,4 @@
-"""What is hidden, wherever it stands; and bodies that would break a page that shows them."""
+"""Hidden values, wherever they appear, and bodies that could break a page."""
 
 import json
 import re
@@ -146,7 +146,7 @@ def test_a_name_that_is_given_twice_is_hidden_twice() -> None:
         "password=hush-hush".encode("utf-16-le"),
     ],
 )
-def test_what_is_no_json_is_shown_without_what_stands_behind_hidden_names(text: bytes) -> None:
+def test_text_that_is_not_json_hides_all_that_follows_a_hidden_name(text: bytes) -> None:
     shown = read(text)
     assert shown.tokens == ()
     assert shown.raw is not None
@@ -175,7 +175,7 @@ def test_a_string_in_json_may_itself_be_json_a_form_or_xml(text: str) -> None:
     assert "hush-hush" not in repr(model)
 
 
-def test_in_a_text_all_that_stands_behind_a_hidden_name_is_hidden() -> None:
+def test_a_text_hides_all_that_follows_a_hidden_name() -> None:
     """In a traceback the rest of the line: the next one is another statement, or the error."""
     text = "user=x&password=hush-hush&y=1\nand so on"
     assert hidden_in_text(text) == "user=x&password=[redacted]"
@@ -209,12 +209,12 @@ def test_what_is_hidden_already_stays_so() -> None:
     assert hidden_in_text("x; token=[redacted]") == "x; token=[redacted]"
 
 
-def test_a_path_that_only_json_has_withholds_what_is_none() -> None:
+def test_a_path_with_a_wildcard_withholds_text_that_is_not_json() -> None:
     redaction = Redaction(paths=["data.*"])
     assert read(b'{"data": {"a": "hush-hush"}, ', redaction).raw is None
 
 
-def test_a_value_that_is_hidden_stands_under_no_other_name() -> None:
+def test_a_hidden_value_is_hidden_under_other_names_too() -> None:
     body = b'{"password": "hush-hush", "pin": 1, "log": "logged in by hush-hush", "token": 12345,'
     shown = read(body + b' "hush-hush": 12345, "count": 1}')
     text = "".join(token.text for token in shown.tokens)
@@ -297,7 +297,7 @@ def test_eight_letters_of_a_hidden_value_are_hidden_where_it_was_cut(text: str, 
     assert scrubbed(text, "a-long-secret-value-that-is-hidden") == shown
 
 
-def test_a_field_that_is_named_by_the_one_beside_it_is_hidden() -> None:
+def test_a_value_whose_name_is_in_the_field_beside_it_is_hidden() -> None:
     body = (
         b'{"headers": [{"name": "X-Auth-Token", "value": "hush-hush"}, {"name": "a", "value": 1}]}'
     )
@@ -306,18 +306,18 @@ def test_a_field_that_is_named_by_the_one_beside_it_is_hidden() -> None:
     assert '"value": 1' in shown
 
 
-def test_in_a_body_that_is_no_json_a_hidden_value_stands_nowhere_else() -> None:
+def test_text_that_is_not_json_hides_a_value_everywhere() -> None:
     shown = read(b"hush-hush logged in with password=hush-hush")
     assert shown.raw == "[redacted] logged in with password=[redacted]"
 
 
-def test_words_that_tell_nothing_are_not_hidden_elsewhere() -> None:
+def test_null_and_true_are_not_hidden_elsewhere() -> None:
     redactor = Redactor(Redaction())
     shown_body(b'{"password": null, "token": true, "secret": ""}', redactor)
     assert redactor.scrub("None, null, True") == "None, null, True"
 
 
-def test_texts_are_withheld_where_too_much_is_hidden_to_be_looked_for() -> None:
+def test_texts_are_withheld_if_there_are_too_many_hidden_values() -> None:
     redactor = Redactor(Redaction())
     many = json.dumps([{"token": f"hush-{number}"} for number in range(4000)]).encode()
     body = shown_body(many, redactor)
@@ -360,7 +360,7 @@ def test_hidden_values_are_taken_out_of_other_texts() -> None:
 
 
 @pytest.mark.parametrize("argument", ["headers", "keys", "paths"])
-def test_a_lone_text_is_refused_where_several_names_belong(argument: str) -> None:
+def test_a_single_string_is_refused_as_names(argument: str) -> None:
     with pytest.raises(TypeError, match=argument):
         Redaction(**{argument: "password"})
 

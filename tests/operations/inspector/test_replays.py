@@ -95,7 +95,7 @@ async def test_each_replay_leaves_a_line_in_the_log_and_no_body(
     assert "hush-hush" not in caplog.text
 
 
-async def test_a_few_run_at_once_and_no_more(receiver: Receiver) -> None:
+async def test_actions_at_the_same_time_are_limited(receiver: Receiver) -> None:
     shop = Shop(receiver)
     async with inspected(receiver, bounds=Bounds(actions=1)) as here:
         first, second = await buried(here), await buried(here)
@@ -121,7 +121,7 @@ NO_EVENTS = [
 
 
 @pytest.mark.parametrize("body", NO_EVENTS)
-async def test_what_names_no_event_is_refused(receiver: Receiver, body: bytes) -> None:
+async def test_a_request_without_an_event_id_is_refused(receiver: Receiver, body: bytes) -> None:
     async with inspected(receiver) as here:
         answer = await here.visitor.post(
             f"{PATH}/dead/replay", content=body, headers=acting(here.site)
@@ -136,7 +136,7 @@ async def test_a_get_replays_nothing(receiver: Receiver) -> None:
         assert answer.status_code == 405
 
 
-async def test_no_text_from_outside_begins_a_line_of_its_own_in_the_log(
+async def test_text_from_outside_cannot_forge_a_line_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "hookonce.inspector")

@@ -1,4 +1,4 @@
-"""Counts second by second, percentiles of a bounded scale, and the charts drawn of them."""
+"""Counts second by second, percentiles, and charts."""
 
 import math
 import re
@@ -33,7 +33,7 @@ def test_an_answer_is_counted_in_its_second() -> None:
     assert last.counts == {AnswerKind.ACCEPTED: 1}
 
 
-def test_it_is_as_long_as_it_is_and_forgets_what_is_older() -> None:
+def test_the_series_keeps_five_minutes() -> None:
     clock = Clock()
     series = Series(clock=clock)
     series.note_answer(AnswerKind.ACCEPTED, 0.01)
@@ -57,11 +57,11 @@ def test_a_percentile_is_right_to_a_fifth(times: list[float], fraction: float) -
     assert exact / 1.21 <= found <= exact * 1.21
 
 
-def test_there_is_no_percentile_of_nothing() -> None:
+def test_without_answers_there_is_no_percentile() -> None:
     assert percentile(merged(Series().seconds()), 0.5) is None
 
 
-def test_the_inbox_is_drawn_where_there_is_one() -> None:
+def test_charts_of_the_inbox_are_drawn_if_there_is_one() -> None:
     seconds = Series().seconds()
     assert len(charts_of(seconds, has_inbox=False)) == 2
     titles = [chart.title for chart in charts_of(seconds, has_inbox=True)]

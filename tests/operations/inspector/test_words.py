@@ -1,4 +1,4 @@
-"""The page and the commands call the same things by the same words."""
+"""The pages and the commands use the same words."""
 
 import asyncio
 import json
