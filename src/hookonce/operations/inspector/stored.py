@@ -34,7 +34,7 @@ class DeadLetterRow:
         buried_at: Unix seconds; for a kept event the moment at which it becomes a dead letter.
         is_kept: whether the event is only kept, since the sender may deliver it again.
         finished: handlers that have succeeded.
-        owed: handlers that have failed or not run.
+        outstanding: handlers that have failed or not run.
 
     """
 

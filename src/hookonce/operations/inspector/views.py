@@ -243,7 +243,7 @@ def _step(step: Step, note: str) -> StepView:
     match step.what:
         case What.CLAIM | What.ENQUEUED:
             return StepView(step.at, "store", step.text, step.attempt)
-        case What.TAKEN:
+        case What.FETCHED:
             return StepView(step.at, "store", "fetched from the inbox by a worker", step.attempt)
         case What.FINISHED:
             text = f"{step.handler} succeeded"
