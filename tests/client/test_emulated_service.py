@@ -45,7 +45,7 @@ async def client_of(service: EmulatedService, role: str = "admin") -> AsyncItera
 
 
 async def replied(here: Bakery, client: Client) -> Any:
-    here.service.platform_fails(code="comment.too_old")
+    here.service.faults.platform_fails(code="comment.too_old")
     return await client.comments.reply("cmt_gluten", "Thank you!")
 
 
@@ -135,7 +135,7 @@ async def test_what_was_published_is_told_by_its_event_or_else_by_the_poll(
         saved = await client.posts.create(PostInput(targets=targets, caption="Rye."))
         own = {target.id for target in (await client.posts.get(saved.id)).targets}
         if is_lost:
-            service.lose_webhook()
+            service.faults.lose_webhook()
 
         async def settled() -> Post | None:
             post = await client.posts.get(saved.id)

@@ -50,7 +50,7 @@ class Walk:
                     service.app.reconnect(channel)
                 case 10:
                     rate, for_good = draw.random(), draw.random() < 0.5
-                    service.platform_fails(channel, rate=rate, for_good=for_good)
+                    service.faults.platform_fails(channel, rate=rate, for_good=for_good)
                 case 11:
                     service.app.reschedule(post, service.now + draw.uniform(1, 600))
         except (RefusedError, LookupError):
@@ -114,7 +114,7 @@ async def test_what_holds_of_posts_and_events_holds_at_every_step(seed: int) -> 
         for channel in CHANNELS:
             if not here.service.workspace.channels[channel].is_active:
                 here.service.app.reconnect(channel)
-            here.service.platform_works(channel)
+            here.service.faults.platform_works(channel)
         await here.service.settle()
         check(here)
         ends = Counter(post.status for post in here.service.workspace.posts.values())

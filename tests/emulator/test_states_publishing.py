@@ -77,7 +77,7 @@ async def test_a_queued_post_goes_out_in_its_slot(here: Bakery) -> None:
 
 async def test_a_post_that_fails_everywhere_is_failed_and_says_why(here: Bakery) -> None:
     """Events: post.target.failed, "Publishing to one channel failed for good"."""
-    here.service.platform_fails(code="media.rejected", message="Too dark.")
+    here.service.faults.platform_fails(code="media.rejected", message="Too dark.")
     post = await here.create("now", *BOTH)
     await here.service.advance(minutes=1)
     assert await here.states(post) == ("failed", ["failed", "failed"])
@@ -89,7 +89,7 @@ async def test_a_post_that_fails_everywhere_is_failed_and_says_why(here: Bakery)
 
 async def test_a_post_that_fails_on_one_channel_is_partial(here: Bakery) -> None:
     """States: partial; each target has its own status and error."""
-    here.service.platform_fails("ch_tube")
+    here.service.faults.platform_fails("ch_tube")
     post = await here.create("now", *BOTH)
     await here.service.advance(minutes=1)
     assert await here.states(post) == ("partial", ["published", "failed"])
@@ -98,14 +98,14 @@ async def test_a_post_that_fails_on_one_channel_is_partial(here: Bakery) -> None
 
 async def test_what_is_tried_again_sends_no_event_until_the_last_try(here: Bakery) -> None:
     """Events: "Attempts that will be retried are not sent"."""
-    here.service.platform_fails(for_good=False, times=2)
+    here.service.faults.platform_fails(for_good=False, times=2)
     post = await here.create("now")
     await here.service.advance(minutes=2)
     assert (await here.states(post))[0] == "publishing"
     assert here.events == []
     await here.service.advance(minutes=2)
     assert here.told() == [("post.target.published", ONE)]
-    here.service.platform_fails(for_good=False)
+    here.service.faults.platform_fails(for_good=False)
     failing = await here.create("now")
     await here.service.advance(minutes=5)
     assert (await here.states(failing))[0] == "failed"
@@ -113,13 +113,13 @@ async def test_what_is_tried_again_sends_no_event_until_the_last_try(here: Baker
 
 
 async def test_a_slow_platform_keeps_a_post_publishing(here: Bakery) -> None:
-    here.service.platform_is_slow("ch_tube", seconds=3600)
+    here.service.faults.platform_is_slow("ch_tube", seconds=3600)
     post = await here.create("now", *BOTH)
     await here.service.advance(minutes=59)
     assert await here.states(post) == ("publishing", ["published", "publishing"])
     await here.service.advance(minutes=2)
     assert (await here.states(post))[0] == "published"
-    here.service.platform_works("ch_tube")
+    here.service.faults.platform_works("ch_tube")
     post = await here.create("now", "ch_tube")
     await here.service.advance(minutes=1)
     assert (await here.states(post))[0] == "published"
@@ -128,7 +128,7 @@ async def test_a_slow_platform_keeps_a_post_publishing(here: Bakery) -> None:
 async def test_a_slow_platform_keeps_a_reply_waiting_where_time_flows() -> None:
     """Rule 3: "Replying to a comment is synchronous"."""
     async with bakery(speed=100) as here:
-        here.service.platform_is_slow("ch_tube", seconds=30)
+        here.service.faults.platform_is_slow("ch_tube", seconds=30)
         loop = asyncio.get_running_loop()
         started = loop.time()
         response = await here.api.post("/v1/comments/cmt_gluten/reply", json={"text": "No."})
@@ -138,7 +138,7 @@ async def test_a_slow_platform_keeps_a_reply_waiting_where_time_flows() -> None:
 
 async def test_a_failed_target_is_retried_and_no_other(here: Bakery) -> None:
     """States: "failed target | retry | re-attempted"; post.target_not_retryable | 409."""
-    here.service.platform_fails("ch_tube", times=1)
+    here.service.faults.platform_fails("ch_tube", times=1)
     post = await here.create("now", *BOTH)
     await here.service.advance(minutes=1)
     with pytest.raises(RefusedError) as caught:
@@ -154,7 +154,7 @@ async def test_a_failed_target_is_retried_and_no_other(here: Bakery) -> None:
 
 async def test_a_failed_post_can_be_replaced_published_again_and_deleted(here: Bakery) -> None:
     """States: "draft or another unpublished state | delete | not going out | removed"."""
-    here.service.platform_fails(times=2)
+    here.service.faults.platform_fails(times=2)
     first, second = await here.create("now"), await here.create("now")
     await here.service.advance(minutes=1)
     response = await here.api.post(f"/v1/posts/{first}/publish")
@@ -318,7 +318,7 @@ async def test_a_channel_that_is_reconnected_in_time_changes_nothing(here: Baker
 
 
 async def test_what_is_queued_is_held_and_what_is_at_the_platform_is_not(here: Bakery) -> None:
-    here.service.platform_is_slow("ch_tube", seconds=600)
+    here.service.faults.platform_is_slow("ch_tube", seconds=600)
     post = await here.create("now", "ch_tube")
     await here.service.advance(seconds=5)
     assert (await here.states(post))[1] == ["publishing"]
@@ -360,7 +360,7 @@ async def test_a_post_to_a_channel_that_is_not_active_is_held_from_the_start(
 async def test_the_same_seed_brings_the_same_results() -> None:
     async def results(seed: int) -> list[tuple[str, str, object]]:
         async with bakery(seed=seed) as here:
-            here.service.platform_fails(rate=0.5)
+            here.service.faults.platform_fails(rate=0.5)
             for _ in range(12):
                 await here.create("now", *BOTH)
             await here.service.advance(minutes=1)
@@ -374,24 +374,24 @@ async def test_the_same_seed_brings_the_same_results() -> None:
 
 
 async def test_a_lost_webhook_leaves_the_result_in_the_post_alone(here: Bakery) -> None:
-    here.service.lose_webhook("post.target.published")
+    here.service.faults.lose_webhook("post.target.published")
     lost, told = await here.create("now"), await here.create("now")
     await here.service.advance(minutes=1)
     assert [(await here.states(one))[0] for one in (lost, told)] == ["published", "published"]
     assert len(here.events) == len(here.service.deliveries()) == 1
     with pytest.raises(ValueError, match="no event type"):
-        here.service.lose_webhook("post.gone")
+        here.service.faults.lose_webhook("post.gone")
 
 
 async def test_faults_are_at_channels_that_are_there(here: Bakery) -> None:
     with pytest.raises(LookupError, match="no channel 'ch_none'"):
-        here.service.platform_fails("ch_none")
+        here.service.faults.platform_fails("ch_none")
     with pytest.raises(LookupError, match="no channel 'ch_none'"):
-        here.service.platform_is_slow("ch_none", seconds=1)
+        here.service.faults.platform_is_slow("ch_none", seconds=1)
     with pytest.raises(ValueError, match="from 0 to 1"):
-        here.service.platform_fails(rate=1.5)
+        here.service.faults.platform_fails(rate=1.5)
     with pytest.raises(ValueError, match="at least 1"):
-        here.service.platform_fails(times=0)
+        here.service.faults.platform_fails(times=0)
 
 
 def test_no_target_leaves_published_or_skipped() -> None:

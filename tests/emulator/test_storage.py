@@ -11,7 +11,7 @@ from support.servers import serving
 from support.service_api import checked_error
 from support.workspaces import Bakery, bakery
 
-from hookonce.emulator.storage import is_of
+from hookonce.emulator.storage import fits_media_type
 
 pytestmark = pytest.mark.anyio
 
@@ -78,10 +78,10 @@ async def test_a_file_of_every_accepted_type_goes_the_whole_way(
     assert (served.content, served.headers["content-type"]) == (content, mime)
 
 
-def test_no_file_is_of_another_type() -> None:
+def test_no_file_fits_media_type_another_type() -> None:
     for mime, start in STARTS.items():
-        assert [other for other in STARTS if is_of(other, start)] == [mime]
-        assert not is_of(mime, b"")
+        assert [other for other in STARTS if fits_media_type(other, start)] == [mime]
+        assert not fits_media_type(mime, b"")
 
 
 async def test_media_that_was_not_sent_is_not_complete(

@@ -150,7 +150,7 @@ async def test_a_target_that_failed_is_backfilled_where_only_one_is_missing(
     tmp_path: Path,
 ) -> None:
     async with bakery(tmp_path) as it:
-        it.service.platform_fails(code="media.rejected")
+        it.service.faults.platform_fails(code="media.rejected")
         before = await it.publish()
         assert set(it.noted) == before
         it.stop()

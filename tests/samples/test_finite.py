@@ -69,9 +69,13 @@ def _service(**settings: Any) -> EmulatedService:
         pytest.param(lambda bad: _service(answer_seconds=bad), id="service.answer_seconds"),
         pytest.param(lambda bad: _service().new_key(expires_at=bad), id="service.new_key"),
         pytest.param(
-            lambda bad: _service().platform_is_slow(seconds=bad), id="service.platform_is_slow"
+            lambda bad: _service().faults.platform_is_slow(seconds=bad),
+            id="service.faults.platform_is_slow",
         ),
-        pytest.param(lambda bad: _service().platform_fails(rate=bad), id="service.platform_fails"),
+        pytest.param(
+            lambda bad: _service().faults.platform_fails(rate=bad),
+            id="service.faults.platform_fails",
+        ),
         pytest.param(
             lambda bad: Client("https://x.test", "example_sk_0123456789", answer_seconds=bad),
             id="Client.answer_seconds",

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from .app import App
 from .chaos import Chaos, Disturbance
-from .flows import FLOWS, lose_channel, publish_post, receive_comment, receive_story_reply
+from .faults import FaultInjection
+from .flows import (
+    FLOWS,
+    EventEmitter,
+    Flow,
+    lose_channel,
+    publish_post,
+    receive_comment,
+    receive_story_reply,
+)
 from .generated import EventGenerator
 from .records import DeliveryAttempt, DeliveryStatus, DisabledReason, EndpointStatus, Notice
+from .refusals import RefusedError
 from .service import EmulatedService
-from .timeline import VirtualClock
+from .timeline import FrozenTime, VirtualClock
 from .workspace_data import WorkspaceData
 
 __all__ = [
     "FLOWS",
+    "App",
     "Chaos",
     "DeliveryAttempt",
     "DeliveryStatus",
@@ -19,8 +31,13 @@ __all__ = [
     "Disturbance",
     "EmulatedService",
     "EndpointStatus",
+    "EventEmitter",
     "EventGenerator",
+    "FaultInjection",
+    "Flow",
+    "FrozenTime",
     "Notice",
+    "RefusedError",
     "VirtualClock",
     "WorkspaceData",
     "lose_channel",

@@ -28,7 +28,7 @@ from .wire import Wire
 
 _GONE = 410
 
-# Bounds the memory of a service whose time runs fast: pending deliveries come on top.
+# Bounds the memory of a service whose time runs fast; pending deliveries do not count.
 _LOGGED = 100_000
 
 

@@ -93,7 +93,7 @@ class DescribedChannel(Described):
 
 
 class DescribedMedia(Described):
-    """An upload without its bytes (interface, Resources: Media)."""
+    """An upload without its bytes, finished by default (interface, Resources: Media)."""
 
     id: str
     filename: str
@@ -252,7 +252,7 @@ class DescribedWebhook(Described):
 
 
 class DescribedFault(Described):
-    """A failing platform of one channel or of all; see ``EmulatedService.platform_fails``."""
+    """A failing platform of one channel or of all; see ``FaultInjection.platform_fails``."""
 
     channel_id: str | None = None
     code: str = "platform.rejected"

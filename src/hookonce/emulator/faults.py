@@ -80,16 +80,17 @@ class Faults:
 
 
 class FaultInjection:
-    """Methods by which a test injects faults; the base class of the service.
+    """Injects faults into an emulated service.
 
     Args:
         channels: the ids of the workspace's channels.
+        faults: receives the faults.
 
     """
 
-    def __init__(self, channels: Container[str]) -> None:
+    def __init__(self, channels: Container[str], faults: Faults) -> None:
         self._channels = channels
-        self._faults = Faults()
+        self._faults = faults
 
     def platform_fails(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
@@ -16,9 +16,6 @@ from ..events import Event
 from ..resources import Channel
 from .generated import STORY_REPLY, EventGenerator
 from .platforms import content_types
-
-Emitted: TypeAlias = tuple[Event[Any], ...]
-"""The events of a flow, in the order of emitting."""
 
 
 class EventEmitter(Protocol):
@@ -34,7 +31,7 @@ class Flow(Protocol):
 
     async def __call__(
         self, service: EventEmitter, *, generator: EventGenerator | None = None
-    ) -> Emitted:
+    ) -> tuple[Event[Any], ...]:
         """Emit the events and return them."""
         ...
 
@@ -45,7 +42,7 @@ async def publish_post(
     channels: Sequence[Channel] | None = None,
     caption: str = "The walnut bread is back 🍞 Saturdays from 8.",
     generator: EventGenerator | None = None,
-) -> Emitted:
+) -> tuple[Event[Any], ...]:
     """Publish one post to several channels; publishing to the last one fails for good.
 
     Emits one event for each channel (interface, Events: Event types). A target does not name its
@@ -88,7 +85,7 @@ async def receive_comment(
     post_id: str | None = None,
     parent_id: str | None = None,
     generator: EventGenerator | None = None,
-) -> Emitted:
+) -> tuple[Event[Any], ...]:
     """Receive a comment from someone else (interface, Resources: Comment).
 
     Args:
@@ -114,7 +111,7 @@ async def receive_story_reply(
     *,
     text: str | None = None,
     generator: EventGenerator | None = None,
-) -> Emitted:
+) -> tuple[Event[Any], ...]:
     """Receive a reply to a story, which arrives as a message.
 
     ``data.message.kind`` distinguishes a story reply from a direct message (interface, Events:
@@ -139,7 +136,7 @@ async def lose_channel(
     channel: Channel | None = None,
     reason: str = "The access token has expired.",
     generator: EventGenerator | None = None,
-) -> Emitted:
+) -> tuple[Event[Any], ...]:
     """Lose a channel: its connection stops working, and then it is disconnected.
 
     The interface does not show which status each event has (States: Gaps); the choice is the

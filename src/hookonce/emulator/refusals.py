@@ -195,7 +195,7 @@ def refused(
 
 
 def blocker(code: str, **values: object) -> Blocker:
-    """Return what a validation result says of a code that would refuse the post."""
+    """Return the blocker of a validation result that stands for a code."""
     _, _, message, hint = _REFUSALS[code]
     return Blocker(code=code, message=message.format(**values), hint=hint)
 

@@ -35,7 +35,7 @@ from .api import Api
 from .app import App
 from .chaos import Chaos
 from .deliveries import Deliveries
-from .faults import FaultInjection
+from .faults import FaultInjection, Faults
 from .generated import EventGenerator
 from .operations import Backend
 from .publishing import Publishing
@@ -67,7 +67,7 @@ _ATTEMPTS_KEPT = 100_000
 
 
 @shows_half_built
-class EmulatedService(FaultInjection):
+class EmulatedService:
     """An emulation of the service, as the interface documents it; an async context manager.
 
     In a test, time moves only with ``advance``, which makes all due attempts in order and at once::
@@ -109,6 +109,7 @@ class EmulatedService(FaultInjection):
 
     Attributes:
         app: the actions of people in the service's app, such as approving a post.
+        faults: lets platforms fail, and loses webhooks.
         seed: another service with this seed draws the same.
         workspace: the state of the workspace.
 
@@ -163,7 +164,8 @@ class EmulatedService(FaultInjection):
         data = data or WorkspaceData()
         workspace_id = f"ws_{self._random.randbytes(8).hex()}"
         self.workspace = data.empty_workspace(workspace_id, plan=plan, service=service)
-        super().__init__(self.workspace.channels)
+        self._faults = Faults()
+        self.faults = FaultInjection(self.workspace.channels, self._faults)
         wire = Wire(
             self._transport,
             self._time,
@@ -452,9 +454,9 @@ class EmulatedService(FaultInjection):
             if post.status == "scheduled" and post.scheduled_at is not None:
                 self._publishing.schedule(post, post.scheduled_at)
         for fault in data.faults:
-            self.platform_fails(fault.channel_id, **fault.model_dump(exclude={"channel_id"}))
+            self.faults.platform_fails(fault.channel_id, **fault.model_dump(exclude={"channel_id"}))
         for delay in data.slow:
-            self.platform_is_slow(delay.channel_id, seconds=delay.seconds)
+            self.faults.platform_is_slow(delay.channel_id, seconds=delay.seconds)
         if data.limits.requests_left is not None:
             self.leave_quota(data.limits.requests_left)
         for key in data.keys:

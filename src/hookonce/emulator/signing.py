@@ -1,4 +1,7 @@
-"""The headers of a delivery. The reference library signs, so that it checks our verification."""
+"""The headers of a delivery.
+
+The reference library signs them. Our own signing could repeat a mistake of our verification.
+"""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Storage:
                 )
         if len(content) < row.size:
             raise at_storage(HTTPStatus.BAD_REQUEST, "There are fewer bytes than announced.")
-        if not is_of(row.mime, bytes(content[:32])):
+        if not fits_media_type(row.mime, bytes(content[:32])):
             raise at_storage(HTTPStatus.BAD_REQUEST, f"The bytes are not of the type {row.mime}.")
         row.content = bytes(content)
 
@@ -118,7 +118,7 @@ def method_of(row: MediaRow) -> Method:
     return "PUT" if row.kind == "image" else "POST"
 
 
-def is_of(mime: str, start: bytes) -> bool:
+def fits_media_type(mime: str, start: bytes) -> bool:
     """Return whether the first bytes of a file fit a media type."""
     is_ftyp, brand = start[4:8] == b"ftyp", start[8:12]
     match mime:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from ..clock import Clock, system_clock
 from ..errors import shows_half_built
 
-# Work at the same time; the real service's number is not documented.
+# How much work runs at the same time; the real service's number is not documented.
 _MOST_AT_ONCE = 100
 
 
@@ -75,9 +75,9 @@ class ServiceTime:
 
     def __init__(self, source: TimeSource, speed: float = 1.0) -> None:
         self._movable = source if isinstance(source, FrozenTime) else None
-        # freezegun's object does not give the time; but it freezes the system's clock.
+        # freezegun's object is not a clock, but it freezes the system's clock.
         is_clock = isinstance(source, VirtualClock) or self._movable is None
-        self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # what is no FrozenTime is a Clock
+        self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # a TimeSource that is no FrozenTime is a Clock
         self.speed = speed
         self._started = self._clock()
         self._skipped = 0.0
@@ -99,7 +99,7 @@ class ServiceTime:
         if self._movable is not None:
             self._movable.tick(timedelta(seconds=seconds + self._skipped))
             self._skipped = 0.0
-        # The rest of a microsecond that a movable clock cut off; or all of it for another clock.
+        # What the clock did not move: less than a microsecond if it is movable, otherwise all.
         self._skipped += max(0.0, moment - self.now())
 
 
