@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
     Attributes:
         status: the HTTP status.
-        body: the value of ``error`` in the answer.
+        body: the value of ``error`` in the answer: code, kind, message, hint and details.
         headers: additional headers of the answer.
 
     """
