@@ -36,7 +36,7 @@ OTHERS_NOT_PUBLIC = [
 
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Names and their addresses, for a while the only ones in the world."""
+    """Replaces name resolution; returns the names and their addresses."""
     names: dict[str, list[str]] = {}
 
     async def getaddrinfo(_: object, host: str, port: int | None, **__: object) -> list[Any]:
@@ -60,14 +60,14 @@ async def test_an_address_that_is_not_public_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", OTHERS_NOT_PUBLIC)
-async def test_other_private_networks_are_refused_where_loopback_is_allowed(url: str) -> None:
+async def test_other_private_networks_are_refused_if_loopback_is_allowed(url: str) -> None:
     """Events, rule 3; the emulator's own exception is for loopback alone."""
     async with calling(EmulatedService()) as api:
         response = await api.post("/v1/webhooks", json=wanted(url=url))
     checked_error(response, 422, "webhook.url_private")
 
 
-async def test_http_to_a_public_address_is_refused_also_where_loopback_will_do() -> None:
+async def test_http_to_a_public_address_is_refused_even_if_loopback_is_allowed() -> None:
     async with calling(EmulatedService()) as api:
         response = await api.post("/v1/webhooks", json=wanted(url="http://8.8.8.8/"))
     checked_error(response, 422, "validation.failed")
@@ -113,7 +113,7 @@ async def test_a_public_https_url_is_accepted_and_kept_as_it_was_sent(url: str) 
     ],
     ids=repr,
 )
-async def test_what_is_no_https_url_is_refused(url: str) -> None:
+async def test_a_url_that_is_not_https_is_refused(url: str) -> None:
     """Resources, Webhook endpoint: "uri; must be https"; Errors: 422."""
     async with calling(EmulatedService(allow_loopback=False)) as api:
         response = await api.post("/v1/webhooks", json=wanted(url=url))
@@ -121,7 +121,7 @@ async def test_what_is_no_https_url_is_refused(url: str) -> None:
     assert [issue["field"] for issue in error["details"]["issues"]] == ["url"]
 
 
-async def test_a_name_is_resolved_and_all_its_addresses_must_be_public(
+async def test_all_addresses_of_a_host_must_be_public(
     resolved: dict[str, list[str]],
 ) -> None:
     """Events, rule 3: "resolve to a public address"."""
@@ -134,7 +134,7 @@ async def test_a_name_is_resolved_and_all_its_addresses_must_be_public(
 
 
 @pytest.mark.usefixtures("resolved")
-async def test_a_name_that_cannot_be_resolved_is_refused() -> None:
+async def test_a_host_that_does_not_resolve_is_refused() -> None:
     """Events, rule 3: the URL must resolve."""
     async with calling(EmulatedService()) as api:
         response = await api.post("/v1/webhooks", json=wanted(url="https://nowhere.example/"))

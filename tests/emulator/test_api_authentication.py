@@ -49,7 +49,7 @@ async def test_a_key_is_sent_in_either_header(
     assert await status_with(api, {header: form.format(service.new_key())}) == 201
 
 
-async def test_another_scheme_leaves_the_other_header_its_say(
+async def test_x_api_key_counts_if_authorization_has_another_scheme(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
     key = service.new_key()
@@ -57,7 +57,7 @@ async def test_another_scheme_leaves_the_other_header_its_say(
     assert await status_with(api, {"authorization": f"Basic {key}"}) == 401
 
 
-async def test_where_both_headers_carry_a_key_authorization_counts(
+async def test_authorization_counts_if_both_headers_carry_a_key(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
     good, bad = service.new_key(), "postline_sk_bad"
@@ -78,7 +78,7 @@ async def test_a_key_has_the_documented_form_and_its_prefix_exposes_the_leading_
     assert (shown.name, shown.role) == ("nightly job", "editor")
 
 
-async def test_a_key_is_not_kept(service: EmulatedService) -> None:
+async def test_only_the_hash_of_a_key_is_kept(service: EmulatedService) -> None:
     """Authentication 4: "Only a hash is stored"."""
     key = service.new_key()
     secret_part = key.removeprefix(service.keys[0].prefix).encode()
@@ -86,7 +86,9 @@ async def test_a_key_is_not_kept(service: EmulatedService) -> None:
     assert key not in repr(service) + repr(service.api) + repr(service._keys) + repr(service.keys)
 
 
-async def test_webhooks_are_for_admins(api: httpx2.AsyncClient, service: EmulatedService) -> None:
+async def test_only_admins_manage_webhooks(
+    api: httpx2.AsyncClient, service: EmulatedService
+) -> None:
     """Authentication 6: create, update, test, deliveries and rotate-secret need the admin role.
 
     Authentication 8: "A role that does not allow the operation is answered with 403".
@@ -166,7 +168,7 @@ async def test_an_expired_key_is_answered_401(
     checked_error(await api.post(PATH, headers=headers), 401, "api.unauthorized")
 
 
-async def test_a_key_reaches_its_own_workspace_alone(api: httpx2.AsyncClient) -> None:
+async def test_a_key_reaches_only_its_own_workspace(api: httpx2.AsyncClient) -> None:
     """Authentication 3: a key "belongs to that workspace and cannot be pointed at another"."""
     async with EmulatedService(service="postline") as other:
         headers = {"x-api-key": other.new_key()}
@@ -184,7 +186,7 @@ async def test_a_plan_without_api_access_is_answered_402() -> None:
         assert service.endpoints == []
 
 
-async def test_a_key_says_nothing_about_a_path_that_does_not_exist(
+async def test_an_unknown_path_needs_a_key_too(
     api: httpx2.AsyncClient,
 ) -> None:
     """Endpoints: "All calls need authentication"."""

@@ -90,7 +90,7 @@ async def test_a_delivery_has_the_documented_fields_and_no_others(
     assert [WebhookDelivery.model_validate(shown)] == service.deliveries()
 
 
-async def test_a_log_holds_the_deliveries_of_its_endpoint_alone(
+async def test_a_log_holds_only_the_deliveries_of_its_endpoint(
     api: httpx2.AsyncClient, service: EmulatedService, path: str
 ) -> None:
     other = await create(api, url="http://127.0.0.1:9/", events=["channel.unhealthy"])
@@ -133,7 +133,7 @@ async def test_a_page_has_25_entries_or_up_to_100_and_more_is_clamped(
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "", "x", "1.5", "1e1", "1_0", " 5", "٣", "9" * 5000])
-async def test_a_limit_below_one_and_one_that_is_no_integer_are_refused(
+async def test_a_limit_that_is_below_one_or_no_integer_is_refused(
     api: httpx2.AsyncClient, path: str, limit: str
 ) -> None:
     """Pagination: "limit: integer, 1 to 100, default 25"; Errors: 422."""
@@ -157,7 +157,7 @@ async def test_pages_follow_each_other_to_the_end_without_gap_or_repetition(
     assert len(seen) == pages
 
 
-async def test_what_is_delivered_meanwhile_does_not_shift_the_next_page(
+async def test_new_deliveries_do_not_shift_the_next_page(
     api: httpx2.AsyncClient, service: EmulatedService, path: str
 ) -> None:
     """Pagination: "Cursors are the id of the last row", so they stay where they were."""

@@ -1,4 +1,4 @@
-"""Failures of the API that belong to no one operation: Errors (interface v1)."""
+"""Failures of the API that any operation can have: Errors (interface v1)."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ async def test_a_method_the_interface_does_not_show_is_answered_405(
     assert response.headers["allow"] == allowed
 
 
-async def test_what_the_service_cannot_do_is_answered_500_and_logged(
+async def test_an_exception_is_answered_500_and_logged(
     api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Errors: kind internal."""
@@ -108,7 +108,7 @@ async def test_nothing_secret_is_logged(
         assert hidden not in caplog.text
 
 
-async def test_what_was_sent_is_not_repeated_in_a_refusal(api: httpx2.AsyncClient) -> None:
+async def test_a_refusal_does_not_repeat_the_request(api: httpx2.AsyncClient) -> None:
     """Errors: "One sentence for people"; a body can hold what its sender would not show."""
     response = await api.post("/v1/webhooks", json=wanted(url="https://user:word@10.0.0.1/"))
     checked_error(response, 422, "webhook.url_private")

@@ -22,7 +22,7 @@ async def here() -> AsyncIterator[Bakery]:
 def post(
     fields: dict[str, Any] | None = None, *, target: dict[str, Any] | None = None, **changes: Any
 ) -> dict[str, Any]:
-    """Return a post that is accepted, but for the changes."""
+    """Return the body of a valid post with these changes."""
     targets = [{"channelId": "ch_insta", **(target or {})}]
     return {"caption": "Hello.", "targets": targets, **(fields or {}), **changes}
 
@@ -45,27 +45,29 @@ async def accepted(here: Bakery, path: str, body: Any) -> httpx2.Response:
     ("field", "longest"),
     [("title", 120), ("caption", 63206), ("baseCaption", 63206)],
 )
-async def test_a_text_of_a_post_has_its_length(here: Bakery, field: str, longest: int) -> None:
+async def test_the_texts_of_a_post_have_a_largest_length(
+    here: Bakery, field: str, longest: int
+) -> None:
     """Limits: "title | <= 120 characters"; "caption, baseCaption | <= 63206 characters"."""
     await accepted(here, "/v1/posts", post({field: "é" * longest}))
     await refused(here, "/v1/posts", post({field: "é" * (longest + 1)}), field)
 
 
 @pytest.mark.parametrize("field", ["mediaIds", "baseMediaIds"])
-async def test_a_post_names_35_media_at_most(here: Bakery, field: str) -> None:
+async def test_a_post_has_at_most_35_media(here: Bakery, field: str) -> None:
     """Limits: "mediaIds, baseMediaIds, target mediaIds | <= 35 items"."""
     await accepted(here, "/v1/posts", post({field: ["med_bread"] * 35}))
     await refused(here, "/v1/posts", post({field: ["med_bread"] * 36}), field)
 
 
-async def test_so_does_a_target(here: Bakery) -> None:
+async def test_a_target_has_at_most_35_media(here: Bakery) -> None:
     """Limits: "target mediaIds | <= 35 items"."""
     await accepted(here, "/v1/posts", post(target={"mediaIds": ["med_bread"] * 35}))
     body = post(target={"mediaIds": ["med_bread"] * 36})
     await refused(here, "/v1/posts", body, "targets.0.mediaIds")
 
 
-async def test_a_first_comment_has_its_length(here: Bakery) -> None:
+async def test_a_first_comment_has_a_largest_length(here: Bakery) -> None:
     """Limits: "firstComment | <= 2200 characters"."""
     await accepted(here, "/v1/posts", post(target={"firstComment": "a" * 2200}))
     body = post(target={"firstComment": "a" * 2201})
@@ -99,23 +101,23 @@ async def test_a_post_has_at_least_one_target(here: Bakery) -> None:
     ],
     ids=str,
 )
-async def test_a_field_has_its_type(here: Bakery, body: Any, field: str) -> None:
+async def test_a_field_of_another_type_is_refused(here: Bakery, body: Any, field: str) -> None:
     """Resources: Post input; Errors: "422 | The body did not validate"."""
     await refused(here, "/v1/posts", body, field)
 
 
-async def test_what_is_listed_as_or_null_may_be_null(here: Bakery) -> None:
+async def test_fields_listed_as_or_null_may_be_null(here: Bakery) -> None:
     """Resources: Post input: title, scheduledAt, and a target's caption and firstComment."""
     body = post(title=None, scheduledAt=None, target={"caption": None, "firstComment": None})
     await accepted(here, "/v1/posts", body)
 
 
-async def test_unknown_fields_are_no_fault(here: Bakery) -> None:
+async def test_unknown_fields_are_accepted(here: Bakery) -> None:
     """Versioning 3: "new optional request fields"."""
     await accepted(here, "/v1/posts", post(mood="warm", target={"mood": "warm"}))
 
 
-async def test_of_an_old_name_and_its_new_one_the_new_one_counts(here: Bakery) -> None:
+async def test_the_new_name_counts_if_both_names_are_sent(here: Bakery) -> None:
     """Versioning 5: "Deprecated names still accepted"; both at once is silent, so chosen."""
     body = post(
         caption="new",
@@ -151,7 +153,7 @@ async def test_a_settings_value_of_a_wrong_kind_is_refused_in_every_mode(
     await refused(here, "/v1/posts/validate", body, f"targets.0.settings.{name}")
 
 
-async def test_settings_that_fit_come_back_as_they_were_sent(here: Bakery) -> None:
+async def test_valid_settings_come_back_unchanged(here: Bakery) -> None:
     """Resources: PostTarget, settings; "An unknown key is accepted and produces a warning"."""
     settings = {
         "title": "Oven",
@@ -194,7 +196,7 @@ async def test_an_upload_is_described_in_full(here: Bakery, missing: str) -> Non
     await refused(here, "/v1/media/uploads", body, missing)
 
 
-async def test_a_reply_has_its_length(here: Bakery) -> None:
+async def test_a_reply_has_a_smallest_and_a_largest_length(here: Bakery) -> None:
     """Limits: "reply text | 1 to 2200 characters"."""
     path = "/v1/comments/cmt_gluten/reply"
     await accepted(here, path, {"text": "a" * 2200})
@@ -206,7 +208,7 @@ async def test_a_reply_has_its_length(here: Bakery) -> None:
 # the limits whose numbers are not shown
 
 
-async def test_posts_of_a_month_are_limited_where_a_limit_is_described() -> None:
+async def test_a_described_limit_bounds_the_posts_of_a_month() -> None:
     """Limits, rule 4: "checked against a monthly scheduled post limit and against X credits"."""
     async with bakery(limits=DescribedLimits(scheduled_posts_per_month=2)) as here:
         first = await here.create("schedule", scheduledAt=iso(86_400 * 20))
@@ -228,7 +230,7 @@ async def test_posts_of_a_month_are_limited_where_a_limit_is_described() -> None
         await here.create("now")
 
 
-async def test_posts_to_x_take_credits_where_there_are_so_many() -> None:
+async def test_described_credits_bound_the_posts_to_x() -> None:
     """Limits, rule 4; Validation result: xCredits, "credits for the platform whose key is x"."""
     channels = [DescribedChannel(id="ch_x", platform="x", username="bakery")]
     limits = DescribedLimits(x_credits=1)
@@ -245,7 +247,7 @@ async def test_posts_to_x_take_credits_where_there_are_so_many() -> None:
         assert (await here.api.post(f"/v1/posts/{post_id}/publish")).status_code == 200
 
 
-async def test_media_fit_into_the_storage_that_is_described() -> None:
+async def test_a_described_quota_bounds_the_size_of_media() -> None:
     """Limits: "size | checked against the plan's storage quota"."""
     upload = {"filename": "a.jpg", "mime": "image/jpeg", "size": 60}
     async with bakery(media=[], posts=[], limits=DescribedLimits(storage_bytes=100)) as here:
@@ -257,7 +259,7 @@ async def test_media_fit_into_the_storage_that_is_described() -> None:
         await accepted(here, "/v1/media/uploads", upload)
 
 
-async def test_the_version_is_in_the_path_and_there_is_no_second(here: Bakery) -> None:
+async def test_there_is_no_version_but_v1(here: Bakery) -> None:
     """Versioning 2: "Breaking changes arrive as /v2"; there is none."""
     assert (await here.api.get("/v1/me")).status_code == 200
     checked_error(await here.api.get("/v2/me"), 404, "api.not_found")

@@ -1,4 +1,4 @@
-"""Whatever is sent, the API has an answer to it that is none of its own faults."""
+"""The API answers every possible request without an internal error."""
 
 import json
 

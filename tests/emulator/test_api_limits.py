@@ -43,7 +43,7 @@ async def test_requests_per_day_follow_the_plan(plan: str, limit: int) -> None:
 
 
 async def test_every_authenticated_response_carries_the_rate_headers() -> None:
-    """Limits, rule 1: "Every authenticated response"; a refused one is one too."""
+    """Limits, rule 1: "Every authenticated response", also a refusal."""
     async with EmulatedService(clock=VirtualClock(NOON)) as service, calling(service) as api:
         path = f"/v1/webhooks/{(await create(api, url='http://127.0.0.1:9/'))['id']}"
         viewer = {"authorization": f"Bearer {service.new_key('viewer')}"}
@@ -62,8 +62,8 @@ async def test_every_authenticated_response_carries_the_rate_headers() -> None:
     assert [rate(response)[1] for response in responses] == list(range(49_998, 49_990, -1))
 
 
-async def test_a_response_without_a_key_that_counts_carries_none() -> None:
-    """Limits, rule 1: authenticated responses alone; no workspace, no quota."""
+async def test_a_response_without_a_valid_key_carries_no_rate_headers() -> None:
+    """Limits, rule 1: only authenticated responses; without a workspace there is no quota."""
     service = EmulatedService()
     async with calling(service, "example_sk_unknown") as api:
         response = await api.get("/v1/nothing")
@@ -71,7 +71,7 @@ async def test_a_response_without_a_key_that_counts_carries_none() -> None:
     assert not [name for name in response.headers if name.startswith("x-ratelimit")]
 
 
-async def test_a_plan_without_api_access_has_a_quota_of_nothing() -> None:
+async def test_a_plan_without_api_access_has_a_quota_of_0() -> None:
     """Limits: "Requests per day, free: no API access"."""
     service = EmulatedService(plan="free", clock=VirtualClock(NOON))
     async with calling(service) as api:
@@ -80,9 +80,7 @@ async def test_a_plan_without_api_access_has_a_quota_of_nothing() -> None:
     assert rate(response) == (0, 0, int(MIDNIGHT))
 
 
-async def test_the_quota_is_shared_by_the_keys_of_a_workspace_and_answers_429_when_it_is_gone() -> (
-    None
-):
+async def test_the_keys_of_a_workspace_share_a_quota_that_ends_with_429() -> None:
     """Limits: "per workspace, shared by all its keys"; rule 2: `retry-after` in seconds."""
     service = EmulatedService(plan="starter", clock=VirtualClock(NOON))
     async with calling(service) as one, calling(service) as two:
@@ -96,7 +94,7 @@ async def test_the_quota_is_shared_by_the_keys_of_a_workspace_and_answers_429_wh
     assert len(service.endpoints) == 1
 
 
-async def test_after_as_long_as_retry_after_says_the_quota_is_whole_again() -> None:
+async def test_the_quota_is_whole_again_after_retry_after() -> None:
     """Limits, rule 2; Gaps: the moment of the reset is ours."""
     service = EmulatedService(plan="starter", clock=VirtualClock(NOON + 0.25))
     async with calling(service) as api:
@@ -142,7 +140,7 @@ async def test_endpoints_per_workspace_follow_the_plan(plan: str, most: int) -> 
     assert len(service.endpoints) == most
 
 
-async def test_requests_at_the_same_moment_create_no_endpoint_too_many() -> None:
+async def test_simultaneous_requests_do_not_exceed_the_limit_of_endpoints() -> None:
     """Limits: "Webhook endpoints per workspace", starter 3."""
     service = EmulatedService(plan="starter")
     async with calling(service) as api:

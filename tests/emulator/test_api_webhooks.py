@@ -83,7 +83,7 @@ async def test_a_secret_is_shown_once(api: httpx2.AsyncClient, service: Emulated
     assert created["secret"] not in repr(service.workspace) + repr(service.api) + repr(service)
 
 
-async def test_a_field_that_is_needed_is_named(api: httpx2.AsyncClient) -> None:
+async def test_a_missing_required_field_is_named(api: httpx2.AsyncClient) -> None:
     """Errors: "422: The body did not validate"; url and events cannot be made up."""
     error = checked_error(await api.post("/v1/webhooks", json={}), 422, "validation.failed")
     assert {issue["field"] for issue in error["details"]["issues"]} == {"url", "events"}
@@ -183,7 +183,7 @@ async def test_a_disabled_endpoint_is_turned_back_on(
     assert data["consecutiveFailures"] == 0
 
 
-async def test_turning_on_what_is_on_changes_nothing(
+async def test_enabling_an_active_endpoint_changes_nothing(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
     created = await create(api)
@@ -192,7 +192,7 @@ async def test_turning_on_what_is_on_changes_nothing(
     assert response.json()["data"]["consecutiveFailures"] == 1
 
 
-async def test_an_endpoint_is_disabled_by_hand_and_receives_nothing_more(
+async def test_an_endpoint_disabled_by_hand_receives_nothing_more(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
     """Resources, Gaps: the one reason shown is "manual"; that `enabled` gives it is ours."""
@@ -226,7 +226,7 @@ async def test_a_disabled_endpoint_keeps_its_reason(
     ],
     ids=str,
 )
-async def test_a_change_changes_what_it_names_and_nothing_else(
+async def test_a_change_affects_only_the_fields_it_sends(
     api: httpx2.AsyncClient, change: dict[str, object]
 ) -> None:
     """Endpoints, Webhooks: PATCH takes "JSON including `enabled`" and answers "the endpoint"."""
@@ -285,7 +285,7 @@ async def test_a_disabled_endpoint_can_be_tested(
     assert service.endpoint().status == "disabled"
 
 
-async def test_where_time_flows_the_answer_to_a_test_does_not_wait_for_the_attempt() -> None:
+async def test_if_time_flows_the_answer_to_a_test_does_not_wait_for_the_attempt() -> None:
     async with EmulatedService(speed=1) as service, calling(service) as api:
         created = await create(api, url=NOBODY)
         response = await api.post(f"/v1/webhooks/{created['id']}/test")
@@ -294,7 +294,7 @@ async def test_where_time_flows_the_answer_to_a_test_does_not_wait_for_the_attem
         assert service.deliveries()[0].attempts == 1
 
 
-async def test_a_second_rotation_ends_the_first(
+async def test_a_second_rotation_drops_the_oldest_secret(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
     created = await create(api)
@@ -383,7 +383,7 @@ async def test_a_receiver_is_registered_tested_rotated_and_its_log_read_over_htt
 
 
 class Configuration:
-    """What an operator has put into the receiver's configuration by now."""
+    """The secrets that an operator has configured at the receiver."""
 
     def __init__(self) -> None:
         self.known = [new_secret()]  # of before

@@ -1,4 +1,4 @@
-"""A service that runs for weeks does not fill the memory."""
+"""The memory of a service that runs for weeks is bounded."""
 
 import pytest
 
@@ -27,7 +27,7 @@ async def test_only_the_last_deliveries_and_attempts_are_kept(
     assert [attempt.event_id for attempt in emulated.attempts()] == ids[-15:]
 
 
-async def test_what_is_under_way_is_never_dropped(
+async def test_pending_deliveries_are_never_dropped(
     webhook_secret: str,
     virtual_clock: VirtualClock,
     emulated_service: ServiceFactory,

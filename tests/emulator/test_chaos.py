@@ -1,4 +1,4 @@
-"""What may go wrong on the way: the same for the same seed, each kind as it is described."""
+"""Chaos: the same disturbances for the same seed, each kind as documented."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,7 @@ def only(*kinds: Disturbance, rate: float = 1.0) -> Chaos:
 
 
 class Rotating:
-    """Secrets as a receiver's configuration has them: the newest and the one before."""
+    """A receiver's configured secrets: the newest and the previous one."""
 
     def __init__(self, secret: str) -> None:
         self.known = [secret]
@@ -63,7 +63,7 @@ class Handling:
 
 
 async def emit_all(service: EmulatedService, count: int = EVENTS, every: float = 1.0) -> list[str]:
-    """Emit events one after the other and wait for the end of everything."""
+    """Emit events one after the other, and wait until nothing is planned."""
     ids = []
     for _ in range(count):
         ids.append((await service.emit(CommentReceived)).id)
@@ -75,7 +75,7 @@ async def emit_all(service: EmulatedService, count: int = EVENTS, every: float =
 async def handle_all(
     chaos: Chaos, *, seed: int = 1, count: int = EVENTS
 ) -> tuple[Handling, list[str], list[DeliveryAttempt]]:
-    """Let a receiver live through chaos; check that it handled every event once."""
+    """Run a receiver under chaos, and check that it handled every event once."""
     clock = VirtualClock()
     handling = Handling(clock)
     async with EmulatedService(
@@ -91,7 +91,7 @@ async def handle_all(
 async def record_all(
     chaos: Chaos, *, seed: int = 1, count: int = EVENTS
 ) -> tuple[Recorder, list[str], list[DeliveryAttempt]]:
-    """Let a recorder that accepts everything live through chaos."""
+    """Run a recorder that accepts everything under chaos."""
     clock = VirtualClock()
     app = Recorder(clock=clock)
     async with EmulatedService(app, secret=SECRET, clock=clock, chaos=chaos, seed=seed) as service:
@@ -112,7 +112,7 @@ def accepted(one: Received, secret: str = SECRET) -> bool:
 # Drawn by a seed
 
 
-def test_what_happens_depends_on_the_seed_and_the_place_alone() -> None:
+def test_a_disturbance_depends_only_on_the_seed_the_delivery_and_the_attempt() -> None:
     chaos = Chaos(0.5)
     places = [(delivery, attempt) for delivery in range(1, 80) for attempt in range(1, 10)]
     plans = [chaos.plan(5, *place) for place in places]
@@ -160,22 +160,22 @@ def test_a_rate_is_a_probability(rate: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.7, 1.0])
-def test_as_many_attempts_are_disturbed_as_the_rate_says(rate: float) -> None:
+def test_the_rate_determines_how_many_attempts_are_disturbed(rate: float) -> None:
     plans = [Chaos(rate).plan(1, delivery, 1) for delivery in range(3000)]
     share = sum(plan.disturbance is not None for plan in plans) / len(plans)
     assert share == pytest.approx(rate, abs=0.03)
 
 
 @pytest.mark.parametrize("kind", Disturbance)
-def test_no_kind_happens_but_those_that_were_chosen(kind: Disturbance) -> None:
+def test_only_chosen_kinds_happen(kind: Disturbance) -> None:
     plans = [only(kind).plan(1, delivery, 1) for delivery in range(200)]
     expected = None if kind is Disturbance.BURST else kind
     assert {plan.disturbance for plan in plans} == {expected}
 
 
 @pytest.mark.parametrize("kind", Disturbance)
-def test_later_attempts_are_not_kept_away(kind: Disturbance) -> None:
-    """So that what is not handled after nine attempts is the receiver's fault."""
+def test_attempts_from_the_fourth_on_always_arrive(kind: Disturbance) -> None:
+    """An event that is not handled after nine attempts is the receiver's fault."""
     assert 1 < KEPT_OUT < 8
     for attempt in range(KEPT_OUT + 1, 10):
         plan = only(kind).plan(1, 1, attempt)
@@ -184,14 +184,14 @@ def test_later_attempts_are_not_kept_away(kind: Disturbance) -> None:
         assert (plan.skew_seconds, plan.delay_seconds, plan.network.breaks) == (0, 0, None)
 
 
-async def test_without_chaos_every_event_comes_once() -> None:
+async def test_without_chaos_every_event_arrives_once() -> None:
     for chaos in (Chaos(0), only()):
         app, ids, attempts = await record_all(chaos)
         assert app.ids == ids
         assert {attempt.disturbance for attempt in attempts} == {None}
 
 
-async def test_test_events_are_left_alone() -> None:
+async def test_chaos_does_not_disturb_test_events() -> None:
     clock = VirtualClock()
     app = Recorder(clock=clock)
     async with EmulatedService(app, clock=clock, chaos=Chaos(1), seed=1) as service:
@@ -218,8 +218,8 @@ async def test_a_duplicate_comes_up_to_two_minutes_after_the_success() -> None:
     assert Counter(one.reason for one in attempts) == {"handled": EVENTS, "duplicate": EVENTS}
 
 
-async def test_no_duplicate_comes_of_an_attempt_that_failed_or_to_a_disabled_endpoint() -> None:
-    """Delivered again though it succeeded; and a disabled endpoint receives nothing."""
+async def test_no_duplicate_follows_a_failed_attempt_or_goes_to_a_disabled_endpoint() -> None:
+    """Duplicates follow only a success; a disabled endpoint receives nothing."""
     chaos = only(Disturbance.DUPLICATE)
     for status, requests in ((410, 1), (500, 9)):
         clock = VirtualClock()
@@ -334,7 +334,7 @@ async def test_an_event_is_handled_once_however_often_the_connection_breaks() ->
     await handle_all(only(Disturbance.RESET))
 
 
-async def test_a_replay_is_byte_for_byte_what_was_sent_before() -> None:
+async def test_a_replay_repeats_an_earlier_request_byte_for_byte() -> None:
     app, _, attempts = await record_all(only(Disturbance.REPLAY))
     extra = [one for one in attempts if one.is_extra]
     assert len(extra) == EVENTS
@@ -361,7 +361,7 @@ async def test_a_replay_is_a_duplicate_or_too_old() -> None:
     assert {one.status for one in extra} == {200, 401}
 
 
-async def test_a_body_that_was_changed_on_its_way_is_refused_and_comes_again() -> None:
+async def test_a_tampered_body_is_refused_and_retried() -> None:
     app, ids, _ = await record_all(only(Disturbance.TAMPERING))
     for one in app.received:
         assert not accepted(one)
@@ -390,7 +390,7 @@ async def test_a_skewed_clock_is_wrong_by_up_to_ten_minutes() -> None:
     assert {attempt.status for attempt in attempts} == {200, 401}
 
 
-async def test_a_rotation_tells_the_new_secret_and_both_verify() -> None:
+async def test_a_rotation_reports_the_new_secret_and_both_verify() -> None:
     """Events, Secret rotation: two signatures for 24 hours."""
     clock = VirtualClock()
     app = Recorder(clock=clock)
@@ -421,13 +421,13 @@ async def test_a_receiver_that_follows_rotations_handles_everything() -> None:
     assert len(handling.secrets.known) > 1
 
 
-async def test_without_anybody_to_tell_no_secret_is_rotated() -> None:
+async def test_without_on_rotation_no_secret_is_rotated() -> None:
     app, _, attempts = await record_all(only(Disturbance.ROTATION))
     assert all(accepted(one) and len(one.signatures) == 1 for one in app.received)
     assert {attempt.disturbance for attempt in attempts} == {None}
 
 
-async def test_a_flood_is_refused_and_what_is_genuine_gets_through() -> None:
+async def test_a_flood_is_refused_and_genuine_requests_get_through() -> None:
     app, ids, attempts = await record_all(only(Disturbance.FLOOD))
     genuine = [one for one in app.received if one.id in set(ids)]
     forged = [one for one in app.received if one.id not in set(ids)]
@@ -446,7 +446,7 @@ async def test_a_flood_is_refused_and_what_is_genuine_gets_through() -> None:
     }
 
 
-def test_a_burst_has_many_events_at_once_and_the_average_stays() -> None:
+def test_a_burst_has_many_events_at_once_and_the_same_average() -> None:
     chaos = only(Disturbance.BURST)
     moments = list(chaos.moments(1, 2000, per_second=10))
     assert len(moments) == 2000
@@ -503,8 +503,8 @@ async def test_a_slow_connection_brings_the_body_in_pieces() -> None:
         assert arrivals[-1] - arrivals[0] > expected / 2
 
 
-async def test_a_body_too_slow_for_a_receiver_comes_again_and_is_handled() -> None:
-    """By a real server, which answers 408 and closes: a sender may see either first."""
+async def test_a_body_that_is_too_slow_is_retried_and_handled() -> None:
+    """A real server answers 408 and closes; a sender may see either first."""
     handling = Handling(limits=Limits(body_seconds=0.1))
     chaos = only(Disturbance.SLOW_CONNECTION, rate=0.5)
     seed = next(
@@ -525,7 +525,7 @@ async def test_a_body_too_slow_for_a_receiver_comes_again_and_is_handled() -> No
     assert handling.runs == Counter([event.id])
 
 
-async def test_a_slow_connection_takes_no_time_where_time_is_moved() -> None:
+async def test_a_slow_connection_takes_no_time_if_time_stands_still() -> None:
     app, ids, _ = await record_all(only(Disturbance.SLOW_CONNECTION))
     assert app.ids == ids
 
@@ -539,7 +539,7 @@ async def test_a_slow_connection_takes_no_time_where_time_is_moved() -> None:
         (Disturbance.DUPLICATE, lambda plan: plan.copy_after_seconds, 120),
     ],
 )
-def test_a_wait_is_anything_up_to_what_is_said(
+def test_delays_cover_the_documented_range(
     kind: Disturbance, seconds_of: Callable[[Plan], float], most: float
 ) -> None:
     waits = [seconds_of(only(kind).plan(1, delivery, 1)) for delivery in range(500)]
@@ -547,7 +547,7 @@ def test_a_wait_is_anything_up_to_what_is_said(
     assert 0.95 * most < max(waits) <= most
 
 
-async def test_resets_over_http_are_seen_by_a_real_server() -> None:
+async def test_a_real_server_sees_resets_over_http() -> None:
     app = Recorder()
     async with (
         serving(app) as site,

@@ -1,4 +1,4 @@
-"""A described workspace: what it starts with, and what is refused as one."""
+"""Descriptions of workspaces: what the service starts with, and what it refuses."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def post(**fields: Any) -> dict[str, Any]:
     return {"id": "post_a", "targets": [{"channelId": "ch_a"}], **fields}
 
 
-async def test_nothing_described_is_a_bakery_with_a_channel_on_every_platform() -> None:
+async def test_the_default_workspace_is_a_bakery_with_a_channel_on_every_platform() -> None:
     async with EmulatedService(clock=VirtualClock(NOON)) as service, calling(service) as api:
         me = (await api.get("/v1/me")).json()["data"]
         channels = (await api.get("/v1/channels")).json()["data"]
@@ -42,7 +42,7 @@ async def test_nothing_described_is_a_bakery_with_a_channel_on_every_platform() 
     assert posts == {"data": [], "nextCursor": None}
 
 
-def test_a_file_is_read_by_its_ending(tmp_path: Path) -> None:
+def test_the_ending_of_a_file_determines_its_format(tmp_path: Path) -> None:
     (tmp_path / "w.json").write_text(json.dumps({"name": "A", "channels": [CHANNEL]}))
     channel = "{id: ch_a, platform: threads, username: a}"
     (tmp_path / "w.yaml").write_text(f"name: A\nchannels: [{channel}]")
@@ -51,8 +51,8 @@ def test_a_file_is_read_by_its_ending(tmp_path: Path) -> None:
     assert WorkspaceData.load(str(tmp_path / "empty.yml")) == WorkspaceData()
 
 
-def test_a_time_of_a_slot_is_read_as_it_is_written_in_yaml_too(tmp_path: Path) -> None:
-    """YAML 1.1 reads 17:30 as 1050 and leaves 09:30 a text."""
+def test_an_unquoted_time_in_yaml_is_a_time_of_day(tmp_path: Path) -> None:
+    """YAML 1.1 reads 17:30 as the number 1050, and 09:30 as text."""
     slots = "[{weekday: monday, time: 17:30}, {weekday: friday, time: 09:30}]"
     (tmp_path / "w.yaml").write_text(
         f"channels: [{{id: c, platform: x, username: a, slots: {slots}}}]"
@@ -84,7 +84,7 @@ def test_a_time_of_a_slot_is_read_as_it_is_written_in_yaml_too(tmp_path: Path) -
     ],
     ids=str,
 )
-def test_what_contradicts_itself_is_refused(
+def test_a_contradictory_description_is_refused(
     tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "w.json"
@@ -93,7 +93,7 @@ def test_what_contradicts_itself_is_refused(
         WorkspaceData.load(path)
 
 
-def test_a_channel_that_the_default_workspace_has_not_is_refused_too() -> None:
+def test_a_channel_that_is_not_in_the_default_workspace_is_refused() -> None:
     for fields in (
         {"comments": [{"id": "c", "text": "?", "channelId": "ch_none"}]},
         {"posts": [post(targets=[{"channelId": "ch_none"}])]},
@@ -104,7 +104,7 @@ def test_a_channel_that_the_default_workspace_has_not_is_refused_too() -> None:
 
 
 @pytest.mark.parametrize("role", ["viewer", "contributor", "editor", "admin"])
-async def test_a_described_key_is_in_force_until_it_expires(role: KeyRole) -> None:
+async def test_a_described_key_is_valid_until_it_expires(role: KeyRole) -> None:
     key = "example_sk_0123456789abcdef"
     data = described(keys=[{"key": key, "role": role, "expiresAt": "2026-11-21T12:01:00Z"}])
     service = EmulatedService(data=data, clock=VirtualClock(NOON))
@@ -116,7 +116,7 @@ async def test_a_described_key_is_in_force_until_it_expires(role: KeyRole) -> No
     assert key not in repr(data) + repr(service) + str(data)
 
 
-def test_a_key_or_a_secret_that_cannot_be_used_is_refused_without_being_shown() -> None:
+def test_an_invalid_key_or_secret_is_refused_and_not_shown() -> None:
     for wrong in (
         {"keys": [{"key": "example_sk_short"[:15]}]},
         {"keys": [{"key": "other_sk_0123456789abcdef"}]},
@@ -128,7 +128,7 @@ def test_a_key_or_a_secret_that_cannot_be_used_is_refused_without_being_shown() 
         assert "no base64!" not in str(caught.value)
 
 
-async def test_described_endpoints_are_delivered_to_with_their_secrets() -> None:
+async def test_described_endpoints_receive_deliveries_signed_with_their_secrets() -> None:
     secret = new_secret()
     clock = VirtualClock(NOON)
     heard: list[Event[Any]] = []
@@ -143,15 +143,15 @@ async def test_described_endpoints_are_delivered_to_with_their_secrets() -> None
     assert service.secret("wh_a") == secret
 
 
-async def test_a_described_post_that_is_scheduled_goes_out() -> None:
-    """The one at Christmas; what waits or is a draft stays."""
+async def test_a_described_scheduled_post_is_published() -> None:
+    """Only the post at Christmas is published, not the draft or the post awaiting approval."""
     async with bakery() as here:
         await here.service.advance(days=40)
         assert here.told() == [("post.target.published", "ch_insta")]
         assert (await here.states("post_xmas"))[0] == "published"
 
 
-async def test_described_faults_are_in_force_from_the_start() -> None:
+async def test_described_faults_happen_from_the_start() -> None:
     faults = [
         DescribedFault(channel_id="ch_tube", code="media.rejected", times=1),
         DescribedFault(code="platform.down"),
@@ -167,7 +167,7 @@ async def test_described_faults_are_in_force_from_the_start() -> None:
         assert errors == ["media.rejected", "platform.down"]
 
 
-async def test_the_quota_of_the_first_day_can_be_nearly_gone() -> None:
+async def test_the_quota_of_the_first_day_can_be_described() -> None:
     """Limits, rule 2."""
     async with bakery(limits=DescribedLimits(requests_left=1)) as here:
         assert (await here.api.get("/v1/me")).headers["x-ratelimit-remaining"] == "0"
@@ -176,12 +176,12 @@ async def test_the_quota_of_the_first_day_can_be_nearly_gone() -> None:
         assert (await here.api.get("/v1/me")).headers["x-ratelimit-remaining"] == "9999"
 
 
-def test_a_fault_at_a_channel_that_is_not_there_is_refused() -> None:
+def test_a_fault_at_an_unknown_channel_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no channel 'ch_none'"):
         described(faults=[{"channelId": "ch_none"}])
 
 
-async def test_posts_are_listed_by_when_they_were_created() -> None:
+async def test_posts_are_listed_by_the_time_of_their_creation() -> None:
     data = described(
         posts=[
             post(id="post_new", createdAt="2026-11-02T00:00:00Z"),
@@ -195,7 +195,7 @@ async def test_posts_are_listed_by_when_they_were_created() -> None:
     assert [one["id"] for one in listed] == ["post_now", "post_new", "post_old"]
 
 
-async def test_a_post_that_is_deleted_between_two_pages_loses_no_other() -> None:
+async def test_a_post_deleted_between_two_pages_hides_no_other_post() -> None:
     """Pagination: "Cursors are the id of the last row"."""
 
     async def page(api: httpx2.AsyncClient, cursor: str | None = None) -> dict[str, Any]:
@@ -216,7 +216,7 @@ async def test_a_post_that_is_deleted_between_two_pages_loses_no_other() -> None
     assert [one["id"] for one in second["data"]] == ["post_draft", "post_walnut"]
 
 
-async def test_a_filtered_list_goes_on_after_a_post_whose_status_has_changed() -> None:
+async def test_a_filtered_list_continues_after_a_post_whose_status_changed() -> None:
     async with bakery() as here:
         for _ in range(3):
             await here.create("draft")
@@ -230,7 +230,7 @@ async def test_a_filtered_list_goes_on_after_a_post_whose_status_has_changed() -
     assert {one["status"] for one in rest} == {"draft"}
 
 
-async def test_a_comment_that_is_emitted_can_be_listed_and_answered() -> None:
+async def test_an_emitted_comment_can_be_listed_and_answered() -> None:
     """Events: comment.received, "a Comment plus postId and parentId"; Endpoints: Comments."""
     async with bakery() as here:
         data = {"id": "cmt_new", "channelId": "ch_insta", "postId": "post_walnut", "text": "Mmm"}
@@ -244,7 +244,7 @@ async def test_a_comment_that_is_emitted_can_be_listed_and_answered() -> None:
         assert [comment["status"] for comment in of_post.json()["data"]] == ["done"]
 
 
-async def test_of_many_comments_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_newest_of_many_comments_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspace, "_COMMENTS_KEPT", 5)
     async with bakery() as here:
         for number in range(9):
@@ -253,7 +253,7 @@ async def test_of_many_comments_the_newest_are_kept(monkeypatch: pytest.MonkeyPa
     assert {comment["id"] for comment in listed} == {f"cmt_{number}" for number in range(4, 9)}
 
 
-async def test_a_reply_to_a_channel_that_is_not_active_is_a_failure_of_the_platform() -> None:
+async def test_a_reply_on_an_inactive_channel_fails_with_kind_platform() -> None:
     """What the service does, rule 3: "an error of kind platform, not … a status to poll"."""
     async with bakery() as here:
         await here.service.app.disconnect("ch_insta")

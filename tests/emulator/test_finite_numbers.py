@@ -1,4 +1,4 @@
-"""The emulated service reads no NaN and no infinity, wherever it reads numbers."""
+"""The emulated service refuses NaN and infinity in every number that it reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def here() -> AsyncIterator[Bakery]:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-async def test_a_body_that_holds_one_is_refused_and_the_place_is_named(
+async def test_a_body_with_a_non_finite_number_is_refused_and_its_place_named(
     here: Bakery, number: str
 ) -> None:
     """JSON has no such number, and the service's next answer could not hold it either."""
@@ -41,14 +41,14 @@ async def test_a_body_that_holds_one_is_refused_and_the_place_is_named(
         }
 
 
-async def test_a_text_that_reads_like_one_is_taken(here: Bakery) -> None:
+async def test_a_text_that_looks_like_a_non_finite_number_is_accepted(here: Bakery) -> None:
     body = {"caption": "NaN, Infinity", "targets": [{"channelId": "ch_insta"}]}
     assert (await here.api.post("/v1/posts", json=body)).status_code == 201
 
 
 @pytest.mark.parametrize("number", [*NUMBERS, ".nan", ".inf"])
 @pytest.mark.parametrize("ending", ["json", "yaml"])
-def test_a_file_that_holds_one_is_refused_and_the_place_is_named(
+def test_a_file_with_a_non_finite_number_is_refused_and_its_place_named(
     tmp_path: Path, ending: str, number: str
 ) -> None:
     is_yaml = ending == "yaml"

@@ -1,4 +1,4 @@
-"""The fixtures that give a test the service on the other side."""
+"""The fixtures that give a test an emulated service."""
 
 import pytest
 from starlette.applications import Starlette
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 def receiver_of(secret: str, clock: VirtualClock, *, failures: int = 0) -> Receiver:
-    """Return a receiver whose handler fails so often, at each event, before it succeeds."""
+    """Return a receiver whose handler fails the given number of times for each event."""
     receiver = Receiver(secrets=secret, store="memory://", clock=clock)
 
     @receiver.on(CommentReceived, name="fragile")
@@ -35,7 +35,7 @@ async def test_the_service_signs_with_the_secret_of_the_test_and_retries(
     assert service.secret() == webhook_secret
 
 
-async def test_it_delivers_to_an_application_at_its_path(
+async def test_the_service_delivers_to_an_application_at_its_path(
     webhook_secret: str, virtual_clock: VirtualClock, emulated_service: ServiceFactory
 ) -> None:
     receiver = receiver_of(webhook_secret, virtual_clock)
@@ -58,7 +58,7 @@ async def test_chaos_and_seed_reach_the_service(
     assert service.attempts()[0].disturbance is Disturbance.LOST_ANSWER
 
 
-async def test_the_clock_is_that_of_the_test_and_moves_with_the_service(
+async def test_advance_moves_the_clock_of_the_test(
     webhook_secret: str, virtual_clock: VirtualClock, emulated_service: ServiceFactory
 ) -> None:
     before = virtual_clock()

@@ -1,4 +1,4 @@
-"""Each flow emits what the real service would, in order and with every field of its resource."""
+"""Each flow emits the events of the real service, in order and with every field."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -105,7 +105,7 @@ async def test_a_post_to_no_channel_is_refused_before_anything_is_emitted(
     assert not service.emitted
 
 
-async def test_a_comment_arrives_under_a_post_as_an_answer_to_nothing(service: Emulated) -> None:
+async def test_a_comment_has_a_post_and_no_parent(service: Emulated) -> None:
     for seed in range(50):
         (event,) = await receive_comment(service, generator=EventGenerator(seed))
         assert isinstance(event, CommentReceived)
@@ -114,7 +114,7 @@ async def test_a_comment_arrives_under_a_post_as_an_answer_to_nothing(service: E
         assert event.data.text
 
 
-async def test_a_comment_can_answer_another_under_its_post(service: Emulated) -> None:
+async def test_a_comment_can_answer_another_comment(service: Emulated) -> None:
     place = channel("a", "bluesky")
     (first,) = await receive_comment(service, channel=place)
     (answer,) = await receive_comment(
@@ -126,7 +126,9 @@ async def test_a_comment_can_answer_another_under_its_post(service: Emulated) ->
     assert answer.data.id != first.data.id
 
 
-async def test_a_story_reply_is_told_from_a_direct_message_by_its_kind(service: Emulated) -> None:
+async def test_the_kind_distinguishes_a_story_reply_from_a_direct_message(
+    service: Emulated,
+) -> None:
     (event,) = await receive_story_reply(service, text="So nice!")
     assert isinstance(event, MessageReceived)
     assert event.data.message.kind == "story_reply"
@@ -150,7 +152,7 @@ async def test_the_channel_that_is_lost_can_be_chosen(service: Emulated) -> None
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
-async def test_a_flow_returns_what_it_emitted_in_order_and_no_field_is_the_services_own(
+async def test_a_flow_returns_its_events_in_order_with_every_field_given(
     flow: Flow, service: Emulated
 ) -> None:
     events = await flow(service)
@@ -160,7 +162,7 @@ async def test_a_flow_returns_what_it_emitted_in_order_and_no_field_is_the_servi
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
-async def test_a_flow_tells_the_same_with_the_same_seed(flow: Flow, service: Emulated) -> None:
+async def test_the_same_seed_gives_the_same_flow(flow: Flow, service: Emulated) -> None:
     def frozen() -> EventGenerator:
         return EventGenerator(3, clock=lambda: 1.9e9)
 

@@ -1,4 +1,4 @@
-"""What the emulator makes up is what the interface allows, and as varied as what comes in."""
+"""Generated data is valid by the interface, and as varied as real data."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def times_in(data: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("event_type", EVENT_CLASSES)
-def test_it_is_read_as_an_event_of_its_type_without_unknown_fields(event_type: str) -> None:
+def test_generated_data_is_read_as_its_type_without_unknown_fields(event_type: str) -> None:
     parser = EventParser()
     for data in many(event_type):
         envelope = {"id": "evt_1", "createdAt": "2031-02-03T04:05:06.789Z", "workspaceId": "ws_1"}
@@ -89,7 +89,7 @@ def test_it_is_read_as_an_event_of_its_type_without_unknown_fields(event_type: s
 
 
 @pytest.mark.parametrize("event_type", EVENT_CLASSES)
-def test_it_has_every_documented_field_and_null_only_where_the_interface_allows_it(
+def test_generated_data_has_every_field_and_null_only_if_the_interface_allows_it(
     event_type: str,
 ) -> None:
     filled, nullable = FIELDS[event_type]
@@ -99,7 +99,7 @@ def test_it_has_every_documented_field_and_null_only_where_the_interface_allows_
 
 
 @pytest.mark.parametrize("event_type", EVENT_CLASSES)
-def test_what_may_be_null_is_null_at_times_and_filled_at_others(event_type: str) -> None:
+def test_fields_that_may_be_null_are_sometimes_null(event_type: str) -> None:
     made = many(event_type)
     for name in FIELDS[event_type][1]:
         found = {data[name] is None for data in made}
@@ -112,7 +112,7 @@ def test_what_may_be_null_is_null_at_times_and_filled_at_others(event_type: str)
 
 
 @pytest.mark.parametrize("event_type", STATUSES)
-def test_listed_values_are_those_of_the_interface(event_type: str) -> None:
+def test_enum_values_are_in_the_interface(event_type: str) -> None:
     made = many(event_type)
     assert {data["status"] for data in made} == STATUSES[event_type]
     assert {data["platform"] for data in made} == PLATFORMS
@@ -130,7 +130,7 @@ def test_media_fit_the_content_type_and_the_limit() -> None:
         assert (count == 1) or data["contentType"] in {"text", "carousel", "post"}
 
 
-def test_a_platform_that_is_new_gets_an_ordinary_post() -> None:
+def test_an_unknown_platform_gets_an_ordinary_post() -> None:
     assert content_types("mastodon") == ("post",)
 
 
@@ -148,7 +148,7 @@ def test_a_message_is_a_direct_one_or_a_story_reply() -> None:
 
 
 @pytest.mark.parametrize("event_type", ["webhook.test", "ad.published", ""])
-def test_a_test_and_a_type_that_is_not_documented_carry_nothing(event_type: str) -> None:
+def test_tests_and_undocumented_types_have_empty_data(event_type: str) -> None:
     assert generator(1).data(event_type) == {}
 
 
@@ -157,7 +157,7 @@ def story(source: EventGenerator) -> list[object]:
     return [*types, *map(source.data, types), *map(source.data, EVENT_CLASSES)]
 
 
-def test_the_same_seed_tells_the_same_story_and_another_seed_another() -> None:
+def test_the_same_seed_gives_the_same_data_and_another_seed_other_data() -> None:
     assert story(generator(7)) == story(generator(7))
     assert story(generator(7)) == story(generator(Random(7)))
     assert story(generator(7)) != story(generator(8))
@@ -208,7 +208,7 @@ def test_channels_keep_their_ids_and_names_whatever_the_seed() -> None:
     "event_type",
     [name for name in EVENT_CLASSES if name.startswith(("post", "comment", "channel"))],
 )
-def test_it_happens_in_the_channel_it_is_told(event_type: str) -> None:
+def test_the_channel_can_be_chosen(event_type: str) -> None:
     mine = Channel(
         id="ch_mine", platform="mastodon", username="me", display_name="Me", status="active"
     )
@@ -227,7 +227,7 @@ def test_every_time_is_shortly_before_the_given_clock_and_in_milliseconds(event_
             assert NOW - longest <= datetime.fromisoformat(time) <= NOW
 
 
-def test_a_result_is_told_within_seconds_and_at_the_time_of_the_call() -> None:
+def test_a_result_is_published_within_seconds_of_the_call() -> None:
     moment = NOW
     source = EventGenerator(1, clock=lambda: moment.timestamp())  # noqa: PLW0108 - moves below
     for moment in (NOW, NOW + timedelta(days=1)):
@@ -235,7 +235,7 @@ def test_a_result_is_told_within_seconds_and_at_the_time_of_the_call() -> None:
         assert timedelta() <= moment - published <= timedelta(seconds=5)
 
 
-def test_sizes_reach_from_a_few_hundred_bytes_to_long_articles_now_and_then() -> None:
+def test_sizes_range_from_a_few_hundred_bytes_to_long_articles() -> None:
     source = generator(7)
     sizes = [
         len(json.dumps(source.data("post.target.published"), ensure_ascii=False).encode())
@@ -249,7 +249,7 @@ def test_sizes_reach_from_a_few_hundred_bytes_to_long_articles_now_and_then() ->
 @pytest.mark.parametrize(
     ("event_type", "field"), [("post.target.published", "caption"), ("comment.received", "text")]
 )
-def test_people_write_in_many_scripts_and_with_joined_emoji(event_type: str, field: str) -> None:
+def test_texts_are_in_many_scripts_and_have_joined_emoji(event_type: str, field: str) -> None:
     written = "".join(data[field] or "" for data in many(event_type))
     for script in (
         "[a-z]",
@@ -265,7 +265,7 @@ def test_people_write_in_many_scripts_and_with_joined_emoji(event_type: str, fie
     assert "\n" in written
 
 
-def test_types_are_the_subscribable_ones_with_comments_before_all_and_lost_channels_rare() -> None:
+def test_event_types_are_subscribable_often_comments_and_rarely_lost_channels() -> None:
     source = generator(7)
     drawn = Counter(source.event_type() for _ in range(2000))
     assert set(drawn) == set(EVENT_CLASSES) - {"webhook.test"}

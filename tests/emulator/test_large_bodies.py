@@ -1,4 +1,4 @@
-"""The emulated service reads no body to its end that is larger than any operation needs."""
+"""The emulated service stops reading a body that is larger than any operation needs."""
 
 from __future__ import annotations
 

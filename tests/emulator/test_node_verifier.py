@@ -1,4 +1,4 @@
-"""What the emulated service sends, verified over HTTP by the reference library in Node.
+"""The emulated service's deliveries, verified over HTTP by the reference library in Node.
 
 Receivers of the real service are written in many languages; this one shares no line with us.
 """

@@ -1,4 +1,4 @@
-"""Whatever people and platforms do, in whatever order: what holds of posts and events holds."""
+"""Random actions of people and platforms never break the invariants of posts and events."""
 
 from collections import Counter
 from random import Random
@@ -16,7 +16,7 @@ STEPS = 50
 
 
 class Walk:
-    """Somebody who does one thing after the other, drawn by a seed."""
+    """Does random actions one after the other, drawn by a seed."""
 
     def __init__(self, here: Bakery, seed: int) -> None:
         self._here = here
@@ -24,7 +24,7 @@ class Walk:
         self.created = 0
 
     async def step(self) -> None:
-        """Do something; refusals are answers like others."""
+        """Do a random action; the API may refuse it."""
         here, service, draw = self._here, self._here.service, self._random
         posts = list(service.workspace.posts)
         post = draw.choice(posts) if posts else "post_none"
@@ -78,7 +78,7 @@ class Walk:
 
 
 def check(here: Bakery) -> None:
-    """Check what holds at every moment."""
+    """Check the invariants."""
     published: Counter[str] = Counter()
     for post in here.service.workspace.posts.values():
         statuses = [target.status for target in post.targets]
@@ -105,7 +105,7 @@ def check(here: Bakery) -> None:
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(60))
-async def test_what_holds_of_posts_and_events_holds_at_every_step(seed: int) -> None:
+async def test_the_invariants_of_posts_and_events_hold_at_every_step(seed: int) -> None:
     async with bakery(seed=seed) as here:
         walk = Walk(here, seed)
         for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""Who may do what, and what there is not: Authentication and Endpoints (interface v1)."""
+"""The roles of operations, and operations that do not exist: Authentication, Endpoints (v1)."""
 
 from collections.abc import AsyncIterator
 
@@ -35,7 +35,7 @@ def path_of(operation: ApiOperation) -> str:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
-async def test_an_operation_is_for_its_role_and_those_above(
+async def test_an_operation_accepts_its_role_and_higher_roles(
     here: Bakery, operation: ApiOperation
 ) -> None:
     """Authentication 8: "A role that does not allow the operation is answered with 403"."""
@@ -47,14 +47,14 @@ async def test_an_operation_is_for_its_role_and_those_above(
             assert response.status_code not in {401, 403, 405, 500}, response.text
 
 
-def test_webhooks_need_the_admin_role_and_the_rest_is_for_others_too() -> None:
+def test_only_webhooks_need_the_admin_role() -> None:
     """Authentication 6: create, update, test, deliveries, rotate-secret; no other is shown."""
     admins = {one.path for one in OPERATIONS if one.role == "admin"}
     assert admins == {one.path for one in OPERATIONS if "/webhooks" in one.path}
     assert {one.role for one in OPERATIONS if one.method == "GET"} == {"viewer", "admin"}
 
 
-def test_every_operation_of_the_interface_is_there() -> None:
+def test_every_operation_of_the_interface_is_served() -> None:
     """Endpoints, row by row."""
     assert [f"{one.method} {one.path}" for one in OPERATIONS] == [
         "GET /v1/me",
@@ -102,7 +102,7 @@ def test_every_operation_is_in_an_exchange_with_a_success_of_its_status() -> Non
 
 
 @pytest.mark.parametrize("named", [one for one in NOT_SHOWN if " /v1/" in one])
-async def test_an_operation_without_a_shown_shape_is_not_there(here: Bakery, named: str) -> None:
+async def test_an_operation_without_a_shown_shape_is_not_served(here: Bakery, named: str) -> None:
     """Endpoints, Gaps: "Paths, methods and shapes of the operations … not shown"."""
     method, path = named.split()
     checked_error(await here.api.request(method, path), 404, "api.not_found")
@@ -119,7 +119,7 @@ async def test_an_operation_without_a_shown_shape_is_not_there(here: Bakery, nam
         ("GET", "/v1/comments/cmt_gluten"),
     ],
 )
-async def test_nor_is_one_that_the_change_history_names(
+async def test_operations_of_the_change_history_are_not_served(
     here: Bakery, method: str, path: str
 ) -> None:
     """Endpoints: "Other channel operations named in the change history", and so on.

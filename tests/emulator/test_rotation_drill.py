@@ -1,4 +1,4 @@
-"""A rotation, hour by hour: nobody with either secret refuses anything for 24 hours."""
+"""A rotation, hour by hour: for 24 hours a receiver with either secret refuses nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_whatever_secret_is_configured_nothing_is_refused_for_24_hours(
     assert [attempt.status for attempt in attempts] == [500, 200] * WINDOW_HOURS * 2
 
 
-async def test_secrets_that_are_reloaded_half_way_refuse_nothing_also_afterwards() -> None:
+async def test_a_receiver_that_reloads_within_24_hours_refuses_nothing() -> None:
     provider = ChangingSecrets(OLD)
 
     def reload(passed: float) -> None:
@@ -78,7 +78,7 @@ async def test_secrets_that_are_reloaded_half_way_refuse_nothing_also_afterwards
     assert refused(attempts) == []
 
 
-async def test_the_old_secret_alone_is_of_no_use_after_24_hours() -> None:
+async def test_a_receiver_with_only_the_old_secret_refuses_after_24_hours() -> None:
     attempts = await drill(ChangingSecrets(OLD), WINDOW_HOURS + 2)
     assert len(refused(attempts)) > 3
     assert min(attempt.at for attempt in refused(attempts)) - attempts[0].at >= WINDOW_HOURS * 3600

@@ -1,4 +1,4 @@
-"""The interface's Events, Delivery behaviour: attempts, their schedule, and the log of them."""
+"""The interface's Events, Delivery behaviour: attempts, their schedule and their log."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ DAY = 86_400
 
 
 async def gaps_of(seed: int) -> list[float]:
-    """Return the waits between the attempts at an event that is never accepted."""
+    """Return the waits between the attempts at an event that always fails."""
     clock = VirtualClock()
     app = Recorder(500, clock)
     async with EmulatedService(app, clock=clock, seed=seed) as service:
@@ -68,7 +68,7 @@ async def test_the_waits_of_one_delivery_are_drawn_one_by_one() -> None:
     assert max(ratios) - min(ratios) > 0.03
 
 
-async def test_deliveries_of_one_service_have_waits_of_their_own() -> None:
+async def test_each_delivery_has_waits_of_its_own() -> None:
     clock = VirtualClock()
     app = Recorder(answering(500), clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -85,7 +85,7 @@ async def test_the_same_seed_brings_the_same_waits_and_another_seed_others() -> 
     assert EmulatedService(Recorder()).seed != service.seed, "a new one by default"
 
 
-async def test_the_log_says_when_the_next_attempt_comes_and_then_it_comes() -> None:
+async def test_the_next_attempt_comes_when_the_log_says() -> None:
     """Resources, Webhook delivery: nextAttemptAt."""
     clock = VirtualClock()
     app = Recorder(500, clock)
@@ -188,7 +188,7 @@ async def test_an_answer_within_ten_seconds_is_in_time_and_a_later_one_is_not() 
     assert ANSWER_SECONDS == 10
 
     class Slow(Recorder):
-        """Takes so long for its answers; the loop's time is the frozen one."""
+        """Answers after the given time; the loop's time is the frozen time."""
 
         def __init__(self, *seconds: float) -> None:
             super().__init__()
@@ -214,7 +214,7 @@ async def test_an_answer_within_ten_seconds_is_in_time_and_a_later_one_is_not() 
     assert row.duration_ms == pytest.approx(9900, abs=5)
 
 
-async def test_a_receiver_that_does_not_answer_is_given_up_and_asked_again() -> None:
+async def test_a_time_out_is_a_failed_attempt_and_retried() -> None:
     """States: delivery | attempt | timeout | retry scheduled."""
     is_free = asyncio.Event()
 
@@ -236,7 +236,7 @@ async def test_a_receiver_that_does_not_answer_is_given_up_and_asked_again() -> 
     assert [one.number for one in app.received] == [1, 2], "the first was handled after all"
 
 
-async def test_a_server_that_does_not_answer_is_given_up() -> None:
+async def test_a_server_that_does_not_answer_times_out() -> None:
     """Events, Delivery behaviour: a timeout is a failed attempt; over HTTP."""
     async with (
         raw_server(silence) as port,
@@ -319,7 +319,7 @@ async def test_a_connection_that_breaks_is_a_failed_attempt(react: Reaction) -> 
     assert row.error_message
 
 
-async def test_a_server_that_is_down_is_asked_again_until_it_is_up() -> None:
+async def test_a_server_that_is_down_gets_retries_until_it_is_up() -> None:
     """States, delivery: a connection that is refused is retried like any failure."""
     app = Recorder()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -342,7 +342,7 @@ async def test_a_server_that_is_down_is_asked_again_until_it_is_up() -> None:
     "url",
     ["receiver.example", "ftp://x/", "http://", "", "//x/y", "http://x:99999/", "http://[::/"],
 )
-def test_what_is_no_url_is_refused_at_once(url: str) -> None:
+def test_an_invalid_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="not a URL to deliver to"):
         EmulatedService(url)
 
@@ -417,7 +417,7 @@ async def test_a_test_is_marked_in_the_log() -> None:
 # What the test sees
 
 
-async def test_an_attempt_says_what_was_sent_and_what_came_of_it() -> None:
+async def test_an_attempt_has_the_request_and_its_result() -> None:
     clock = VirtualClock()
     receiver = Receiver(secrets=new_secret(), store="memory://", clock=clock)
     told: list[DeliveryAttempt] = []
@@ -444,7 +444,7 @@ async def test_an_attempt_says_what_was_sent_and_what_came_of_it() -> None:
     assert (second.status, second.reason, second.failure) == (200, "handled", None)
 
 
-async def test_the_waits_count_from_the_beginning_of_an_attempt() -> None:
+async def test_the_wait_for_a_retry_counts_from_the_start_of_the_attempt() -> None:
     """Events, Delivery behaviour: however long the receiver took for its answer."""
     clock = VirtualClock()
     tick = [lambda: clock.tick(datetime(2026, 1, 1, 0, 0, 9) - datetime(2026, 1, 1))]  # noqa: DTZ001

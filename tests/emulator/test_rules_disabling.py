@@ -1,4 +1,4 @@
-"""The interface's rules by which an endpoint is disabled, and what a test event does not do."""
+"""The interface's rules for disabling endpoints, and the exceptions for test events."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -38,7 +38,7 @@ async def test_an_answer_of_410_disables_at_once_on_any_attempt(attempt: int) ->
         assert (row.attempts, row.next_attempt_at) == (attempt, None)
 
 
-async def test_a_410_gives_up_whatever_else_is_on_its_way_there() -> None:
+async def test_a_410_gives_up_all_pending_deliveries() -> None:
     """States: a disabled endpoint receives nothing, not even what was pending."""
     clock = VirtualClock()
     app = Recorder(answering(500, 503, 410, 204), clock)
@@ -70,7 +70,7 @@ async def test_a_410_to_a_test_event_disables_too() -> None:
 
 
 class Failing:
-    """A service with an endpoint that fails, in a time of its own."""
+    """A service with a failing endpoint and a clock."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock(datetime(2026, 5, 1, tzinfo=UTC).timestamp())
@@ -79,7 +79,7 @@ class Failing:
         self.service = EmulatedService(self.app, clock=self.clock, seed=1)
 
     async def until(self, hours: float) -> None:
-        """Let so many hours have passed since the beginning."""
+        """Move time to this many hours after the beginning."""
         await self.service.advance(seconds=self.began + hours * HOUR - self.clock())
 
     async def emit(self, hours: float) -> None:
@@ -147,7 +147,7 @@ async def test_72_hours_with_nine_failures_do_not_disable_and_the_tenth_does() -
         assert state(service) == ("disabled", "failing")
 
 
-async def test_one_success_and_the_failing_begins_anew() -> None:
+async def test_a_success_resets_the_72_hours() -> None:
     """States: "failing for 72 hours"; an endpoint that has succeeded since has not been."""
     failing = Failing()
     async with failing.service as service:
@@ -168,7 +168,7 @@ async def test_one_success_and_the_failing_begins_anew() -> None:
         assert state(service) == ("disabled", "failing")
 
 
-async def test_what_is_shown_of_an_endpoint_follows_its_attempts() -> None:
+async def test_the_endpoint_shows_the_results_of_its_attempts() -> None:
     """Resources, Webhook endpoint: consecutiveFailures, lastSuccessAt, lastFailureAt."""
     clock = VirtualClock(datetime(2026, 5, 1, tzinfo=UTC).timestamp())
     app = Recorder(answering(204, 500, 500, 204), clock)
@@ -198,7 +198,7 @@ async def test_what_is_shown_of_an_endpoint_follows_its_attempts() -> None:
 # Enabled again, or turned off by hand
 
 
-async def test_an_endpoint_that_is_enabled_again_starts_from_nothing() -> None:
+async def test_an_enabled_endpoint_has_no_failures() -> None:
     """States: disabled webhook endpoint, enabled true, active."""
     failing = Failing()
     async with failing.service as service:
@@ -232,7 +232,7 @@ async def test_an_endpoint_that_is_gone_can_be_enabled_and_receives_again() -> N
     assert missed.id not in app.ids
 
 
-async def test_an_endpoint_turned_off_by_hand_receives_nothing_and_nobody_is_told() -> None:
+async def test_an_endpoint_disabled_by_hand_causes_no_notice() -> None:
     """Resources, Gaps: disabledReason "manual" is the one value shown."""
     clock = VirtualClock()
     app = Recorder(500, clock)
@@ -250,7 +250,7 @@ async def test_an_endpoint_turned_off_by_hand_receives_nothing_and_nobody_is_tol
     assert len(app.received) == 1
 
 
-async def test_an_endpoint_that_is_turned_off_in_the_same_moment_receives_nothing() -> None:
+async def test_an_endpoint_disabled_at_the_same_moment_receives_nothing() -> None:
     """States: disabled at once, also while an event is being delivered to others."""
     second = Recorder()
     async with EmulatedService(Recorder()) as service:
@@ -297,7 +297,7 @@ async def test_test_events_do_not_count_toward_disabling() -> None:
         assert service.endpoint().last_success_at is None
 
 
-async def test_a_test_event_does_not_disable_what_has_failed_long_enough() -> None:
+async def test_a_test_event_is_not_the_failure_that_disables_after_72_hours() -> None:
     """Events, Delivery behaviour: the attempt that disables is one of an event."""
     failing = Failing()
     async with failing.service as service:

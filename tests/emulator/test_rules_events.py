@@ -1,4 +1,4 @@
-"""The interface's part Events: what is sent to whom, and how it looks on the wire."""
+"""The interface's part Events: which endpoint receives which event, and its format."""
 
 import base64
 import hashlib
@@ -32,7 +32,7 @@ DOCUMENTED = [
 
 
 def reference_accepts(one: Received, secret: str, signature: str | None = None) -> bool:
-    """Return whether the reference library accepts it at the moment it arrived."""
+    """Return whether the reference library accepts a request at the time of its arrival."""
     headers = one.headers | {"webhook-signature": signature or one.headers["webhook-signature"]}
     with freeze_time(datetime.fromtimestamp(one.at, UTC)):
         try:
@@ -57,7 +57,7 @@ def test_a_type_that_cannot_be_subscribed_to_is_refused(event_type: str) -> None
         EmulatedService(Recorder(), events=["comment.received", event_type])
 
 
-async def test_the_test_event_is_no_event_of_the_workspace() -> None:
+async def test_emit_refuses_the_test_event() -> None:
     """Events, Event types: webhook.test is sent when a test was requested, and only then."""
     app = Recorder()
     async with EmulatedService(app) as service:
@@ -81,7 +81,7 @@ async def test_an_endpoint_receives_only_what_it_subscribed_to(subscribed: str) 
     assert [row.event_id for row in logged] == app.ids
 
 
-async def test_the_event_of_a_workspace_goes_to_each_endpoint_under_one_id() -> None:
+async def test_an_event_has_the_same_id_at_every_endpoint() -> None:
     """Events, Delivery format: webhook-id is the event id, so two endpoints see the same one."""
     first, second, third = Recorder(), Recorder(), Recorder()
     async with EmulatedService(first) as service:
@@ -97,7 +97,7 @@ async def test_the_event_of_a_workspace_goes_to_each_endpoint_under_one_id() -> 
     assert not reference_accepts(first.received[0], other), "each endpoint has its own secret"
 
 
-async def test_an_event_can_be_sent_to_one_endpoint_alone() -> None:
+async def test_an_event_can_be_sent_to_one_endpoint() -> None:
     first, second = Recorder(), Recorder()
     async with EmulatedService(first) as service:
         row = add_endpoint(service, second)
@@ -107,7 +107,7 @@ async def test_an_event_can_be_sent_to_one_endpoint_alone() -> None:
     assert (first.ids, second.ids) == ([], [event.id])
 
 
-async def test_an_event_is_sent_as_soon_as_it_happened() -> None:
+async def test_an_event_is_sent_at_once() -> None:
     """Events, rule 2: events are sent as soon as the result is known."""
     clock = VirtualClock(NOON)
     app = Recorder(clock=clock)
@@ -155,7 +155,7 @@ async def test_a_comment_carries_its_post_and_its_parent() -> None:
     assert (data["text"], data["parentId"]) == ("Olá 🍞", "cmt_1")
 
 
-async def test_an_event_is_emitted_as_it_is_or_made_anew_but_not_both() -> None:
+async def test_emit_sends_an_event_unchanged_or_makes_one_from_data() -> None:
     app = Recorder()
     async with EmulatedService(app) as service:
         made = await service.emit("comment.received", event_id="evt_mine")
@@ -222,7 +222,7 @@ async def test_a_test_event_looks_like_any_other() -> None:
 # Signature
 
 
-async def test_each_attempt_is_signed_anew_by_the_time_it_is_made() -> None:
+async def test_each_attempt_is_signed_with_its_own_time() -> None:
     """Events, Delivery format: webhook-timestamp is when this attempt was signed."""
     clock = VirtualClock()
     app = Recorder(500, clock)
@@ -250,7 +250,7 @@ async def test_the_signature_is_made_as_documented() -> None:
     assert one.headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
 
 
-async def test_a_time_just_before_the_next_second_is_signed_as_what_the_header_says() -> None:
+async def test_the_signed_time_is_never_rounded_up() -> None:
     """Events, Signature, rule 2: the signed string has the webhook-timestamp in it."""
     clock = VirtualClock(NOON + 0.9999998)
     app = Recorder(clock=clock)
@@ -273,7 +273,7 @@ async def test_a_secret_may_be_spelled_as_a_receiver_accepts_it(spelled: str) ->
     assert (attempt.status, attempt.reason) == (200, "no_handler")
 
 
-async def test_a_secret_that_is_none_is_refused() -> None:
+async def test_an_invalid_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="secret"):
         EmulatedService(Recorder(), secret="whsec_!")
 
@@ -307,7 +307,7 @@ async def test_a_receiver_hands_each_event_to_its_handler(event_class: type[Even
     assert handled == [expected]
 
 
-def test_the_service_has_the_name_that_a_receiver_was_told_unless_it_is_given_one() -> None:
+def test_the_service_name_is_the_receivers_unless_given() -> None:
     """Events, Delivery format: `<service>-event-type`; a receiver may go by the whole name."""
     receiver = Receiver(secrets=new_secret(), store="memory://", service="acme")
     assert EmulatedService(receiver).workspace.service == "acme"

@@ -108,7 +108,7 @@ async def test_a_second_rotation_leaves_the_two_newest() -> None:
         check_one_signature_per_secret(one, [third, second])
 
 
-async def test_a_rotation_is_of_one_endpoint_alone() -> None:
+async def test_a_rotation_affects_one_endpoint() -> None:
     first, second = Recorder(), Recorder()
     async with EmulatedService(first) as service:
         own, other = service.endpoint().id, add_endpoint(service, second).id
@@ -142,7 +142,7 @@ async def test_the_new_secret_can_be_chosen_and_is_checked() -> None:
         (12, "neither", 401),
     ],
 )
-async def test_a_receiver_has_24_hours_to_take_the_new_secret(
+async def test_a_receiver_has_24_hours_to_get_the_new_secret(
     hours: float, knows: str, status: int
 ) -> None:
     """Events, Signature, rule 4: one match is enough."""

@@ -1,4 +1,4 @@
-"""What becomes of a post: States and transitions (interface v1), row by row, in virtual time."""
+"""The states of a post: States and transitions (interface v1), row by row, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ async def here() -> AsyncIterator[Bakery]:
 # every mode
 
 
-async def test_a_draft_is_not_published_however_long_it_lies(here: Bakery) -> None:
+async def test_a_draft_is_never_published(here: Bakery) -> None:
     """States: "create with mode draft | always accepted | draft | nothing is published"."""
     post = await here.create("draft", *BOTH)
     await here.service.advance(days=400)
@@ -33,7 +33,7 @@ async def test_a_draft_is_not_published_however_long_it_lies(here: Bakery) -> No
     assert (post, here.told()) == (post, [("post.target.published", ONE)])  # the Christmas post
 
 
-async def test_now_goes_out_target_by_target_each_with_its_event(here: Bakery) -> None:
+async def test_mode_now_publishes_each_target_and_sends_its_event(here: Bakery) -> None:
     """Rule 2: the result is read from the post "or received as webhook events"; Events, rule 2."""
     post = await here.create("now", *BOTH)
     assert await here.states(post) == ("publishing", ["queued", "queued"])
@@ -53,7 +53,7 @@ async def test_now_goes_out_target_by_target_each_with_its_event(here: Bakery) -
     assert shown["publishedAt"] == max(target["publishedAt"] for target in shown["targets"])
 
 
-async def test_a_scheduled_post_goes_out_at_its_time_and_not_before(here: Bakery) -> None:
+async def test_a_scheduled_post_is_published_at_its_time_and_not_before(here: Bakery) -> None:
     """States: create with mode schedule; Post input: "Required when mode is schedule"."""
     post = await here.create("schedule", scheduledAt=iso(3600))
     await here.service.advance(seconds=3599)
@@ -64,7 +64,7 @@ async def test_a_scheduled_post_goes_out_at_its_time_and_not_before(here: Bakery
     assert iso(3600) < published_at < iso(3660)
 
 
-async def test_a_queued_post_goes_out_in_its_slot(here: Bakery) -> None:
+async def test_mode_queue_publishes_in_the_next_slot(here: Bakery) -> None:
     """Mode semantics: "queue takes the next free slot", in the workspace's time zone."""
     post = await here.create("queue")
     assert (await here.post(post))["scheduledAt"] == "2026-11-23T09:00:00.000Z"
@@ -96,7 +96,7 @@ async def test_a_post_that_fails_on_one_channel_is_partial(here: Bakery) -> None
     assert (await here.post(post))["publishedAt"] is not None
 
 
-async def test_what_is_tried_again_sends_no_event_until_the_last_try(here: Bakery) -> None:
+async def test_a_retried_target_sends_no_event_before_its_last_try(here: Bakery) -> None:
     """Events: "Attempts that will be retried are not sent"."""
     here.service.faults.platform_fails(for_good=False, times=2)
     post = await here.create("now")
@@ -125,7 +125,7 @@ async def test_a_slow_platform_keeps_a_post_publishing(here: Bakery) -> None:
     assert (await here.states(post))[0] == "published"
 
 
-async def test_a_slow_platform_keeps_a_reply_waiting_where_time_flows() -> None:
+async def test_if_time_flows_a_slow_platform_delays_a_reply() -> None:
     """Rule 3: "Replying to a comment is synchronous"."""
     async with bakery(speed=100) as here:
         here.service.faults.platform_is_slow("ch_tube", seconds=30)
@@ -180,7 +180,7 @@ async def test_publishing_a_draft_right_away_runs_the_checks_of_scheduling(here:
 # what is withdrawn
 
 
-async def test_a_scheduled_post_that_is_deleted_or_made_a_draft_never_goes_out(
+async def test_a_scheduled_post_that_is_deleted_or_made_a_draft_is_never_published(
     here: Bakery,
 ) -> None:
     """States: delete; Post input: "draft saves without publishing"."""
@@ -225,7 +225,7 @@ async def test_a_post_is_rescheduled_unless_it_waits_for_approval(here: Bakery) 
         ("now", {}, "publishing"),
     ],
 )
-async def test_a_contributors_post_waits_for_approval_and_then_goes_its_way(
+async def test_a_contributors_post_is_published_after_approval(
     here: Bakery, mode: str, changes: dict[str, str], afterwards: str
 ) -> None:
     """Authentication 7: "A contributor's scheduled post waits for approval"."""
@@ -241,7 +241,7 @@ async def test_a_contributors_post_waits_for_approval_and_then_goes_its_way(
     assert here.told() == [("post.target.published", ONE)]
 
 
-async def test_a_post_whose_time_passed_while_it_waited_goes_out_when_it_is_approved(
+async def test_an_approved_post_whose_time_has_passed_is_published_at_once(
     here: Bakery,
 ) -> None:
     await here.service.advance(days=30)  # the time of the one that waits has passed
@@ -251,7 +251,7 @@ async def test_a_post_whose_time_passed_while_it_waited_goes_out_when_it_is_appr
     assert (await here.states("post_waiting"))[0] == "published"
 
 
-async def test_what_is_not_there_or_lies_behind_cannot_be_changed(here: Bakery) -> None:
+async def test_unknown_ids_and_past_times_are_refused(here: Bakery) -> None:
     with pytest.raises(LookupError, match="no post 'post_none'"):
         here.service.app.approve("post_none")
     with pytest.raises(LookupError, match="no channel 'ch_none'"):
@@ -270,14 +270,14 @@ async def test_a_rejected_post_is_a_draft_again(here: Bakery) -> None:
 
 
 @pytest.mark.parametrize("role", ["editor", "admin"])
-async def test_what_editors_schedule_needs_no_approval(here: Bakery, role: str) -> None:
+async def test_an_editors_post_needs_no_approval(here: Bakery, role: str) -> None:
     body = {"mode": "schedule", "caption": "So.", "scheduledAt": iso(60)}
     body["targets"] = [{"channelId": ONE}]  # type: ignore[assignment] # a body is of any JSON
     response = await here.as_role(role, "POST", "/v1/posts", body)
     assert response.json()["data"]["status"] == "scheduled"
 
 
-async def test_a_contributors_draft_is_a_draft(here: Bakery) -> None:
+async def test_a_contributors_draft_needs_no_approval(here: Bakery) -> None:
     body = {"caption": "Hm.", "targets": [{"channelId": ONE}]}
     response = await here.as_role("contributor", "POST", "/v1/posts", body)
     assert response.json()["data"]["status"] == "draft"
@@ -286,7 +286,7 @@ async def test_a_contributors_draft_is_a_draft(here: Bakery) -> None:
 # channels
 
 
-async def test_a_channel_that_breaks_holds_what_is_scheduled_until_it_is_reconnected(
+async def test_a_broken_channel_holds_scheduled_posts_until_it_is_reconnected(
     here: Bakery,
 ) -> None:
     """States: "holds anything scheduled to it until it is reconnected"; channel.unhealthy."""
@@ -317,7 +317,7 @@ async def test_a_channel_that_is_reconnected_in_time_changes_nothing(here: Baker
     assert (await here.states(post))[0] == "published"
 
 
-async def test_what_is_queued_is_held_and_what_is_at_the_platform_is_not(here: Bakery) -> None:
+async def test_a_queued_target_is_held_and_a_publishing_target_is_not(here: Bakery) -> None:
     here.service.faults.platform_is_slow("ch_tube", seconds=600)
     post = await here.create("now", "ch_tube")
     await here.service.advance(seconds=5)
@@ -330,7 +330,7 @@ async def test_what_is_queued_is_held_and_what_is_at_the_platform_is_not(here: B
     assert await here.states(queued) == ("scheduled", ["held"])
 
 
-async def test_a_disconnected_channel_is_told_and_left_out_of_the_list(here: Bakery) -> None:
+async def test_a_disconnected_channel_sends_an_event_and_leaves_the_list(here: Bakery) -> None:
     """Events: channel.disconnected; Endpoints: "excluded by default"."""
     await here.service.app.disconnect(ONE)
     assert here.told() == [("channel.disconnected", ONE)]
@@ -373,7 +373,7 @@ async def test_the_same_seed_brings_the_same_results() -> None:
     assert {kind for kind, *_ in first} == {"post.target.published", "post.target.failed"}
 
 
-async def test_a_lost_webhook_leaves_the_result_in_the_post_alone(here: Bakery) -> None:
+async def test_the_result_of_a_lost_webhook_is_only_in_the_post(here: Bakery) -> None:
     here.service.faults.lose_webhook("post.target.published")
     lost, told = await here.create("now"), await here.create("now")
     await here.service.advance(minutes=1)
@@ -383,7 +383,7 @@ async def test_a_lost_webhook_leaves_the_result_in_the_post_alone(here: Bakery) 
         here.service.faults.lose_webhook("post.gone")
 
 
-async def test_faults_are_at_channels_that_are_there(here: Bakery) -> None:
+async def test_an_invalid_fault_is_refused(here: Bakery) -> None:
     with pytest.raises(LookupError, match="no channel 'ch_none'"):
         here.service.faults.platform_fails("ch_none")
     with pytest.raises(LookupError, match="no channel 'ch_none'"):

@@ -1,4 +1,4 @@
-"""Uploads: Endpoints: Media, the upload procedure (interface v1)."""
+"""Uploads: the upload procedure in Endpoints: Media (interface v1)."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -52,13 +52,13 @@ async def started(here: Bakery, content: bytes = PNG, mime: str = "image/png") -
 async def send(
     outside: httpx2.AsyncClient, upload: dict[str, Any], content: bytes, **changes: Any
 ) -> httpx2.Response:
-    """Send bytes as an upload says, but for the changes."""
+    """Send bytes as the upload requires, with these changes."""
     request = {"method": upload["method"], "url": upload["uploadUrl"], "headers": upload["headers"]}
     return await outside.request(**{**request, "content": content, **changes})
 
 
 @pytest.mark.parametrize("mime", STARTS)
-async def test_a_file_of_every_accepted_type_goes_the_whole_way(
+async def test_a_file_of_every_accepted_type_can_be_uploaded(
     here: Bakery, outside: httpx2.AsyncClient, mime: str
 ) -> None:
     """Media: "JPEG, PNG, WebP, HEIC, MP4, QuickTime, WebM"; States: uploading, then ready."""
@@ -78,13 +78,13 @@ async def test_a_file_of_every_accepted_type_goes_the_whole_way(
     assert (served.content, served.headers["content-type"]) == (content, mime)
 
 
-def test_no_file_fits_media_type_another_type() -> None:
+def test_a_file_of_one_type_does_not_fit_another() -> None:
     for mime, start in STARTS.items():
         assert [other for other in STARTS if fits_media_type(other, start)] == [mime]
         assert not fits_media_type(mime, b"")
 
 
-async def test_media_that_was_not_sent_is_not_complete(
+async def test_media_without_bytes_cannot_be_completed(
     here: Bakery, outside: httpx2.AsyncClient
 ) -> None:
     """Upload procedure: (2) comes before (3); the refusal is silent, so chosen."""
@@ -111,7 +111,7 @@ async def test_media_that_was_not_sent_is_not_complete(
     ],
     ids=["more", "less", "another type", "another method", "a header less", "unknown"],
 )
-async def test_the_storage_takes_what_was_announced_and_nothing_else(
+async def test_the_storage_accepts_only_the_announced_request(
     here: Bakery, outside: httpx2.AsyncClient, changes: dict[str, Any], status: int
 ) -> None:
     """Upload procedure: "with the method and the headers given"."""
@@ -131,7 +131,7 @@ async def test_the_storage_refuses_a_key(here: Bakery, outside: httpx2.AsyncClie
         assert key not in refused.text
 
 
-async def test_an_address_is_good_for_an_hour_and_until_the_upload_is_complete(
+async def test_an_address_is_valid_for_an_hour_or_until_the_upload_is_complete(
     here: Bakery, outside: httpx2.AsyncClient
 ) -> None:
     upload, late = await started(here), await started(here)
@@ -156,7 +156,7 @@ async def test_a_failed_upload_cannot_be_completed() -> None:
         checked_error(response, 409, "media.failed")
 
 
-async def test_in_an_application_that_mounts_the_service_the_addresses_lead_there() -> None:
+async def test_addresses_include_the_path_of_a_mounted_service() -> None:
     async with bakery() as here:
         app = Starlette(routes=[Mount("/service", here.service.api)])
         transport = httpx2.ASGITransport(app)
@@ -169,7 +169,7 @@ async def test_in_an_application_that_mounts_the_service_the_addresses_lead_ther
             assert (await send(client, upload, PNG)).status_code == 200
 
 
-async def test_over_http_the_addresses_lead_back_to_the_same_server() -> None:
+async def test_addresses_lead_to_the_same_server() -> None:
     async with bakery() as here, serving(here.service.api) as site, httpx2.AsyncClient() as client:
         key = {"authorization": f"Bearer {here.service.new_key('contributor')}"}
         body = {"filename": "a.png", "mime": "image/png", "size": len(PNG)}

@@ -41,7 +41,7 @@ async def no_task_left() -> AsyncIterator[None]:
 # The clock
 
 
-def test_a_virtual_clock_moves_when_it_is_told_to_and_never_back() -> None:
+def test_a_virtual_clock_moves_only_forward_and_only_by_tick() -> None:
     clock = VirtualClock(100.0)
     assert clock() == clock() == 100.0
     clock.tick(timedelta(hours=1))
@@ -101,7 +101,7 @@ async def test_attempts_are_made_in_order_across_deliveries_each_at_its_time() -
     assert app.ids[:40] != sorted(app.ids[:40], key=app.ids.index), "deliveries take turns"
 
 
-async def test_time_stops_where_it_was_told_to() -> None:
+async def test_advance_stops_at_the_given_time() -> None:
     clock = VirtualClock(NOON.timestamp())
     async with EmulatedService(Recorder(500, clock), clock=clock) as service:
         await service.emit("comment.received")
@@ -111,13 +111,13 @@ async def test_time_stops_where_it_was_told_to() -> None:
         assert clock() == pytest.approx(service.now, abs=2e-6)
 
 
-async def test_time_does_not_run_backwards() -> None:
+async def test_advance_refuses_a_negative_time() -> None:
     async with EmulatedService(Recorder()) as service:
         with pytest.raises(ValueError, match="backwards"):
             await service.advance(hours=1, minutes=-61)
 
 
-async def test_settling_goes_as_far_as_it_takes() -> None:
+async def test_settle_moves_time_as_far_as_needed() -> None:
     clock = VirtualClock(NOON.timestamp())
     async with EmulatedService(Recorder(500, clock), clock=clock) as service:
         await service.settle()
@@ -130,7 +130,7 @@ async def test_settling_goes_as_far_as_it_takes() -> None:
     assert 20 < hours < 26
 
 
-async def test_many_small_steps_do_not_part_the_service_from_its_clock() -> None:
+async def test_many_small_steps_keep_the_service_and_its_clock_together() -> None:
     clock = VirtualClock(NOON.timestamp())
     async with EmulatedService(clock=clock) as service:
         for step in range(3000):
@@ -161,8 +161,8 @@ async def test_a_receiver_on_the_same_clock_accepts_every_attempt() -> None:
     assert statuses == [503] * 7 + [200]
 
 
-async def test_by_the_systems_clock_a_receiver_accepts_the_attempt_of_hour_23() -> None:
-    """Nothing is shared: the receiver stays in the present, and so does what is signed."""
+async def test_with_the_systems_clock_a_receiver_accepts_the_attempt_of_hour_23() -> None:
+    """The clock is not shared: the receiver and the signatures stay in the present."""
     receiver = receiver_with()
     ran = []
 
@@ -185,7 +185,7 @@ async def test_by_the_systems_clock_a_receiver_accepts_the_attempt_of_hour_23() 
     assert abs(event.created_at.timestamp() - began) < 60
 
 
-async def test_another_function_as_clock_signs_by_it() -> None:
+async def test_a_given_clock_function_determines_the_signed_time() -> None:
     app = Recorder()
     async with EmulatedService(app, clock=lambda: 1_800_000_000.5) as service:
         await service.emit("comment.received")
@@ -222,7 +222,7 @@ async def test_frozen_time_moves_with_advance() -> None:
 
 
 @pytest.mark.parametrize("source", ["freezegun", "the system's clock, frozen", "VirtualClock"])
-async def test_time_that_the_test_moves_itself_is_honoured(source: str) -> None:
+async def test_advance_notices_time_that_the_test_moved(source: str) -> None:
     with freeze_time(NOON) as frozen:
         virtual = VirtualClock(NOON.timestamp())
         move = virtual.tick if source == "VirtualClock" else frozen.tick
@@ -253,7 +253,7 @@ async def test_time_that_the_test_moves_itself_is_honoured(source: str) -> None:
 
 @pytest.mark.parametrize("by", ["emit", "advance", "flow"])
 async def test_a_handler_can_make_the_service_emit(by: str) -> None:
-    """It does not deadlock, and what it emitted is delivered."""
+    """This does not deadlock, and the emitted event is delivered."""
     receiver = receiver_with()
     handled: list[str] = []
 
@@ -293,7 +293,7 @@ async def test_events_can_be_emitted_at_the_same_time() -> None:
 # Flowing
 
 
-async def test_flowing_time_goes_through_the_schedule_over_http() -> None:
+async def test_flowing_time_runs_the_whole_schedule_over_http() -> None:
     """Events, Delivery behaviour: 23 hours in a second, to a real server."""
     app = Recorder(500)
     async with (
@@ -313,7 +313,7 @@ async def test_flowing_time_goes_through_the_schedule_over_http() -> None:
     assert all(abs(one.timestamp - system_clock()) < 60 for one in app.received)
 
 
-async def test_flowing_time_waits_for_what_is_due_later() -> None:
+async def test_settle_waits_for_later_attempts_in_flowing_time() -> None:
     app = Recorder(answering(500, 204))
     async with EmulatedService(app, speed=300) as service:
         await service.emit("comment.received")
@@ -324,7 +324,7 @@ async def test_flowing_time_waits_for_what_is_due_later() -> None:
     assert second.at - first.at < 27 + 30 * 300, "not minutes of real time"
 
 
-async def test_where_time_flows_it_is_not_moved() -> None:
+async def test_advance_refuses_to_move_flowing_time() -> None:
     async with EmulatedService(Recorder(), speed=10) as service:
         with pytest.raises(RuntimeError, match="flows by itself"):
             await service.advance(hours=1)
@@ -336,13 +336,13 @@ def test_a_speed_is_a_number_above_0(speed: float) -> None:
         EmulatedService(Recorder(), speed=speed)
 
 
-def test_a_clock_that_is_moved_does_not_flow() -> None:
-    """What is due later would never come, and nobody would say why."""
+def test_a_movable_clock_with_a_speed_is_refused() -> None:
+    """Later attempts would never come, and no error would say why."""
     with pytest.raises(ValueError, match="does not flow"):
         EmulatedService(Recorder(), clock=VirtualClock(), speed=10)
 
 
-async def test_settling_returns_at_once_where_nothing_is_due() -> None:
+async def test_settle_returns_at_once_if_nothing_is_planned() -> None:
     async with asyncio.timeout(5), EmulatedService(Recorder(), speed=1) as service:
         await service.settle()
         await service.emit("comment.received")
@@ -352,7 +352,7 @@ async def test_settling_returns_at_once_where_nothing_is_due() -> None:
 
 
 class Stuck(Recorder):
-    """Answers when it is told to."""
+    """Answers only when the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -366,8 +366,8 @@ class Stuck(Recorder):
         await super().__call__(scope, receive, send)
 
 
-async def test_a_service_whose_work_is_given_up_under_load_goes_on() -> None:
-    """What waits for room may be forgotten meanwhile: the endpoint was disabled."""
+async def test_a_service_under_load_goes_on_after_an_endpoint_is_disabled() -> None:
+    """Waiting work may be cancelled, because its endpoint was disabled."""
     app = Stuck()
     async with asyncio.timeout(PATIENCE_SECONDS), EmulatedService(app, speed=1) as service:
         for _ in range(150):
@@ -384,8 +384,8 @@ async def test_a_service_whose_work_is_given_up_under_load_goes_on() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_news_is_never_missed_while_somebody_waits_for_the_end(turns: int) -> None:
-    """Whatever moment of the timeline's own loop it comes in."""
+async def test_settle_never_misses_new_work(turns: int) -> None:
+    """At every moment of the timeline's own loop."""
     done = asyncio.Event()
 
     async def work() -> None:
@@ -449,15 +449,15 @@ async def failing(speed: float | None) -> None:
 
 @pytest.mark.parametrize("speed", [None, 1, 100_000])
 @pytest.mark.parametrize("use", [in_process, over_http, planned, failing])
-async def test_leaving_breaks_off_and_leaves_no_task(
+async def test_closing_cancels_all_tasks(
     use: Callable[[float | None], Awaitable[None]], speed: float | None
 ) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS), no_task_left():
         await use(speed)
 
 
-async def test_an_attempt_under_way_when_time_ends_is_broken_off() -> None:
-    """The receiver ends what it has begun; the service does not wait for the answer."""
+async def test_closing_cancels_an_attempt_under_way() -> None:
+    """The receiver finishes its request; the service does not wait for the answer."""
     app = Stuck()
     async with (
         asyncio.timeout(PATIENCE_SECONDS),

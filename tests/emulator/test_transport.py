@@ -1,4 +1,4 @@
-"""How a request reaches its receiver, in this process and over HTTP."""
+"""Transports: requests to receivers in this process and over HTTP."""
 
 import asyncio
 import gc
@@ -52,7 +52,7 @@ def no_others() -> AbstractAsyncContextManager[Transport]:
 
 @contextmanager
 def nothing_reported() -> Iterator[None]:
-    """Check that the loop has no complaint, such as of an error nobody asked for."""
+    """Check that the loop reports no error that nobody awaited."""
     reported: list[dict[str, object]] = []
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
@@ -157,7 +157,7 @@ async def test_an_answer_may_come_before_the_body_is_read(by: str) -> None:
 
 
 @pytest.mark.parametrize("where", Break)
-async def test_a_connection_breaks_where_it_was_told_to(by: str, where: Break) -> None:
+async def test_a_connection_breaks_at_the_chosen_place(by: str, where: Break) -> None:
     app = Recorder()
     with nothing_reported(), pytest.raises(ConnectionError, match="the connection broke"):
         await Anywhere(by, app).post(Network(breaks=where))
@@ -177,8 +177,8 @@ async def test_an_application_that_raises_has_answered_500(by: str) -> None:
     assert status == 500
 
 
-async def test_an_application_may_know_no_lifespan(by: str) -> None:
-    """As Django, which raises at any scope but that of a request."""
+async def test_an_application_may_have_no_lifespan(by: str) -> None:
+    """Django, for example, raises at every scope other than a request."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -210,7 +210,7 @@ async def test_the_lifespan_of_an_application_runs_around_it() -> None:
     assert steps == ["lifespan.startup", "delivery", "lifespan.shutdown"]
 
 
-async def test_a_lifespan_that_fails_is_the_tests_affair() -> None:
+async def test_a_failing_lifespan_raises() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "lifespan"
         await receive()
@@ -247,7 +247,7 @@ async def test_an_application_that_never_ends_is_cancelled_at_the_end(
     assert asyncio.all_tasks() == before
 
 
-async def test_an_application_is_reached_at_its_path_and_others_are_not() -> None:
+async def test_an_application_receives_only_at_its_path() -> None:
     app = Recorder()
     inside = InProcess(no_others)
     inside.mount(URL, app)
@@ -266,7 +266,7 @@ async def test_an_application_is_reached_at_its_path_and_others_are_not() -> Non
 # Over HTTP
 
 
-async def test_a_refused_connection_is_reported_once_however_it_was_to_break() -> None:
+async def test_a_refused_connection_is_one_connection_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     async with OverHttp() as outside:
@@ -276,8 +276,8 @@ async def test_a_refused_connection_is_reported_once_however_it_was_to_break() -
 
 
 @pytest.mark.parametrize("network", [CALM, *(Network(breaks=where) for where in Break)])
-async def test_a_request_that_is_broken_off_leaves_nothing_behind(network: Network) -> None:
-    """Nobody accepts here; whoever waits too long gives up."""
+async def test_a_cancelled_request_leaves_nothing_behind(network: Network) -> None:
+    """The server never accepts the connection; the client cancels."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         before = asyncio.all_tasks()
@@ -293,7 +293,7 @@ async def test_a_request_that_is_broken_off_leaves_nothing_behind(network: Netwo
 @pytest.mark.parametrize(
     "url", ["http://[::/", "http://a b/", f"http://{'a' * 70}.test/", "http://a..test/"]
 )
-async def test_what_cannot_be_a_url_is_no_connection(url: str) -> None:
+async def test_an_invalid_url_is_a_connection_error(url: str) -> None:
     async with OverHttp() as outside:
         with pytest.raises(ConnectionError):
             await outside.post(request_to(url))
@@ -309,13 +309,13 @@ async def test_a_service_that_is_entered_again_delivers_over_http_again() -> Non
     assert len(app.received) == 2
 
 
-async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_from_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     assert await Anywhere("over HTTP", Recorder()).post() == (204, b"")
 
 
-async def test_the_reason_of_our_own_receivers_is_shown_and_any_other_body_ignored() -> None:
+async def test_the_reason_in_an_answer_is_recorded_and_other_bodies_are_ignored() -> None:
     bodies = [
         (json.dumps({"reason": "duplicate"}).encode(), "duplicate"),
         (b"", ""),

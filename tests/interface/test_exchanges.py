@@ -1,4 +1,4 @@
-"""The emulator answers as the exchanges say, which are written by hand from the interface."""
+"""The emulator answers as in the exchanges, which were written by hand from the interface."""
 
 import re
 from base64 import b64decode
@@ -89,7 +89,7 @@ def body_of(request: dict[str, Any]) -> bytes | None:
 
 
 def assert_same(answer: Any, expected: Any, place: str) -> None:
-    """Fail unless an answer is what was written, field by field."""
+    """Fail unless an answer equals the expected one, field by field."""
     if expected == SOME_TEXT:
         assert isinstance(answer, str), place
         assert answer, place

@@ -72,7 +72,7 @@ def checks() -> tuple[str, ...]:
 
 
 def is_named(name: str) -> bool:
-    """Return whether a test names it, and not only something that is longer."""
+    """Return whether a test names the row, and not only a longer text."""
     whole = re.compile(rf'(?:^|["(;:,.|])\s*{re.escape(name)}\s*(?:$|["(;:),.|])')
     return any(whole.search(text) for text in checks())
 
@@ -84,7 +84,7 @@ def test_the_copy_has_as_many_rows_as_the_document() -> None:
     } == COUNTS
 
 
-def test_no_name_stands_for_two_rows() -> None:
+def test_no_name_fits_two_rows() -> None:
     found = list(names())
     assert sorted(found) == sorted(set(found))
 
@@ -96,5 +96,5 @@ def test_a_row_is_named_by_a_test(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Authentication", "Authentication 11", "yet published | delete"])
-def test_what_no_test_names_as_a_whole_is_not_taken_for_named(name: str) -> None:
+def test_a_row_counts_as_named_only_as_a_whole(name: str) -> None:
     assert not is_named(name)

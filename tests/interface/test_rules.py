@@ -1,4 +1,4 @@
-"""Rules of the interface that belong to no one operation: fields of errors, states, versions."""
+"""Rules of the interface that any operation can break: fields of errors, states, versions."""
 
 from collections.abc import AsyncIterator
 from itertools import product
@@ -39,7 +39,7 @@ async def here() -> AsyncIterator[Bakery]:
 
 
 def listed(values: Any) -> set[str]:
-    """Return what an open enum lists."""
+    """Return the values of an open enum."""
     return set(get_args(get_args(get_args(values)[0])[0]))
 
 
@@ -130,7 +130,7 @@ def test_a_post_has_the_documented_states_and_its_targets_lead_to_no_others() ->
 # Limits, Authentication
 
 
-async def test_nothing_of_the_tool_server_is_here_so_every_operation_counts(here: Bakery) -> None:
+async def test_there_is_no_tool_server_so_every_operation_counts(here: Bakery) -> None:
     """Limits, rule 3: its initialize and tool-listing calls are no operations of `/v1`."""
     assert all(operation.path.startswith("/v1/") for operation in OPERATIONS)
     left = int((await here.api.get("/v1/me")).headers["x-ratelimit-remaining"])
@@ -139,7 +139,7 @@ async def test_nothing_of_the_tool_server_is_here_so_every_operation_counts(here
         assert int(response.headers["x-ratelimit-remaining"]) == left - number
 
 
-async def test_a_delivery_carries_no_key_and_is_told_genuine_by_its_signature_alone() -> None:
+async def test_a_delivery_has_no_key_and_is_verified_by_its_signature() -> None:
     """Authentication 10: "Webhook requests are authenticated by signature"."""
     arrived: list[tuple[list[tuple[bytes, bytes]], bytes]] = []
 
@@ -210,7 +210,7 @@ async def test_only_a_channel_that_failed_is_retried(here: Bakery) -> None:
     assert (caught.value.status, caught.value.body.code) == (409, "post.target_not_retryable")
 
 
-async def test_what_a_contributor_schedules_waits_instead_of_going_out(here: Bakery) -> None:
+async def test_a_contributors_scheduled_post_waits_for_approval(here: Bakery) -> None:
     """Versioning 4; Versioning 6: a contributor's scheduled post waits for approval."""
     body = {"targets": aimed(), "mode": "schedule", "scheduledAt": iso(60), "caption": "Rye."}
     body["mediaIds"] = ["med_bread"]
@@ -221,7 +221,7 @@ async def test_what_a_contributor_schedules_waits_instead_of_going_out(here: Bak
     assert await here.states(post["id"]) == ("pending_approval", ["pending"])
 
 
-async def test_a_draft_that_is_published_right_away_has_to_pass_every_check(here: Bakery) -> None:
+async def test_a_draft_that_is_published_right_away_must_pass_every_check(here: Bakery) -> None:
     """Versioning 6: publishing a draft right away runs the same checks as scheduling."""
     draft = await here.create("draft", "ch_tube", mediaIds=[])
     published = await refused(here, 422, "validation.failed", "POST", f"/v1/posts/{draft}/publish")
@@ -234,13 +234,13 @@ async def test_a_draft_that_is_published_right_away_has_to_pass_every_check(here
     assert published["details"]["validations"] == scheduled["details"]["validations"]
 
 
-async def test_a_schedule_without_a_time_is_told_so(here: Bakery) -> None:
+async def test_mode_schedule_without_a_time_is_refused(here: Bakery) -> None:
     """Versioning 6: mode schedule without scheduledAt answers post.schedule_required."""
     body = {"targets": aimed(), "mode": "schedule", "mediaIds": ["med_bread"]}
     await refused(here, 422, "post.schedule_required", "POST", "/v1/posts", json=body)
 
 
-async def test_a_cursor_is_the_id_of_the_last_row_or_a_time_of_earlier(here: Bakery) -> None:
+async def test_a_cursor_is_the_id_of_the_last_row_or_a_timestamp(here: Bakery) -> None:
     """Versioning 7: pagination cursors became the id of the last row; times still work."""
     page = (await here.api.get("/v1/posts", params={"limit": 1})).json()
     [first] = page["data"]
@@ -251,7 +251,7 @@ async def test_a_cursor_is_the_id_of_the_last_row_or_a_time_of_earlier(here: Bak
     assert by_time["data"] == by_id
 
 
-async def test_the_list_of_media_has_no_upload_that_is_not_complete(here: Bakery) -> None:
+async def test_the_list_of_media_has_only_finished_uploads(here: Bakery) -> None:
     """Versioning 7: list of media shows only finished uploads."""
     media = (await here.api.get("/v1/media")).json()["data"]
     assert {one["status"] for one in media} == {"ready"}
@@ -277,7 +277,7 @@ async def test_the_free_plan_has_a_key_and_no_access() -> None:
             checked_error(response, 402, "api.not_on_plan")
 
 
-async def test_a_key_is_of_a_workspace_and_so_is_its_quota() -> None:
+async def test_the_quota_belongs_to_the_workspace_of_the_key() -> None:
     """Versioning 7: workspace keys and a daily quota per workspace."""
     async with (
         EmulatedService(plan="starter") as one,
@@ -298,15 +298,15 @@ async def test_a_key_is_of_a_workspace_and_so_is_its_quota() -> None:
         assert ids[0] == ids[1] != ids[2]
 
 
-async def test_what_was_added_without_a_shape_is_listed_and_not_made_up(here: Bakery) -> None:
+async def test_operations_without_a_shape_are_listed_and_not_served(here: Bakery) -> None:
     """Versioning 7: a capabilities listing and a media import operation were added."""
     for method, path in (("GET", "/v1/capabilities"), ("POST", "/v1/media/imports")):
         assert f"{method} {path}" in NOT_SHOWN
         await refused(here, 404, "api.not_found", method, path)
 
 
-async def test_what_was_always_allowed_still_is() -> None:
-    """Versioning 4: only what was never allowed is refused; the old ways all go on."""
+async def test_deprecated_names_are_still_accepted() -> None:
+    """Versioning 4: a fix refuses only requests that were never allowed."""
     async with bakery() as here, calling(here.service) as api:
         body = {
             "baseCaption": "Rye.",
