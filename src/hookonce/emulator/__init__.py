@@ -1,4 +1,10 @@
-"""An emulation of the sending service, for development and tests."""
+"""An emulation of the sending service, for development and tests.
+
+``service`` puts the parts together. A delivery goes from ``deliveries`` (schedule and log) through
+``wire`` (signed requests) to ``transport``. A request of the API goes from ``api`` to
+``operations``, which use ``checks``, ``publishing`` and ``storage``. ``workspace``, ``content`` and
+``records`` hold the state, and ``timeline`` the time.
+"""
 
 from __future__ import annotations
 

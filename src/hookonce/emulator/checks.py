@@ -22,7 +22,7 @@ from ..resources import (
 from .content import ChannelRow, PostRow, TargetRow
 from .moments import optional_moment
 from .platforms import NEEDS_MEDIA, unknown_settings
-from .refusals import RefusedError, blocked, blocker, refused, refused_for
+from .refusals import RefusedError, blocked, refused
 from .states import POST_CONFLICTS, PostStep
 from .workspace import WorkspaceState
 
@@ -39,7 +39,7 @@ class PostFindings:
         mode: the mode that the post was checked for.
         scheduled_at: the time of publishing in Unix seconds; for mode queue the free slot.
         targets: the results of each target.
-        blockers: other reasons to refuse the post.
+        blockers: other errors that would refuse the post.
         warnings: problems that do not refuse the post.
         x_credits: how many credits the post costs.
 
@@ -48,7 +48,7 @@ class PostFindings:
     mode: PostMode
     scheduled_at: float | None
     targets: list[TargetValidation]
-    blockers: list[Blocker]
+    blockers: list[RefusedError]
     warnings: list[PublishWarning]
     x_credits: int
 
@@ -60,7 +60,7 @@ class PostFindings:
         failed = [target for target in self.targets if not target.ok]
         if failed:
             return blocked([target.model_dump(mode="json") for target in failed])
-        return refused_for(self.blockers[0]) if self.blockers else None
+        return self.blockers[0] if self.blockers else None
 
     def to_resource(self) -> ValidationResult:
         """Return the validation result of the interface."""
@@ -70,7 +70,10 @@ class PostFindings:
             scheduled_at=optional_moment(self.scheduled_at),
             x_credits=self.x_credits,
             targets=self.targets,
-            blockers=self.blockers,
+            blockers=[
+                Blocker(code=error.body.code, message=error.body.message, hint=error.body.hint)
+                for error in self.blockers
+            ],
             warnings=self.warnings,
         )
 
@@ -136,20 +139,20 @@ def _blockers(
     credits_taken: int,
     workspace: WorkspaceState,
     now: float,
-) -> Iterable[Blocker]:
+) -> Iterable[RefusedError]:
     if mode == "queue" and scheduled_at is None:
-        yield blocker("queue.no_free_slot")
+        yield refused("queue.no_free_slot")
     if mode == "schedule" and scheduled_at is None:
-        yield blocker("post.schedule_required")
+        yield refused("post.schedule_required")
     elif mode == "schedule" and scheduled_at is not None and scheduled_at <= now:
-        yield blocker("post.schedule_in_past")
+        yield refused("post.schedule_in_past")
     allowances, counted = workspace.allowances, workspace.posts_this_month(now)
     most = allowances.scheduled_posts_per_month
     if most is not None and post.id not in counted and len(counted) >= most:
-        yield blocker("post.monthly_limit", most=most)
+        yield refused("post.monthly_limit", most=most)
     spent = sum(taken for one, taken in workspace.x_credits.items() if one != post.id)
     if allowances.x_credits is not None and spent + credits_taken > allowances.x_credits:
-        yield blocker("post.no_x_credits")
+        yield refused("post.no_x_credits")
 
 
 def _warnings(

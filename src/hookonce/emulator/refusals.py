@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from ..resources import Blocker, ErrorBody, ErrorKind
+from ..resources import ErrorBody, ErrorKind
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -192,18 +192,6 @@ def refused(
         details=_details(issues) if issues else None,
         headers=headers,
     )
-
-
-def blocker(code: str, **values: object) -> Blocker:
-    """Return the blocker of a validation result that stands for a code."""
-    _, _, message, hint = _REFUSALS[code]
-    return Blocker(code=code, message=message.format(**values), hint=hint)
-
-
-def refused_for(found: Blocker) -> RefusedError:
-    """Return the error for a blocker of a post."""
-    status, kind, _, _ = _REFUSALS[found.code]
-    return RefusedError(status, found.code, kind, found.message, hint=found.hint)
 
 
 def no_such(resource: str, name: str) -> RefusedError:

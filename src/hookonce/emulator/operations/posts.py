@@ -10,6 +10,7 @@ from ...resources import (
     Page,
     Post,
     PostListItem,
+    PostMode,
     PublishedPost,
     SavedPost,
     ValidationResult,
@@ -52,7 +53,7 @@ async def create(call: ApiCall) -> SavedPost:
     """``POST /v1/posts``."""
     backend, body = call.backend, call.body
     post = _read(body, backend)
-    findings = _checked(post, body, backend)
+    findings = _checked(post, body.mode, backend)
     post.number = backend.workspace.next_number()
     backend.workspace.posts[post.id] = post
     return _save(post, findings, call)
@@ -77,7 +78,7 @@ async def replace_post(call: ApiCall) -> SavedPost:
     require_allowed(post, PostStep.SAVE_DRAFT if body.mode == "draft" else PostStep.SUBMIT)
     new = _read(body, backend, {target.channel.id: target.id for target in post.targets})
     new = replace(new, id=post.id, number=post.number, created_at=post.created_at)
-    findings = _checked(new, body, backend)
+    findings = _checked(new, body.mode, backend)
     backend.workspace.posts[post.id] = new
     return _save(new, findings, call)
 
@@ -96,16 +97,14 @@ async def publish(call: ApiCall) -> PublishedPost:
     backend, post = call.backend, call.row
     require_allowed(post, PostStep.PUBLISH)
     # "publishing a draft right away runs the same checks as scheduling" (Versioning 6).
-    findings = check(post, "now", backend.workspace, backend.now)
-    if (refusal := findings.refusal) is not None:
-        raise refusal
+    findings = _checked(post, "now", backend)
     _count(post, findings, backend)
     backend.publishing.send(post)
     return PublishedPost(id=post.id, status=post.status)
 
 
-def _checked(post: PostRow, body: PostBody, backend: Backend) -> PostFindings:
-    findings = check(post, body.mode, backend.workspace, backend.now)
+def _checked(post: PostRow, mode: PostMode, backend: Backend) -> PostFindings:
+    findings = check(post, mode, backend.workspace, backend.now)
     if (refusal := findings.refusal) is not None:
         raise refusal
     return findings
