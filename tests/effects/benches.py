@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from support.postgres import PostgresServer
 from hookonce.clock import Clock
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.asyncpg import AsyncpgLedger
-from hookonce.effects.contract import MakeBench
+from hookonce.effects.contract import Bench, ManualClock
 from hookonce.effects.django import DjangoLedger
-from hookonce.effects.ledger import AnyLedger
 from hookonce.effects.psycopg import PsycopgLedger, SyncPsycopgLedger
 from hookonce.effects.sqlalchemy import SQLAlchemyLedger, SyncSQLAlchemyLedger
 from hookonce.effects.sqlite import SQLiteLedger
@@ -34,7 +32,6 @@ __all__ = [
     "ON_MYSQL",
     "ON_POSTGRES",
     "ON_SQLITE",
-    "LedgerBench",
     "driver_connection",
     "driver_connection_in_thread",
     "mysql_bench",
@@ -45,19 +42,6 @@ __all__ = [
 TABLE = "CREATE TABLE done (key varchar(100))"
 INSERT = "INSERT INTO done VALUES ({})"
 FAILS = "INSERT INTO there_is_no_such_table VALUES (1)"
-
-
-@dataclass(frozen=True)
-class LedgerBench:
-    """A ledger, and the statements of a test on its transactions."""
-
-    ledger: AnyLedger[Any]
-    write: Callable[[Any, str], Any]
-    fail: Callable[[Any], Any]
-    rows: Callable[[], list[str]]
-
-    async def read(self) -> list[str]:
-        return self.rows()
 
 
 async def driver_connection(transaction: Any) -> Any:
@@ -225,60 +209,50 @@ ON_MYSQL = {
 }
 
 
-def mysql_bench(name: str, url: str) -> MakeBench:
+@asynccontextmanager
+async def mysql_bench(name: str, url: str) -> AsyncIterator[Bench[Any]]:
     """Return one on a MySQL or MariaDB that runs already, in a database that may be emptied."""
+    engine, clock = create_engine(url.replace("mysql:", "mysql+pymysql:")), ManualClock()
+    with engine.begin() as connection:
+        for statement in (
+            "DROP TABLE IF EXISTS done",
+            "DROP TABLE IF EXISTS hookonce_effects, hookonce_watermarks",
+            *create_statements("mysql", "hookonce_effects"),
+            TABLE.replace("key", "`key`"),
+        ):
+            connection.execute(text(statement))
 
-    @asynccontextmanager
-    async def made(clock: Clock) -> AsyncIterator[LedgerBench]:
-        engine = create_engine(url.replace("mysql:", "mysql+pymysql:"))
+    def read() -> list[str]:
         with engine.begin() as connection:
-            for statement in (
-                "DROP TABLE IF EXISTS done",
-                "DROP TABLE IF EXISTS hookonce_effects, hookonce_watermarks",
-                *create_statements("mysql", "hookonce_effects"),
-                TABLE.replace("key", "`key`"),
-            ):
-                connection.execute(text(statement))
+            return list(connection.scalars(text("SELECT `key` FROM done")))
 
-        def rows() -> list[str]:
-            with engine.begin() as connection:
-                return list(connection.scalars(text("SELECT `key` FROM done")))
-
-        async with ON_MYSQL[name](url, clock) as parts:
-            yield LedgerBench(rows=rows, **parts)
-        engine.dispose()
-
-    return made
+    async with ON_MYSQL[name](url, clock) as parts:
+        yield Bench(clock=clock, read=read, **parts)
+    engine.dispose()
 
 
-def sqlite_bench(name: str, folder: Path) -> MakeBench:
-    @asynccontextmanager
-    async def made(clock: Clock) -> AsyncIterator[LedgerBench]:
-        file = str(folder / "app.db")
-        SQLiteLedger(file).create_table()
-        with closing(sqlite3.connect(file)) as connection:
-            connection.execute(TABLE)
+@asynccontextmanager
+async def sqlite_bench(name: str, folder: Path) -> AsyncIterator[Bench[Any]]:
+    file, clock = str(folder / "app.db"), ManualClock()
+    SQLiteLedger(file).create_table()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(TABLE)
 
-            def rows() -> list[str]:
-                return [key for (key,) in connection.execute("SELECT key FROM done")]
+        def read() -> list[str]:
+            return [key for (key,) in connection.execute("SELECT key FROM done")]
 
-            async with ON_SQLITE[name](file, clock) as parts:
-                yield LedgerBench(rows=rows, **parts)
-
-    return made
+        async with ON_SQLITE[name](file, clock) as parts:
+            yield Bench(clock=clock, read=read, **parts)
 
 
-def postgres_bench(name: str, server: PostgresServer) -> MakeBench:
-    @asynccontextmanager
-    async def made(clock: Clock) -> AsyncIterator[LedgerBench]:
-        server.clear()
-        for statement in (*create_statements("postgresql", "hookonce_effects"), TABLE):
-            server.execute(statement)
+@asynccontextmanager
+async def postgres_bench(name: str, server: PostgresServer) -> AsyncIterator[Bench[Any]]:
+    clock = ManualClock()
+    for statement in (*create_statements("postgresql", "hookonce_effects"), TABLE):
+        server.execute(statement)
 
-        def rows() -> list[str]:
-            return [key for (key,) in server.execute("SELECT key FROM done")]
+    def read() -> list[str]:
+        return [key for (key,) in server.execute("SELECT key FROM done")]
 
-        async with ON_POSTGRES[name](server.url, clock) as parts:
-            yield LedgerBench(rows=rows, **parts)
-
-    return made
+    async with ON_POSTGRES[name](server.url, clock) as parts:
+        yield Bench(clock=clock, read=read, **parts)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
 
-from hookonce.effects.once import is_async_ledger
+from hookonce.effects.ledger import is_async_ledger
 
 from .benches import driver_connection, driver_connection_in_thread
 

@@ -16,7 +16,7 @@ from support.postgres import PostgresServer
 
 from hookonce.effects import create_sql
 from hookonce.effects.asyncpg import AsyncpgLedger
-from hookonce.effects.once import is_async_ledger
+from hookonce.effects.ledger import is_async_ledger
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import CommentReceived
 

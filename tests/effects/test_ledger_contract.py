@@ -1,8 +1,8 @@
-"""Every ledger of ours keeps to the contract."""
+"""Each of our ledgers keeps the rules of the contract."""
 
-import asyncio
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,34 +29,36 @@ from .benches import (
 MYSQL = "HOOKONCE_TEST_MYSQL"
 MYSQL_URL = os.environ.get(MYSQL)  # such as mysql://root@127.0.0.1:3306/test
 
-EACH_RULE = pytest.mark.parametrize(
-    "rule", [*RULES, *WATERMARK_RULES], ids=lambda rule: rule.__name__
-)
+EACH_RULE = pytest.mark.parametrize("rule", [*RULES, *WATERMARK_RULES])
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.sample(50)
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_SQLITE)
-def test_a_ledger_in_sqlite(name: str, rule: Rule, tmp_path: Path) -> None:
-    asyncio.run(rule(sqlite_bench(name, tmp_path)))
+async def test_a_ledger_in_sqlite(name: str, rule: Rule, tmp_path: Path) -> None:
+    async with sqlite_bench(name, tmp_path) as bench:
+        await rule(bench)
 
 
 @pytest.mark.sample(60)
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_POSTGRES)
-def test_a_ledger_in_postgresql(name: str, rule: Rule, postgres: PostgresServer) -> None:
-    asyncio.run(rule(postgres_bench(name, postgres)))
+async def test_a_ledger_in_postgresql(name: str, rule: Rule, postgres: PostgresServer) -> None:
+    async with postgres_bench(name, postgres) as bench:
+        await rule(bench)
 
 
 class TrustsItsDriver(SQLiteLedger):
-    """A ledger that believes what its driver says of the transaction."""
+    """A ledger that believes what its driver knows about the transaction."""
 
     def holds(self, transaction: sqlite3.Connection, _: Effect) -> bool:
         return transaction.in_transaction
 
 
 class TrustsAnyRow(SQLiteLedger):
-    """A ledger that looks for a row, and not for the row of its own transaction."""
+    """A ledger that looks for any row, not for that of its own transaction."""
 
     def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
         find = "SELECT 1 FROM hookonce_effects WHERE endpoint = ? AND event_id = ? AND handler = ?"
@@ -64,7 +66,7 @@ class TrustsAnyRow(SQLiteLedger):
 
 
 class TakesBegunForDone(SQLiteLedger):
-    """A ledger whose row says from its beginning that the effect is done."""
+    """A ledger whose row says from the beginning that the effect is done."""
 
     def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
         statement = "INSERT INTO hookonce_effects VALUES (?, ?, ?, 1) ON CONFLICT DO NOTHING"
@@ -79,12 +81,13 @@ class TakesBegunForDone(SQLiteLedger):
         (TakesBegunForDone, an_effect_committed_before_its_end_is_no_success),
     ],
 )
-def test_the_contract_fails_a_ledger_that_reports_success_without_proof(
-    ledger: type[SQLiteLedger], rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_contract_fails_a_ledger_that_reports_success_without_proof(
+    ledger: type[SQLiteLedger], rule: Rule, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("effects.benches.SQLiteLedger", ledger)
-    with pytest.raises(AssertionError, match=r"counts as held|has counted as"):
-        asyncio.run(rule(sqlite_bench("sqlite3", tmp_path)))
+    async with sqlite_bench("sqlite3", tmp_path) as bench:
+        wrong = replace(bench, ledger=ledger(tmp_path / "app.db"))
+        with pytest.raises(AssertionError, match=r"counts as held|has counted as"):
+            await rule(wrong)
 
 
 @pytest.mark.skipif(
@@ -94,9 +97,10 @@ def test_the_contract_fails_a_ledger_that_reports_success_without_proof(
 )
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_MYSQL)
-def test_a_ledger_in_mysql(name: str, rule: Rule) -> None:
+async def test_a_ledger_in_mysql(name: str, rule: Rule) -> None:
     pytest.importorskip("aiomysql", reason="aiomysql is not installed")
     pymysql = pytest.importorskip("pymysql", reason="PyMySQL is not installed")
     pymysql.install_as_MySQLdb()  # the name that Django asks for
     assert MYSQL_URL is not None
-    asyncio.run(rule(mysql_bench(name, MYSQL_URL)))
+    async with mysql_bench(name, MYSQL_URL) as bench:
+        await rule(bench)

@@ -9,7 +9,7 @@ from support.postgres import PostgresServer
 from support.postgres_proxy import Cut, postgres_proxy
 
 from hookonce.effects import create_sql
-from hookonce.effects.once import is_async_ledger
+from hookonce.effects.ledger import is_async_ledger
 from hookonce.events import CommentReceived
 
 from .benches import ON_POSTGRES
@@ -55,7 +55,7 @@ async def test_a_lost_commit_is_looked_up(
         assert proxy.cuts == 1
         if cut is Cut.AFTER_COMMIT:
             assert (status, runs) == (200, 1)
-            assert "the answer to the COMMIT of book was lost" in caplog.text
+            assert "lost the answer to the COMMIT of book" in caplog.text
         else:
             assert (status, runs) == (500, 1)
             assert tables.execute("SELECT key FROM done") == []

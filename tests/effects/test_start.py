@@ -74,7 +74,7 @@ async def test_where_nobody_looks_at_the_start_the_first_event_says_so(
 ) -> None:
     receiver = receiver_within(SQLiteLedger(tmp_path / "app.db"))
     assert answer_of(await deliver(receiver, comment())) == (500, "handler_failed")
-    assert "are its tables there, as `hookonce ledger sql` prints them" in caplog.text
+    assert "do its tables exist, as `hookonce ledger sql` prints them" in caplog.text
 
 
 async def test_a_ledger_that_works_is_found_to_and_leaves_nothing_behind(tmp_path: Path) -> None:

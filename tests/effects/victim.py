@@ -17,7 +17,7 @@ from support.deliveries import receiver_on
 
 from effects.benches import ON_POSTGRES, ON_SQLITE
 from hookonce import Inbox, Receiver
-from hookonce.effects.once import is_async_ledger
+from hookonce.effects.ledger import is_async_ledger
 from hookonce.errors import LedgerError
 from hookonce.events import CommentReceived
 

@@ -25,7 +25,8 @@ from .ledger import (
     SyncWatermarkLedger,
     WatermarkLedger,
 )
-from .once import check, prune
+from .once import prune
+from .probe import check
 from .sql import LedgerOptions
 from .table import DIALECTS, TABLE, create_sql
 

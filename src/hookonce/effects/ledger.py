@@ -1,14 +1,15 @@
-"""What a ledger must do: begin a transaction, and know in it which effects there are.
+"""What a ledger must do: begin a transaction, and record in it which effects are done.
 
-The once-only step itself is the same for all of them, in ``once.py``. Whoever writes a ledger for
-another database or driver runs ``contract.py`` on it.
+The once-only step is the same for all ledgers; it is in ``once.py``. To write a ledger for another
+database or driver, implement one of these Protocols and run the rules of ``contract`` on it.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from ..stores.values import KeyLock, Watermark
 
@@ -17,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Effect(NamedTuple):
-    """What is done once: the work of one handler on one event.
+    """The work of one handler on one event; a ledger makes sure that it is done once.
 
     Attributes:
         endpoint: the name of the receiving endpoint, at most 64 characters.
@@ -32,12 +33,13 @@ class Effect(NamedTuple):
 
 
 class Latest(NamedTuple):
-    """What an effect's event must be, to be worked on: the latest of its resource.
+    """The condition of ``latest_by``: the event must be the latest of its resource.
 
     Attributes:
-        key_lock: the endpoint, the handler, and the resource: its key, at most 200 characters.
+        key_lock: the endpoint, the handler, and the key of the resource (at most 200 characters).
         watermark: when the event was created, and its id.
-        drop_ties: whether one is too late where another of the same moment has succeeded.
+        drop_ties: leave the event out also if another event, created at the same moment, has
+            succeeded.
 
     """
 
@@ -47,25 +49,25 @@ class Latest(NamedTuple):
 
 
 class AnyLedger(Protocol[T_co]):
-    """A ledger of either kind, by the transaction that its handlers are given."""
+    """A ledger for async handlers or for threads; ``T_co`` is what its handlers are given."""
 
     @property
     def retention_seconds(self) -> float:
-        """How long a row stays at least; no shorter than the store remembers a handled event."""
+        """How long a row stays at least; not shorter than the store remembers a handled event."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[T_co] | AbstractContextManager[T_co]:
-        """Return a transaction's context; see ``Ledger`` and ``SyncLedger``."""
+        """Return the context of a new transaction; see ``Ledger`` and ``SyncLedger``."""
         ...
 
 
 @runtime_checkable
 class InFiles(Protocol):
-    """A ledger in SQLite files, which must be other files than the store's."""
+    """A ledger in SQLite files; none of them may be the store's file."""
 
     @property
     def databases(self) -> Sequence[object]:
-        """What is connected to: paths, or URIs of SQLite; as far as known without connecting."""
+        """Paths or SQLite URIs that it connects to, as far as known without connecting."""
         ...
 
 
@@ -76,33 +78,40 @@ class Ledger(AnyLedger[T], Protocol[T]):
     """
 
     def transaction(self) -> AbstractAsyncContextManager[T]:
-        """Return the context of a new transaction: committed at its end, rolled back by an error.
+        """Return the context of a new transaction: it commits at its end, or rolls back an error.
 
-        READ COMMITTED, unless the user has asked for more. What is given is the handler's to work
-        with, and must not be able to commit alone. It must be a transaction of its own: not a
-        savepoint in one that somebody else commits.
+        The isolation level is READ COMMITTED, unless the user asks for another. The context yields
+        what the handler works with; the handler must not be able to commit it. This must be a
+        transaction of its own, not a savepoint in a transaction that somebody else commits.
         """
         ...
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there, and says that the effect is done.
+        """Insert the effect's row; return False if a row says that the effect is done.
 
-        The row says that the handler has begun, until ``holds`` lets it say that the effect is
-        done. A committed row that says no more is an error: somebody has committed before the
-        handler's end. Where another transaction has inserted the row and not ended, this waits for
-        its end.
+        The new row says that the handler has begun, until ``holds`` changes it to say that the
+        effect is done. If another transaction has inserted the row and has not ended, wait for its
+        end.
+
+        Raises:
+            LedgerError: a committed row says only that the handler has begun: somebody committed
+                before the handler's end.
+
         """
         ...
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it.
+        """Let the row say that the effect is done; return whether a commit would keep it.
 
-        The row itself tells, read or changed by a statement in the transaction; and it must be the
-        row that ``insert`` has put into this transaction, not one of an earlier transaction or of
-        another attempt. What the driver knows about the transaction is no proof. A statement may
-        have failed, and the handler gone on: PostgreSQL then turns the COMMIT into a ROLLBACK and
-        reports no error. Or somebody has ended the transaction and begun another, and all looks
-        well. Raises what the database says, or returns False.
+        The row must prove it: change or read it by a statement in the transaction. It must be the
+        row that ``insert`` put into this transaction, not a row of an earlier transaction or of
+        another attempt. What the driver knows about the transaction is no proof:
+
+        - If a statement fails and the handler goes on, PostgreSQL turns the COMMIT into a ROLLBACK
+          and reports no error.
+        - If the handler ends the transaction and begins another, the driver sees nothing wrong.
+
+        Raises what the database raises, or returns False.
         """
         ...
 
@@ -112,7 +121,7 @@ class Ledger(AnyLedger[T], Protocol[T]):
 
 
 class SyncLedger(AnyLedger[T], Protocol[T]):
-    """A ledger for handlers that run in threads; each call is made in the handler's own thread.
+    """A ledger for handlers that run in threads; each call comes from the handler's thread.
 
     Its methods do what those of ``Ledger`` do.
     """
@@ -122,11 +131,11 @@ class SyncLedger(AnyLedger[T], Protocol[T]):
         ...
 
     def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there, and says that it is done."""
+        """Insert the effect's row; return False if a row says that the effect is done."""
         ...
 
     def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        """Let the row say that the effect is done; return whether a commit would keep it."""
         ...
 
     def prune(self, transaction: T, limit: int) -> int:
@@ -135,7 +144,7 @@ class SyncLedger(AnyLedger[T], Protocol[T]):
 
 
 class WatermarkLedger(Ledger[T], Protocol[T]):
-    """A ledger that also knows how far a handler has come with each resource.
+    """A ledger that also keeps watermarks: each handler's newest event of each resource.
 
     A watermark is unique by endpoint, handler and key of the resource, compared byte for byte. It
     is part of the transaction: a rollback undoes the advance. ``prune`` deletes a watermark that
@@ -147,15 +156,25 @@ class WatermarkLedger(Ledger[T], Protocol[T]):
 
         The event comes too late if the watermark is newer; with ``drop_ties`` also if it is of
         another event that was created at the same moment. If another transaction has advanced the
-        watermark and has not ended, this call waits for its end, then compares. The watermark stays
-        locked until this transaction ends, also when it was not advanced.
+        watermark and has not ended, wait for its end, then compare. The watermark stays locked
+        until this transaction ends, also if it was not advanced.
         """
         ...
 
 
 class SyncWatermarkLedger(SyncLedger[T], Protocol[T]):
-    """The same for handlers that run in threads."""
+    """A ledger for handlers that run in threads, which also keeps watermarks."""
 
     def advance(self, transaction: T, latest: Latest) -> bool:
         """Advance the resource's watermark; return False if the event comes too late."""
         ...
+
+
+def is_async_ledger(ledger: AnyLedger[T]) -> TypeGuard[Ledger[T]]:
+    """Return whether a ledger is for async handlers; otherwise it is for threads."""
+    return inspect.iscoroutinefunction(getattr(ledger, "insert", None))
+
+
+def keeps_watermarks(ledger: AnyLedger[Any]) -> bool:
+    """Return whether a ledger keeps watermarks, which ``latest_by`` needs."""
+    return callable(getattr(ledger, "advance", None))

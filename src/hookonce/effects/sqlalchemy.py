@@ -33,8 +33,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import TypeEngine
 
 from ..errors import LedgerError
+from .database_errors import sqlstate
 from .ledger import Effect
-from .once import sqlstate
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
 from .statements import Parameters, Statements, check_done, check_kept, row_of
 from .table import EFFECTS, LENGTHS, TABLE, WATERMARKS, watermarks_table

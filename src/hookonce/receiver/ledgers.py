@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..effects.ledger import AnyLedger, InFiles
-from ..effects.once import check
+from ..effects.probe import check
 from ..errors import LedgerError
 from ..routing.handler import Handler
 from ..stores.paths import file_of_database, is_same_file

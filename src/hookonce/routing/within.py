@@ -8,9 +8,16 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from ..effects.ledger import AnyLedger, Latest, SyncLedger
-from ..effects.once import InThread, Once, Performed, finish, is_async_ledger, keeps_watermarks
+from ..effects.ledger import (
+    AnyLedger,
+    Latest,
+    SyncLedger,
+    is_async_ledger,
+    keeps_watermarks,
+)
+from ..effects.once import Once, Performed
 from ..effects.table import HANDLER_CHARACTERS
+from ..effects.threads import InThread, finish
 from ..events import Event
 from .context import Context
 from .handler import described, is_async, is_context, takes_context

@@ -1,19 +1,21 @@
-"""What every ledger must keep to, as rules that anybody can run on one of their own.
+"""Rules that every ledger must keep, for tests of a ledger of your own.
 
-Give each rule a bench: the ledger on an empty table, and a table of yours in the same database::
+Each rule is an async function that takes a ``Bench``: your ledger, and a table beside its own. It
+raises AssertionError if the ledger breaks the rule::
 
-    @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-    def test_my_ledger(rule):
-        asyncio.run(rule(my_bench))
+    @pytest.mark.parametrize("rule", RULES)
+    def test_my_ledger(rule, tmp_path):
+        bench = Bench(ledger=..., clock=..., write=..., fail=..., read=...)
+        asyncio.run(rule(bench))
 
-A rule that is broken raises AssertionError. ``WATERMARK_RULES`` are for ledgers that
-keep watermarks, which handlers with ``latest_by`` need.
+``RULES`` are for every ledger, ``WATERMARK_RULES`` for a ledger that keeps watermarks, which
+handlers with ``latest_by`` need. Give each rule a bench of its own, with empty tables.
 """
 
 from __future__ import annotations
 
-from .bench import Bench, MakeBench, Rule
+from .bench import Bench, ManualClock, Rule
 from .rules import RULES
 from .watermarks import WATERMARK_RULES
 
-__all__ = ["RULES", "WATERMARK_RULES", "Bench", "MakeBench", "Rule"]
+__all__ = ["RULES", "WATERMARK_RULES", "Bench", "ManualClock", "Rule"]

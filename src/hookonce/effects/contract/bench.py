@@ -1,4 +1,4 @@
-"""What a rule for ledgers is run on, and what every rule needs."""
+"""What a rule runs on, and what every rule needs."""
 
 from __future__ import annotations
 
@@ -6,96 +6,109 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import uuid4
 
-from ...clock import Clock
-from ..ledger import AnyLedger, Effect, Latest, SyncLedger
-from ..once import InThread, Once, Performed, finish, is_async_ledger
+from ..ledger import AnyLedger, Effect, Latest, Ledger, is_async_ledger
+from ..once import Once, Performed
+from ..threads import on_ledger
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 10.0
-"""A rule waits no longer for a ledger."""
+"""The longest time that a rule waits for a ledger."""
 
 
-class Bench(Protocol[T]):
-    """A ledger under test, and a table of one column, ``key``, in the same database."""
+class ManualClock:
+    """Unix time that stands still until a rule moves it forward."""
 
-    @property
-    def ledger(self) -> AnyLedger[T]:
-        """The ledger."""
-        ...
+    def __init__(self) -> None:
+        self._now = time.time()
 
-    def write(self, transaction: T, key: str) -> Awaitable[object] | None:
-        """Insert a row into the table; async where the ledger is."""
-        ...
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self._now
 
-    def fail(self, transaction: T) -> Awaitable[object] | None:
-        """Run a statement that fails, and raise what the database says."""
-        ...
-
-    async def read(self) -> list[str]:
-        """Return the keys that are committed, in any order, as another connection sees them."""
-        ...
+    def advance(self, seconds: float) -> None:
+        """Move the time forward."""
+        self._now += seconds
 
 
-MakeBench: TypeAlias = Callable[[Clock], AbstractAsyncContextManager[Bench[Any]]]
-"""Makes a bench whose ledger takes the time from a clock, with both tables empty."""
+@dataclass(frozen=True, kw_only=True)
+class Bench(Generic[T]):
+    """A ledger under test, and a table of one text column, ``key``, in the same database.
 
-Rule: TypeAlias = Callable[[MakeBench], Coroutine[Any, Any, None]]
-"""Checks one thing that every ledger keeps to; AssertionError where this one does not."""
+    Both the ledger's tables and this one are empty.
+
+    Attributes:
+        ledger: the ledger.
+        clock: the clock that the ledger was given.
+        write: inserts a key into the table in a transaction; async if the ledger is.
+        fail: runs a statement in a transaction that the database rejects, and lets the error pass;
+            async if the ledger is.
+        read: returns the committed keys, in any order, as another connection sees them; may be
+            async.
+
+    """
+
+    ledger: AnyLedger[T]
+    clock: ManualClock
+    write: Callable[[T, str], object]
+    fail: Callable[[T], object]
+    read: Callable[[], list[str] | Awaitable[list[str]]]
+
+
+Rule: TypeAlias = Callable[[Bench[Any]], Coroutine[Any, Any, None]]
+"""Checks one promise of a ledger; raises AssertionError if the ledger breaks it."""
 
 
 class WorkError(Exception):
-    """What a handler raises."""
+    """What a failing handler raises."""
 
 
 def new_effect() -> Effect:
-    """Return an effect that nobody has seen."""
+    """Return an effect that no ledger has recorded."""
     return Effect("default", f"evt_{uuid4().hex}", "app.handlers.book")
 
 
 async def perform(
     bench: Bench[T],
     effect: Effect,
-    work: Callable[[T], Awaitable[object] | None],
+    work: Callable[[T], object],
     latest: Latest | None = None,
 ) -> Performed:
-    """Perform an effect by the ledger of a bench, in a thread where it is one for threads."""
+    """Perform an effect in the bench's ledger, as a receiver does."""
 
     async def worked(transaction: T) -> None:
         await awaited(work(transaction))
 
-    ledger = bench.ledger
-    if is_async_ledger(ledger):
-        return await Once(ledger).perform(effect, worked, latest)
-    once = Once(InThread(cast("SyncLedger[T]", ledger)))
-    return await asyncio.to_thread(lambda: finish(once.perform(effect, worked, latest)))
+    def step(ledger: Ledger[T]) -> Coroutine[Any, Any, Performed]:
+        return Once(ledger).perform(effect, worked, latest)
+
+    return await on_ledger(bench.ledger, step)
 
 
 async def wait_a_little(bench: Bench[Any]) -> None:
-    """Wait within a handler, as the ledger's handlers do."""
+    """Wait within a handler: in the event loop, or in its thread."""
     if is_async_ledger(bench.ledger):
         await asyncio.sleep(0.05)
     else:
-        time.sleep(0.05)  # noqa: ASYNC251 - in a thread of its own
+        time.sleep(0.05)  # noqa: ASYNC251 - it runs in a thread of its own
 
 
-async def awaited(result: object) -> None:
-    """Wait for what a bench has returned, where it is to be awaited."""
-    if inspect.isawaitable(result):
-        await result
+async def awaited(result: object) -> Any:
+    """Return the result of a bench's function, awaited if it is awaitable."""
+    return await result if inspect.isawaitable(result) else result
 
 
 def expect(condition: bool, otherwise: str) -> None:
-    """Raise AssertionError with a text unless a condition holds."""
+    """Raise AssertionError with this text unless the condition holds."""
     if not condition:
         raise AssertionError(otherwise)
 
 
 async def expect_rows(bench: Bench[Any], keys: list[str]) -> None:
-    """Raise AssertionError unless exactly these rows are committed."""
-    rows = sorted(await bench.read())
-    expect(rows == sorted(keys), f"committed are {rows}, and not {sorted(keys)}")
+    """Raise AssertionError unless exactly these keys are committed."""
+    rows = sorted(await awaited(bench.read()))
+    expect(rows == sorted(keys), f"committed are {rows}, not {sorted(keys)}")

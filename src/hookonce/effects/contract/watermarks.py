@@ -1,22 +1,20 @@
-"""The rules for a ledger that keeps watermarks: what comes too late is left out."""
+"""The rules for a ledger that keeps watermarks: it leaves out events that come too late."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from ...stores.values import KeyLock, Watermark
+from ...stores.values import Gate, Mark
 from ..ledger import Effect, Latest
 from ..once import Performed, prune
 from .bench import (
     PATIENCE_SECONDS,
     Bench,
-    MakeBench,
     Rule,
     WorkError,
     awaited,
@@ -27,205 +25,192 @@ from .bench import (
 )
 
 
-async def a_newer_event_is_done_and_an_older_one_is_not(make: MakeBench) -> None:
-    """An event that comes after a newer one is not worked on, and that is recorded."""
-    async with make(time.time) as bench:
-        first, second, third = (_moment(bench, created_at) for created_at in (1, 2, 3))
-        seen = [await one.perform() for one in (second, first, third, first, second)]
-        now, before, stale = Performed
-        expect(seen == [now, stale, now, before, before], f"events were {seen}")
-        await expect_rows(bench, ["2", "3"])
-
-
-async def a_newer_event_that_fails_holds_no_other_up(make: MakeBench) -> None:
-    """The watermark goes back with what is rolled back."""
-    async with make(time.time) as bench:
-        older, newer = _moment(bench, 1), _moment(bench, 2)
-
-        async def fail(transaction: Any) -> None:
-            await awaited(bench.write(transaction, "never"))
-            raise WorkError
-
-        with suppress(WorkError):
-            await newer.perform(fail)
-        seen = [await older.perform(), await newer.perform()]
-        expect(seen == [Performed.NOW, Performed.NOW], "a failure has advanced the watermark")
-        await expect_rows(bench, ["1", "2"])
-
-
-async def events_of_one_moment_are_dropped_where_that_is_asked_for(make: MakeBench) -> None:
-    """They are worked on in any order else."""
-    async with make(time.time) as bench:
-        key_lock = _key_lock()
-        ties = [_moment(bench, 1, key_lock) for _ in range(3)]
-        seen = [await ties[1].perform(), await ties[0].perform()]
-        expect(seen == [Performed.NOW, Performed.NOW], "a tie was dropped")
-        dropped = await ties[2].perform(drop_ties=True)
-        expect(dropped is Performed.STALE, "a tie was not dropped")
-        later = await _moment(bench, 2, key_lock).perform(drop_ties=True)
-        expect(later is Performed.NOW, "a newer event was dropped")
-
-
-async def an_event_is_no_tie_of_itself(make: MakeBench) -> None:
-    """Where its record was deleted, so that it is done again, its own watermark is no obstacle."""
-    async with make(time.time) as bench:
-        once = _moment(bench, 1)
-        again = _Moment(bench, once.effect._replace(handler="again"), once.latest)
-        seen = [await once.perform(drop_ties=True), await again.perform(drop_ties=True)]
-        expect(seen == [Performed.NOW, Performed.NOW], "an event was dropped for itself")
-
-
-async def events_of_one_resource_wait_for_each_other(make: MakeBench) -> None:
-    """An older event that meets a newer one waits, and comes too late when that is committed."""
-    await _meet(make, does_fail=False)
-
-
-async def an_event_that_has_waited_for_one_that_fails_is_done(make: MakeBench) -> None:
-    """An older event that meets a newer one waits, and is worked on when that has failed."""
-    await _meet(make, does_fail=True)
-
-
-async def _meet(make: MakeBench, *, does_fail: bool) -> None:
-    async with make(time.time) as bench:
-        is_working, has_ended = threading.Event(), threading.Event()
-        older, newer = _moment(bench, 1), _moment(bench, 2)
-
-        async def work(transaction: Any) -> None:
-            await awaited(bench.write(transaction, "2"))
-            is_working.set()
-            await wait_a_little(bench)
-            has_ended.set()
-            if does_fail:
-                raise WorkError
-
-        async def work_after_it(transaction: Any) -> None:
-            expect(has_ended.is_set(), "a run has worked beside another of its resource")
-            await awaited(bench.write(transaction, "1"))
-
-        meeting = asyncio.create_task(newer.perform(work))
-        await asyncio.to_thread(is_working.wait, PATIENCE_SECONDS)
-        performed = await asyncio.wait_for(older.perform(work_after_it), PATIENCE_SECONDS)
-        with suppress(WorkError):
-            await meeting
-        expect(performed is (Performed.NOW if does_fail else Performed.STALE), str(performed))
-        await expect_rows(bench, ["1"] if does_fail else ["2"])
-
-
-async def runs_of_one_resource_at_the_same_time_end_with_the_newest(make: MakeBench) -> None:
-    """However they meet, also at the resource's very first events, the newest is done at last."""
-    async with make(time.time) as bench:
-        key_lock, order = _key_lock(), [3, 1, 4, 2]
-        moments = [_moment(bench, created_at, key_lock) for created_at in order]
-        runs = [moment.perform() for moment in moments]
-        seen = await asyncio.wait_for(asyncio.gather(*runs), PATIENCE_SECONDS)
-        expect(seen[2] is Performed.NOW, "the newest event was not done")
-        rows = await bench.read()
-        done = [
-            str(at) for at, performed in zip(order, seen, strict=True) if performed is Performed.NOW
-        ]
-        expect(sorted(rows) == sorted(done), f"committed are {rows}, and not {done}")
-
-
-async def resources_are_told_apart_by_every_character(make: MakeBench) -> None:
-    """Endpoint, handler and key count, each byte for byte and in its full length."""
-    async with make(time.time) as bench:
-        base = _key_lock()
-        longest = KeyLock("e" * 64, "\N{SNOWMAN}" * 200, "\N{LATIN SMALL LETTER SHARP S}" * 200)
-        key_locks = [
-            base,
-            base._replace(endpoint="other"),
-            base._replace(handler="other"),
-            base._replace(key=base.key.upper()),
-            base._replace(key=base.key + "e"),
-            base._replace(key=base.key + "\N{LATIN SMALL LETTER E WITH ACUTE}"),
-            longest,
-            longest._replace(handler=longest.handler[:-1] + "x"),
-            longest._replace(key=longest.key[:-1] + "x"),
-        ]
-        for created_at, key_lock in zip(range(len(key_locks), 0, -1), key_locks, strict=True):
-            performed = await _moment(bench, created_at, key_lock).perform()
-            expect(performed is Performed.NOW, f"{key_lock} was taken for another")
-
-
-async def watermarks_go_when_they_have_not_advanced_for_the_retention(make: MakeBench) -> None:
-    """Pruning deletes a watermark so long after its last advance, and counts it as a row."""
-    now = time.time()
-    async with make(lambda: now) as bench:
-        old, kept = _key_lock(), _key_lock()
-        for key_lock in (old, kept):
-            await _moment(bench, 2, key_lock).perform()
-        now += bench.ledger.retention_seconds - 5
-        await _moment(bench, 3, kept).perform()
-        now += 10
-        expect(await prune(bench.ledger) == 3, "pruning has deleted another number of rows")
-        late = [await _moment(bench, 1, key_lock).perform() for key_lock in (old, kept)]
-        expect(late[0] is Performed.NOW, "a watermark older than the retention is still there")
-        expect(late[1] is Performed.STALE, "a watermark was deleted before its retention was over")
-
-
-async def a_watermark_that_is_being_advanced_is_not_pruned(make: MakeBench) -> None:
-    """Pruning that meets a run leaves the watermark that the run commits."""
-    now = time.time()
-    async with make(lambda: now) as bench:
-        key_lock, is_working = _key_lock(), threading.Event()
-
-        async def work(_: Any) -> None:
-            is_working.set()
-            await wait_a_little(bench)
-
-        await _moment(bench, 2, key_lock).perform()
-        now += bench.ledger.retention_seconds + 5
-        run = asyncio.create_task(_moment(bench, 3, key_lock).perform(work))
-        await asyncio.to_thread(is_working.wait, PATIENCE_SECONDS)
-        await asyncio.wait_for(prune(bench.ledger), PATIENCE_SECONDS)
-        await run
-        late = await _moment(bench, 1, key_lock).perform()
-        expect(late is Performed.STALE, "a watermark was deleted that had just been advanced")
-
-
-WATERMARK_RULES: tuple[Rule, ...] = (
-    a_newer_event_is_done_and_an_older_one_is_not,
-    a_newer_event_that_fails_holds_no_other_up,
-    events_of_one_moment_are_dropped_where_that_is_asked_for,
-    an_event_is_no_tie_of_itself,
-    events_of_one_resource_wait_for_each_other,
-    an_event_that_has_waited_for_one_that_fails_is_done,
-    runs_of_one_resource_at_the_same_time_end_with_the_newest,
-    resources_are_told_apart_by_every_character,
-    watermarks_go_when_they_have_not_advanced_for_the_retention,
-    a_watermark_that_is_being_advanced_is_not_pruned,
-)
-"""Every rule for a ledger that keeps watermarks."""
-
-
-class _Moment(NamedTuple):
-    """An event of a resource."""
+class _Dated(NamedTuple):
+    """An event of a resource, created at a moment (in microseconds)."""
 
     bench: Bench[Any]
     effect: Effect
     latest: Latest
 
     def perform(
-        self,
-        work: Callable[[Any], Awaitable[object] | None] | None = None,
-        *,
-        drop_ties: bool = False,
+        self, work: Callable[[Any], object] | None = None, *, drop_ties: bool = False
     ) -> Coroutine[Any, Any, Performed]:
-        """Do the work, or else write a row of when the event was created."""
+        """Do the work; by default, write when the event was created."""
         created_at = str(self.latest.watermark.created_at)
         latest = self.latest._replace(drop_ties=drop_ties)
+        return perform(
+            self.bench,
+            self.effect,
+            work or (lambda transaction: self.bench.write(transaction, created_at)),
+            latest,
+        )
 
-        def write(transaction: Any) -> Awaitable[object] | None:
-            return self.bench.write(transaction, created_at)
 
-        return perform(self.bench, self.effect, work or write, latest)
-
-
-def _moment(bench: Bench[Any], created_at: int, key_lock: KeyLock | None = None) -> _Moment:
-    key_lock = key_lock or KeyLock("default", "app.handlers.book", "channel")
+def _dated(bench: Bench[Any], created_at: int, key_lock: Gate | None = None) -> _Dated:
+    key_lock = key_lock or Gate("default", "app.handlers.book", "channel")
     effect = Effect(key_lock.endpoint, f"evt_{uuid4().hex}", key_lock.handler)
-    return _Moment(bench, effect, Latest(key_lock, Watermark(created_at, effect.event_id)))
+    return _Dated(bench, effect, Latest(key_lock, Mark(created_at, effect.event_id)))
 
 
-def _key_lock() -> KeyLock:
-    return KeyLock("default", "app.handlers.book", f"channel_{uuid4().hex}")
+def _new_key_lock() -> Gate:
+    return Gate("default", "app.handlers.book", f"channel_{uuid4().hex}")
+
+
+async def a_newer_event_is_done_and_an_older_one_is_not(bench: Bench[Any]) -> None:
+    """An event that comes after a newer one is left out, and its row says that it is done."""
+    first, second, third = (_dated(bench, created_at) for created_at in (1, 2, 3))
+    seen = [await event.perform() for event in (second, first, third, first, second)]
+    now, before, stale = Performed
+    expect(seen == [now, stale, now, before, before], f"events ended as {seen}")
+    await expect_rows(bench, ["2", "3"])
+
+
+async def a_newer_event_that_fails_stops_no_older_one(bench: Bench[Any]) -> None:
+    """A rollback undoes the advance of the watermark."""
+    older, newer = _dated(bench, 1), _dated(bench, 2)
+
+    async def fail(transaction: Any) -> None:
+        await awaited(bench.write(transaction, "never"))
+        raise WorkError
+
+    with suppress(WorkError):
+        await newer.perform(fail)
+    seen = [await older.perform(), await newer.perform()]
+    expect(seen == [Performed.NOW, Performed.NOW], "a failure has advanced the watermark")
+    await expect_rows(bench, ["1", "2"])
+
+
+async def ties_are_dropped_only_if_asked(bench: Bench[Any]) -> None:
+    """Events of one moment are handled in any order, unless ``drop_ties`` leaves them out."""
+    key_lock = _new_key_lock()
+    ties = [_dated(bench, 1, key_lock) for _ in range(3)]
+    seen = [await ties[1].perform(), await ties[0].perform()]
+    expect(seen == [Performed.NOW, Performed.NOW], "a tie was dropped")
+    dropped = await ties[2].perform(drop_ties=True)
+    expect(dropped is Performed.STALE, "a tie was not dropped")
+    later = await _dated(bench, 2, key_lock).perform(drop_ties=True)
+    expect(later is Performed.NOW, "a newer event was dropped")
+
+
+async def an_event_is_no_tie_of_itself(bench: Bench[Any]) -> None:
+    """If its row was deleted, so that it is done again, its own watermark does not stop it."""
+    once = _dated(bench, 1)
+    again = once._replace(effect=once.effect._replace(handler="again"))
+    seen = [await once.perform(drop_ties=True), await again.perform(drop_ties=True)]
+    expect(seen == [Performed.NOW, Performed.NOW], "an event was dropped as a tie of itself")
+
+
+async def an_older_event_waits_for_a_newer_one_that_succeeds(bench: Bench[Any]) -> None:
+    """It comes too late when the newer one is committed."""
+    await _meet(bench, newer_fails=False)
+
+
+async def an_older_event_waits_for_a_newer_one_that_fails(bench: Bench[Any]) -> None:
+    """It is handled when the newer one has failed."""
+    await _meet(bench, newer_fails=True)
+
+
+async def _meet(bench: Bench[Any], *, newer_fails: bool) -> None:
+    is_working, has_ended = threading.Event(), threading.Event()
+    older, newer = _dated(bench, 1), _dated(bench, 2)
+
+    async def work(transaction: Any) -> None:
+        await awaited(bench.write(transaction, "2"))
+        is_working.set()
+        await wait_a_little(bench)
+        has_ended.set()
+        if newer_fails:
+            raise WorkError
+
+    async def work_after_it(transaction: Any) -> None:
+        expect(has_ended.is_set(), "an attempt worked beside another of its resource")
+        await awaited(bench.write(transaction, "1"))
+
+    meeting = asyncio.create_task(newer.perform(work))
+    await asyncio.to_thread(is_working.wait, PATIENCE_SECONDS)
+    performed = await asyncio.wait_for(older.perform(work_after_it), PATIENCE_SECONDS)
+    with suppress(WorkError):
+        await meeting
+    expected = Performed.NOW if newer_fails else Performed.STALE
+    expect(performed is expected, f"the older event ended as {performed.name}")
+    await expect_rows(bench, ["1"] if newer_fails else ["2"])
+
+
+async def attempts_at_the_same_time_end_with_the_newest_event(bench: Bench[Any]) -> None:
+    """In whatever order they meet, also at a resource's first events, the newest one is done."""
+    key_lock, order = _new_key_lock(), [3, 1, 4, 2]
+    attempts = [_dated(bench, created_at, key_lock).perform() for created_at in order]
+    seen = await asyncio.wait_for(asyncio.gather(*attempts), PATIENCE_SECONDS)
+    expect(seen[2] is Performed.NOW, "the newest event was not done")
+    done = [
+        str(at) for at, performed in zip(order, seen, strict=True) if performed is Performed.NOW
+    ]
+    await expect_rows(bench, done)
+
+
+async def resources_are_told_apart_by_every_character(bench: Bench[Any]) -> None:
+    """Endpoint, handler and key are compared byte for byte and in full length."""
+    base = _new_key_lock()
+    longest = Gate("e" * 64, "\N{SNOWMAN}" * 200, "\N{LATIN SMALL LETTER SHARP S}" * 200)
+    key_locks = [
+        base,
+        base._replace(endpoint="other"),
+        base._replace(handler="other"),
+        base._replace(key=base.key.upper()),
+        base._replace(key=base.key + "e"),
+        base._replace(key=base.key + "\N{LATIN SMALL LETTER E WITH ACUTE}"),
+        longest,
+        longest._replace(handler=longest.handler[:-1] + "x"),
+        longest._replace(key=longest.key[:-1] + "x"),
+    ]
+    for created_at, key_lock in zip(range(len(key_locks), 0, -1), key_locks, strict=True):
+        performed = await _dated(bench, created_at, key_lock).perform()
+        expect(performed is Performed.NOW, f"{key_lock} was taken for another")
+
+
+async def watermarks_go_after_their_retention(bench: Bench[Any]) -> None:
+    """Pruning deletes a watermark that has not advanced for the retention, and counts its row."""
+    old, kept = _new_key_lock(), _new_key_lock()
+    for key_lock in (old, kept):
+        await _dated(bench, 2, key_lock).perform()
+    bench.clock.advance(bench.ledger.retention_seconds - 5)
+    await _dated(bench, 3, kept).perform()
+    bench.clock.advance(10)
+    pruned = await prune(bench.ledger)
+    expect(pruned == 3, f"pruning deleted {pruned} rows, not two of effects and one watermark")
+    late = [await _dated(bench, 1, key_lock).perform() for key_lock in (old, kept)]
+    expect(late[0] is Performed.NOW, "a watermark older than the retention is still there")
+    expect(late[1] is Performed.STALE, "a watermark was deleted before the end of its retention")
+
+
+async def pruning_leaves_a_watermark_that_is_being_advanced(bench: Bench[Any]) -> None:
+    """Pruning that meets an attempt leaves the watermark that the attempt commits."""
+    key_lock, is_working = _new_key_lock(), threading.Event()
+
+    async def work(_: Any) -> None:
+        is_working.set()
+        await wait_a_little(bench)
+
+    await _dated(bench, 2, key_lock).perform()
+    bench.clock.advance(bench.ledger.retention_seconds + 5)
+    attempt = asyncio.create_task(_dated(bench, 3, key_lock).perform(work))
+    await asyncio.to_thread(is_working.wait, PATIENCE_SECONDS)
+    await asyncio.wait_for(prune(bench.ledger), PATIENCE_SECONDS)
+    await attempt
+    late = await _dated(bench, 1, key_lock).perform()
+    expect(late is Performed.STALE, "a watermark was deleted that had just been advanced")
+
+
+WATERMARK_RULES: tuple[Rule, ...] = (
+    a_newer_event_is_done_and_an_older_one_is_not,
+    a_newer_event_that_fails_stops_no_older_one,
+    ties_are_dropped_only_if_asked,
+    an_event_is_no_tie_of_itself,
+    an_older_event_waits_for_a_newer_one_that_succeeds,
+    an_older_event_waits_for_a_newer_one_that_fails,
+    attempts_at_the_same_time_end_with_the_newest_event,
+    resources_are_told_apart_by_every_character,
+    watermarks_go_after_their_retention,
+    pruning_leaves_a_watermark_that_is_being_advanced,
+)
+"""The rules for a ledger that keeps watermarks."""

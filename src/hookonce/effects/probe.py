@@ -1,0 +1,102 @@
+"""The check of a ledger before its first event: record an effect, roll back, look if it is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from ..errors import LedgerError
+from ..stores.values import Gate, Mark
+from .database_errors import first_line
+from .ledger import AnyLedger, Effect, Latest, Ledger, keeps_watermarks
+from .once import TABLE_HINT, advance, rolled_back
+from .threads import on_ledger
+
+_NOT_UNIQUE = (
+    "would record an effect twice: its table is old, or not a ledger's; its primary key must be"
+    " endpoint, event_id and handler, as `hookonce ledger sql` prints it"
+)
+_NOT_NEWER = (
+    "would let events pass that come too late: its table of watermarks is old, or not a ledger's;"
+    " make it as `hookonce ledger sql` prints it"
+)
+_NOT_UNDONE = (
+    "commits by itself: a rollback did not remove its row, so an attempt that fails would count as"
+    " done; take isolation_level (None or AUTOCOMMIT) and autocommit out of the arguments of the"
+    " engine, its connect_args and the pool; in MySQL, the tables must be InnoDB"
+)
+_NOT_HELD = (
+    "does not find, in its own transaction, the row that it inserted there; so no handler could"
+    " succeed"
+)
+
+
+async def check(ledger: AnyLedger[Any]) -> None:
+    """Check that a ledger can record effects, and watermarks if it keeps them; leave no rows.
+
+    Raises:
+        LedgerError: it cannot; the message says what to do.
+
+    """
+    await on_ledger(ledger, _Probe(type(ledger).__name__, keeps_watermarks(ledger)).run)
+
+
+class _Probe:
+    """An effect that is recorded only to be rolled back."""
+
+    def __init__(self, name: str, keeps_watermarks: bool) -> None:
+        self._name = name
+        self._keeps_watermarks = keeps_watermarks
+        self._effect = Effect("hookonce.check", uuid4().hex, "check")
+        self._key_lock = Gate(self._effect.endpoint, self._effect.handler, self._effect.event_id)
+        self._has_inserted = False
+
+    async def run(self, ledger: Ledger[Any]) -> None:
+        try:
+            fault = await self._find_fault(ledger)
+        except Exception as error:
+            says_what_to_do = isinstance(error, LedgerError)
+            why = f": {error}" if says_what_to_do else f" ({first_line(error)}); {TABLE_HINT}"
+            raise await self._refusal(ledger, f"cannot record effects{why}") from error
+        if fault is not None:
+            raise await self._refusal(ledger, fault)
+
+    async def _find_fault(self, ledger: Ledger[Any]) -> str | None:
+        effect = self._effect
+        older, newer = (
+            Latest(self._key_lock, Mark(created_at, effect.event_id)) for created_at in (1, 2)
+        )
+        async with rolled_back(ledger) as transaction:
+            is_first = await ledger.insert(transaction, effect)
+            self._has_inserted = True
+            is_held = await ledger.holds(transaction, effect)
+            if is_held:
+                if not is_first or await ledger.insert(transaction, effect):
+                    return _NOT_UNIQUE
+                if self._keeps_watermarks:
+                    steps = (newer, older, newer)
+                    advanced = [await advance(ledger, transaction, step) for step in steps]
+                    if advanced != [True, False, True]:
+                        return _NOT_NEWER
+        async with rolled_back(ledger) as transaction:
+            try:
+                is_gone = await ledger.insert(transaction, effect)
+            except LedgerError:  # the row is still there, and says that its handler has begun
+                is_gone = False
+            if is_gone and is_held and self._keeps_watermarks:
+                is_gone = await advance(ledger, transaction, older)
+        if not is_gone:
+            return _NOT_UNDONE
+        return None if is_held else _NOT_HELD
+
+    async def _refusal(self, ledger: Ledger[Any], fault: str) -> LedgerError:
+        """Return the error, after deleting the rows that a ledger without rollbacks has kept."""
+        refusal = LedgerError(f"{self._name} {fault}")
+        erase = getattr(ledger, "erase", None)
+        if self._has_inserted and erase is not None:
+            try:
+                async with ledger.transaction() as transaction:
+                    await erase(transaction, self._effect, self._key_lock)
+            except Exception as error:  # noqa: BLE001 - the fault says more
+                refusal.add_note(f"nor can it delete the row that it inserted: {first_line(error)}")
+        return refusal

@@ -1,0 +1,90 @@
+"""Ledgers for threads, by the same code as async ones.
+
+``InThread`` gives a ledger for threads the interface of an async one. Its coroutines wait for
+nothing, so ``finish`` runs them to their end in the handler's thread, without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar, cast
+
+from ..stores.values import Gate
+from .ledger import (
+    AnyLedger,
+    Effect,
+    Latest,
+    Ledger,
+    SyncLedger,
+    SyncWatermarkLedger,
+    is_async_ledger,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class InThread(Generic[T]):
+    """A ledger for threads with the interface of an async one; run its coroutines by ``finish``.
+
+    Args:
+        ledger: the ledger for threads.
+
+    """
+
+    def __init__(self, ledger: SyncLedger[T]) -> None:
+        self._ledger = ledger
+
+    @property
+    def retention_seconds(self) -> float:
+        """How long a row stays at least."""
+        return self._ledger.retention_seconds
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[T]:
+        """Return the context of a new transaction."""
+        with self._ledger.transaction() as transaction:
+            yield transaction
+
+    async def insert(self, transaction: T, effect: Effect) -> bool:
+        """Insert the effect's row; return False if a row says that the effect is done."""
+        return self._ledger.insert(transaction, effect)
+
+    async def holds(self, transaction: T, effect: Effect) -> bool:
+        """Let the row say that the effect is done; return whether a commit would keep it."""
+        return self._ledger.holds(transaction, effect)
+
+    async def advance(self, transaction: T, latest: Latest) -> bool:
+        """Advance the resource's watermark; return False if the event comes too late."""
+        return cast("SyncWatermarkLedger[T]", self._ledger).advance(transaction, latest)
+
+    async def prune(self, transaction: T, limit: int) -> int:
+        """Delete old rows; return how many."""
+        return self._ledger.prune(transaction, limit)
+
+    async def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+        """Delete the rows of an effect and of a watermark, if the ledger has ``erase``."""
+        erase = getattr(self._ledger, "erase", None)
+        if erase is not None:
+            erase(transaction, effect, key_lock)
+
+
+def finish(step: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that waits for nothing to its end, in this thread."""
+    try:
+        step.send(None)
+    except StopIteration as ended:
+        result: R = ended.value
+        return result
+    step.close()
+    raise RuntimeError("a ledger for threads awaited an event loop, and its thread has none")
+
+
+async def on_ledger(ledger: AnyLedger[T], step: Callable[[Ledger[T]], Coroutine[Any, Any, R]]) -> R:
+    """Run a step on a ledger of either kind; on a ledger for threads, in a thread."""
+    if is_async_ledger(ledger):
+        return await step(ledger)
+    threaded = InThread(cast("SyncLedger[T]", ledger))
+    return await asyncio.to_thread(lambda: finish(step(threaded)))
