@@ -199,7 +199,7 @@ def context_of(event_id: str) -> Context:
 def test_a_second_record_says_that_it_was_done_and_what(shop: Shop) -> None:
     with shop.ledger.transaction() as connection:
         context_of("evt_1").record_in_sync(connection)
-        with pytest.raises(AlreadyDone, match="own was done for evt_1 before"):
+        with pytest.raises(AlreadyDone, match="own is already done for evt_1"):
             context_of("evt_1").record_in_sync(connection)
     shop.ledger.close()
 

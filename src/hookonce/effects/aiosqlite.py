@@ -1,7 +1,7 @@
-"""Effects in an SQLite file, by aiosqlite; for async handlers.
+"""Ledger in an SQLite file, by aiosqlite; for async handlers.
 
-A transaction has a connection of its own, opened for it: one that is kept has a thread, which would
-hold the process at its end.
+Each transaction opens a connection of its own: an idle one has a thread, which would keep the
+process from ending.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger
 from .sqlite import SQLITE_PLACEHOLDERS, LedgerConnection
-from .statements import Parameters, Statements, check_done, row_of
+from .statements import Parameters, check_done, row_of, statements_of
 
 _BUSY_SECONDS = 10.0
 
 
 class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
-    """Effects in an SQLite file: a handler is given an ``aiosqlite.Connection`` in a transaction.
+    """A ledger in an SQLite file; handlers get an ``aiosqlite.Connection`` in a transaction.
 
     Args:
         database: the file.
@@ -52,10 +52,10 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
             yield connection
             if connection.in_transaction:
                 await connection.execute("COMMIT")
-            # Where something was raised, the end of the connection rolls back.
+            # After an error, closing the connection rolls back.
 
     async def holds(self, transaction: aiosqlite.Connection, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        """Let the row say that the effect is done; return whether a commit would keep it."""
         return transaction.in_transaction and await super().holds(transaction, effect)
 
     async def _run(
@@ -70,11 +70,12 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
 async def record_in(
     connection: aiosqlite.Connection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into the transaction of a connection; return False if it was there."""
-    statements = Statements("sqlite", table, SQLITE_PLACEHOLDERS)
-    await _run(connection, statements.prune[0], (0, 0))  # of no rows: most begin one by that
+    """Insert an effect's row into a connection's transaction; return False if it was there."""
+    statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
+    # Deletes no row, but begins a transaction unless the connection commits by itself.
+    await _run(connection, statements.prune[0], (0, 0))
     if not connection.in_transaction:
-        raise LedgerError("the connection is in no transaction; begin one before the record")
+        raise LedgerError("the connection is in no transaction; begin one before record_in")
     if await _run(connection, statements.insert, row_of(effect, now)) == 1:
         return True
     check_done(await _run(connection, statements.is_done, effect), effect)
@@ -84,4 +85,4 @@ async def record_in(
 async def _run(connection: aiosqlite.Connection, statement: str, parameters: Parameters) -> int:
     async with connection.execute(statement, parameters) as cursor:
         given = len(list(await cursor.fetchall()))
-        return given or max(cursor.rowcount, 0)  # which is -1 after a SELECT
+        return given or max(cursor.rowcount, 0)  # -1 after a SELECT

@@ -1,4 +1,4 @@
-"""Effects in PostgreSQL, by asyncpg; for async handlers."""
+"""Ledger in PostgreSQL, by asyncpg; for async handlers."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import asyncpg  # type: ignore[import-untyped] # it ships no types
 from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped] # the same
 
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger
-from .statements import Parameters, Statements, check_done, row_of
+from .statements import Parameters, check_done, row_of, statements_of
 
 _PLACEHOLDERS = ("$1", "$2", "$3", "$4", "$5", "$6")
 
 
 class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
-    """Effects in PostgreSQL: a handler is given an asyncpg connection in a transaction.
+    """A ledger in PostgreSQL; handlers get an asyncpg connection in a transaction.
 
     Args:
-        pool: where it takes connections; it belongs to you, and is yours to open and close.
-        isolation: how far transactions are isolated; None for what the server says.
+        pool: your pool; open and close it yourself.
+        isolation: the isolation level, as asyncpg names it; None for the server's default.
         options: see ``LedgerOptions``.
 
     Raises:
@@ -51,7 +51,7 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
             yield connection
 
     async def holds(self, transaction: PoolConnectionProxy[Any], effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        """Let the row say that the effect is done; return whether a commit would keep it."""
         return transaction.is_in_transaction() and await super().holds(transaction, effect)
 
     async def _run(
@@ -69,10 +69,10 @@ async def record_in(
     effect: Effect,
     now: float,
 ) -> bool:
-    """Insert an effect's row into the transaction of a connection; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if it was there."""
     if not connection.is_in_transaction():
-        raise LedgerError("the connection is in no transaction; begin one before the record")
-    statements = Statements("postgresql", table, _PLACEHOLDERS)
+        raise LedgerError("the connection is in no transaction; begin one before record_in")
+    statements = statements_of("postgresql", table, _PLACEHOLDERS)
     if await _run(connection, statements.insert, row_of(effect, now)) == 1:
         return True
     check_done(await _run(connection, statements.is_done, effect), effect)
@@ -84,6 +84,6 @@ async def _run(
     statement: str,
     parameters: Parameters,
 ) -> int:
-    status: str = await connection.execute(statement, *parameters)  # such as INSERT 0 1
+    status: str = await connection.execute(statement, *parameters)  # for example "INSERT 0 1"
     count = status.rpartition(" ")[2]
     return int(count) if count.isdigit() else 0

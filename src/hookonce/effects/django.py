@@ -1,7 +1,8 @@
-"""Effects in a database of a Django project; for handlers that run in threads.
+"""Ledger in a database of a Django project; for handlers that run in threads.
 
-A handler's thread is none of Django's: its connection is its own, no ``ATOMIC_REQUESTS`` reaches
-it, and connections that are too old are closed before and after it, as a request would.
+A handler runs in a thread of ours, not of Django's. So its connection is its own, and
+``ATOMIC_REQUESTS`` does not apply; as Django does around a request, the ledger closes connections
+that are too old before and after the handler.
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[imp
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
-from .statements import Parameters, Statements, check_done, check_kept, row_of
+from .statements import Parameters, check_done, check_kept, row_of, statements_of
 from .table import TABLE, create_statements, watermarks_table
 
 _PLACEHOLDERS = ("%s",) * 6
 
 
 class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
-    """Effects in a database of a Django project: a handler's models are in the transaction.
+    """A ledger in a database of a Django project; queries of models are in its transaction.
 
-    The handler is given the database's connection, for SQL of its own; queries by models of that
-    database are in its transaction by themselves.
+    Handlers get the database's connection, for SQL of their own.
 
     Args:
         using: the database's alias.
@@ -47,7 +47,7 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
 
     @property
     def databases(self) -> tuple[object, ...]:
-        """What Django's settings say to connect to, where that is an SQLite file."""
+        """The SQLite file in Django's settings; empty for another database."""
         if self._using not in connections or connections[self._using].vendor != "sqlite":
             return ()
         return (connections[self._using].settings_dict["NAME"],)
@@ -62,7 +62,7 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
             if not connection.in_atomic_block and not connection.get_autocommit():
                 raise LedgerError(
                     "the database's AUTOCOMMIT is off, so Django would not commit the ledger's"
-                    f" transaction; take it out of DATABASES[{self._using!r}]"
+                    f" transaction; remove it from DATABASES[{self._using!r}]"
                 )
             with transaction.atomic(using=self._using, durable=True):
                 yield connection
@@ -71,13 +71,13 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
                 close_old_connections()
 
     def holds(self, transaction: BaseDatabaseWrapper, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        """Let the row say that the effect is done; return whether a commit would keep it."""
         if transaction.needs_rollback:
-            raise LedgerError("the transaction is marked for a rollback")
+            raise LedgerError("Django has marked the transaction for a rollback")
         return super().holds(transaction, effect)
 
     def create_table(self) -> None:
-        """Make the tables of effects and of watermarks where there are none."""
+        """Create both tables if they do not exist."""
         _create(connections[self._using], self._table)
 
     def _run(
@@ -90,27 +90,27 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
 
 
 def create_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython passes it
-    """Make the tables, in a migration: ``migrations.RunPython(create_table, drop_table)``."""
+    """Create the tables in a migration: ``migrations.RunPython(create_table, drop_table)``."""
     _create(schema_editor.connection, TABLE)
 
 
 def drop_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython passes it
-    """Undo that migration."""
+    """Drop the tables that ``create_table`` created."""
     for table in (TABLE, watermarks_table(TABLE)):
         schema_editor.execute(f"DROP TABLE {table}")
 
 
 def record_in_sync(connection: BaseDatabaseWrapper, table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into the transaction of a connection; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if it was there."""
     if not connection.in_atomic_block:
         raise LedgerError("the connection is in no transaction; record within transaction.atomic()")
-    statements = Statements(connection.vendor, table, _PLACEHOLDERS)
+    statements = statements_of(connection.vendor, table, _PLACEHOLDERS)
     if _run(connection, statements.insert, row_of(effect, now)) == 1:
 
         def look() -> None:
             check_kept(_run(connection, statements.is_done, effect), effect)
 
-        # Django offers nothing earlier; an error there, too, makes the handler fail.
+        # Django has no hook before the COMMIT; an error in this one also makes the handler fail.
         transaction.on_commit(look, using=connection.alias)
         return True
     check_done(_run(connection, statements.is_done, effect), effect)

@@ -1,4 +1,4 @@
-"""Effects in PostgreSQL, by psycopg 3; for async handlers, and for those that run in threads."""
+"""Ledgers in PostgreSQL, by psycopg 3; for async handlers, and for handlers in threads."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
-from .statements import Parameters, Statements, check_done, row_of
+from .statements import Parameters, Statements, check_done, row_of, statements_of
 
 _PLACEHOLDERS = ("%s",) * 6
 
 
 class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
-    """Effects in PostgreSQL: a handler is given an ``AsyncConnection`` in a transaction.
+    """A ledger in PostgreSQL; async handlers get an ``AsyncConnection`` in a transaction.
 
     Args:
-        pool: where it takes connections; it belongs to you, and is yours to open and close.
-        isolation: how far transactions are isolated; None for what the connection has.
+        pool: your pool; open and close it yourself.
+        isolation: the isolation level; None for that of the connection.
         options: see ``LedgerOptions``.
 
     Raises:
@@ -66,16 +66,9 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
 
 
 class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
-    """Effects in PostgreSQL: a handler is given a ``Connection`` in a transaction.
+    """A ledger in PostgreSQL; handlers in threads get a ``Connection`` in a transaction.
 
-    Args:
-        pool: where it takes connections; it belongs to you, and is yours to open and close.
-        isolation: how far transactions are isolated; None for what the connection has.
-        options: see ``LedgerOptions``.
-
-    Raises:
-        ValueError: the retention is too short, or the table's name needs quoting.
-
+    Its arguments and errors are those of ``PsycopgLedger``, with a plain ``ConnectionPool``.
     """
 
     def __init__(
@@ -115,7 +108,7 @@ class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
 async def record_in(
     connection: AsyncConnection[Any], table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into the transaction of a connection; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if it was there."""
     if not isinstance(connection, AsyncConnection):
         raise TypeError("record_in takes an async connection; in a thread, call record_in_sync")
     statements = _statements(connection, table)
@@ -127,9 +120,11 @@ async def record_in(
 
 
 def record_in_sync(connection: Connection[Any], table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into the transaction of a connection; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if it was there."""
     if not isinstance(connection, Connection):
-        raise TypeError("record_in_sync takes a plain connection; of an async one, await record_in")
+        raise TypeError(
+            "record_in_sync takes a plain connection; for an async one, await record_in"
+        )
     statements = _statements(connection, table)
     if connection.execute(statements.insert, row_of(effect, now)).rowcount == 1:
         return True
@@ -140,5 +135,5 @@ def record_in_sync(connection: Connection[Any], table: str, effect: Effect, now:
 def _statements(connection: AsyncConnection[Any] | Connection[Any], table: str) -> Statements:
     is_idle = connection.info.transaction_status == TransactionStatus.IDLE
     if connection.autocommit and is_idle:
-        raise LedgerError("the connection is in no transaction; begin one before the record")
-    return Statements("postgresql", table, _PLACEHOLDERS)
+        raise LedgerError("the connection is in no transaction; begin one before record_in")
+    return statements_of("postgresql", table, _PLACEHOLDERS)

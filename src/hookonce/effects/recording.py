@@ -1,4 +1,4 @@
-"""The record in a transaction that the user owns: which module knows the connection."""
+"""Recording an effect in the user's own transaction, by the module that knows its driver."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MODULES = {
 
 
 async def record_in(connection: object, effect: Effect, table: str) -> None:
-    """Insert an effect's row into a transaction; see ``Context.record_in``."""
+    """Insert an effect's row; see ``Context.record_in``."""
     record = _function("record_in", connection, "it is one for threads; call record_in_sync")
     if not await record(connection, table, effect, system_clock()):
         raise _done(effect)
 
 
 def record_in_sync(connection: object, effect: Effect, table: str) -> None:
-    """Insert an effect's row into a transaction; see ``Context.record_in_sync``."""
+    """Insert an effect's row; see ``Context.record_in_sync``."""
     record = _function("record_in_sync", connection, "it is async; await record_in")
     if not record(connection, table, effect, system_clock()):
         raise _done(effect)
@@ -50,4 +50,4 @@ def _function(name: str, connection: object, otherwise: str) -> Any:
 
 
 def _done(effect: Effect) -> AlreadyDone:
-    return AlreadyDone(f"{effect.handler} was done for {effect.event_id} before")
+    return AlreadyDone(f"{effect.handler} is already done for {effect.event_id}")

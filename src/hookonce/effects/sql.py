@@ -1,38 +1,46 @@
-"""Ledgers in a database of SQL: what all drivers have in common.
+"""Ledgers in SQL databases: what all drivers have in common.
 
-A driver's ledger says how to begin a transaction, and how to run a statement in it. What it knows
-about a transaction is not asked for more than a better message: only the row proves that a commit
-will keep what was done.
+The ledger of a driver says how to begin a transaction, and how to run a statement in it. What the
+driver knows about a transaction serves only for a better message: the row alone proves that a
+commit will keep what was done.
+
+The async and the threaded ledger are written out side by side: a shared version, whose steps are
+generators of statements, was longer, since each method needs its public signature twice anyway.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from typing import Generic, TypedDict, TypeVar
 
 from ..clock import Clock, system_clock
-from ..errors import LedgerError
-from ..stores.contract import DEFAULT_RETENTION
-from ..stores.values import KeyLock
+from ..stores.contract import DEFAULT_RETENTION, check_retention
+from ..stores.values import Gate
 from .ledger import Effect, Latest
-from .statements import Parameters, Rows, Statements, check_done
-from .table import DIALECTS, TABLE, create_statements
+from .statements import (
+    Parameters,
+    Statements,
+    check_done,
+    key_of,
+    statements_of,
+    watermark_row,
+)
+from .table import TABLE, check_table, create_statements
 
 T = TypeVar("T")
 
 
 class LedgerOptions(TypedDict, total=False):
-    """What every ledger in a database of SQL can be told.
+    """Options of every ledger in an SQL database.
 
     Attributes:
-        table: the name of the table of effects, with a schema before it if it is in one;
+        table: the name of the table of effects, with its schema if it is in one;
             ``hookonce_effects``. The table of watermarks has the same name, but ends in
             ``_watermarks``.
-        retention: how long a row stays, no shorter than the store remembers a handled event; a
-            watermark stays that long after its last advance. 15 days.
+        retention: how long a row stays, at least 26 hours and not shorter than the store remembers
+            a handled event; a watermark stays that long after its last advance. 15 days.
         clock: Unix time in seconds.
 
     """
@@ -43,43 +51,32 @@ class LedgerOptions(TypedDict, total=False):
 
 
 class _InTables(ABC, Generic[T]):
-    """The tables of a ledger, as its statements see them."""
+    """The tables of a ledger, and the statements on them."""
 
     def __init__(
         self,
-        placeholders: Sequence[str],
+        placeholders: tuple[str, ...],
         *,
         table: str = TABLE,
         retention: timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
+        check_table(table)
+        self.retention_seconds = check_retention(retention)
+        self._placeholders = placeholders
         self._table = table
-        self._rows = Rows(retention, clock)
-        self._all_statements = {
-            dialect: Statements(dialect, table, placeholders) for dialect in DIALECTS
-        }
-
-    @property
-    def retention_seconds(self) -> float:
-        """How long a row stays."""
-        return self._rows.retention_seconds
+        self._clock = clock
 
     @abstractmethod
     def _dialect(self, transaction: T) -> str:
-        """Return the dialect of SQL that a transaction's database speaks."""
+        """Return the SQL dialect of a transaction's database."""
 
     def _statements(self, transaction: T) -> Statements:
-        dialect = self._dialect(transaction)
-        statements = self._all_statements.get(dialect)
-        if statements is None:
-            raise LedgerError(
-                f"there is no ledger for {dialect}; there is for {', '.join(DIALECTS)}"
-            )
-        return statements
+        return statements_of(self._dialect(transaction), self._table, self._placeholders)
 
 
 class SQLLedger(_InTables[T]):
-    """A ledger for async handlers."""
+    """A ledger for async handlers; the drivers' ledgers derive from it."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[T]:
@@ -87,51 +84,50 @@ class SQLLedger(_InTables[T]):
 
     @abstractmethod
     async def _run(self, transaction: T, statement: str, parameters: Parameters = ()) -> int:
-        """Run a statement; return how many rows it has changed or given."""
+        """Run a statement; return how many rows it changed or selected."""
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there, and says that it is done."""
-        statements, row = self._statements(transaction), self._rows.effect(effect)
-        if await self._run(transaction, statements.begin, row) == 1:
+        """Insert the effect's row; return False if a row says that the effect is done."""
+        statements, key = self._statements(transaction), key_of(effect)
+        if await self._run(transaction, statements.begin, key) == 1:
             if statements.savepoint is not None:
                 await self._run(transaction, statements.savepoint)
             return True
-        check_done(await self._run(transaction, statements.is_done, row), effect)
+        check_done(await self._run(transaction, statements.is_done, key), effect)
         return False
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        """Let the row say that the effect is done; return whether a commit would keep it."""
         statements = self._statements(transaction)
         if statements.release is not None:
             await self._run(transaction, statements.release)
-        finished = self._rows.finished(effect)
+        finished = (int(self._clock()), *effect)
         return await self._run(transaction, statements.finish, finished) == 1
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
         """Advance the resource's watermark; return False if the event comes too late."""
-        key_lock, watermark, drop_ties = latest
-        statements, row = self._statements(transaction), self._rows.watermark(key_lock, watermark)
-        changed = await self._run(transaction, statements.advance[drop_ties], row)
+        statements, row = self._statements(transaction), watermark_row(latest, self._clock())
+        changed = await self._run(transaction, statements.advance[latest.drop_ties], row)
         if statements.is_advanced is not None:
             changed = await self._run(transaction, statements.is_advanced, row[:-1])
         return changed == 1
 
     async def prune(self, transaction: T, limit: int) -> int:
-        """Delete old rows; return how many."""
-        pruned = 0
+        """Delete at most ``limit`` rows that are older than the retention; return how many."""
+        oldest, pruned = int(self._clock() - self.retention_seconds), 0
         for statement in self._statements(transaction).prune:
-            pruned += await self._run(transaction, statement, (self._rows.oldest, limit - pruned))
+            pruned += await self._run(transaction, statement, (oldest, limit - pruned))
         return pruned
 
-    async def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
-        """Delete the row of an effect, and that of a watermark."""
-        for statement, row in zip(
+    async def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+        """Delete the rows of an effect and of a watermark."""
+        for statement, key in zip(
             self._statements(transaction).erase, (effect, key_lock), strict=True
         ):
-            await self._run(transaction, statement, row)
+            await self._run(transaction, statement, key)
 
     async def create_table(self) -> None:
-        """Make the tables of effects and of watermarks where there are none."""
+        """Create both tables if they do not exist."""
         async with self.transaction() as transaction:
             for statement in create_statements(self._dialect(transaction), self._table):
                 await self._run(transaction, statement)
@@ -146,51 +142,50 @@ class SyncSQLLedger(_InTables[T]):
 
     @abstractmethod
     def _run(self, transaction: T, statement: str, parameters: Parameters = ()) -> int:
-        """Run a statement; return how many rows it has changed or given."""
+        """Run a statement; return how many rows it changed or selected."""
 
     def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if it was there, and says that it is done."""
-        statements, row = self._statements(transaction), self._rows.effect(effect)
-        if self._run(transaction, statements.begin, row) == 1:
+        """Insert the effect's row; return False if a row says that the effect is done."""
+        statements, key = self._statements(transaction), key_of(effect)
+        if self._run(transaction, statements.begin, key) == 1:
             if statements.savepoint is not None:
                 self._run(transaction, statements.savepoint)
             return True
-        check_done(self._run(transaction, statements.is_done, row), effect)
+        check_done(self._run(transaction, statements.is_done, key), effect)
         return False
 
     def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        """Let the row say that the effect is done; return whether a commit would keep it."""
         statements = self._statements(transaction)
         if statements.release is not None:
             self._run(transaction, statements.release)
-        finished = self._rows.finished(effect)
+        finished = (int(self._clock()), *effect)
         return self._run(transaction, statements.finish, finished) == 1
 
     def advance(self, transaction: T, latest: Latest) -> bool:
         """Advance the resource's watermark; return False if the event comes too late."""
-        key_lock, watermark, drop_ties = latest
-        statements, row = self._statements(transaction), self._rows.watermark(key_lock, watermark)
-        changed = self._run(transaction, statements.advance[drop_ties], row)
+        statements, row = self._statements(transaction), watermark_row(latest, self._clock())
+        changed = self._run(transaction, statements.advance[latest.drop_ties], row)
         if statements.is_advanced is not None:
             changed = self._run(transaction, statements.is_advanced, row[:-1])
         return changed == 1
 
     def prune(self, transaction: T, limit: int) -> int:
-        """Delete old rows; return how many."""
-        pruned = 0
+        """Delete at most ``limit`` rows that are older than the retention; return how many."""
+        oldest, pruned = int(self._clock() - self.retention_seconds), 0
         for statement in self._statements(transaction).prune:
-            pruned += self._run(transaction, statement, (self._rows.oldest, limit - pruned))
+            pruned += self._run(transaction, statement, (oldest, limit - pruned))
         return pruned
 
-    def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
-        """Delete the row of an effect, and that of a watermark."""
-        for statement, row in zip(
+    def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+        """Delete the rows of an effect and of a watermark."""
+        for statement, key in zip(
             self._statements(transaction).erase, (effect, key_lock), strict=True
         ):
-            self._run(transaction, statement, row)
+            self._run(transaction, statement, key)
 
     def create_table(self) -> None:
-        """Make the tables of effects and of watermarks where there are none."""
+        """Create both tables if they do not exist."""
         with self.transaction() as transaction:
             for statement in create_statements(self._dialect(transaction), self._table):
                 self._run(transaction, statement)

@@ -1,11 +1,11 @@
-"""Effects by SQLAlchemy 2, in PostgreSQL, MySQL, MariaDB and SQLite; async and in threads."""
+"""Ledgers by SQLAlchemy 2, in PostgreSQL, MySQL, MariaDB and SQLite; async and for threads."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar, Unpack
+from typing import Any, TypeAlias, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
@@ -36,7 +36,14 @@ from ..errors import LedgerError
 from .database_errors import sqlstate
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
-from .statements import Parameters, Statements, check_done, check_kept, row_of
+from .statements import (
+    Parameters,
+    Statements,
+    check_done,
+    check_kept,
+    row_of,
+    statements_of,
+)
 from .table import EFFECTS, LENGTHS, TABLE, WATERMARKS, watermarks_table
 
 AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
@@ -51,14 +58,14 @@ _PLACEHOLDERS = tuple(f":{name}" for name in _NAMES)
 
 
 class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
-    """Effects by SQLAlchemy: an async handler is given a session in a transaction.
+    """A ledger by SQLAlchemy; async handlers get an ``AsyncSession`` in a transaction.
 
-    On PostgreSQL, MySQL, MariaDB and SQLite. The session is committed and closed for the handler.
+    For PostgreSQL, MySQL, MariaDB and SQLite. The ledger commits and closes the session.
 
     Args:
-        sessions: makes the sessions; those bound to more than one engine take ``bind``.
-        isolation: how far transactions are isolated, where the database is no SQLite; None for what
-            the engine says. An engine that commits by itself does not within the ledger.
+        sessions: makes the sessions; the ledger's tables are in the database of its ``bind``.
+        isolation: the isolation level, except in SQLite; None for the engine's. The ledger also
+            begins transactions on an engine in AUTOCOMMIT.
         options: see ``LedgerOptions``.
 
     Raises:
@@ -75,24 +82,24 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
     ) -> None:
         super().__init__(_PLACEHOLDERS, **options)
         self._sessions = sessions
-        self._isolation = _Isolation(isolation)
+        self._isolation = isolation
 
     @property
     def databases(self) -> tuple[object, ...]:
-        """What the engines connect to, where that is an SQLite file."""
+        """The SQLite files of the engines; empty for other databases."""
         return _sqlite_databases(self._sessions.kw)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSessionT]:
         """Return the context of a new transaction, in a session of its own."""
-        options = self._isolation.options(self._sessions.kw.get("bind"))
+        options = _connection_options(self._sessions.kw.get("bind"), self._isolation)
         async with self._sessions() as session, session.begin():
             if options:
                 await session.connection(execution_options=options)
             yield session
 
     async def holds(self, transaction: AsyncSessionT, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        """Let the row say that the effect is done; return whether a commit would keep it."""
         if not transaction.in_transaction():
             return False
         if _is_pending(transaction):
@@ -109,19 +116,9 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
 
 
 class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
-    """Effects by SQLAlchemy: a handler is given a session in a transaction.
+    """A ledger by SQLAlchemy; handlers in threads get a ``Session`` in a transaction.
 
-    On PostgreSQL, MySQL, MariaDB and SQLite. The session is committed and closed for the handler.
-
-    Args:
-        sessions: makes the sessions; those bound to more than one engine take ``bind``.
-        isolation: how far transactions are isolated, where the database is no SQLite; None for what
-            the engine says. An engine that commits by itself does not within the ledger.
-        options: see ``LedgerOptions``.
-
-    Raises:
-        ValueError: the retention is too short, or the table's name needs quoting.
-
+    Its arguments and errors are those of ``SQLAlchemyLedger``, with a plain ``sessionmaker``.
     """
 
     def __init__(
@@ -133,24 +130,24 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
     ) -> None:
         super().__init__(_PLACEHOLDERS, **options)
         self._sessions = sessions
-        self._isolation = _Isolation(isolation)
+        self._isolation = isolation
 
     @property
     def databases(self) -> tuple[object, ...]:
-        """What the engines connect to, where that is an SQLite file."""
+        """The SQLite files of the engines; empty for other databases."""
         return _sqlite_databases(self._sessions.kw)
 
     @contextmanager
     def transaction(self) -> Iterator[SessionT]:
         """Return the context of a new transaction, in a session of its own."""
-        options = self._isolation.options(self._sessions.kw.get("bind"))
+        options = _connection_options(self._sessions.kw.get("bind"), self._isolation)
         with self._sessions() as session, session.begin():
             if options:
                 session.connection(execution_options=options)
             yield session
 
     def holds(self, transaction: SessionT, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
+        """Let the row say that the effect is done; return whether a commit would keep it."""
         if not transaction.in_transaction():
             return False
         if _is_pending(transaction):
@@ -165,32 +162,10 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
 
 
 def _sqlite_databases(options: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the databases of a session maker's engines that are SQLite's."""
+    """Return the SQLite files of a session maker's engines."""
     bound = (options.get("bind"), *(options.get("binds") or {}).values())
     engines = (getattr(bind, "engine", bind) for bind in bound if bind is not None)
     return tuple(engine.url.database for engine in engines if engine.dialect.name == "sqlite")
-
-
-class _Bound(NamedTuple):
-    """What the connections of a ledger's sessions are given, by what the sessions are bound to."""
-
-    bind: object
-    options: dict[str, str]
-
-
-class _Isolation:
-    """How far the transactions of a ledger are isolated, whatever its engine says."""
-
-    def __init__(self, isolation: str | None) -> None:
-        self._isolation = isolation
-        self._bound = _Bound(None, {})
-
-    def options(self, bind: object) -> dict[str, str]:
-        if not isinstance(bind, Engine | AsyncEngine):  # a connection, as of tests that roll back
-            return {}
-        if self._bound.bind is not bind:
-            self._bound = _Bound(bind, _isolation_of(bind, self._isolation))
-        return self._bound.options
 
 
 def ledger_tables(metadata: MetaData, name: str = TABLE) -> tuple[Table, Table]:
@@ -198,7 +173,7 @@ def ledger_tables(metadata: MetaData, name: str = TABLE) -> tuple[Table, Table]:
 
     Args:
         metadata: what your models are in, such as ``Base.metadata``.
-        name: the name of the table of effects, without a schema: that of the metadata counts.
+        name: the name of the table of effects, without its schema, which is the metadata's.
 
     Returns:
         The tables of effects and of watermarks.
@@ -236,10 +211,7 @@ def _type(column: str) -> TypeEngine[Any]:
 async def record_in(
     connection: AsyncSession | AsyncConnection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into the transaction of a session or connection.
-
-    Returns False if it was there.
-    """
+    """Insert an effect's row into a session's transaction; return False if it was there."""
     if not isinstance(connection, AsyncSession | AsyncConnection):
         raise TypeError("record_in takes an async session; in a thread, call record_in_sync")
     under = await connection.connection() if isinstance(connection, AsyncSession) else connection
@@ -249,46 +221,44 @@ async def record_in(
 def record_in_sync(
     connection: Session | Connection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into the transaction of a session or connection.
-
-    Returns False if it was there.
-    """
+    """Insert an effect's row into a session's transaction; return False if it was there."""
     if not isinstance(connection, Session | Connection):
-        raise TypeError("record_in_sync takes a plain session; of an async one, await record_in")
+        raise TypeError("record_in_sync takes a plain session; for an async one, await record_in")
     under = connection.connection() if isinstance(connection, Session) else connection
     return _record(under, table, effect, now)
 
 
 def _record(connection: Connection, table: str, effect: Effect, now: float) -> bool:
-    statements = _statements_for(connection, table)
+    statements = statements_of(_dialect_name(connection), table, _PLACEHOLDERS)
     if _commits_by_itself(connection) or not _is_in_transaction(connection, statements):
         raise LedgerError(
             "the connection is in no transaction, since it commits by itself; take isolation_level"
-            " (None or AUTOCOMMIT) and autocommit out of what its engine or connect_args are given"
+            " (None or AUTOCOMMIT) and autocommit out of the arguments of its engine and of its"
+            " connect_args"
         )
     if _count(connection.execute(*_executable(statements.insert, row_of(effect, now)))) == 1:
-        _look_at_commit(connection, statements, effect)
+        _check_at_commit(connection, statements, effect)
         return True
     check_done(_count(connection.execute(*_executable(statements.is_done, effect))), effect)
     return False
 
 
-def _look_at_commit(connection: Connection, statements: Statements, effect: Effect) -> None:
-    """Let a COMMIT fail that would not keep the row."""
+def _check_at_commit(connection: Connection, statements: Statements, effect: Effect) -> None:
+    """Let the COMMIT fail if it would not keep the row."""
     recorded = _recorded.get(connection)
     if recorded is None:
         recorded = _recorded[connection] = []
-        event.listen(connection, "commit", _look)
+        event.listen(connection, "commit", _check_recorded)
         event.listen(connection, "rollback", lambda rolled_back: _recorded[rolled_back].clear())
     recorded.append((statements, effect))
 
 
 _Recorded: TypeAlias = list[tuple[Statements, Effect]]
 _recorded: WeakKeyDictionary[Connection, _Recorded] = WeakKeyDictionary()
-"""What was recorded in the transaction of each connection that ``record_in`` was given."""
+"""The effects that ``record_in`` recorded in the present transaction of each connection."""
 
 
-def _look(connection: Connection) -> None:
+def _check_recorded(connection: Connection) -> None:
     recorded = _recorded[connection]
     while recorded:
         statements, effect = recorded.pop()
@@ -296,27 +266,20 @@ def _look(connection: Connection) -> None:
         check_kept(_count(found), effect)
 
 
-def _statements_for(connection: _Target, table: str) -> Statements:
-    try:
-        return Statements(_dialect_name(connection), table, _PLACEHOLDERS)
-    except ValueError as error:
-        raise LedgerError(str(error)) from None
-
-
 def _is_pending(session: AsyncSession | Session) -> bool:
-    """Return whether a session would still do something before its COMMIT."""
+    """Return whether a session would still run statements before its COMMIT."""
     return bool(session.in_nested_transaction() or session.new or session.dirty or session.deleted)
 
 
 def _write_pending(session: Session) -> None:
-    """Do that now, since it may still break the transaction."""
+    """Run the statements that a session has put off: one of them may break the transaction."""
     while (nested := session.get_nested_transaction()) is not None:
         nested.commit()
     session.flush()
 
 
 def _run(session: Session, statement: str, parameters: Parameters) -> int:
-    """Run a statement below the session, which is quicker than by it."""
+    """Run a statement on the session's connection, which is quicker than by the session."""
     return _count(session.connection().execute(*_executable(statement, parameters)))
 
 
@@ -327,10 +290,7 @@ def _executable(statement: str, parameters: Parameters) -> _Executable:
 
 @lru_cache(maxsize=64)
 def _typed(statement: str, types: tuple[type[BigInteger | String], ...]) -> TextClause:
-    """Return a statement whose parameters have types.
-
-    A driver that must be told would take a large number for a small one.
-    """
+    """Return a statement with typed parameters: a driver may take an untyped bigint for an int."""
     parameters = zip(_NAMES, types, strict=False)
     return text(statement).bindparams(*(bindparam(name, type_=one) for name, one in parameters))
 
@@ -346,32 +306,34 @@ def _dialect_name(target: _Target) -> str:
     return "mysql" if name == "mariadb" else name
 
 
-def _isolation_of(engine: Engine | AsyncEngine, isolation: str | None) -> dict[str, str]:
-    """Return the options of a connection that give it an isolation, and a transaction at all."""
-    is_sqlite = engine.dialect.name == "sqlite"  # which has one writer at a time, and no more
+def _connection_options(bind: object, isolation: str | None) -> dict[str, str]:
+    """Return the options of a connection that set its isolation level, and end AUTOCOMMIT."""
+    if not isinstance(bind, Engine | AsyncEngine):  # a connection, as in tests that roll back
+        return {}
+    is_sqlite = bind.dialect.name == "sqlite"  # one writer at a time: its levels do not matter
     if is_sqlite or isolation is None:
-        isolation = None
-        if _commits_by_itself(engine):
-            isolation = "SERIALIZABLE" if is_sqlite else "READ COMMITTED"
-    return {} if isolation is None else {"isolation_level": isolation}
+        if not _commits_by_itself(bind):
+            return {}
+        isolation = "SERIALIZABLE" if is_sqlite else "READ COMMITTED"
+    return {"isolation_level": isolation}
 
 
 def _commits_by_itself(target: Engine | AsyncEngine | Connection) -> bool:
-    """Return whether every statement is a transaction of its own."""
+    """Return whether each statement is a transaction of its own."""
     level = target.get_execution_options().get("isolation_level") or getattr(
         target.dialect, "_on_connect_isolation_level", None
     )
     return level is not None and str(level).upper() == _AUTOCOMMIT
 
 
-# In PostgreSQL no savepoint can be set outside of a transaction; in MySQL it is gone at once.
+# Outside a transaction PostgreSQL refuses a savepoint, and MySQL forgets it at once.
 _NO_TRANSACTION = {"25P01", 1305}
 
 
 def _is_in_transaction(connection: Connection, statements: Statements) -> bool:
-    """Return whether the transaction is still open: the driver may commit by itself."""
+    """Return whether the database is in a transaction; the driver may commit by itself."""
     if _dialect_name(connection) == "sqlite":
-        connection.execute(*_executable(statements.prune[0], (0, 0)))  # of no rows: begins it
+        connection.execute(*_executable(statements.prune[0], (0, 0)))  # deletes none, but begins
         return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
     try:
         connection.exec_driver_sql("SAVEPOINT hookonce_record")

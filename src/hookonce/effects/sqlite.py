@@ -1,6 +1,6 @@
-"""Effects in an SQLite file, by the standard library; for handlers that run in threads.
+"""Ledger in an SQLite file, by the standard library; for handlers that run in threads.
 
-A transaction has a connection to itself, which is kept for a later one.
+Each transaction has a connection to itself, which a later transaction uses again.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import NoReturn, Unpack
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
-from .statements import Parameters, Statements, check_done, row_of
+from .statements import Parameters, check_done, row_of, statements_of
 
 SQLITE_PLACEHOLDERS = ("?",) * 6
 _BUSY_SECONDS = 10.0
 
 
 class LedgerConnection(sqlite3.Connection):
-    """A connection whose transaction is the ledger's: it cannot be ended by a method."""
+    """A connection whose transaction only the ledger ends: methods that would do so are refused."""
 
     def commit(self) -> NoReturn:
-        """Refuse."""
-        raise LedgerError("the ledger commits when the handler returns; take commit() out of it")
+        """Refuse to commit."""
+        raise LedgerError("the ledger commits when the handler returns; remove commit()")
 
     def rollback(self) -> NoReturn:
-        """Refuse."""
-        raise LedgerError("the ledger rolls back where the handler raises: raise Retry, or Reject")
+        """Refuse to roll back."""
+        raise LedgerError("the ledger rolls back when the handler raises: raise Retry or Reject")
 
     def executescript(self, sql_script: str, /) -> NoReturn:
-        """Refuse: it would commit first."""
-        raise LedgerError("executescript() commits what is before it; use execute()")
+        """Refuse: sqlite3 would commit first."""
+        raise LedgerError("executescript() commits the transaction first; use execute()")
 
 
 class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
-    """Effects in an SQLite file: a handler is given a ``sqlite3.Connection`` in a transaction.
+    """A ledger in an SQLite file; handlers get a ``sqlite3.Connection`` in a transaction.
 
     Args:
-        database: the file, or a function that connects to it, for settings of your own; what it
-            returns is used by several threads in turn (``check_same_thread=False``).
+        database: the file, or a function that connects to it with your own settings. Several
+            threads use a connection in turn, so give it ``check_same_thread=False``.
         options: see ``LedgerOptions``.
 
     Attributes:
-        databases: the file, if it is known before the first connection.
+        databases: the file, if it is known without connecting.
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
@@ -69,7 +69,7 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         """Return the context of a new transaction, which holds the file's write lock."""
         connection = self._idle.pop() if self._idle else self._connect()
         try:
-            connection.isolation_level = None  # nothing begins or commits but these statements
+            connection.isolation_level = None  # only these statements begin and commit
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -84,8 +84,8 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         self._idle.append(connection)
 
     def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
-        """Let the row say that the effect is done, and return whether a commit would keep it."""
-        # A full disk, for one, ends a transaction.
+        """Let the row say that the effect is done; return whether a commit would keep it."""
+        # SQLite ends a transaction by itself after some errors, such as a full disk.
         return transaction.in_transaction and super().holds(transaction, effect)
 
     def _run(
@@ -97,16 +97,17 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         return "sqlite"
 
     def close(self) -> None:
-        """Close the connections that are idle; a later transaction opens one again."""
+        """Close idle connections; a later transaction opens a new one."""
         _close(self._idle)
 
 
 def record_in_sync(connection: sqlite3.Connection, table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into the transaction of a connection; return False if it was there."""
-    statements = Statements("sqlite", table, SQLITE_PLACEHOLDERS)
-    _run(connection, statements.prune[0], (0, 0))  # of no rows: most connections begin one by that
+    """Insert an effect's row into a connection's transaction; return False if it was there."""
+    statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
+    # Deletes no row, but begins a transaction unless the connection commits by itself.
+    _run(connection, statements.prune[0], (0, 0))
     if not connection.in_transaction:
-        raise LedgerError("the connection is in no transaction; begin one before the record")
+        raise LedgerError("the connection is in no transaction; begin one before record_in")
     if _run(connection, statements.insert, row_of(effect, now)) == 1:
         return True
     check_done(_run(connection, statements.is_done, effect), effect)

@@ -1,53 +1,60 @@
-"""What a ledger asks of its tables, in each dialect of SQL, and what it gives them."""
+"""The SQL statements of a ledger, in each dialect, and the values of their parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from functools import lru_cache
 from typing import TypeAlias
 
-from ..clock import Clock
 from ..errors import LedgerError
-from ..stores.contract import check_retention
-from ..stores.values import KeyLock, Watermark
-from .ledger import Effect
-from .table import EFFECTS, LENGTHS, WATERMARKS, check_table, keys_of, watermarks_table
+from .ledger import Effect, Latest
+from .table import (
+    DIALECTS,
+    EFFECTS,
+    LENGTHS,
+    WATERMARKS,
+    check_table,
+    keys_of,
+    watermarks_table,
+)
 
 Parameters: TypeAlias = tuple[str | int, ...]
-"""What stands for the placeholders of a statement."""
+"""The values of a statement's placeholders."""
 
 _BEGUN = 1 << 62
-"""A row says that its handler has begun, and not when it ended, by a ``recorded_at`` from here on.
+"""From this ``recorded_at`` on, a row says that its handler has begun, not when it ended.
 
-It is a moment that never comes, so pruning leaves such a row alone.
+Such a moment never comes, so pruning leaves the row alone.
 """
 
 
 class Statements:
-    """What a ledger asks of its database.
+    """The statements on the two tables of a ledger; ``statements_of`` makes them once.
+
+    Each attribute names its parameters in parentheses. ``effect`` stands for the three columns of
+    an effect's key, ``moment`` for Unix seconds.
 
     Args:
-        dialect: the dialect of SQL.
+        dialect: one of ``DIALECTS``.
         table: the name of the table of effects.
-        placeholders: how the driver writes six parameters in turn.
+        placeholders: how the driver writes six placeholders in turn.
 
     Attributes:
-        begin: takes an effect; inserts its row, which says that the handler has begun, unless a row
-            is there.
-        savepoint: set after the row, it proves at the end that the transaction is still the same;
-            None in PostgreSQL, where ``finish`` proves that too.
-        release: fails if the transaction is not the savepoint's any more; None in PostgreSQL.
-        finish: takes a moment and an effect; lets the row of this transaction say that the handler
-            has ended, and changes no other.
-        insert: takes an effect's row that says when it ended; inserts none where one is there.
-        is_done: takes an effect; gives a row where there is one that says that it has ended.
-        is_ours: does the same, and in PostgreSQL only if this transaction has inserted the row.
-        erase: each takes a row's key, and deletes the row; of an effect, and of a watermark.
-        advance: takes a watermark's row; inserts it, or updates an older one, and locks the row in
-            either case. Keyed by whether to drop an event as old as the watermark.
-        is_advanced: takes a watermark's row without its last value; selects a row if the watermark
-            is this one. None if the number of rows that ``advance`` changes says so already.
-        prune: each takes a moment in Unix seconds and a number of rows; one for each table.
+        begin: (effect) inserts a row that says that the handler has begun, unless a row exists.
+        savepoint: set after ``begin``, it proves at the end that the transaction is still the same
+            one. None in PostgreSQL, where ``finish`` proves that too.
+        release: fails if the savepoint is gone. None in PostgreSQL.
+        finish: (moment, effect) changes the row of this transaction to say when the handler ended.
+        insert: (effect, moment) inserts a row that says when the handler ended, unless a row
+            exists.
+        is_done: (effect) selects a row that says when the handler ended.
+        is_ours: (effect) does the same; in PostgreSQL only if this transaction inserted the row.
+        advance: (watermark's row) inserts it or updates an older one, and locks the row also if it
+            is newer. Two statements: whether events as old as the watermark are dropped.
+        is_advanced: (watermark's row without ``recorded_at``) selects the watermark if it is this
+            one. None if the number of rows that ``advance`` changed says so.
+        prune: (moment, limit) deletes rows recorded earlier; one statement for each table.
+        erase: (key) deletes a row; one statement for each table.
 
     """
 
@@ -66,53 +73,70 @@ class Statements:
     )
 
     def __init__(self, dialect: str, table: str, placeholders: Sequence[str]) -> None:
-        check_table(dialect, table)
-        watermarks = watermarks_table(table)
-        ignore, otherwise = (
-            (" IGNORE", "") if dialect == "mysql" else ("", " ON CONFLICT DO NOTHING")
-        )
-        self.insert = f"INSERT{ignore} INTO {table} {_values(EFFECTS, placeholders)}{otherwise}"
-        begun, keys, proof = str(_BEGUN), keys_of(EFFECTS), ""
+        check_table(table)
+        watermarks, keys = watermarks_table(table), keys_of(EFFECTS)
+        ignore, otherwise = "", " ON CONFLICT DO NOTHING"
+        if dialect == "mysql":
+            ignore, otherwise = " IGNORE", ""
+        begun, is_own = str(_BEGUN), ""
         self.savepoint: str | None = "SAVEPOINT hookonce_effect"
         self.release: str | None = "RELEASE SAVEPOINT hookonce_effect"
         if dialect == "postgresql":
             self.savepoint = self.release = None
-            # The row is of this connection, and no older than its transaction: age() counts from
-            # the transaction's id to the row's, which is later in a savepoint.
-            begun, proof = f"{begun} + pg_backend_pid()", " AND age(xmin) <= 0"
-        values = _values(EFFECTS, (*placeholders[: len(keys)], begun))
-        self.begin = f"INSERT{ignore} INTO {table} {values}{otherwise}"
+            # The row is of this connection and of its present transaction: age(xmin) is 0 for rows
+            # of the transaction itself, negative for rows of its savepoints, positive for others.
+            begun, is_own = f"{begun} + pg_backend_pid()", " AND age(xmin) <= 0"
+
+        first_three = (*placeholders[: len(keys)], begun)
+        self.begin = f"INSERT{ignore} INTO {table} {_values(EFFECTS, first_three)}{otherwise}"
         moment, *rest = placeholders
         self.finish = (
             f"UPDATE {table} SET recorded_at = {moment}"
-            f" WHERE {_equal(keys, rest)} AND recorded_at = {begun}{proof}"
+            f" WHERE {_equal(keys, rest)} AND recorded_at = {begun}{is_own}"
         )
+        self.insert = f"INSERT{ignore} INTO {table} {_values(EFFECTS, placeholders)}{otherwise}"
         is_effect = _equal(keys, placeholders)
         self.is_done = f"SELECT 1 FROM {table} WHERE {is_effect} AND recorded_at < {_BEGUN}"
-        self.is_ours = f"{self.is_done}{proof}"
-        self.erase = (
-            f"DELETE FROM {table} WHERE {is_effect}",
-            f"DELETE FROM {watermarks} WHERE {_equal(keys_of(WATERMARKS), placeholders)}",
-        )
-        of_dialect = _advance_in_mysql if dialect == "mysql" else _advance
+        self.is_ours = f"{self.is_done}{is_own}"
+
+        advance = _advance_in_mysql if dialect == "mysql" else _advance
         values = _values(WATERMARKS, placeholders)
         self.advance = {
-            is_dropped: of_dialect(watermarks, values, is_dropped) for is_dropped in (False, True)
+            drop_ties: advance(watermarks, values, drop_ties) for drop_ties in (False, True)
         }
         self.is_advanced: str | None = None
         if dialect == "mysql":
             is_this = _equal([name for name in WATERMARKS if name != "recorded_at"], placeholders)
             self.is_advanced = f"SELECT 1 FROM {watermarks} WHERE {is_this} FOR UPDATE"
+
         self.prune = (
-            _prune(dialect, table, keys_of(EFFECTS), placeholders),
+            _prune(dialect, table, keys, placeholders),
             _prune(dialect, watermarks, keys_of(WATERMARKS), placeholders),
+        )
+        self.erase = (
+            f"DELETE FROM {table} WHERE {is_effect}",
+            f"DELETE FROM {watermarks} WHERE {_equal(keys_of(WATERMARKS), placeholders)}",
         )
 
 
-def _advance(watermarks: str, values: str, drop_ties: bool) -> str:
-    """Return the statement that changes one row, or none where the event comes too late.
+@lru_cache(maxsize=64)
+def statements_of(dialect: str, table: str, placeholders: tuple[str, ...]) -> Statements:
+    """Return the statements of a ledger.
 
-    A row that it does not change is locked too; so what it has compared stays as it is.
+    Raises:
+        LedgerError: the dialect is unknown.
+        ValueError: the table's name needs quoting.
+
+    """
+    if dialect not in DIALECTS:
+        raise LedgerError(f"there is no ledger for {dialect}; there is for {', '.join(DIALECTS)}")
+    return Statements(dialect, table, placeholders)
+
+
+def _advance(watermarks: str, values: str, drop_ties: bool) -> str:
+    """Return a statement that changes one row, or none if the event comes too late.
+
+    It also locks a row that it does not change.
     """
     return (
         f"INSERT INTO {watermarks} AS watermark {values}"
@@ -124,13 +148,13 @@ def _advance(watermarks: str, values: str, drop_ties: bool) -> str:
 
 
 def _advance_in_mysql(watermarks: str, values: str, drop_ties: bool) -> str:
-    """Return the statement for MySQL, where its number of rows depends on the driver's settings.
+    """Return the statement for MySQL, whose number of rows depends on the driver's settings.
 
-    An INSERT IGNORE, or a SELECT before it, would lock what is there for reading first; two
-    transactions that had done so would wait for each other.
+    INSERT IGNORE, or a SELECT before it, would first take a shared lock; two transactions that did
+    so would block each other.
     """
     newer = _newer("{}", "VALUES({})", drop_ties=drop_ties)
-    # In this order: what is assigned is seen by what comes after it.
+    # MySQL assigns in this order, and later conditions see earlier assignments.
     assigned = ", ".join(
         f"{name} = IF({newer}, VALUES({name}), {name})"
         for name in ("recorded_at", "event_id", "created_at")
@@ -139,9 +163,9 @@ def _advance_in_mysql(watermarks: str, values: str, drop_ties: bool) -> str:
 
 
 def _newer(old: str, new: str, *, drop_ties: bool) -> str:
-    """Return the condition for an event to take the watermark's place.
+    """Return the condition on which an event replaces the watermark.
 
-    The watermark's own event is no tie: whether it was done is told by its effect's row.
+    The watermark's own event is no tie: whether it is done, its effect's row says.
     """
     at, other_at = old.format("created_at"), new.format("created_at")
     if not drop_ties:
@@ -153,12 +177,13 @@ def _newer(old: str, new: str, *, drop_ties: bool) -> str:
 def _prune(dialect: str, table: str, keys: Sequence[str], placeholders: Sequence[str]) -> str:
     moment, limit, *_ = placeholders
     old = f"FROM {table} WHERE recorded_at < {moment} ORDER BY recorded_at LIMIT {limit}"
-    if dialect == "mysql":  # a DELETE has no LIMIT in the others
+    if dialect == "mysql":  # only MySQL allows LIMIT in a DELETE
         return f"DELETE {old}"
     key = ", ".join(keys)
     if dialect == "sqlite":
         return f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} {old})"
-    # Locked while it is old: a watermark that is advanced meanwhile is not, and nobody waits.
+    # Lock old rows first, and skip rows that another transaction has locked: a watermark that is
+    # being advanced is not deleted, and pruning waits for nobody.
     return (
         f"WITH old AS (SELECT {key} {old} FOR UPDATE SKIP LOCKED)"
         f" DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM old)"
@@ -175,71 +200,46 @@ def _equal(columns: Sequence[str], placeholders: Sequence[str]) -> str:
     return " AND ".join(f"{column} = {placeholder}" for column, placeholder in pairs)
 
 
-class Rows:
-    """What goes into the tables and how long it stays there.
-
-    Args:
-        retention: how long a row stays; at least 26 hours.
-        clock: Unix time in seconds.
-
-    """
-
-    __slots__ = ("clock", "retention_seconds")
-
-    def __init__(self, retention: timedelta, clock: Clock) -> None:
-        self.retention_seconds = check_retention(retention)
-        self.clock = clock
-
-    def effect(self, effect: Effect) -> Parameters:
-        """Return the key of an effect's row; LedgerError if the table would cut it off."""
-        _check_lengths(zip(EFFECTS, effect, strict=False))
-        return effect
-
-    def finished(self, effect: Effect) -> Parameters:
-        """Return the moment at which an effect has ended, and its row's key."""
-        return (int(self.clock()), *effect)
-
-    def watermark(self, key_lock: KeyLock, watermark: Watermark) -> Parameters:
-        """Return a watermark's row; LedgerError for one that the table cannot tell from others."""
-        row = (*key_lock, *watermark, int(self.clock()))
-        _check_lengths(zip(WATERMARKS, row, strict=True))
-        return row
-
-    @property
-    def oldest(self) -> int:
-        """The moment before which rows may go."""
-        return int(self.clock() - self.retention_seconds)
-
-
-def check_done(rows: int, effect: Effect) -> None:
-    """Return if rows were found that say that an effect was done; LedgerError if there was none."""
-    if rows != 1:
-        raise LedgerError(
-            f"an earlier attempt at {effect.handler} for {effect.event_id} was committed before its"
-            " end, so its effect may be there in part: the handler commits, or its connection"
-            " commits by itself; mend that, compare what is there, and delete the effect's row in"
-            " the ledger to let the handler run again"
-        )
-
-
-def check_kept(rows: int, effect: Effect) -> None:
-    """Return if the row was found that a COMMIT is to keep; LedgerError if there was none."""
-    if rows != 1:
-        raise LedgerError(
-            f"the record of {effect.handler} for {effect.event_id} is not in the transaction that"
-            " is to be committed: it was rolled back, and another one was begun"
-        )
+def key_of(effect: Effect) -> Parameters:
+    """Return the key of an effect's row; LedgerError if a text is too long for the table."""
+    _check_lengths(zip(EFFECTS, effect, strict=False))
+    return effect
 
 
 def row_of(effect: Effect, now: float) -> Parameters:
-    """Return an effect's row; LedgerError for one that the table cannot tell from others."""
-    row = (*effect, int(now))
-    _check_lengths(zip(EFFECTS, row, strict=True))
+    """Return the row of an effect that is done; LedgerError if a text is too long for the table."""
+    return (*key_of(effect), int(now))
+
+
+def watermark_row(latest: Latest, now: float) -> Parameters:
+    """Return the row of a watermark; LedgerError if a text is too long for the table."""
+    row = (*latest.key_lock, *latest.watermark, int(now))
+    _check_lengths(zip(WATERMARKS, row, strict=True))
     return row
 
 
 def _check_lengths(values: Iterable[tuple[str, str | int]]) -> None:
     for name, value in values:
-        # MySQL would cut it off, and take two for one.
+        # MySQL would cut the text, and take two keys for one.
         if isinstance(value, str) and len(value) > LENGTHS[name]:
             raise LedgerError(f"{name} is longer than the {LENGTHS[name]} characters of the table")
+
+
+def check_done(rows: int, effect: Effect) -> None:
+    """Raise LedgerError unless ``is_done`` selected the row that ``insert`` or ``begin`` met."""
+    if rows != 1:
+        raise LedgerError(
+            f"an earlier attempt at {effect.handler} for {effect.event_id} was committed before its"
+            " end, so its effect may be there in part: the handler commits, or its connection"
+            " commits by itself; correct that, compare what is there, and delete the effect's row"
+            " in the ledger to let the handler run again"
+        )
+
+
+def check_kept(rows: int, effect: Effect) -> None:
+    """Raise LedgerError unless a COMMIT will keep the effect's row."""
+    if rows != 1:
+        raise LedgerError(
+            f"the row of {effect.handler} for {effect.event_id} is not in the transaction that is"
+            " being committed: its transaction was rolled back, and another one was begun"
+        )
