@@ -19,6 +19,21 @@ def system_clock() -> float:
     return time.time()
 
 
+class ManualClock:
+    """A clock for tests: it stands still until it is moved forward."""
+
+    def __init__(self) -> None:
+        self._now = time.time()
+
+    def __call__(self) -> float:
+        """Return the Unix time in seconds."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward."""
+        self._now += seconds
+
+
 def uptime() -> float:
     """Return the seconds of a monotonic clock, which all processes of a machine share."""
     return time.monotonic()

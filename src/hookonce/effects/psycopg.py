@@ -68,7 +68,14 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
 class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
     """A ledger in PostgreSQL; handlers in threads get a ``Connection`` in a transaction.
 
-    Its arguments and errors are those of ``PsycopgLedger``, with a plain ``ConnectionPool``.
+    Args:
+        pool: your pool; open and close it yourself.
+        isolation: the isolation level; None for that of the connection.
+        options: see ``LedgerOptions``.
+
+    Raises:
+        ValueError: as for ``PsycopgLedger``.
+
     """
 
     def __init__(

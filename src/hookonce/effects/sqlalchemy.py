@@ -118,7 +118,14 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
 class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
     """A ledger by SQLAlchemy; handlers in threads get a ``Session`` in a transaction.
 
-    Its arguments and errors are those of ``SQLAlchemyLedger``, with a plain ``sessionmaker``.
+    Args:
+        sessions: makes the sessions; the ledger's tables are in the database of its ``bind``.
+        isolation: as for ``SQLAlchemyLedger``.
+        options: see ``LedgerOptions``.
+
+    Raises:
+        ValueError: as for ``SQLAlchemyLedger``.
+
     """
 
     def __init__(

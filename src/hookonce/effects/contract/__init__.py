@@ -14,7 +14,8 @@ handlers with ``latest_by`` need. Give each rule a bench of its own, with empty 
 
 from __future__ import annotations
 
-from .bench import Bench, ManualClock, Rule
+from ...clock import ManualClock
+from .bench import Bench, Rule
 from .rules import RULES
 from .watermarks import WATERMARK_RULES
 

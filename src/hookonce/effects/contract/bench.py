@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import uuid4
 
+from ...clock import ManualClock
 from ..ledger import AnyLedger, Effect, Latest, Ledger, is_async_ledger
 from ..once import Once, Performed
 from ..threads import on_ledger
@@ -18,21 +19,6 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 10.0
 """The longest time that a rule waits for a ledger."""
-
-
-class ManualClock:
-    """Unix time that stands still until a rule moves it forward."""
-
-    def __init__(self) -> None:
-        self._now = time.time()
-
-    def __call__(self) -> float:
-        """Return the time in seconds."""
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        """Move the time forward."""
-        self._now += seconds
 
 
 @dataclass(frozen=True, kw_only=True)
