@@ -1,6 +1,7 @@
-"""Effects that happen once: a handler's work and its record are one commit in the user's database.
+"""Effects that happen once: a handler's work and its record are one commit in your own database.
 
-A ledger is two small tables there. `within=` runs a handler in a transaction of the ledger's::
+A ledger is two small tables in that database. ``within=`` runs a handler in a transaction that
+begins with the handler's row in the ledger::
 
     ledger = SQLAlchemyLedger(sessionmaker)
 
@@ -8,8 +9,8 @@ A ledger is two small tables there. `within=` runs a handler in a transaction of
     @receiver.on(PostTargetPublished, within=ledger)
     async def book(event: PostTargetPublished, session: AsyncSession) -> None: ...
 
-Each ledger has a module of its own, imported by those who have its package: `sqlalchemy`,
-`psycopg`, `asyncpg`, `django`, `sqlite` (the standard library) and `aiosqlite`.
+Import a ledger from the module of its driver: ``sqlalchemy``, ``psycopg``, ``asyncpg``, ``django``,
+``sqlite`` (the standard library) or ``aiosqlite``.
 """
 
 from __future__ import annotations
