@@ -1,4 +1,4 @@
-"""``python -m tests.effects [--events N]``: kill on every ledger, and print what is left."""
+"""``python -m tests.effects [--events N]``: kill workers, and count their effects."""
 
 import sys
 from pathlib import Path

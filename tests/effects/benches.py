@@ -1,4 +1,4 @@
-"""Every ledger of ours at its bench: a database, a table of the test's, and how to write there."""
+"""A bench for each of our ledgers: a database, a test's table, and functions to write to it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FAILS = "INSERT INTO there_is_no_such_table VALUES (1)"
 
 
 async def driver_connection(transaction: Any) -> Any:
-    """Return the driver's own connection below an async session, or what is that already."""
+    """Return the driver's own connection below an async session, or the connection itself."""
     if not isinstance(transaction, AsyncSession):
         return transaction
     raw = await (await transaction.connection()).get_raw_connection()
@@ -53,7 +53,7 @@ async def driver_connection(transaction: Any) -> Any:
 
 
 def driver_connection_in_thread(transaction: Any) -> Any:
-    """Return the same below a session or a connection of Django."""
+    """Return the driver's own connection below a session or a connection of Django."""
     if isinstance(transaction, Session):
         return transaction.connection().connection.driver_connection
     if isinstance(transaction, BaseDatabaseWrapper):
@@ -86,7 +86,7 @@ def by_cursor() -> dict[str, Any]:
     }
 
 
-# Each of these takes what names a database, and a clock; it gives a ledger with its way to write.
+# Each of these takes the URL or file of a database, and a clock; it yields parts of a bench.
 
 
 @asynccontextmanager
@@ -211,7 +211,7 @@ ON_MYSQL = {
 
 @asynccontextmanager
 async def mysql_bench(name: str, url: str) -> AsyncIterator[Bench[Any]]:
-    """Return one on a MySQL or MariaDB that runs already, in a database that may be emptied."""
+    """Yield a bench on a running MySQL or MariaDB, in a database that may be emptied."""
     engine, clock = create_engine(url.replace("mysql:", "mysql+pymysql:")), ManualClock()
     with engine.begin() as connection:
         for statement in (

@@ -1,4 +1,4 @@
-"""How a transaction is broken on the driver's own connection, below what a ledger sees."""
+"""Ways to break a transaction on the driver's own connection, without the ledger's knowledge."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Way: TypeAlias = Callable[["Driver"], Awaitable[None]]
 
 
 class Driver:
-    """The driver's own connection within a handler, which a ledger does not see."""
+    """The driver's own connection within a handler; the ledger does not see what it does."""
 
     def __init__(self, connection: Any, write: Callable[[str], Any]) -> None:
         self.connection = connection
@@ -154,12 +154,12 @@ BROKEN_IN_POSTGRES = [
 def handler_of(
     parts: dict[str, Any], choose: Callable[[Any], Way | None], key_of: Callable[[Any], str]
 ) -> Callable[..., Any]:
-    """Return a handler within a ledger.
+    """Return a handler for use within a ledger.
 
     Args:
-        parts: the ledger and its way to write, as ``benches`` has them.
-        choose: returns how an event's transaction is broken, or None where the handler works.
-        key_of: returns what the handler writes then.
+        parts: the ledger and its functions to write, from ``benches``.
+        choose: returns how to break the transaction of an event, or None to do the work.
+        key_of: returns the key that the handler writes if it does the work.
 
     """
 
@@ -176,7 +176,7 @@ def handler_of(
             await way(Driver(driver_connection_in_thread(transaction), write))
 
     def work_in_a_thread(event: Any, transaction: Any) -> None:
-        with suppress(StopIteration):  # nothing of it waits
+        with suppress(StopIteration):  # it waits for nothing
             work(event, transaction).send(None)
 
     return work if is_async_ledger(parts["ledger"]) else work_in_a_thread

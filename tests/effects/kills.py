@@ -1,11 +1,11 @@
 """Kills processes and servers at random moments, and counts the effects that are left.
 
-Within a ledger each effect is there once, however often who was killed when; there is no other
-column. The same without a ledger shows doubles, so that the count is known to count.
+Within a ledger each effect is there exactly once, whatever was killed and whenever. The same
+handler without a ledger leaves doubles, which proves that the count would find them.
 
-The events are of a few channels, and come in another order than they were created in. With
-``latest_by`` none is written after a newer one of its channel, and the newest is there at the end;
-without it many are.
+The events belong to a few channels, and do not arrive in the order of their creation. With
+``latest_by`` no event is written after a newer one of its channel, and the newest is there at the
+end; without it many are written late.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ _LONGEST_SECONDS = 0.005
 _READY_SECONDS = 60.0
 _CHANNELS = 3
 _LATEST_PLACES = 10
-"""How many places an event comes too late at the most."""
+"""The number of newer events, at most, that an event arrives after."""
 
 _FIRST = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class How(StrEnum):
-    """How the handler works."""
+    """How the handler commits its effect."""
 
     WITHIN = "within"
     LATEST = "latest"
     """Within the ledger and with ``latest_by``."""
 
     ALONE = "alone"
-    """Committing for itself."""
+    """In a transaction of its own, without a ledger."""
 
 
 @dataclass
 class Figures:
-    """What a round of kills has counted."""
+    """The counts of one round of kills."""
 
     ledger: str
     how: How
@@ -77,7 +77,7 @@ class Figures:
 
 
 class _Victim:
-    """The worker, begun anew whenever it was killed: a fork of a process that does no more."""
+    """A worker, started again after each kill as a fork of a process that has all imports."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
@@ -85,7 +85,7 @@ class _Victim:
         self._pid = 0
 
     async def begin(self) -> int | None:
-        """Begin a worker, and return when it works; or its status, if it has ended before."""
+        """Start a worker; return when it is ready, with its exit status if it has ended before."""
         if self._forker is None:
             self._forker = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -93,14 +93,14 @@ class _Victim:
                 *self._arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,  # what fails on the way is told at length
+                stderr=asyncio.subprocess.DEVNULL,  # tracebacks of attempts that kills have failed
             )
         assert self._forker.stdin is not None
         self._forker.stdin.write(b"begin\n")
         return await self._hear({"ready", "ended"})
 
     async def works(self, effects: int) -> int | None:
-        """Return when it has written so many effects more; or its status, if it has ended."""
+        """Wait until it has written some more effects; return its exit status if it has ended."""
         for _ in range(effects):
             status = await self._hear({"wrote", "ended"})
             if status is not None:
@@ -119,7 +119,7 @@ class _Victim:
             await self._forker.communicate()
 
     async def _hear(self, wanted: set[str]) -> int | None:
-        """Read on until it says one of these; return the status that comes with it."""
+        """Read lines until one begins with one of these words; return the number after the word."""
         assert self._forker is not None
         assert self._forker.stdout is not None
         while True:
@@ -142,15 +142,15 @@ async def kills(
     seed: int,
     postgres: PostgresServer | None,
 ) -> Figures:
-    """Let a worker handle so many events while it, and its database, are killed again and again.
+    """Kill a worker, its connections and its database again and again while it handles events.
 
     Args:
         name: the ledger, by its name among the benches.
         folder: an empty folder.
-        events: how many.
-        how: how the handler works.
-        seed: of the moments.
-        postgres: a server with no tables, where the ledger is none for SQLite.
+        events: the number of events.
+        how: how the handler commits.
+        seed: the seed of the random moments.
+        postgres: a server with no tables; None for a ledger in SQLite.
 
     """
     chance, figures = random.Random(seed), Figures(name, how, events)
@@ -198,7 +198,7 @@ async def kills(
 
 
 async def _fill(store: str, events: int, chance: random.Random) -> list[str]:
-    """Put events into the inbox; return what shall be there of each, the oldest event first."""
+    """Enqueue events; return the row that each must leave, the oldest event first."""
     receiver, expected = receiver_on(store, inbox=Inbox(embedded=False)), []
     register: Callable[..., Callable[..., object]] = receiver.on
 
@@ -220,10 +220,10 @@ async def _fill(store: str, events: int, chance: random.Random) -> list[str]:
 
 
 def _compare(figures: Figures, written: list[str], expected: list[str]) -> None:
-    """Count what is wrong with the rows that were written, in this order."""
+    """Count what is wrong with the written rows, which are in the order of their writing."""
     found, newest = Counter(written), expected[-_CHANNELS:]
     channels = [[key for key in written if _channel(key) == _channel(last)] for last in newest]
-    if figures.how is How.LATEST:  # others may have come too late, and are not there
+    if figures.how is How.LATEST:  # other events may have come too late
         figures.lost = sum(keys[-1:] != [last] for keys, last in zip(channels, newest, strict=True))
     else:
         figures.lost = len(set(expected) - found.keys())

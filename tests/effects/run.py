@@ -1,4 +1,4 @@
-"""Rounds of kills on every ledger, with it and without; fails if an effect is missing or double."""
+"""Rounds of kills with every ledger, and without it; fails if an effect is missing or double."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _HEADINGS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for, and return the exit status."""
+    """Run the rounds of these arguments, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.effects",
         description="Kills a worker by SIGKILL, cuts its connections off, and stops the database"
         " server as in a crash, at random moments, until all events are handled. Within a ledger"
         " each effect must be there once; with latest_by, none after a newer one of its channel."
-        " Alone, a handler commits for itself, and doubles show.",
+        " Alone, a handler commits itself, and leaves doubles.",
     )
     parser.add_argument("--events", type=int, default=2000, help="for each ledger")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    parser.add_argument("--only", default="", metavar="TEXT", help="ledgers whose names have it")
-    parser.add_argument("--how", type=How, choices=list(How), help="and not the other two as well")
+    parser.add_argument("--only", default="", metavar="TEXT", help="part of the ledgers' names")
+    parser.add_argument("--how", type=How, choices=list(How), help="only this one of three")
     asked = parser.parse_args(arguments)
     names = [name for name in (*ON_POSTGRES, *ON_SQLITE) if asked.only in name]
     _say(f"seed {asked.seed}")

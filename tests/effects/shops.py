@@ -1,4 +1,4 @@
-"""A database of somebody's, in an SQLite file, with a ledger and a table of orders."""
+"""A user's database in an SQLite file, with a ledger and a table of orders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Shop"]
 
 
 class Shop:
-    """A database with a table of orders, and ledgers on it."""
+    """A database with a table of orders and a ledger."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "shop.db"

@@ -1,4 +1,4 @@
-"""A transaction that is broken below the handler: no success is reported that is not committed."""
+"""Transactions broken on the driver's connection: without a commit, no success is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def statuses(parts: dict[str, Any], way: Way) -> list[int]:
-    """Return the answers to two attempts at an event, of which the first is broken this way."""
+    """Return the answers to two attempts at an event; the transaction of the first is broken."""
     event, ways = comment(), [way]
     handler = handler_of(parts, lambda _: ways.pop() if ways else None, lambda _: "whole")
     receiver = receiver_on()
@@ -45,7 +45,7 @@ def tables(postgres: PostgresServer) -> PostgresServer:
 
 @pytest.mark.parametrize("way", BROKEN_IN_POSTGRES)
 @pytest.mark.parametrize("name", ON_POSTGRES)
-async def test_what_postgresql_has_rolled_back_has_failed_and_is_done_by_the_next_attempt(
+async def test_work_that_postgresql_rolled_back_has_failed_and_the_next_attempt_does_it(
     name: str, way: Way, tables: PostgresServer
 ) -> None:
     async with ON_POSTGRES[name](tables.url, time.time) as parts:
@@ -55,7 +55,7 @@ async def test_what_postgresql_has_rolled_back_has_failed_and_is_done_by_the_nex
 
 @pytest.mark.parametrize("way", COMMITTED)
 @pytest.mark.parametrize("name", ON_POSTGRES)
-async def test_what_was_committed_in_part_is_never_reported_as_success(
+async def test_work_committed_in_part_in_postgresql_is_never_a_success(
     name: str, way: Way, tables: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ON_POSTGRES[name](tables.url, time.time) as parts:
@@ -66,7 +66,7 @@ async def test_what_was_committed_in_part_is_never_reported_as_success(
 
 @pytest.mark.parametrize("way", SAVEPOINTS)
 @pytest.mark.parametrize("name", ON_POSTGRES)
-async def test_a_savepoint_in_postgresql_is_no_obstacle(
+async def test_a_handler_may_use_savepoints_in_postgresql(
     name: str, way: Way, tables: PostgresServer
 ) -> None:
     async with ON_POSTGRES[name](tables.url, time.time) as parts:
@@ -77,7 +77,7 @@ async def test_a_savepoint_in_postgresql_is_no_obstacle(
 async def search_path_of_a_tenant(
     server: PostgresServer, **options: Any
 ) -> tuple[int, list[tuple[Any, ...]]]:
-    """Return the answer where a handler changes the search_path, and what it has written."""
+    """Return the answer to a handler that changes the search_path, and the rows it has written."""
     async with asyncpg.create_pool(server.url, min_size=0) as pool:
         receiver = receiver_on()
 
@@ -90,24 +90,24 @@ async def search_path_of_a_tenant(
     return outcome.status, server.execute("SELECT key FROM public.done")
 
 
-async def test_a_handler_may_change_the_search_path_where_the_table_is_named_with_its_schema(
+async def test_a_handler_may_change_the_search_path_if_the_table_is_named_with_its_schema(
     tables: PostgresServer,
 ) -> None:
     named = await search_path_of_a_tenant(tables, table="public.hookonce_effects")
     assert named == (200, [("whole",)])
 
 
-async def test_else_the_error_says_to_name_it_so(
+async def test_without_the_schema_the_error_says_to_name_it(
     tables: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await search_path_of_a_tenant(tables) == (500, [])
     assert "name the ledger's table with its schema" in caplog.text
 
 
-async def test_another_attempt_that_has_committed_meanwhile_does_not_make_this_one_a_success(
+async def test_a_row_that_another_attempt_has_committed_does_not_make_this_one_a_success(
     tables: PostgresServer,
 ) -> None:
-    """The first has lost its transaction, and the row that it finds is the other one's."""
+    """The first attempt has lost its transaction; the row that it finds is the second one's."""
     async with ON_POSTGRES["asyncpg"](tables.url, time.time) as parts:
         first, second, event = receiver_on(), receiver_on(), comment()
 
@@ -126,10 +126,10 @@ async def test_another_attempt_that_has_committed_meanwhile_does_not_make_this_o
 
 
 @pytest.mark.parametrize("name", [name for name in ON_POSTGRES if name.startswith("sqlalchemy")])
-async def test_a_session_that_its_handler_commits_is_never_a_success(
+async def test_a_handler_that_commits_its_session_never_succeeds(
     name: str, tables: PostgresServer
 ) -> None:
-    """SQLAlchemy refuses what comes after the commit, so half of the work would be missing."""
+    """SQLAlchemy refuses statements after the commit, so half of the work is missing."""
     event, receiver = comment(), receiver_on()
     async with ON_POSTGRES[name](tables.url, time.time) as parts:
 
@@ -167,7 +167,7 @@ def rows(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("way", ROLLED_BACK)
 @pytest.mark.parametrize("name", ON_SQLITE)
-async def test_what_sqlite_has_rolled_back_has_failed_and_is_done_by_the_next_attempt(
+async def test_work_that_sqlite_rolled_back_has_failed_and_the_next_attempt_does_it(
     name: str, way: Way, file: Path
 ) -> None:
     async with ON_SQLITE[name](str(file), time.time) as parts:
@@ -177,7 +177,7 @@ async def test_what_sqlite_has_rolled_back_has_failed_and_is_done_by_the_next_at
 
 @pytest.mark.parametrize("way", COMMITTED)
 @pytest.mark.parametrize("name", ON_SQLITE)
-async def test_what_sqlite_has_committed_in_part_is_never_reported_as_success(
+async def test_work_committed_in_part_in_sqlite_is_never_a_success(
     name: str, way: Way, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ON_SQLITE[name](str(file), time.time) as parts:
@@ -188,14 +188,14 @@ async def test_what_sqlite_has_committed_in_part_is_never_reported_as_success(
 
 @pytest.mark.parametrize("way", SAVEPOINTS)
 @pytest.mark.parametrize("name", ON_SQLITE)
-async def test_a_savepoint_in_sqlite_is_no_obstacle(name: str, way: Way, file: Path) -> None:
+async def test_a_handler_may_use_savepoints_in_sqlite(name: str, way: Way, file: Path) -> None:
     async with ON_SQLITE[name](str(file), time.time) as parts:
         assert await statuses(parts, way) == [200, 200]
     assert rows(file) == ["whole"]
 
 
 async def test_a_nested_transaction_that_is_left_open_is_committed(file: Path) -> None:
-    """SQLAlchemy's own savepoint, which its session releases at the commit."""
+    """It is a savepoint, which the session releases at the commit."""
     receiver = receiver_on()
     async with ON_SQLITE["sqlalchemy-sqlite3"](str(file), time.time) as parts:
 

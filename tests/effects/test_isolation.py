@@ -1,4 +1,4 @@
-"""How far transactions are isolated, and what becomes of those that meet."""
+"""Isolation levels of transactions, and transactions that conflict."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ async def pool(tables: PostgresServer) -> AsyncIterator[AsyncConnectionPool[Any]
 
 @pytest.mark.parametrize("options", [{}, {"isolation_level": "SERIALIZABLE"}])
 @pytest.mark.parametrize(("asked", "level"), [("", "read committed"), ("SERIALIZABLE",) * 2])
-async def test_sqlalchemy_is_read_committed_unless_it_is_told_more(
+async def test_sqlalchemy_is_read_committed_unless_another_level_is_given(
     options: dict[str, Any], asked: str, level: str, tables: PostgresServer
 ) -> None:
     engine = create_async_engine(tables.sqlalchemy_url("asyncpg"), **options)
@@ -64,7 +64,7 @@ async def test_sqlalchemy_is_read_committed_unless_it_is_told_more(
 
 
 @pytest.mark.parametrize("options", [{}, {"isolation": None}])
-async def test_an_engine_that_commits_by_itself_does_not_within_a_ledger(
+async def test_a_ledger_begins_transactions_on_an_engine_in_autocommit(
     tables: PostgresServer, options: dict[str, Any]
 ) -> None:
     engine = create_async_engine(tables.sqlalchemy_url("asyncpg"), isolation_level="AUTOCOMMIT")
@@ -82,7 +82,7 @@ async def test_an_engine_that_commits_by_itself_does_not_within_a_ledger(
     await engine.dispose()
 
 
-async def test_nor_does_an_engine_of_sqlite_and_its_other_sessions_are_as_before(
+async def test_a_ledger_in_sqlite_does_too_and_other_sessions_stay_in_autocommit(
     tmp_path: Path,
 ) -> None:
     shop, receiver = Shop(tmp_path), receiver_on()
@@ -111,10 +111,10 @@ async def test_nor_does_an_engine_of_sqlite_and_its_other_sessions_are_as_before
     shop.ledger.close()
 
 
-async def test_a_session_on_a_connection_of_a_test_is_rolled_back_with_it(
+async def test_a_ledger_on_a_single_connection_is_rolled_back_with_it(
     tables: PostgresServer,
 ) -> None:
-    """As test suites do it: everything in one outer transaction that is never committed."""
+    """Test suites run everything in one outer transaction that is never committed."""
     engine = create_async_engine(tables.sqlalchemy_url("psycopg"))
     async with engine.connect() as connection:
         outer = await connection.begin()
@@ -132,7 +132,7 @@ async def test_a_session_on_a_connection_of_a_test_is_rolled_back_with_it(
     await engine.dispose()
 
 
-async def test_a_pool_gets_its_connections_back_as_they_were(
+async def test_a_pool_gets_its_connections_back_with_their_isolation_level(
     pool: AsyncConnectionPool[Any],
 ) -> None:
     ledger, levels = PsycopgLedger(pool), []
@@ -151,9 +151,9 @@ async def test_a_pool_gets_its_connections_back_as_they_were(
 async def test_two_events_that_block_each_other_are_both_handled(
     pool: AsyncConnectionPool[Any], tables: PostgresServer
 ) -> None:
-    """PostgreSQL ends one of the two (40P01), which is tried again at once.
+    """PostgreSQL rolls one of the two back (40P01), and it is tried again at once.
 
-    On its new transaction it may get its first row again before the other one wakes up to take it.
+    Its new transaction may lock its first row again before the other transaction wakes up.
     """
     receiver, runs, both = receiver_on(), 0, asyncio.Barrier(2)
 

@@ -1,6 +1,6 @@
-"""Whoever is killed at whatever moment, each effect is there once; without a ledger it is not.
+"""Each effect is there once, whatever is killed at whatever moment; without a ledger it is not.
 
-And none is there after a newer one of its channel; without ``latest_by`` some are.
+With ``latest_by`` no effect is written after a newer one of its channel; without it some are.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def kill(tmp_path: Path, request: pytest.FixtureRequest) -> Round:
         figures = asyncio.run(
             kills(name, tmp_path, events=events, how=how, seed=SEED, postgres=postgres)
         )
-        print(figures, SEED)  # noqa: T201 - shown where it fails
+        print(figures, SEED)  # noqa: T201 - pytest shows it if a test fails
         return figures
 
     return round_of
@@ -41,7 +41,7 @@ def is_exact(figures: Figures) -> bool:
 @pytest.mark.costs("2 s")
 @pytest.mark.sample(1, of="file")
 @pytest.mark.parametrize("name", ["asyncpg", "sqlite3"])
-def test_each_effect_is_there_once_whoever_is_killed(name: str, kill: Round) -> None:
+def test_each_effect_is_there_once_after_kills(name: str, kill: Round) -> None:
     figures = kill(name, events=150)
     assert figures.faults["kill"]
     assert is_exact(figures)
@@ -58,7 +58,7 @@ def test_without_a_ledger_some_effects_are_there_twice(kill: Round) -> None:
 @pytest.mark.costs("2 s")
 @pytest.mark.sample(1, of="file")
 @pytest.mark.parametrize("name", ["asyncpg", "sqlite3"])
-def test_none_comes_after_a_newer_one_of_its_channel(name: str, kill: Round) -> None:
+def test_no_effect_is_written_after_a_newer_one_of_its_channel(name: str, kill: Round) -> None:
     figures = kill(name, events=150, how=How.LATEST)
     assert figures.faults.total()
     assert is_exact(figures)

@@ -1,4 +1,4 @@
-"""Handlers within a ledger whose event may come too late: its watermark is in their transaction."""
+"""Handlers with ``latest_by`` within a ledger: the watermark is part of their transaction."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import ChannelUnhealthy, CommentReceived, UnknownEvent
 from hookonce.operations import HandlerFailed, HandlerSkipped, Observer
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.values import Acquired, KeyLock, new_token
+from hookonce.stores.values import Entered, Gate, new_token
 from hookonce.testing import event_body, make_event, signed_request
 
 from .shops import Shop
@@ -56,7 +56,7 @@ def channel_event(minute: float) -> ChannelUnhealthy:
     )
 
 
-async def test_a_late_event_is_stale_and_not_run_though_the_store_has_forgotten(
+async def test_a_late_event_is_stale_and_not_run_even_if_the_store_has_forgotten_the_newer_one(
     shop: Shop,
 ) -> None:
     older, newer = channel_event(1), channel_event(2)
@@ -74,10 +74,10 @@ async def test_a_late_event_is_stale_and_not_run_though_the_store_has_forgotten(
         assert skipped.reasons == ["stale"] * (reason == "stale")
         assert skipped.failed == []
     assert shop.orders() == [(newer.id, "book")]
-    assert shop.recorded() == ["sync", "sync"]  # the late one is recorded: it is done
+    assert shop.recorded() == ["sync", "sync"]  # the late event is recorded too: it is done
 
 
-async def test_what_is_rolled_back_does_not_move_the_mark(shop: Shop) -> None:
+async def test_a_rollback_undoes_the_advance_of_the_watermark(shop: Shop) -> None:
     receiver, fails = receiver_on(), [True]
 
     @receiver.on(
@@ -116,12 +116,12 @@ async def test_ties_and_events_without_a_key_are_as_in_the_store(shop: Shop) -> 
         assert answer_of(await deliver(receiver, event)) == (200, reason)
 
 
-async def test_any_key_is_one_that_a_database_holds_and_tells_from_others(
+async def test_a_database_holds_any_key_and_tells_it_from_others(
     postgres: PostgresServer,
 ) -> None:
     """PostgreSQL rejects NUL and lone surrogates, and MySQL ignores spaces at the end.
 
-    A user who names himself with the digest of another's key has a key of his own.
+    A key that is the digest of another key is a different key.
     """
     keys = ["a", "a ", "a\0b", "half \ud83d of a pair", "a\n", "k" * 10_000, ""]
     digests = [sha256(key.encode("utf-8", "surrogatepass")).hexdigest() for key in keys]
@@ -143,7 +143,7 @@ async def test_any_key_is_one_that_a_database_holds_and_tells_from_others(
     assert len({resource.rstrip(" ") for (resource,) in rows}) == len(keys)
 
 
-async def test_what_the_key_function_raises_rolls_back(shop: Shop) -> None:
+async def test_an_error_of_the_key_function_rolls_back(shop: Shop) -> None:
     receiver = receiver_on()
 
     def no_key(_: ChannelUnhealthy) -> str:
@@ -157,8 +157,8 @@ async def test_what_the_key_function_raises_rolls_back(shop: Shop) -> None:
     assert (shop.orders(), shop.recorded()) == ([], [])
 
 
-async def test_serial_by_within_a_ledger_is_a_turn_of_the_store(shop: Shop) -> None:
-    store, key_lock, token = MemoryStore(), KeyLock("default", "book", "post_1"), new_token()
+async def test_serial_by_within_a_ledger_takes_the_key_lock_of_the_store(shop: Shop) -> None:
+    store, key_lock, token = MemoryStore(), Gate("default", "book", "post_1"), new_token()
     receiver = receiver_on(store, answer_seconds=0.2)
 
     @receiver.on(
@@ -168,10 +168,10 @@ async def test_serial_by_within_a_ledger_is_a_turn_of_the_store(shop: Shop) -> N
         shop.book(connection, event.id)
 
     event = make_event(CommentReceived, data={"postId": "post_1"})
-    assert await store.acquire_key_lock(key_lock, token, 60.0) == Acquired()
+    assert await store.enter(key_lock, token, 60.0) == Entered()
     assert answer_of(await deliver(receiver, event)) == (503, "in_flight")
     assert shop.orders() == []
-    await store.release_key_lock(key_lock, token)
+    await store.leave(key_lock, token)
     assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
     assert shop.orders() == [(event.id, "book")]
 
@@ -192,7 +192,7 @@ async def test_unknown_types_can_be_handled_within_a_ledger(shop: Shop) -> None:
 
 
 class WithoutWatermarks:
-    """A ledger of somebody's own that was written before there were watermarks."""
+    """A user's ledger that keeps no watermarks."""
 
     def __init__(self, inner: SQLiteLedger) -> None:
         self._inner = inner
@@ -214,7 +214,7 @@ class WithoutWatermarks:
         return self._inner.prune(transaction, limit)
 
 
-def test_a_ledger_that_keeps_no_marks_is_refused_when_the_handler_is_registered(
+def test_a_ledger_that_keeps_no_watermarks_is_refused_when_the_handler_is_registered(
     shop: Shop,
 ) -> None:
     receiver, ledger = Receiver(secrets=SECRET, store="memory://"), WithoutWatermarks(shop.ledger)

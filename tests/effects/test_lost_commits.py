@@ -1,4 +1,4 @@
-"""A connection that is lost during COMMIT: nothing is concluded before it is looked up."""
+"""A connection that is lost during COMMIT: the row is looked up before the attempt is answered."""
 
 import time
 from typing import Any

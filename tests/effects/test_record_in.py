@@ -1,4 +1,4 @@
-"""Handlers that own their transaction record their effect in it."""
+"""``record_in``: handlers record their effect in a transaction of their own."""
 
 import asyncio
 import sqlite3
@@ -117,7 +117,7 @@ async def by_sqlalchemy_in_a_thread(url: str, context: Context) -> None:
         by_sqlalchemy_in_a_thread,
     ],
 )
-async def test_a_second_run_is_told_that_it_was_done(
+async def test_a_second_attempt_finds_that_the_effect_is_done(
     own: Callable[[str, Context], Awaitable[None]], postgres: PostgresServer
 ) -> None:
     postgres.execute("CREATE TABLE done (key text)")
@@ -162,7 +162,7 @@ async def run_twice(handler: Callable[[Context], Any]) -> None:
         assert answer_of(await deliver(receiver, event)) == (200, "handled")
 
 
-async def test_in_sqlite_too(shop: Shop) -> None:
+async def test_a_second_attempt_in_sqlite_finds_it_too(shop: Shop) -> None:
     async def by_aiosqlite(context: Context) -> None:
         async with aiosqlite.connect(shop.file) as connection:
             await context.record_in(connection)
@@ -196,7 +196,7 @@ def context_of(event_id: str) -> Context:
     )
 
 
-def test_a_second_record_says_that_it_was_done_and_what(shop: Shop) -> None:
+def test_a_second_record_names_the_effect_that_is_done(shop: Shop) -> None:
     with shop.ledger.transaction() as connection:
         context_of("evt_1").record_in_sync(connection)
         with pytest.raises(AlreadyDone, match="own is already done for evt_1"):
@@ -204,8 +204,8 @@ def test_a_second_record_says_that_it_was_done_and_what(shop: Shop) -> None:
     shop.ledger.close()
 
 
-async def test_a_handler_within_a_ledger_is_told_that_it_records_already(shop: Shop) -> None:
-    """Otherwise it would find the ledger's own row, and count as succeeded with nothing done."""
+async def test_record_in_is_refused_within_a_ledger(shop: Shop) -> None:
+    """Otherwise it would find the ledger's row, and the handler would succeed without its work."""
     receiver = receiver_on()
 
     @receiver.on(CommentReceived, name="passes it on", within=shop.ledger)
@@ -242,7 +242,7 @@ async def test_a_record_that_would_be_committed_alone_is_refused(shop: Shop) -> 
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has no autocommit before 3.12")
-async def test_nor_does_sqlites_own_autocommit_commit_it_alone(shop: Shop) -> None:
+async def test_a_record_in_the_autocommit_mode_of_sqlite3_is_refused(shop: Shop) -> None:
     autocommit: dict[str, Any] = {"autocommit": True}
     with closing(sqlite3.connect(shop.file, **autocommit)) as connection:
         with pytest.raises(LedgerError, match="in no transaction"):
@@ -258,10 +258,8 @@ async def test_nor_does_sqlites_own_autocommit_commit_it_alone(shop: Shop) -> No
 
 
 @pytest.mark.parametrize("options", [{}, {"isolation_level": "AUTOCOMMIT"}])
-async def test_a_session_that_commits_by_itself_is_refused(
-    shop: Shop, options: dict[str, str]
-) -> None:
-    """By its own isolation level, or by its engine's."""
+async def test_a_session_in_autocommit_is_refused(shop: Shop, options: dict[str, str]) -> None:
+    """It may be in AUTOCOMMIT by its own isolation level, or by its engine's."""
     context, on_engine = (
         context_of("evt_1"),
         {"isolation_level": "AUTOCOMMIT"} if not options else {},
@@ -282,8 +280,8 @@ async def test_a_session_that_commits_by_itself_is_refused(
     shop.ledger.close()
 
 
-async def test_a_driver_that_commits_behind_sqlalchemy_is_refused(shop: Shop) -> None:
-    """Else an attempt that fails leaves its row, and the next one counts as done."""
+async def test_a_driver_in_autocommit_below_sqlalchemy_is_refused(shop: Shop) -> None:
+    """Otherwise a failed attempt would leave its row, and the next one would count as done."""
     context, alone = context_of("evt_1"), {"isolation_level": None}
     engine = create_engine(f"sqlite:///{shop.file}", connect_args=alone)
     with (
@@ -306,7 +304,9 @@ async def test_a_driver_that_commits_behind_sqlalchemy_is_refused(shop: Shop) ->
     shop.ledger.close()
 
 
-async def test_nor_may_a_driver_of_postgresql(tables: PostgresServer) -> None:
+async def test_a_postgresql_driver_in_autocommit_below_sqlalchemy_is_refused(
+    tables: PostgresServer,
+) -> None:
     url = tables.url.replace("postgresql:", "postgresql+psycopg:")
     engine = create_engine(url, connect_args={"autocommit": True})
     with engine.begin() as connection, pytest.raises(LedgerError, match="in no transaction"):
@@ -315,7 +315,9 @@ async def test_nor_may_a_driver_of_postgresql(tables: PostgresServer) -> None:
     assert tables.execute("SELECT event_id FROM hookonce_effects") == []
 
 
-async def test_in_postgresql_too(postgres: PostgresServer) -> None:
+async def test_a_postgresql_connection_in_no_transaction_is_refused(
+    postgres: PostgresServer,
+) -> None:
     context = context_of("evt_1")
     connection = await asyncpg.connect(postgres.url)
     with pytest.raises(LedgerError, match="in no transaction"):
@@ -328,7 +330,7 @@ async def test_in_postgresql_too(postgres: PostgresServer) -> None:
         context.record_in_sync(plain)
 
 
-async def test_what_is_no_connection_or_of_the_other_kind_is_refused(shop: Shop) -> None:
+async def test_an_object_of_the_wrong_kind_is_refused(shop: Shop) -> None:
     context = context_of("evt_1")
     with pytest.raises(TypeError, match="takes a session or connection of SQLAlchemy"):
         await context.record_in(object())
@@ -349,24 +351,24 @@ async def test_what_is_no_connection_or_of_the_other_kind_is_refused(shop: Shop)
     shop.ledger.close()
 
 
-# A handler that swallows a failure below its session, and commits for itself.
+# A handler commits itself, after a failure below its session that it has swallowed.
 
 
 async def swallowing(connection: Any) -> None:
-    """Run what fails on the driver's own connection, and go on."""
+    """Run a statement that fails on the driver's own connection, and go on."""
     raw = (await connection.get_raw_connection()).driver_connection
     with suppress(Exception):
         await raw.execute("INSERT INTO there_is_no_such_table VALUES (1)")
 
 
-async def beginning_anew(connection: Any) -> None:
+async def beginning_another(connection: Any) -> None:
     raw = (await connection.get_raw_connection()).driver_connection
     await raw.execute("ROLLBACK")
     await raw.execute("BEGIN")
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-@pytest.mark.parametrize("break_", [swallowing, beginning_anew])
+@pytest.mark.parametrize("break_", [swallowing, beginning_another])
 async def test_a_session_whose_commit_would_be_a_rollback_is_no_success(
     driver: str, break_: Callable[[Any], Awaitable[None]], tables: PostgresServer
 ) -> None:
@@ -388,7 +390,7 @@ async def test_a_session_whose_commit_would_be_a_rollback_is_no_success(
 
 
 async def test_one_connection_records_one_effect_after_the_other(tables: PostgresServer) -> None:
-    """A rollback between them forgets what was to be looked for."""
+    """After a rollback, its effect is not looked for at the next commit."""
     engine = create_engine(tables.sqlalchemy_url("psycopg"))
     with engine.connect() as connection:
         for number, end in enumerate([connection.commit, connection.rollback, connection.commit]):
@@ -420,10 +422,10 @@ async def test_a_transaction_of_django_whose_commit_was_a_rollback_is_no_success
     assert tables.execute("SELECT key FROM done") == [("once",)]
 
 
-async def test_a_row_that_says_no_more_than_that_a_handler_has_begun_is_no_success(
+async def test_a_row_that_says_only_begun_is_no_success(
     shop: Shop,
 ) -> None:
-    """As where a handler within a ledger has committed too early, and owns its transaction now."""
+    """A handler within a ledger committed too early, and has its own transaction now."""
     context = context_of("evt_1")
     with shop.ledger.transaction() as connection:
         assert shop.ledger.insert(connection, context.effect)

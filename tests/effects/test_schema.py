@@ -1,4 +1,4 @@
-"""The table is the same by whatever way it is made."""
+"""Each way to create the tables creates the same tables."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def by_metadata(connection: Connection) -> None:
     metadata.create_all(connection)
 
 
-def test_the_printed_table_is_the_one_of_the_metadata(postgres: PostgresServer) -> None:
+def test_the_printed_sql_creates_the_tables_of_the_metadata(postgres: PostgresServer) -> None:
     seen: list[Any] = []
     for make in (by_sql, by_metadata):
         postgres.clear()
@@ -52,7 +52,7 @@ def test_the_printed_table_is_the_one_of_the_metadata(postgres: PostgresServer) 
 
 
 @pytest.mark.parametrize("database", ["postgresql", "sqlite"])
-def test_alembic_finds_nothing_to_change_in_the_printed_table(
+def test_alembic_finds_nothing_to_change_in_the_printed_tables(
     database: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'app.db'}"
@@ -69,7 +69,7 @@ def test_alembic_finds_nothing_to_change_in_the_printed_table(
     engine.dispose()
 
 
-def test_a_migration_of_django_makes_the_table_and_drops_it(tmp_path: Path) -> None:
+def test_a_migration_of_django_creates_the_tables_and_drops_them(tmp_path: Path) -> None:
     connections.databases["migrated"] = {
         **connections.databases["default"],
         "NAME": str(tmp_path / "app.db"),

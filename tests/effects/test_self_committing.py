@@ -1,4 +1,4 @@
-"""A ledger whose connections commit by themselves is refused, and never reports success wrongly."""
+"""A ledger whose connections commit by themselves is refused, and never reports a false success."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def left_in(file: Path) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", ON_SQLITE)
-async def test_the_check_refuses_an_engine_of_sqlite_and_leaves_nothing_behind(
+async def test_the_check_refuses_an_engine_of_sqlite_and_leaves_no_rows(
     name: str, shop: Shop
 ) -> None:
     async with ON_SQLITE[name](f"sqlite:///{shop.file}") as ledger:
@@ -81,7 +81,7 @@ async def test_the_check_refuses_an_engine_of_sqlite_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("name", ON_SQLITE)
-async def test_where_nobody_checks_a_failed_attempt_is_not_reported_as_success_later(
+async def test_without_the_check_a_failed_attempt_is_not_reported_as_success_later(
     name: str, shop: Shop
 ) -> None:
     async with ON_SQLITE[name](f"sqlite:///{shop.file}") as ledger:
@@ -105,8 +105,8 @@ def failing_once(ledger: AnyLedger[Any]) -> Callable[..., Any]:
     return work_later if isinstance(ledger, SQLAlchemyLedger) else work
 
 
-async def test_the_documented_way_to_begin_for_sqlalchemy_is_no_obstacle(shop: Shop) -> None:
-    """An engine that begins by an event, as SQLAlchemy advises for SQLite, does roll back."""
+async def test_an_engine_that_begins_by_an_event_passes_the_check(shop: Shop) -> None:
+    """SQLAlchemy advises this for SQLite; such an engine does roll back."""
     engine = create_engine(f"sqlite:///{shop.file}", **ALONE)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     await check(SyncSQLAlchemyLedger(sessionmaker(engine)))
@@ -155,7 +155,7 @@ def left_on(server: PostgresServer) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", ON_POSTGRES)
-async def test_the_check_refuses_an_engine_of_postgresql_and_leaves_nothing_behind(
+async def test_the_check_refuses_an_engine_of_postgresql_and_leaves_no_rows(
     name: str, tables: PostgresServer
 ) -> None:
     async with ON_POSTGRES[name](tables.url) as ledger:
@@ -165,7 +165,7 @@ async def test_the_check_refuses_an_engine_of_postgresql_and_leaves_nothing_behi
 
 
 @pytest.mark.parametrize("name", ON_POSTGRES)
-async def test_nor_is_a_failed_attempt_in_postgresql_reported_as_success_later(
+async def test_without_the_check_postgresql_does_not_report_a_failed_attempt_as_success_either(
     name: str, tables: PostgresServer
 ) -> None:
     async with ON_POSTGRES[name](tables.url) as ledger:
@@ -175,10 +175,10 @@ async def test_nor_is_a_failed_attempt_in_postgresql_reported_as_success_later(
         assert [(await deliver(receiver, sent)).status for _ in range(2)] == [500, 500]
 
 
-async def test_a_pool_of_psycopg_that_commits_by_itself_does_not_within_a_ledger(
+async def test_a_ledger_begins_transactions_on_a_pool_of_psycopg_in_autocommit(
     tables: PostgresServer,
 ) -> None:
-    """Its ledger begins a transaction by a statement, whatever the connection does else."""
+    """The ledger begins each transaction by a statement."""
     alone = {"autocommit": True}
     async with AsyncConnectionPool(tables.url, min_size=1, kwargs=alone, open=False) as pool:
         await check(PsycopgLedger(pool))
@@ -202,10 +202,10 @@ def django_alias(shop: Shop) -> Any:
     del connections.databases["in_autocommit"]
 
 
-async def test_django_without_its_autocommit_is_refused_since_it_would_never_commit(
+async def test_django_with_autocommit_off_is_refused_because_it_would_never_commit(
     django_alias: str, shop: Shop
 ) -> None:
-    """Its atomic() would leave the COMMIT to others, and the end of the connection rolls back."""
+    """Its atomic() would not commit, and closing the connection rolls back."""
     receiver = receiver_on()
 
     @receiver.on(CommentReceived, within=DjangoLedger(django_alias))
@@ -220,13 +220,13 @@ async def test_django_without_its_autocommit_is_refused_since_it_would_never_com
     shop.ledger.close()
 
 
-# Ledgers of somebody else's
+# Users' own ledgers
 
 
 class Careless(SQLiteLedger):
-    """A ledger that commits whatever becomes of its handler, and cannot delete a row."""
+    """A ledger that commits even if its handler fails, and cannot delete a row."""
 
-    erase = None  # type: ignore[assignment] # what the Protocol does not ask for
+    erase = None  # type: ignore[assignment] # not part of the Protocol
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -239,13 +239,13 @@ class Careless(SQLiteLedger):
                 connection.execute("COMMIT")
 
 
-async def test_a_ledger_of_somebody_elses_that_does_not_roll_back_is_refused(shop: Shop) -> None:
+async def test_a_users_ledger_that_does_not_roll_back_is_refused(shop: Shop) -> None:
     with pytest.raises(LedgerError, match=f"Careless {COMMITS}"):
         await check(Careless(shop.file))
     shop.ledger.close()
 
 
-async def test_a_check_that_finds_no_table_of_marks_leaves_no_effect_behind(shop: Shop) -> None:
+async def test_a_check_that_finds_no_table_of_watermarks_leaves_no_effect(shop: Shop) -> None:
     with closing(sqlite3.connect(shop.file)) as connection:
         connection.execute("DROP TABLE hookonce_watermarks")
     async with ON_SQLITE["sqlite3"](f"sqlite:///{shop.file}") as ledger:

@@ -69,7 +69,7 @@ async def test_a_missing_or_old_table_is_an_error_at_the_start(
     assert "hookonce ledger sql" in finding.fix
 
 
-async def test_where_nobody_looks_at_the_start_the_first_event_says_so(
+async def test_without_the_check_at_the_start_the_first_event_reports_missing_tables(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = receiver_within(SQLiteLedger(tmp_path / "app.db"))
@@ -77,10 +77,10 @@ async def test_where_nobody_looks_at_the_start_the_first_event_says_so(
     assert "do its tables exist, as `hookonce ledger sql` prints them" in caplog.text
 
 
-async def test_a_ledger_that_works_is_found_to_and_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_working_ledger_passes_the_check_which_leaves_no_rows(tmp_path: Path) -> None:
     ledger = SQLiteLedger(with_table(tmp_path))
     ledger.create_table()
-    ledger.create_table()  # where it is there already, nothing happens
+    ledger.create_table()  # nothing happens if they exist
     async with receiver_within(ledger):
         pass
     [finding] = await ledger_findings(receiver_within(ledger).handlers, None)
@@ -94,7 +94,7 @@ async def test_a_ledger_that_works_is_found_to_and_leaves_nothing_behind(tmp_pat
     ledger.close()
 
 
-async def test_a_ledger_must_not_forget_earlier_than_the_store(tmp_path: Path) -> None:
+async def test_a_ledger_must_not_keep_rows_shorter_than_the_store(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "app.db", retention=timedelta(days=3))
     ledger.create_table()
     with pytest.raises(LedgerError, match=r"rows for 3 days, and the store .* for 15 days"):
@@ -106,7 +106,7 @@ async def test_a_ledger_must_not_forget_earlier_than_the_store(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql", "sqlite"])
-def test_the_command_prints_the_table(dialect: str) -> None:
+def test_the_command_prints_the_tables(dialect: str) -> None:
     result = CliRunner().invoke(cli, ["ledger", "sql", "--dialect", dialect])
     assert (result.exit_code, result.output) == (0, create_sql(dialect))
     other = CliRunner().invoke(cli, ["ledger", "sql", "--dialect", dialect, "--table", "app.done"])

@@ -65,7 +65,7 @@ def by_link(file: Path) -> Path:
 
 
 def by_hard_link(file: Path) -> Path:
-    """Return another name of the file, which is there already."""
+    """Return another name of an existing file."""
     file.touch(0o600)
     link = file.with_name("hard.db")
     link.hardlink_to(file)
@@ -79,7 +79,7 @@ def by_roundabout_path(file: Path) -> Path:
 
 @pytest.mark.parametrize("way", [direct, by_link, by_hard_link, by_roundabout_path])
 @pytest.mark.parametrize("kind", LEDGERS)
-async def test_a_ledger_in_the_file_of_the_store_is_refused_at_the_start(
+async def test_a_ledger_in_the_stores_file_is_refused_at_the_start(
     kind: str, way: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "hooks.db"
@@ -91,7 +91,7 @@ async def test_a_ledger_in_the_file_of_the_store_is_refused_at_the_start(
 
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("kind", LEDGERS)
-async def test_the_doctor_says_so_and_opens_neither(
+async def test_the_doctor_reports_it_and_opens_neither(
     kind: str, exists: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "hooks.db"
@@ -107,7 +107,7 @@ async def test_the_doctor_says_so_and_opens_neither(
 
 
 @pytest.mark.parametrize("kind", LEDGERS)
-async def test_a_ledger_that_becomes_the_file_of_the_store_later_never_opens_it(
+async def test_a_ledger_whose_file_becomes_the_stores_file_later_never_opens_it(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, own = tmp_path / "hooks.db", tmp_path / "own.db"
@@ -123,7 +123,7 @@ async def test_a_ledger_that_becomes_the_file_of_the_store_later_never_opens_it(
 
 
 @pytest.mark.parametrize("kind", LEDGERS)
-async def test_a_ledger_in_a_file_of_its_own_is_no_fault(kind: str, tmp_path: Path) -> None:
+async def test_a_ledger_in_a_file_of_its_own_is_accepted(kind: str, tmp_path: Path) -> None:
     async with ledger_in(kind, tmp_path / "own.db") as ledger:
         assert shared_file_fault(ledger, tmp_path / "hooks.db") is None
         assert shared_file_fault(ledger, None) is None
@@ -132,18 +132,18 @@ async def test_a_ledger_in_a_file_of_its_own_is_no_fault(kind: str, tmp_path: Pa
 @pytest.mark.parametrize(
     "name", ["file:{}", "file:{}?mode=rwc", "file://{}?cache=private", "file://localhost{}"]
 )
-async def test_a_uri_names_a_file_too(name: str, tmp_path: Path) -> None:
+async def test_the_file_of_a_uri_is_compared_too(name: str, tmp_path: Path) -> None:
     file = tmp_path / "hooks%20with space.db"
     ledger = SQLiteLedger(name.format(str(file).replace("%", "%25").replace(" ", "%20")))
     assert shared_file_fault(ledger, file) is not None
 
 
 @pytest.mark.parametrize("database", [":memory:", "", "file::memory:?cache=shared"])
-async def test_a_database_in_memory_is_no_file(database: str, tmp_path: Path) -> None:
+async def test_a_database_in_memory_is_accepted(database: str, tmp_path: Path) -> None:
     assert shared_file_fault(SQLiteLedger(database), tmp_path / "hooks.db") is None
 
 
-async def test_of_several_engines_each_counts(tmp_path: Path) -> None:
+async def test_each_of_several_engines_is_compared(tmp_path: Path) -> None:
     class Model: ...
 
     own, other = (create_engine(f"sqlite:///{tmp_path / name}") for name in ("own.db", "hooks.db"))
@@ -153,7 +153,9 @@ async def test_of_several_engines_each_counts(tmp_path: Path) -> None:
     assert shared_file_fault(ledger, tmp_path / "another.db") is None
 
 
-async def test_what_connects_by_a_function_is_refused_when_it_connects(tmp_path: Path) -> None:
+async def test_a_ledger_with_its_own_connect_function_is_refused_when_it_connects(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "hooks.db"
     ledger = SQLiteLedger(lambda: sqlite3.connect(file, check_same_thread=False))
     with pytest.raises(LedgerError, match="this SQLite store is open in this process"):

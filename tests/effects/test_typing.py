@@ -1,4 +1,4 @@
-"""Type checkers know the class of the transaction from the ledger, and that of the event."""
+"""Type checkers infer the class of the transaction from the ledger, and check the handler's."""
 
 from pathlib import Path
 

@@ -38,7 +38,9 @@ def later(shop: Shop) -> AioSQLiteLedger:
     return AioSQLiteLedger(shop.file)
 
 
-async def test_an_effect_is_there_once_though_the_store_has_forgotten(shop: Shop) -> None:
+async def test_an_effect_is_there_once_even_if_the_store_has_forgotten_the_event(
+    shop: Shop,
+) -> None:
     event = comment()
     for _ in range(2):  # each with a store that knows nothing
         receiver = receiver_on("memory://")
@@ -73,7 +75,7 @@ async def test_the_context_is_the_third_argument(shop: Shop, later: AioSQLiteLed
 @pytest.mark.parametrize(
     ("raised", "status"), [(ValueError("no"), 500), (Retry(5), 503), (SystemExit(1), 500)]
 )
-async def test_whatever_is_raised_rolls_back_and_the_next_attempt_works(
+async def test_any_exception_rolls_back_and_the_next_attempt_works(
     shop: Shop, raised: BaseException, status: int
 ) -> None:
     receiver, failures = receiver_on(), [raised]
@@ -172,7 +174,7 @@ async def test_a_handler_cannot_end_its_transaction(
     assert "LedgerError" in caplog.text
 
 
-async def test_what_a_wrapper_has_only_begun_is_finished_before_the_commit(
+async def test_an_awaitable_that_a_handler_returns_is_awaited_before_the_commit(
     shop: Shop, later: AioSQLiteLedger
 ) -> None:
     receiver = receiver_on()
@@ -191,7 +193,7 @@ async def test_what_a_wrapper_has_only_begun_is_finished_before_the_commit(
     assert shop.orders() == [(event.id, "book")]
 
 
-async def test_a_thread_that_returns_a_coroutine_has_done_nothing(
+async def test_a_plain_handler_that_returns_a_coroutine_fails(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = receiver_on()
@@ -207,7 +209,7 @@ async def test_a_thread_that_returns_a_coroutine_has_done_nothing(
     assert "nothing of it has run" in caplog.text
 
 
-async def test_a_transaction_that_lasts_long_is_warned_of_by_name(
+async def test_a_long_transaction_is_logged_with_the_name_of_its_handler(
     shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(once, "_LONG_SECONDS", 0.4)
@@ -269,7 +271,7 @@ def test_a_plain_function_is_refused_by_an_async_ledger(tmp_path: Path) -> None:
 def takes_four_but_two(event: object, connection: object) -> None: ...
 
 
-def test_what_is_no_ledger_is_refused() -> None:
+def test_an_object_that_is_no_ledger_is_refused() -> None:
     with pytest.raises(TypeError, match="within= takes a ledger"):
         Router().on(CommentReceived, within=object())(takes_event_alone)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="within= takes a ledger"):
@@ -302,7 +304,7 @@ async def test_a_handler_of_an_included_router_keeps_its_ledger(shop: Shop) -> N
     assert shop.recorded() == ["book"]
 
 
-def test_chaos_finds_each_effect_once_though_handlers_fail_after_it(shop: Shop) -> None:
+def test_a_simulation_finds_each_effect_once_even_if_handlers_fail_after_it(shop: Shop) -> None:
     receiver = receiver_on()
 
     @receiver.on(CommentReceived, name="book", within=shop.ledger)

@@ -1,4 +1,4 @@
-"""A worker that is killed: it writes an effect for each event, within a ledger or without one."""
+"""The worker that is killed: it writes an effect for each event, within a ledger or without."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from hookonce.errors import LedgerError
 from hookonce.events import CommentReceived
 
 _LONGEST_SECONDS = 0.004
-"""How long a handler goes on after its effect: where a kill leaves one of the two alone."""
+"""How long a handler goes on after its effect: a kill here separates effect and record."""
 
 
 def key_of(event: CommentReceived) -> str:
@@ -50,7 +50,7 @@ def handler_within(parts: dict[str, Any]) -> Callable[..., Any]:
 
 
 def handler_alone(parts: dict[str, Any]) -> Callable[..., Any]:
-    """Return one that commits for itself, as code does where there is no ledger."""
+    """Return a handler that commits itself, as code without a ledger does."""
     ledger = parts["ledger"]
 
     async def work(event: CommentReceived) -> None:
@@ -69,7 +69,7 @@ def handler_alone(parts: dict[str, Any]) -> Callable[..., Any]:
 
 
 async def main(name: str, how: str, database: str, store: str) -> None:
-    """Handle what is in the inbox, and end when it is empty."""
+    """Handle events until the inbox is empty."""
     inbox = Inbox(concurrency=8, max_attempts=10_000, backoff=0.02, embedded=False)
     receiver = receiver_on(store, inbox=inbox, lease_seconds=1.0)
     register: Callable[..., Any] = receiver.on
@@ -81,12 +81,12 @@ async def main(name: str, how: str, database: str, store: str) -> None:
             on = register(CommentReceived, name="book", within=parts["ledger"], **options)
             on(handler_within(parts))
         while await _left(receiver):
-            # At the start the ledger is tried, and the database may be away.
+            # The check at the start fails while the database is away.
             with suppress(LedgerError):
                 await asyncio.sleep(0.01)
                 async with receiver.working():
                     say("ready")
-                    while await _left(receiver):  # noqa: ASYNC110 - nobody tells of it
+                    while await _left(receiver):  # noqa: ASYNC110 - the store has no event to await
                         await asyncio.sleep(0.02)
 
 
@@ -100,7 +100,7 @@ def say(line: str) -> None:
 
 
 def fork(arguments: Sequence[str]) -> None:
-    """Begin a worker at each line that comes in: a fork of what is imported already."""
+    """Fork a worker, which needs no more imports, for each line of the standard input."""
     for _ in sys.stdin:
         pid = os.fork()
         if pid == 0:
