@@ -16,10 +16,8 @@ import aiosqlite
 from ..errors import LedgerError
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger
-from .sqlite import SQLITE_PLACEHOLDERS, LedgerConnection
+from .sqlite import BUSY_SECONDS, SQLITE_PLACEHOLDERS, LedgerConnection
 from .statements import Parameters, check_done, row_of, statements_of
-
-_BUSY_SECONDS = 10.0
 
 
 class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
@@ -46,7 +44,7 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
     async def transaction(self) -> AsyncIterator[aiosqlite.Connection]:
         """Return the context of a new transaction, which holds the file's write lock."""
         async with aiosqlite.connect(
-            self._file, timeout=_BUSY_SECONDS, isolation_level=None, factory=LedgerConnection
+            self._file, timeout=BUSY_SECONDS, isolation_level=None, factory=LedgerConnection
         ) as connection:
             await connection.execute("BEGIN IMMEDIATE")
             yield connection
@@ -84,5 +82,4 @@ async def record_in(
 
 async def _run(connection: aiosqlite.Connection, statement: str, parameters: Parameters) -> int:
     async with connection.execute(statement, parameters) as cursor:
-        given = len(list(await cursor.fetchall()))
-        return given or max(cursor.rowcount, 0)  # -1 after a SELECT
+        return len(list(await cursor.fetchall())) if cursor.description else cursor.rowcount

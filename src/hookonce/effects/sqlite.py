@@ -18,7 +18,8 @@ from .sql import LedgerOptions, SyncSQLLedger
 from .statements import Parameters, check_done, row_of, statements_of
 
 SQLITE_PLACEHOLDERS = ("?",) * 6
-_BUSY_SECONDS = 10.0
+BUSY_SECONDS = 10.0
+"""How long a transaction waits for the file's write lock."""
 
 
 class LedgerConnection(sqlite3.Connection):
@@ -122,7 +123,7 @@ def _run(connection: sqlite3.Connection, statement: str, parameters: Parameters)
 def _connector(file: str) -> Callable[[], sqlite3.Connection]:
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(
-            file, timeout=_BUSY_SECONDS, check_same_thread=False, factory=LedgerConnection
+            file, timeout=BUSY_SECONDS, check_same_thread=False, factory=LedgerConnection
         )
 
     return connect
