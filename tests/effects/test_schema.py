@@ -1,5 +1,6 @@
 """Each way to create the tables creates the same tables."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,14 @@ def test_alembic_finds_nothing_to_change_in_the_printed_tables(
         by_sql(connection)
         assert compare_metadata(context, metadata) == []
     engine.dispose()
+
+
+def test_postgresql_keeps_every_character_of_the_longest_name() -> None:
+    """It cuts names to 63 bytes, so the indexes of two ledgers could get one name."""
+    sql = create_sql("postgresql", "t" * 40)
+    assert max(map(len, re.findall(r"\w+", sql))) == 63
+    with pytest.raises(ValueError, match="40 at most"):
+        create_sql("postgresql", "t" * 41)
 
 
 def test_a_migration_of_django_creates_the_tables_and_drops_them(tmp_path: Path) -> None:
