@@ -51,7 +51,7 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
             yield connection
 
     async def holds(self, transaction: PoolConnectionProxy[Any], effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         return transaction.is_in_transaction() and await super().holds(transaction, effect)
 
     async def _run(

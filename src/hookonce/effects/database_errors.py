@@ -1,4 +1,4 @@
-"""What a database's error says, by whichever driver it comes."""
+"""Reads the errors of databases, whichever driver raised them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
 
     @contextmanager
     def transaction(self) -> Iterator[BaseDatabaseWrapper]:
-        """Return the context of a new transaction, the thread's outermost."""
+        """Return the context of a new transaction, which is the thread's outermost."""
         connection = connections[self._using]
         if not connection.in_atomic_block:
             close_old_connections()
@@ -71,7 +71,7 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
                 close_old_connections()
 
     def holds(self, transaction: BaseDatabaseWrapper, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         if transaction.needs_rollback:
             raise LedgerError("Django has marked the transaction for a rollback")
         return super().holds(transaction, effect)

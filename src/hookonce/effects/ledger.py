@@ -53,7 +53,7 @@ class AnyLedger(Protocol[T_co]):
 
     @property
     def retention_seconds(self) -> float:
-        """How long a row stays at least; not shorter than the store remembers a handled event."""
+        """How long a row stays; not shorter than the store remembers a handled event."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[T_co] | AbstractContextManager[T_co]:
@@ -78,7 +78,7 @@ class Ledger(AnyLedger[T], Protocol[T]):
     """
 
     def transaction(self) -> AbstractAsyncContextManager[T]:
-        """Return the context of a new transaction: it commits at its end, or rolls back an error.
+        """Return the context of a new transaction: it commits at its end or rolls back on an error.
 
         The isolation level is READ COMMITTED, unless the user asks for another. The context yields
         what the handler works with; the handler must not be able to commit it. This must be a
@@ -87,25 +87,23 @@ class Ledger(AnyLedger[T], Protocol[T]):
         ...
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if a row says that the effect is done.
+        """Insert the effect's row; return False if the effect is already done.
 
-        The new row says that the handler has begun, until ``holds`` changes it to say that the
-        effect is done. If another transaction has inserted the row and has not ended, wait for its
-        end.
+        The new row says "begun", until ``holds`` changes it. If another transaction has inserted
+        the row and has not ended, wait for its end.
 
         Raises:
-            LedgerError: a committed row says only that the handler has begun: somebody committed
-                before the handler's end.
+            LedgerError: a committed row says "begun": somebody committed before the handler's end.
 
         """
         ...
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it.
+        """Change the effect's row from begun to done; return whether a commit would keep it.
 
-        The row must prove it: change or read it by a statement in the transaction. It must be the
-        row that ``insert`` put into this transaction, not a row of an earlier transaction or of
-        another attempt. What the driver knows about the transaction is no proof:
+        The row must prove that: change it by a statement in the transaction. It must be the row
+        that ``insert`` put into this transaction, not a row of an earlier transaction or of another
+        attempt. What the driver knows about the transaction is no proof:
 
         - If a statement fails and the handler goes on, PostgreSQL turns the COMMIT into a ROLLBACK
           and reports no error.
@@ -131,11 +129,11 @@ class SyncLedger(AnyLedger[T], Protocol[T]):
         ...
 
     def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if a row says that the effect is done."""
+        """Insert the effect's row; return False if the effect is already done."""
         ...
 
     def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         ...
 
     def prune(self, transaction: T, limit: int) -> int:

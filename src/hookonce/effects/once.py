@@ -1,9 +1,9 @@
-"""The once-only step: begin, insert the effect's row, work, mark the row as done, commit.
+"""The once-only step: begin, insert the effect's row, work, change the row to done, commit.
 
-The row comes first, so that a second attempt waits for the first instead of working beside it. The
-row says first that the handler has begun; after the work, the same transaction changes it to say
-that the effect is done. So neither a transaction that was rolled back below the handler nor a row
-that was committed too early counts as success. An error rolls everything back and is not recorded.
+The row comes first, so that a second attempt waits for the first instead of working beside it. It
+says "begun"; after the work, the same transaction changes it to "done". So neither a transaction
+that was rolled back below the handler nor a row that was committed too early counts as success. An
+error rolls everything back and is not recorded.
 
 The step is written once, for async ledgers. ``threads`` runs it on a ledger for threads.
 """
@@ -57,7 +57,7 @@ _ENDED_EARLY = (
 
 
 class Performed(Enum):
-    """What became of an effect that did not fail."""
+    """How an attempt at an effect ended, if it did not fail."""
 
     NOW = "now"
     BEFORE = "before"
@@ -129,7 +129,7 @@ class Once(Generic[T]):
                     if not is_conflict(error) and not isinstance(error, LedgerError):
                         error.add_note(f"while recording the effect: {TABLE_HINT}")
                     raise
-                began = time.perf_counter()  # not while waiting for the rows of other transactions
+                began = time.perf_counter()  # waiting for other transactions does not count
                 if not is_late:
                     await work(transaction)
                 await _expect_held(ledger, transaction, effect)
@@ -200,7 +200,7 @@ async def _expect_held(ledger: Ledger[T], transaction: T, effect: Effect) -> Non
 
 
 class _RollBackError(Exception):
-    """Rolls a transaction back."""
+    """Raised to roll a transaction back."""
 
 
 @asynccontextmanager

@@ -87,7 +87,7 @@ class SQLLedger(_InTables[T]):
         """Run a statement; return how many rows it changed or selected."""
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if a row says that the effect is done."""
+        """Insert the effect's row; return False if the effect is already done."""
         statements, key = self._statements(transaction), key_of(effect)
         if await self._run(transaction, statements.begin, key) == 1:
             if statements.savepoint is not None:
@@ -97,7 +97,7 @@ class SQLLedger(_InTables[T]):
         return False
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         statements = self._statements(transaction)
         if statements.release is not None:
             await self._run(transaction, statements.release)
@@ -145,7 +145,7 @@ class SyncSQLLedger(_InTables[T]):
         """Run a statement; return how many rows it changed or selected."""
 
     def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if a row says that the effect is done."""
+        """Insert the effect's row; return False if the effect is already done."""
         statements, key = self._statements(transaction), key_of(effect)
         if self._run(transaction, statements.begin, key) == 1:
             if statements.savepoint is not None:
@@ -155,7 +155,7 @@ class SyncSQLLedger(_InTables[T]):
         return False
 
     def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         statements = self._statements(transaction)
         if statements.release is not None:
             self._run(transaction, statements.release)

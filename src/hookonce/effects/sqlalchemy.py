@@ -99,7 +99,7 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
             yield session
 
     async def holds(self, transaction: AsyncSessionT, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         if not transaction.in_transaction():
             return False
         if _is_pending(transaction):
@@ -154,7 +154,7 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
             yield session
 
     def holds(self, transaction: SessionT, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         if not transaction.in_transaction():
             return False
         if _is_pending(transaction):
@@ -340,7 +340,7 @@ _NO_TRANSACTION = {"25P01", 1305}
 def _is_in_transaction(connection: Connection, statements: Statements) -> bool:
     """Return whether the database is in a transaction; the driver may commit by itself."""
     if _dialect_name(connection) == "sqlite":
-        connection.execute(*_executable(statements.prune[0], (0, 0)))  # deletes none, but begins
+        connection.execute(*_executable(statements.prune[0], (0, 0)))  # deletes no row, but begins
         return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
     try:
         connection.exec_driver_sql("SAVEPOINT hookonce_record")

@@ -23,7 +23,7 @@ BUSY_SECONDS = 10.0
 
 
 class LedgerConnection(sqlite3.Connection):
-    """A connection whose transaction only the ledger ends: methods that would do so are refused."""
+    """A connection whose transaction only the ledger may end."""
 
     def commit(self) -> NoReturn:
         """Refuse to commit."""
@@ -85,7 +85,7 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         self._idle.append(connection)
 
     def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         # SQLite ends a transaction by itself after some errors, such as a full disk.
         return transaction.in_transaction and super().holds(transaction, effect)
 

@@ -29,7 +29,7 @@ Such a moment never comes, so pruning leaves the row alone.
 
 
 class Statements:
-    """The statements on the two tables of a ledger; ``statements_of`` makes them once.
+    """The statements on the two tables of a ledger.
 
     Each attribute names its parameters in parentheses. ``effect`` stands for the three columns of
     an effect's key, ``moment`` for Unix seconds.
@@ -121,7 +121,7 @@ class Statements:
 
 @lru_cache(maxsize=64)
 def statements_of(dialect: str, table: str, placeholders: tuple[str, ...]) -> Statements:
-    """Return the statements of a ledger.
+    """Return the statements of a ledger, made once for each dialect, table and driver.
 
     Raises:
         LedgerError: the dialect is unknown.
@@ -220,13 +220,13 @@ def watermark_row(latest: Latest, now: float) -> Parameters:
 
 def _check_lengths(values: Iterable[tuple[str, str | int]]) -> None:
     for name, value in values:
-        # MySQL would cut the text, and take two keys for one.
+        # MySQL may cut a longer text, and so take two keys for one.
         if isinstance(value, str) and len(value) > LENGTHS[name]:
             raise LedgerError(f"{name} is longer than the {LENGTHS[name]} characters of the table")
 
 
 def check_done(rows: int, effect: Effect) -> None:
-    """Raise LedgerError unless ``is_done`` selected the row that ``insert`` or ``begin`` met."""
+    """Raise LedgerError unless ``is_done`` selected the row that an insert has met."""
     if rows != 1:
         raise LedgerError(
             f"an earlier attempt at {effect.handler} for {effect.event_id} was committed before its"

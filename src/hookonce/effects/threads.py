@@ -1,4 +1,4 @@
-"""Ledgers for threads, by the same code as async ones.
+"""How a ledger for threads runs the same code as an async ledger.
 
 ``InThread`` gives a ledger for threads the interface of an async one. Its coroutines wait for
 nothing, so ``finish`` runs them to their end in the handler's thread, without an event loop.
@@ -39,7 +39,7 @@ class InThread(Generic[T]):
 
     @property
     def retention_seconds(self) -> float:
-        """How long a row stays at least."""
+        """How long a row stays."""
         return self._ledger.retention_seconds
 
     @asynccontextmanager
@@ -49,11 +49,11 @@ class InThread(Generic[T]):
             yield transaction
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if a row says that the effect is done."""
+        """Insert the effect's row; return False if the effect is already done."""
         return self._ledger.insert(transaction, effect)
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Let the row say that the effect is done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit would keep it."""
         return self._ledger.holds(transaction, effect)
 
     async def advance(self, transaction: T, latest: Latest) -> bool:

@@ -1,4 +1,4 @@
-"""What a rule runs on, and what every rule needs."""
+"""The bench that a rule runs on, and helpers for rules."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Rule: TypeAlias = Callable[[Bench[Any]], Coroutine[Any, Any, None]]
 
 
 class WorkError(Exception):
-    """What a failing handler raises."""
+    """The error of a failing handler."""
 
 
 def new_effect() -> Effect:

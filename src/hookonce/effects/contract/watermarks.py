@@ -26,7 +26,7 @@ from .bench import (
 
 
 class _Dated(NamedTuple):
-    """An event of a resource, created at a moment (in microseconds)."""
+    """An event of a resource, with the time of its creation."""
 
     bench: Bench[Any]
     effect: Effect
@@ -93,7 +93,7 @@ async def ties_are_dropped_only_if_asked(bench: Bench[Any]) -> None:
 
 
 async def an_event_is_no_tie_of_itself(bench: Bench[Any]) -> None:
-    """If its row was deleted, so that it is done again, its own watermark does not stop it."""
+    """If its row is deleted, so that it is done again, its own watermark does not stop it."""
     once = _dated(bench, 1)
     again = once._replace(effect=once.effect._replace(handler="again"))
     seen = [await once.perform(drop_ties=True), await again.perform(drop_ties=True)]
@@ -101,12 +101,12 @@ async def an_event_is_no_tie_of_itself(bench: Bench[Any]) -> None:
 
 
 async def an_older_event_waits_for_a_newer_one_that_succeeds(bench: Bench[Any]) -> None:
-    """It comes too late when the newer one is committed."""
+    """The older event then comes too late."""
     await _meet(bench, newer_fails=False)
 
 
 async def an_older_event_waits_for_a_newer_one_that_fails(bench: Bench[Any]) -> None:
-    """It is handled when the newer one has failed."""
+    """The older event is then handled."""
     await _meet(bench, newer_fails=True)
 
 
