@@ -21,7 +21,7 @@ from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import ChannelUnhealthy, CommentReceived, UnknownEvent
 from hookonce.operations import HandlerFailed, HandlerSkipped, Observer
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.values import Entered, Gate, new_token
+from hookonce.stores.values import Acquired, KeyLock, new_token
 from hookonce.testing import event_body, make_event, signed_request
 
 from .shops import Shop
@@ -158,7 +158,7 @@ async def test_an_error_of_the_key_function_rolls_back(shop: Shop) -> None:
 
 
 async def test_serial_by_within_a_ledger_takes_the_key_lock_of_the_store(shop: Shop) -> None:
-    store, key_lock, token = MemoryStore(), Gate("default", "book", "post_1"), new_token()
+    store, key_lock, token = MemoryStore(), KeyLock("default", "book", "post_1"), new_token()
     receiver = receiver_on(store, answer_seconds=0.2)
 
     @receiver.on(
@@ -168,10 +168,10 @@ async def test_serial_by_within_a_ledger_takes_the_key_lock_of_the_store(shop: S
         shop.book(connection, event.id)
 
     event = make_event(CommentReceived, data={"postId": "post_1"})
-    assert await store.enter(key_lock, token, 60.0) == Entered()
+    assert await store.acquire_key_lock(key_lock, token, 60.0) == Acquired()
     assert answer_of(await deliver(receiver, event)) == (503, "in_flight")
     assert shop.orders() == []
-    await store.leave(key_lock, token)
+    await store.release_key_lock(key_lock, token)
     assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
     assert shop.orders() == [(event.id, "book")]
 

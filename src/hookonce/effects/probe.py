@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 from ..errors import LedgerError
-from ..stores.values import Gate, Mark
+from ..stores.values import KeyLock, Watermark
 from .database_errors import first_line
 from .ledger import AnyLedger, Effect, Latest, Ledger, keeps_watermarks
 from .once import TABLE_HINT, advance, rolled_back
@@ -48,7 +48,7 @@ class _Probe:
         self._name = name
         self._keeps_watermarks = keeps_watermarks
         self._effect = Effect("hookonce.check", uuid4().hex, "check")
-        self._key_lock = Gate(self._effect.endpoint, self._effect.handler, self._effect.event_id)
+        self._key_lock = KeyLock(self._effect.endpoint, self._effect.handler, self._effect.event_id)
         self._has_inserted = False
 
     async def run(self, ledger: Ledger[Any]) -> None:
@@ -64,7 +64,7 @@ class _Probe:
     async def _find_fault(self, ledger: Ledger[Any]) -> str | None:
         effect = self._effect
         older, newer = (
-            Latest(self._key_lock, Mark(created_at, effect.event_id)) for created_at in (1, 2)
+            Latest(self._key_lock, Watermark(created_at, effect.event_id)) for created_at in (1, 2)
         )
         async with rolled_back(ledger) as transaction:
             is_first = await ledger.insert(transaction, effect)

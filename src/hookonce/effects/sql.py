@@ -17,7 +17,7 @@ from typing import Generic, TypedDict, TypeVar
 
 from ..clock import Clock, system_clock
 from ..stores.contract import DEFAULT_RETENTION, check_retention
-from ..stores.values import Gate
+from ..stores.values import KeyLock
 from .ledger import Effect, Latest
 from .statements import (
     Parameters,
@@ -119,7 +119,7 @@ class SQLLedger(_InTables[T]):
             pruned += await self._run(transaction, statement, (oldest, limit - pruned))
         return pruned
 
-    async def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+    async def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         """Delete the rows of an effect and of a watermark."""
         for statement, key in zip(
             self._statements(transaction).erase, (effect, key_lock), strict=True
@@ -177,7 +177,7 @@ class SyncSQLLedger(_InTables[T]):
             pruned += self._run(transaction, statement, (oldest, limit - pruned))
         return pruned
 
-    def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+    def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         """Delete the rows of an effect and of a watermark."""
         for statement, key in zip(
             self._statements(transaction).erase, (effect, key_lock), strict=True

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar, cast
 
-from ..stores.values import Gate
+from ..stores.values import KeyLock
 from .ledger import (
     AnyLedger,
     Effect,
@@ -64,7 +64,7 @@ class InThread(Generic[T]):
         """Delete old rows; return how many."""
         return self._ledger.prune(transaction, limit)
 
-    async def erase(self, transaction: T, effect: Effect, key_lock: Gate) -> None:
+    async def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         """Delete the rows of an effect and of a watermark, if the ledger has ``erase``."""
         erase = getattr(self._ledger, "erase", None)
         if erase is not None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from ...stores.values import Gate, Mark
+from ...stores.values import KeyLock, Watermark
 from ..ledger import Effect, Latest
 from ..once import Performed, prune
 from .bench import (
@@ -46,14 +46,14 @@ class _Dated(NamedTuple):
         )
 
 
-def _dated(bench: Bench[Any], created_at: int, key_lock: Gate | None = None) -> _Dated:
-    key_lock = key_lock or Gate("default", "app.handlers.book", "channel")
+def _dated(bench: Bench[Any], created_at: int, key_lock: KeyLock | None = None) -> _Dated:
+    key_lock = key_lock or KeyLock("default", "app.handlers.book", "channel")
     effect = Effect(key_lock.endpoint, f"evt_{uuid4().hex}", key_lock.handler)
-    return _Dated(bench, effect, Latest(key_lock, Mark(created_at, effect.event_id)))
+    return _Dated(bench, effect, Latest(key_lock, Watermark(created_at, effect.event_id)))
 
 
-def _new_key_lock() -> Gate:
-    return Gate("default", "app.handlers.book", f"channel_{uuid4().hex}")
+def _new_key_lock() -> KeyLock:
+    return KeyLock("default", "app.handlers.book", f"channel_{uuid4().hex}")
 
 
 async def a_newer_event_is_done_and_an_older_one_is_not(bench: Bench[Any]) -> None:
@@ -151,7 +151,7 @@ async def attempts_at_the_same_time_end_with_the_newest_event(bench: Bench[Any])
 async def resources_are_told_apart_by_every_character(bench: Bench[Any]) -> None:
     """Endpoint, handler and key are compared byte for byte and in full length."""
     base = _new_key_lock()
-    longest = Gate("e" * 64, "\N{SNOWMAN}" * 200, "\N{LATIN SMALL LETTER SHARP S}" * 200)
+    longest = KeyLock("e" * 64, "\N{SNOWMAN}" * 200, "\N{LATIN SMALL LETTER SHARP S}" * 200)
     key_locks = [
         base,
         base._replace(endpoint="other"),
