@@ -1,4 +1,4 @@
-"""Every example runs, as its first lines say, and does what it is there to show."""
+"""Every example runs with the command in its first lines, and does what it shows."""
 
 import json
 import re
@@ -25,15 +25,15 @@ COVERED = {
     "fastapi_app.py": "test_the_fastapi_application_handles_each_event_once",
     "flask_app.py": "test_the_flask_view_verifies_and_reads_deliveries",
     "flask_receiver.py": "test_the_flask_application_handles_each_event_once",
-    "inbox_app.py": "test_a_worker_handles_what_the_web_process_has_stored",
+    "inbox_app.py": "test_a_worker_handles_the_events_that_the_web_process_has_stored",
     "lambda_function.py": "test_the_lambda_function_handles_each_event_once",
     "litestar_app.py": "test_the_litestar_application_handles_each_event_once",
-    "metrics_app.py": "test_the_metrics_of_the_example_are_on_a_port_of_their_own",
-    "out_of_turn.py": "test_chaos_finds_out_the_example_whose_handlers_do_not_take_turns",
-    "publishing.py": "test_what_an_outage_of_two_days_has_missed_is_backfilled",
-    "social_inbox.py": "test_two_workers_handle_what_three_tenants_are_sent",
-    "seen_too_soon.py": "test_chaos_finds_out_the_example_that_is_wrong_on_purpose",
-    "standalone_verify.py": "test_the_standalone_script_prints_what_it_shows",
+    "metrics_app.py": "test_the_metrics_of_the_example_are_on_a_separate_port",
+    "out_of_turn.py": "test_chaos_finds_the_mistake_of_the_example_without_key_locks",
+    "publishing.py": "test_the_events_missed_in_a_two_day_outage_are_backfilled",
+    "social_inbox.py": "test_two_workers_handle_the_events_of_three_tenants",
+    "seen_too_soon.py": "test_chaos_finds_the_mistake_of_the_example_that_marks_events_too_soon",
+    "standalone_verify.py": "test_the_standalone_script_prints_its_results",
     "starlette_app.py": "test_the_starlette_application_handles_each_event_once",
     "wsgi_app.py": "test_the_wsgi_application_handles_each_event_once",
 }
@@ -141,13 +141,13 @@ def test_the_receiver_of_an_example_can_be_served_alone(module: str, tmp_path: P
         assert site.get("/readyz").status_code == 200
 
 
-def test_what_an_example_has_handled_it_knows_after_a_restart(tmp_path: Path) -> None:
+def test_an_example_remembers_handled_events_after_a_restart(tmp_path: Path) -> None:
     for wanted in ("handled", "duplicate"):
         with served_by_uvicorn(tmp_path, "examples.fastapi_app:app") as site:
             assert reason(site.deliver("message.received", "evt_1")) == wanted
 
 
-def test_a_worker_handles_what_the_web_process_has_stored(tmp_path: Path) -> None:
+def test_a_worker_handles_the_events_that_the_web_process_has_stored(tmp_path: Path) -> None:
     with served_by_uvicorn(tmp_path, "examples.inbox_app:app") as site:
         assert reason(site.deliver("comment.received", "evt_1")) == "stored"
         assert reason(site.deliver("comment.received", "evt_1", attempt=2)) == "duplicate"
@@ -169,7 +169,7 @@ def test_a_worker_handles_what_the_web_process_has_stored(tmp_path: Path) -> Non
         assert "walnut" not in site.process.output
 
 
-def test_two_workers_handle_what_three_tenants_are_sent(tmp_path: Path) -> None:
+def test_two_workers_handle_the_events_of_three_tenants(tmp_path: Path) -> None:
     secrets = {tenant: new_secret() for tenant in ("acme", "bakery", "clinic")}
     settings = {f"{tenant.upper()}_SECRETS": secret for tenant, secret in secrets.items()}
     arguments = ["uvicorn", "examples.social_inbox:app", "--port", "0"]
@@ -284,7 +284,7 @@ def test_the_lambda_function_handles_each_event_once(tmp_path: Path) -> None:
     assert reasons == ["handled", "duplicate"]
 
 
-def test_chaos_finds_out_the_example_that_is_wrong_on_purpose(tmp_path: Path) -> None:
+def test_chaos_finds_the_mistake_of_the_example_that_marks_events_too_soon(tmp_path: Path) -> None:
     arguments = ["chaos", "examples.seen_too_soon:receiver", "--events", "40", "--seed", "1"]
     result = run(*arguments, here=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert result.status == 1
@@ -293,7 +293,7 @@ def test_chaos_finds_out_the_example_that_is_wrong_on_purpose(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_chaos_finds_out_the_example_whose_handlers_do_not_take_turns(tmp_path: Path) -> None:
+def test_chaos_finds_the_mistake_of_the_example_without_key_locks(tmp_path: Path) -> None:
     arguments = ["chaos", "examples.out_of_turn:receiver", "--events", "40", "--seed", "1"]
     result = run(*arguments, "--json", here=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert result.status == 1
@@ -304,7 +304,7 @@ def test_chaos_finds_out_the_example_whose_handlers_do_not_take_turns(tmp_path: 
     assert summary["lost"] == summary["handled_twice"] == 0
 
 
-def test_the_standalone_script_prints_what_it_shows(tmp_path: Path) -> None:
+def test_the_standalone_script_prints_its_results(tmp_path: Path) -> None:
     script = str(EXAMPLES / "standalone_verify.py")
     result = run(script, here=tmp_path, command=[sys.executable])
     assert result == Result(
@@ -340,7 +340,7 @@ def test_without_secrets_an_example_does_not_start(module: str, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_metrics_of_the_example_are_on_a_port_of_their_own(tmp_path: Path) -> None:
+def test_the_metrics_of_the_example_are_on_a_separate_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = ("uvicorn", "examples.metrics_app:app", "--port", "0")
@@ -352,7 +352,7 @@ def test_the_metrics_of_the_example_are_on_a_port_of_their_own(tmp_path: Path) -
         assert site.get("/metrics").status_code == 404
 
 
-def test_what_an_outage_of_two_days_has_missed_is_backfilled(tmp_path: Path) -> None:
+def test_the_events_missed_in_a_two_day_outage_are_backfilled(tmp_path: Path) -> None:
     arguments = ["emulate", "--port", "0", "--no-events", "--speed", "40000"]
     data = str(EXAMPLES / "publishing.yaml")
     with running(*arguments, "--data", data, here=tmp_path) as service:
@@ -415,14 +415,14 @@ asyncio.run(main())
 """
 
 
-def test_the_end_of_another_post_is_not_taken_for_the_end_of_this_one(tmp_path: Path) -> None:
+def test_publishing_does_not_end_with_the_event_of_another_post(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ANOTHER_POST]
     done = run(here=tmp_path, command=command, environment={"PYTHONPATH": str(ROOT)})
     assert done.status == 0, done
     assert done.output.endswith("waited for: own\n")
 
 
-def test_a_target_that_failed_is_not_said_to_be_published(tmp_path: Path) -> None:
+def test_a_failed_target_is_reported_as_failed(tmp_path: Path) -> None:
     own = 'data={"id": "own"}'
     failing = ANOTHER_POST.replace(f"PostTargetPublished, {own}", f"PostTargetFailed, {own}")
     command = [sys.executable, "-c", failing]

@@ -1,4 +1,4 @@
-"""Requests as they come: cut off, in pieces, one after the other, many at once."""
+"""Connections: cut off, slow, pipelined, and many at once."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ HTTP: list[Literal["httptools", "h11"]] = ["httptools", "h11"]
 
 
 @pytest.mark.parametrize("http", HTTP)
-async def test_a_client_that_goes_away_does_not_cancel_the_handler(
+async def test_a_client_that_disconnects_does_not_cancel_the_handler(
     tmp_path: Path, http: Literal["httptools", "h11"]
 ) -> None:
     receiver = receiver_on(sqlite_url(tmp_path))
@@ -41,7 +41,7 @@ async def test_a_client_that_goes_away_does_not_cancel_the_handler(
 
 
 @pytest.mark.parametrize("http", HTTP)
-async def test_a_client_that_goes_away_before_its_body_has_arrived_runs_nothing(
+async def test_a_client_that_disconnects_before_its_body_has_arrived_runs_nothing(
     http: Literal["httptools", "h11"], caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = receiver_on()
@@ -128,7 +128,7 @@ async def test_a_refusal_leaves_the_connection_usable(
 
 
 @pytest.mark.parametrize("http", HTTP)
-async def test_a_client_that_asks_first_is_told_to_continue_unless_its_body_is_too_large(
+async def test_expect_100_continue_is_answered_unless_the_body_is_too_large(
     http: Literal["httptools", "h11"],
 ) -> None:
     receiver = receiver_on()
@@ -146,7 +146,7 @@ async def test_a_client_that_asks_first_is_told_to_continue_unless_its_body_is_t
 
 
 @pytest.mark.parametrize("length", ["9" * 18, "9" * 19, "9" * 5_000])
-async def test_an_absurd_length_is_refused(length: str) -> None:
+async def test_a_huge_content_length_is_refused(length: str) -> None:
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -173,7 +173,7 @@ async def test_many_events_with_copies_at_once_run_once_each(any_store: str) -> 
 
 
 @pytest.mark.parametrize("http", HTTP)
-async def test_trailers_are_no_headers(http: Literal["httptools", "h11"]) -> None:
+async def test_trailers_do_not_count_as_headers(http: Literal["httptools", "h11"]) -> None:
     receiver = receiver_on()
     ran = counting(receiver)
     request = signed_request(make_event(CommentReceived), SECRET)
@@ -182,7 +182,7 @@ async def test_trailers_are_no_headers(http: Literal["httptools", "h11"]) -> Non
         await connection.write(b"POST /webhooks HTTP/1.1\r\nhost: here\r\n")
         await connection.write(b"transfer-encoding: chunked\r\n\r\n")
         await until(lambda: site.server.server_state.tasks)
-        await asyncio.sleep(0)  # a task takes its first step in the turn after
+        await asyncio.sleep(0)  # a task takes its first step in the next turn of the loop
         await connection.write_chunk(request.body)
         await connection.write(b"0\r\n" + fields.encode() + b"\r\n")
         (await connection.answer()).expect(400, "missing_id")

@@ -1,4 +1,4 @@
-"""Nothing of an answer that the sender would punish passes the guard."""
+"""The guard replaces the whole of an answer that the sender would punish."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +17,7 @@ def http_scope(path: str) -> dict[str, Any]:
 
 
 async def answers_of(app: ASGIApp, path: str = "/webhooks") -> list[Message]:
-    """Return what an application sends, also where it raises after it has begun to answer."""
+    """Return the messages that an application sends, even if it raises after the first."""
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -33,7 +33,7 @@ async def answers_of(app: ASGIApp, path: str = "/webhooks") -> list[Message]:
 
 
 def answering(status: int, *, then: Callable[[], object] = lambda: None) -> ASGIApp:
-    """Return an application that answers in two pieces, with something in between."""
+    """Return an application that answers in two pieces, and calls ``then`` in between."""
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": status, "headers": []})
@@ -44,7 +44,7 @@ def answering(status: int, *, then: Callable[[], object] = lambda: None) -> ASGI
     return app
 
 
-async def test_nothing_of_a_punished_answer_passes_the_guard() -> None:
+async def test_the_guard_replaces_the_whole_of_a_redirect_or_410() -> None:
     passed = await answers_of(StatusGuard(answering(410)))
     assert [message["type"] for message in passed] == [
         "http.response.start",
@@ -55,13 +55,13 @@ async def test_nothing_of_a_punished_answer_passes_the_guard() -> None:
     assert b"internal_error" in passed[1]["body"]
 
 
-async def test_a_good_answer_passes_the_guard_in_its_pieces() -> None:
+async def test_the_guard_passes_another_answer_on_piece_by_piece() -> None:
     guarded = await answers_of(StatusGuard(answering(201)))
     assert guarded == await answers_of(answering(201))
     assert len(guarded) == 4
 
 
-async def test_the_guard_does_not_answer_twice_where_an_answer_breaks_off() -> None:
+async def test_the_guard_adds_no_second_answer_when_an_answer_breaks_off() -> None:
     broken = StatusGuard(answering(200, then=lambda: 1 // 0))
     passed = await answers_of(broken)
     assert [message["type"] for message in passed] == ["http.response.start"]

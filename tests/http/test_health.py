@@ -1,4 +1,4 @@
-"""/livez says whether the process lives, and /readyz whether it can work."""
+"""/livez reports whether the process lives, and /readyz whether it can accept deliveries."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def with_health(receiver: Receiver) -> AsyncIterator[HttpSender]:
 
 
 async def is_ready(sender: HttpSender) -> None:
-    """Return once /readyz, whose look is kept for a moment, says that all is well."""
+    """Wait until /readyz, which caches its check for a moment, reports ready."""
 
     async def ready() -> bool:
         return (await sender.client.get("/readyz")).status_code == 200
@@ -42,7 +42,7 @@ async def is_ready(sender: HttpSender) -> None:
     await until_async(ready, what="it is ready again")
 
 
-async def test_a_receiver_that_works_is_alive_and_ready(tmp_path: Path) -> None:
+async def test_a_working_receiver_is_alive_and_ready(tmp_path: Path) -> None:
     async with with_health(receiver_on(sqlite_url(tmp_path))) as sender:
         live = await sender.client.get("/livez")
         assert (live.status_code, live.json()) == (200, {"alive": True})

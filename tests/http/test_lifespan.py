@@ -1,4 +1,4 @@
-"""The store opens and closes with the application, and loudly where it cannot."""
+"""The store opens and closes with the application; a failure stops the server."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +73,7 @@ async def test_without_a_lifespan_the_store_opens_at_the_first_delivery(tmp_path
     assert len(ran) == 1
 
 
-async def test_a_receiver_can_live_again_after_its_lifespan(tmp_path: Path) -> None:
+async def test_a_receiver_can_be_opened_again_after_its_lifespan(tmp_path: Path) -> None:
     receiver = receiver_on(sqlite_url(tmp_path))
     ran = counting(receiver)
     event = make_event(CommentReceived)

@@ -1,4 +1,4 @@
-"""What is answered to a body that is too long or too slow, and to other methods."""
+"""Answers to bodies that are too long or too slow, and to other methods."""
 
 import asyncio
 import time
@@ -70,7 +70,7 @@ async def test_a_stream_over_the_limit_is_answered_413_before_it_ends(http: Any)
 
 
 class Spy:
-    """Stands where the pipeline stands, and notes what reaches it."""
+    """Takes the place of the pipeline, and records the bodies that reach it."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -109,7 +109,7 @@ async def test_a_length_over_the_limit_asks_the_server_for_no_body_and_verifies_
     assert [outcome.reason for outcome in spy.unread] == ["body_too_large"]
 
 
-async def test_of_an_endless_stream_no_more_is_taken_than_the_limit_and_a_chunk() -> None:
+async def test_an_endless_stream_is_read_up_to_the_limit_and_one_chunk() -> None:
     spy, sent, taken = Spy(), list[Message](), list[int]()
 
     async def receive() -> Message:
@@ -127,7 +127,7 @@ async def test_of_an_endless_stream_no_more_is_taken_than_the_limit_and_a_chunk(
     assert not spy.bodies
 
 
-async def test_a_body_that_lies_about_its_length_is_held_to_the_limit_all_the_same() -> None:
+async def test_a_body_longer_than_its_content_length_is_held_to_the_limit() -> None:
     spy, sent = Spy(), list[Message]()
 
     async def receive() -> Message:
@@ -143,7 +143,7 @@ async def test_a_body_that_lies_about_its_length_is_held_to_the_limit_all_the_sa
 
 
 @pytest.mark.parametrize("error", [RuntimeError, TimeoutError])
-async def test_where_the_server_fails_to_give_the_body_the_answer_is_500(
+async def test_a_server_that_fails_to_deliver_the_body_causes_a_500(
     error: type[Exception],
 ) -> None:
     spy, sent = Spy(), list[Message]()
@@ -215,7 +215,7 @@ async def test_a_body_that_drips_is_answered_408_although_bytes_keep_coming() ->
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=[""])
 @pytest.mark.parametrize("pauses", [[6, 3, 3], [3, 6, 3], [6, 60], [60]])
-async def test_the_limit_is_of_all_pauses_of_a_body_together(pauses: list[int]) -> None:
+async def test_the_time_limit_covers_all_pauses_of_a_body_together(pauses: list[int]) -> None:
     spy, sent, left = Spy(), list[Message](), iter(pauses)
 
     async def receive() -> Message:

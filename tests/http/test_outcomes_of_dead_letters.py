@@ -1,4 +1,4 @@
-"""What is answered when an event is rejected, or fails at its last chance."""
+"""Answers to events that are rejected or fail at their last chance."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ async def test_a_failure_of_the_ninth_delivery_is_a_dead_letter_with_its_bytes(
     assert handler.runs == 1
 
 
-async def test_the_eighth_own_attempt_is_the_last_chance_whatever_the_hint_says(
+async def test_our_eighth_attempt_is_the_last_chance_whatever_the_hint_says(
     tmp_path: Path,
 ) -> None:
     receiver = Receiver(secrets=SECRET, store=sqlite_url(tmp_path))
@@ -111,7 +111,7 @@ async def test_an_eighth_delivery_is_not_the_last_chance(tmp_path: Path) -> None
         assert await receiver.dead.list() == []
 
 
-async def test_the_last_chance_is_answered_500_where_the_store_keeps_no_bodies() -> None:
+async def test_the_last_chance_is_answered_500_if_the_store_keeps_no_bodies() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     handler = Handler(receiver)
     handler.raises(ValueError("down"))

@@ -1,4 +1,4 @@
-"""What is answered to an event that cannot be read, or that nobody handles."""
+"""Answers to events that are unreadable or have no handler."""
 
 import logging
 from itertools import product
@@ -55,7 +55,7 @@ async def test_a_verified_body_that_cannot_be_read_is_quarantined_with_its_bytes
     assert handler.runs == 0
 
 
-async def test_an_unreadable_body_is_answered_500_where_the_store_keeps_no_bodies() -> None:
+async def test_an_unreadable_body_is_answered_500_if_the_store_keeps_no_bodies() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     async with delivering(receiver, SECRET) as sender:
         for body, attempt in product(UNREADABLE.values(), ("1", "2", "9")):
@@ -67,7 +67,7 @@ async def test_an_unreadable_body_is_answered_500_where_the_store_keeps_no_bodie
 # unknown type, or nobody registered: 200
 
 
-async def test_an_unknown_type_is_answered_200_and_noted(
+async def test_an_unknown_type_is_answered_200_and_logged(
     any_store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = Receiver(secrets=SECRET, store=any_store)
@@ -97,7 +97,7 @@ async def test_an_unknown_type_goes_to_the_hook_once(any_store: str) -> None:
     assert [(e.id, e.data) for e in seen] == [(event.id, {"total": 12})]
 
 
-async def test_an_event_nobody_is_registered_for_is_answered_200_and_not_remembered(
+async def test_an_event_without_a_handler_is_answered_200_and_not_stored(
     any_store: str,
 ) -> None:
     receiver = Receiver(secrets=SECRET, store=any_store)

@@ -1,4 +1,4 @@
-"""What is answered where a handler or middleware wants a status that the sender punishes."""
+"""Answers when a handler or middleware wants a status that the sender punishes."""
 
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -40,7 +40,7 @@ async def test_an_http_exception_of_a_handler_is_a_failure_like_any_other() -> N
 
 
 class Answering:
-    """Middleware that answers by itself, with a status of its own."""
+    """Middleware that answers before the receiver, with a given status."""
 
     def __init__(self, app: ASGIApp, status: int) -> None:
         self.app = app
@@ -68,7 +68,7 @@ class Raising:
         raise self.error
 
 
-async def test_middleware_of_the_routes_cannot_answer_a_status_that_is_punished(
+async def test_middleware_of_the_routes_cannot_answer_a_redirect_or_410(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
@@ -129,7 +129,7 @@ async def test_middleware_of_the_routes_that_raises_is_answered_500(
 
 
 class Wanting(Receiver):
-    """A receiver whose handle is its user's own."""
+    """A receiver whose ``handle`` a user has overridden."""
 
     wanted: Callable[[], Outcome]
 
@@ -143,7 +143,7 @@ class Wanting(Receiver):
     [lambda: Outcome(410, "gone"), lambda: Outcome(302, "found"), lambda: Outcome(1 // 0, "")],
     ids=["410", "302", "raises"],
 )
-async def test_a_receiver_that_raises_or_would_be_punished_answers_500(
+async def test_a_receiver_that_raises_or_returns_a_redirect_or_410_answers_500(
     wanted: Callable[[], Outcome],
     mounted: Callable[[Receiver], ASGIApp],
     caplog: pytest.LogCaptureFixture,

@@ -1,4 +1,4 @@
-"""What is answered to a delivery that is not genuine."""
+"""Answers to deliveries that are not genuine."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What is answered while the store is away, slow or broken."""
+"""Answers while the store is down, slow or broken."""
 
 import asyncio
 import logging
@@ -106,7 +106,7 @@ async def test_an_unreadable_delivery_is_answered_503_while_it_cannot_be_buried(
         (await sender.post(request)).expect(202, "quarantined")
 
 
-async def test_an_unreadable_delivery_that_another_process_has_buried_meanwhile_is_no_202(
+async def test_an_unreadable_delivery_that_another_process_has_buried_is_not_answered_202(
     tmp_path: Path,
 ) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
@@ -159,7 +159,7 @@ async def test_a_success_whose_recording_hangs_is_answered_200_within_the_budget
     assert handler.runs == 1
 
 
-async def test_a_success_that_is_never_recorded_is_said_loudly_and_not_forgotten(
+async def test_a_success_that_is_never_recorded_is_logged_as_an_error_and_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
@@ -179,7 +179,7 @@ async def test_a_success_that_is_never_recorded_is_said_loudly_and_not_forgotten
             ]
         )
         assert store.calls["complete"] >= 2
-        (await sender.send(event, attempt=2)).expect(200, "handled")  # the store is still away
+        (await sender.send(event, attempt=2)).expect(200, "handled")  # the store is still down
         store.failures.clear()
         await until_async(lambda: is_done(sender, event))
     assert handler.runs == 1, "what has succeeded is never forgotten"

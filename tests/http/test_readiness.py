@@ -1,4 +1,4 @@
-"""/readyz costs the store little however often it is asked, and tells strangers little."""
+"""/readyz asks the store rarely, and shows details only to callers with the token."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -29,14 +29,14 @@ CALLERS = 200
 async def asking(
     receiver: Receiver, *, client: tuple[str, int] = ("127.0.0.1", 5), token: str | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """Give a client at an address to the health routes of an open receiver."""
+    """Open a client with this address for the health routes of an open receiver."""
     app: ASGIApp = Starlette(routes=receiver.health_routes(token=token))
     transport = httpx2.ASGITransport(app=app, client=client)
     async with receiver, httpx2.AsyncClient(transport=transport, base_url="http://here") as asker:
         yield asker
 
 
-async def test_callers_at_the_same_time_share_one_look(tmp_path: Path) -> None:
+async def test_concurrent_callers_share_one_check(tmp_path: Path) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
     async with asking(Receiver(secrets=SECRET, store=store)) as asker:
         gate = store.hang("warnings")
@@ -54,7 +54,7 @@ def _calls(store: FaultyStore) -> Any:
     return any_call
 
 
-async def test_a_caller_that_gives_up_takes_the_look_from_nobody(tmp_path: Path) -> None:
+async def test_a_caller_that_gives_up_does_not_cancel_the_check_of_others(tmp_path: Path) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
     async with asking(Receiver(secrets=SECRET, store=store)) as asker:
         gate = store.hang("warnings")
@@ -67,7 +67,7 @@ async def test_a_caller_that_gives_up_takes_the_look_from_nobody(tmp_path: Path)
         assert (await second).status_code == 200
 
 
-async def test_what_has_changed_shows_within_seconds(tmp_path: Path) -> None:
+async def test_a_change_shows_within_seconds(tmp_path: Path) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
     async with asking(Receiver(secrets=SECRET, store=store)) as asker:
         assert (await asker.get("/readyz")).status_code == 200
@@ -89,12 +89,12 @@ async def test_a_shutdown_shows_at_once(tmp_path: Path) -> None:
         await receiver.__aenter__()
 
 
-async def test_many_callers_cost_redis_no_command_each(valkey: RedisServer) -> None:
+async def test_many_callers_share_the_commands_to_redis(valkey: RedisServer) -> None:
     receiver = Receiver(secrets=SECRET, store=valkey.url, inbox=Inbox(embedded=False))
     async with asking(receiver) as asker:
         before = await asyncio.to_thread(_commands, valkey)
         for _ in range(CALLERS):
-            assert (await asker.get("/readyz")).status_code == 503  # nobody works on the inbox
+            assert (await asker.get("/readyz")).status_code == 503  # the inbox has no workers
         assert await asyncio.to_thread(_commands, valkey) - before < CALLERS
 
 
@@ -111,7 +111,7 @@ CLIENTS = [FAR, ("127.0.0.1", 5), ("::1", 5), ("::ffff:127.0.0.1", 5), ("testcli
 async def details(
     client: tuple[str, int], headers: Mapping[str, str], token: str | None = None
 ) -> bool:
-    """Return whether an unready receiver says why to such a caller; its status is the same."""
+    """Return whether an unready receiver shows its problems to a caller with these headers."""
     receiver = Receiver(secrets=SECRET, store="memory://")
     async with asking(receiver, client=client, token=token) as asker:
         await receiver.__aexit__(None, None, None)
@@ -124,10 +124,10 @@ async def details(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("token", [None, TOKEN])
-async def test_without_the_token_nobody_learns_more_than_that_it_is_unready(
+async def test_without_the_token_callers_learn_only_that_it_is_unready(
     client: tuple[str, int], token: str | None
 ) -> None:
-    """Behind a proxy on this machine, which adds no header, every client seems to be there."""
+    """Behind a local proxy that adds no header, every client has a local address."""
     assert not await details(client, {}, token)
 
 
@@ -145,13 +145,13 @@ async def test_without_the_token_nobody_learns_more_than_that_it_is_unready(
         ("", False),
     ],
 )
-async def test_the_token_opens_the_problems_to_anybody(shown: str, is_told: bool) -> None:
+async def test_callers_with_the_token_see_the_problems(shown: str, is_told: bool) -> None:
     headers = {"authorization": shown.encode("latin-1")}
     assert await details(FAR, headers, TOKEN) is is_told  # type: ignore[arg-type]  # raw bytes
     assert not await details(FAR, headers, None)  # type: ignore[arg-type]  # raw bytes
 
 
 @pytest.mark.parametrize("token", ["", "short", "fünfzehn und mehr Zeichen"])
-def test_a_token_that_can_be_guessed_is_refused(token: str) -> None:
+def test_a_token_that_is_too_short_is_refused(token: str) -> None:
     with pytest.raises(ValueError, match=r"at least 16 characters of ASCII; make one with"):
         Receiver(secrets=SECRET, store="memory://").health_routes(token=token)

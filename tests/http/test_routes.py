@@ -1,4 +1,4 @@
-"""Routes never redirect, and a receiver works within an application and alone."""
+"""Routes never redirect; a receiver works inside an application and alone."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -83,7 +83,7 @@ async def test_routes_can_be_at_the_root_of_an_application() -> None:
     assert len(ran) == 1
 
 
-async def test_routes_of_two_receivers_keep_to_themselves() -> None:
+async def test_routes_of_two_receivers_do_not_mix() -> None:
     first, second = receiver_on(), Receiver(secrets=new_secret(), store="memory://")
     ran = counting(first)
     app = Starlette(routes=[*first.routes("/first"), *second.routes("/second")])
@@ -181,7 +181,7 @@ async def test_alone_it_answers_at_its_own_paths_and_404_elsewhere() -> None:
     assert len(ran) == 4
 
 
-async def test_alone_behind_a_root_path_it_answers_below_it() -> None:
+async def test_alone_it_answers_below_a_root_path() -> None:
     receiver = receiver_on()
     ran = counting(receiver)
     request = signed_request(make_event(CommentReceived), SECRET)

@@ -1,1 +1,1 @@
-"""Every adapter passes one suite, served by the servers it is served by in life."""
+"""One suite for every adapter, each behind a server that is used in production."""

@@ -1,4 +1,4 @@
-"""Middleware that reads bodies before the view does."""
+"""Django middleware that reads bodies before the view."""
 
 from collections.abc import Callable
 from inspect import iscoroutinefunction
@@ -11,7 +11,7 @@ __all__ = ["consuming", "parsing", "reading"]
 
 
 def _before(look: Callable[[HttpRequest], object]) -> Any:
-    """Return middleware that does something with each request first."""
+    """Return middleware that calls a function with each request first."""
 
     def middleware(get_response: Any) -> Any:
         async def asynchronous(request: HttpRequest) -> Any:

@@ -35,7 +35,7 @@ if not settings.configured:
 
 @contextmanager
 def project(urlpatterns: Sequence[Any], **changed: Any) -> Iterator[None]:
-    """Use these URL patterns, and other settings, until the block ends."""
+    """Use these URL patterns and settings while the block runs."""
     urlconf = ModuleType("urls_of_a_test")
     urlconf.urlpatterns = list(urlpatterns)  # type: ignore[attr-defined]  # what makes it a URLconf
     with override_settings(ROOT_URLCONF=urlconf, **changed):

@@ -1,4 +1,4 @@
-"""Receivers behind a real gunicorn, which has two threads."""
+"""Receivers behind a real gunicorn with two threads."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from cli.running import Process, running
 
 __all__ = ["GUNICORN_APPS", "behind_gunicorn"]
 
-# What is behind gunicorn, and answers at /webhooks.
+# Applications for gunicorn that answer at /webhooks.
 GUNICORN_APPS = {
     "wsgi": "app = WSGIReceiver(receiver)",
     "flask": """
@@ -51,7 +51,7 @@ def note(event): ...
 def behind_gunicorn(
     app: str, *options: str, here: Path, secret: str
 ) -> Iterator[tuple[int, Process]]:
-    """Serve one of these from a folder; give its port, and the process."""
+    """Serve one of ``GUNICORN_APPS`` from a folder; yield its port and the process."""
     (here / "app.py").write_text(PRELUDE + dedent(GUNICORN_APPS[app]))
     gunicorn = [str(Path(sys.executable).with_name("gunicorn"))]
     arguments = ["--bind", "127.0.0.1:0", "--threads", "2", *options, "app:app"]

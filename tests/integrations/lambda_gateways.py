@@ -1,4 +1,4 @@
-"""Gateways that turn HTTP requests into events of AWS, and what a function returns into answers."""
+"""Gateways that turn HTTP requests into AWS events, and results of a function into responses."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ Function: TypeAlias = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
 
 
 class Timer:
-    """Lambda's context object, as far as it is used."""
+    """A stand-in for Lambda's context object."""
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds = seconds
@@ -25,7 +25,7 @@ class Timer:
 
 
 def rest_api(request: httpx2.Request, body: bytes) -> Event:
-    """Return the event of a REST API (payload 1.0): names as they came, text as text."""
+    """Return the event of a REST API (payload 1.0): original header names, and text as text."""
     headers = {name.title(): value for name, value in request.headers.items()}
     return {
         "resource": "/{proxy+}",
@@ -89,7 +89,7 @@ class LambdaTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         event = self._gateway(request, await request.aread())
-        event = json.loads(json.dumps(event))  # nothing but JSON gets through
+        event = json.loads(json.dumps(event))  # AWS passes only JSON
         instance = self._idle.pop() if self._idle else self._start()
         answer = json.loads(json.dumps(await asyncio.to_thread(instance, event, Timer())))
         self._idle.append(instance)
@@ -98,7 +98,7 @@ class LambdaTransport(httpx2.AsyncBaseTransport):
 
 def _response(answer: Mapping[str, Any], *, multi: bool) -> httpx2.Response:
     headers = answer.get("headers") or {}
-    if multi:  # such a load balancer passes on no other headers
+    if multi:  # an ALB with multi-value headers ignores all others
         headers = {name: value for name, [value] in answer["multiValueHeaders"].items()}
         assert answer["statusDescription"].startswith(f"{answer['statusCode']} ")
     assert answer["isBase64Encoded"] is False

@@ -1,4 +1,4 @@
-"""Genuine deliveries, changed in ways that a seed chooses, and what may be answered to them."""
+"""Genuine deliveries with random mutations, chosen by a seed."""
 
 import base64
 import hashlib
@@ -25,10 +25,10 @@ _SIGNED = (b"webhook-id", b"webhook-timestamp", b"webhook-signature")
 
 @dataclass(frozen=True)
 class Mutated:
-    """A request that is sent, and how it was made.
+    """A request to send.
 
     Attributes:
-        changes: the names of its mutations; of one that has none everything is genuine.
+        changes: the names of its mutations; a request without mutations is genuine.
         ends: whether the client sends the body to its end.
 
     """
@@ -70,7 +70,7 @@ def mutated(chance: random.Random, secret: str, path: str) -> Mutated:
 
 
 def has_valid_signature(headers: Headers, body: bytes, secret: str) -> bool:
-    """Return whether any reading of these headers signs this body."""
+    """Return whether the body verifies under any interpretation of the headers."""
     ids, timestamps, signatures = (
         [value.strip() for name, value in headers if name.lower() == wanted] for wanted in _SIGNED
     )

@@ -1,4 +1,4 @@
-"""A real nginx with the lines of the guide."""
+"""A real nginx with the settings of the guide."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["behind_nginx"]
 
-# What nginx wants beside a server, in a folder of this test.
+# The settings of nginx outside the server block, for a folder of the test.
 AROUND = """
 daemon off;
 pid nginx.pid;
@@ -35,7 +35,7 @@ http {{
 
 
 def server_of_the_guide(*, listen: int, pass_to: int) -> str:
-    """Return the server block of the guide, on ports of this test and without TLS."""
+    """Return the server block of the guide, with the ports of the test and without TLS."""
     found = [b.text for b in blocks(GUIDE / "deployment.md") if b.language == "nginx"]
     server = next(text for text in found if "proxy_pass" in text)
     for line, instead in (
@@ -51,7 +51,7 @@ def server_of_the_guide(*, listen: int, pass_to: int) -> str:
 
 @contextmanager
 def behind_nginx(port: int, *, here: Path) -> Iterator[int]:
-    """Serve what listens at a port through nginx; give the port of that."""
+    """Put nginx in front of a local port; yield the port of nginx."""
     program, own = needed("nginx", package="nginx"), free_port()
     here.mkdir()
     user = "user root;" if os.geteuid() == 0 else ""

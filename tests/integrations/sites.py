@@ -1,4 +1,4 @@
-"""Every adapter around a receiver, each served as it is in life."""
+"""Every adapter around a receiver, each behind a server that is used in production."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -48,11 +48,11 @@ Serve: TypeAlias = Callable[[Receiver], AbstractAsyncContextManager[int]]
 
 @dataclass(frozen=True)
 class Adapter:
-    """How a receiver is served, and what can be asked of that.
+    """A way to serve a receiver, and its properties.
 
     Attributes:
         serve: serves a receiver, and gives the port.
-        gateway: makes events of AWS, where there is no server.
+        gateway: makes AWS events, if there is no server.
         path: where deliveries arrive.
         sees_bodies_arrive: whether the adapter has the request before its body is complete.
 
@@ -65,7 +65,7 @@ class Adapter:
 
     @property
     def listens(self) -> bool:
-        """Whether there is a server; without one an answer comes when everything has ended."""
+        """Whether there is a server; without one the answer comes after all handlers have ended."""
         return self.serve is not None
 
 
@@ -73,7 +73,7 @@ class Adapter:
 async def sending(
     adapter: Adapter, receiver: Receiver, *, secret: str, store: str
 ) -> AsyncIterator[Served]:
-    """Serve a receiver, whose store has this URL, through an adapter; give a sender to it."""
+    """Serve a receiver, whose store has this URL, through an adapter; yield a sender."""
     if adapter.serve is None:
         assert adapter.gateway is not None
         async with _in_lambda(receiver, store, adapter.gateway) as client:
@@ -95,7 +95,7 @@ async def _in_lambda(
     instances: list[aws_lambda.LambdaHandler] = []
 
     def start() -> aws_lambda.LambdaHandler:
-        # A machine of its own for each; what they have in common is the store.
+        # Each instance is a machine of its own; they share only the store.
         instances.append(aws_lambda.mount(receiver.copy(store=store)))
         return instances[-1]
 
@@ -135,7 +135,7 @@ async def _fastapi_router(receiver: Receiver) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def _litestar(receiver: Receiver) -> AsyncIterator[int]:
-    # Litestar's own configuration of logging would take the handlers of the test away.
+    # Litestar's default logging configuration would remove the log handlers of the test.
     app = Litestar(lifespan=[receiver.lifespan], logging_config=None)
     litestar.mount(app, receiver)
     async with serving(cast("ASGIApp", app)) as site:

@@ -1,4 +1,4 @@
-"""WSGI behind nginx with the lines of the guide: no unfinished body reaches a thread."""
+"""WSGI behind nginx with the settings of the guide: unfinished bodies reach no thread."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ async def deliver(port: int, *, body: bytes | None = None) -> Answer:
         return await connection.answer()
 
 
-async def test_no_unfinished_body_comes_through_and_deliveries_do(tmp_path: Path) -> None:
+async def test_nginx_keeps_unfinished_bodies_back_and_passes_deliveries_on(tmp_path: Path) -> None:
     with (
         behind_gunicorn("wsgi", here=tmp_path, secret=SECRET) as (behind, gunicorn),
         behind_nginx(behind, here=tmp_path / "nginx") as port,
@@ -42,7 +42,9 @@ async def test_no_unfinished_body_comes_through_and_deliveries_do(tmp_path: Path
         assert "had not arrived in time" not in gunicorn.errors, "one came through"
 
 
-async def test_a_body_in_chunks_and_one_that_is_too_large(tmp_path: Path) -> None:
+async def test_nginx_passes_a_chunked_body_on_and_refuses_one_that_is_too_large(
+    tmp_path: Path,
+) -> None:
     with (
         behind_gunicorn("flask", here=tmp_path, secret=SECRET) as (behind, gunicorn),
         behind_nginx(behind, here=tmp_path / "nginx") as port,

@@ -1,4 +1,4 @@
-"""What Django adds to the suite of all adapters: settings and middleware, under WSGI and ASGI."""
+"""Tests for Django beyond the common suite: settings and middleware, under WSGI and ASGI."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -49,7 +49,7 @@ Serve = Callable[[], AbstractAsyncContextManager[int]]
 async def delivering(
     serve: Serve, path: str = "webhooks", **changed: Any
 ) -> AsyncIterator[HttpSender]:
-    """Serve a project with these settings, and give a sender to it."""
+    """Serve a project with these settings; yield a sender."""
     receiver = Receiver(secrets=SECRET, store="memory://")
 
     @receiver.on(CommentReceived)
@@ -71,7 +71,7 @@ def middleware(*names: str) -> list[str]:
     return [f"integrations.django_middleware.{name}" for name in names]
 
 
-async def test_a_body_that_middleware_has_read_is_still_the_one_that_was_signed(
+async def test_a_body_that_middleware_has_read_still_verifies(
     serve: Serve,
 ) -> None:
     async with delivering(serve, MIDDLEWARE=middleware("parsing", "reading")) as sender:
@@ -96,7 +96,7 @@ async def test_a_body_over_djangos_own_limit_is_answered_413_and_the_setting_is_
     assert "DATA_UPLOAD_MAX_MEMORY_SIZE" in caplog.text
 
 
-async def test_pages_for_people_who_are_logged_in_do_not_redirect_deliveries(serve: Serve) -> None:
+async def test_login_middleware_does_not_redirect_deliveries(serve: Serve) -> None:
     logins = [
         "django.contrib.sessions.middleware.SessionMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -122,7 +122,7 @@ async def test_a_path_may_begin_and_end_with_a_slash(serve: Serve, path: str) ->
         (await sender.send(make_event(CommentReceived))).expect(200, "handled")
 
 
-async def test_beside_django_as_the_guide_shows_a_receiver_limits_bodies_itself() -> None:
+async def test_a_receiver_beside_django_as_in_the_guide_applies_its_own_limits() -> None:
     limits = Limits(body_bytes=4096, body_seconds=0.2)
     receiver = Receiver(secrets=SECRET, store="memory://", limits=limits)
 

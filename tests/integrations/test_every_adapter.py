@@ -1,4 +1,4 @@
-"""The outcomes of the page on answers, through every adapter and the server it runs on in life.
+"""The outcomes of the guide page on answers, through every adapter and a production server.
 
 Every answer is also checked for what holds for all of them (``check_answer``), and every log line
 for what must never be in one.
@@ -30,7 +30,7 @@ hurried = pytest.mark.parametrize("limits", [HURRIED], ids=["hurried"])
 
 
 class Handler:
-    """Notes what it ran for, waits while its gate is closed, and fails when it is told to."""
+    """A handler that records bodies, waits while its gate is closed, and can be made to fail."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -79,7 +79,7 @@ async def served(
 
 
 async def is_logged(caplog: pytest.LogCaptureFixture, reason: str) -> None:
-    """Return once the line of a delivery with that outcome has been written."""
+    """Wait until a delivery with this reason has been logged."""
 
     def written() -> bool:
         return any(getattr(record, "reason", None) == reason for record in caplog.records)
@@ -129,7 +129,7 @@ async def test_either_secret_of_a_rotation_may_have_signed(
     assert handler.runs == 1
 
 
-async def test_what_is_not_genuine_is_refused(served: Served, handler: Handler) -> None:
+async def test_a_delivery_that_is_not_genuine_is_refused(served: Served, handler: Handler) -> None:
     event = comment()
     (await served.sender.send(event, tamper=True)).expect(401, "no_matching_signature")
     (await served.sender.send(event, skew=301)).expect(401, "timestamp_too_old")
@@ -139,9 +139,7 @@ async def test_what_is_not_genuine_is_refused(served: Served, handler: Handler) 
     assert handler.runs == 0
 
 
-async def test_signed_headers_that_are_missing_are_answered_400(
-    served: Served, handler: Handler
-) -> None:
+async def test_a_missing_signed_header_is_answered_400(served: Served, handler: Handler) -> None:
     whole = signed_request(comment(), SECRET)
     for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
         headers = {key: value for key, value in whole.headers.items() if key != name}
@@ -176,7 +174,7 @@ async def test_a_body_of_just_the_limit_is_read(served: Served) -> None:
     (await served.sender.send(filler)).expect(202, "quarantined")
 
 
-# Before the others something waits for the whole body.
+# In front of the other adapters something waits for the whole body.
 SEEING = [name for name, a in ADAPTERS.items() if a.listens and a.sees_bodies_arrive]
 
 
@@ -190,7 +188,7 @@ async def test_a_body_that_drips_is_answered_408(
         headers = {"content-length": "4000"}
         await connection.write(request_bytes(request, path=adapter.path, headers=headers))
         answer = asyncio.create_task(connection.answer())
-        while not answer.done():  # a server that blocks notices when the next drop comes
+        while not answer.done():  # a server that blocks notices only with the next byte
             await connection.write(b"x")
             await asyncio.wait({answer}, timeout=1.5 * HURRIED.body_seconds)
         (await answer).expect(408, "body_timeout")
@@ -208,7 +206,7 @@ async def test_an_answer_comes_within_the_budget_and_the_retry_finds_a_slow_hand
     if adapter.listens:
         assert (await first).headers["retry-after"]
         assert handler.ended == 0
-    else:  # a function that has answered is frozen, so it waits, and the sender does not
+    else:  # a function waits for the handler, since Lambda freezes it after the answer
         await asyncio.wait({first}, timeout=2 * HURRIED.answer_seconds)
         assert not first.done()
     handler.gate.set()
@@ -236,7 +234,9 @@ async def test_a_failure_is_answered_500_and_the_retry_is_handled(
     assert handler.runs == 3
 
 
-async def test_what_will_never_succeed_is_a_dead_letter(served: Served, handler: Handler) -> None:
+async def test_an_event_that_can_never_succeed_is_a_dead_letter(
+    served: Served, handler: Handler
+) -> None:
     event = comment()
     handler.error = Reject("this post was deleted")
     (await served.sender.send(event)).expect(202, "rejected")
@@ -267,7 +267,7 @@ async def test_another_method_is_answered_405(
     await is_logged(caplog, "method_not_allowed")
 
 
-async def test_a_trailing_slash_is_no_redirect(
+async def test_a_trailing_slash_is_answered_without_a_redirect(
     adapter: Adapter, served: Served, handler: Handler
 ) -> None:
     event = comment()
@@ -285,7 +285,7 @@ async def test_deliveries_of_many_events_at_once_are_each_handled_once(
     ids = [new_event_id() for _ in range(20)]
     bodies = [event_body("comment.received", event_id=event_id) for event_id in ids]
     answers = await asyncio.gather(*(served.sender.send(body) for body in bodies * 2))
-    # On a busy machine a copy may wait for longer than this short budget; the sender comes again.
+    # On a busy machine a copy may exceed this short budget; the sender retries it.
     assert {(answer.status, answer.reason) for answer in answers} <= {
         (200, "handled"),
         (200, "duplicate"),

@@ -1,4 +1,4 @@
-"""What FastAPI adds to the suite of all adapters: dependencies, prefixes, and OpenAPI."""
+"""Tests for FastAPI beyond the common suite: dependencies, prefixes, and OpenAPI."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ async def consumes(request: Request) -> None:
 
 
 @pytest.mark.parametrize("dependency", [reads_all, reads_json])
-async def test_a_body_that_a_dependency_has_read_is_still_the_one_that_was_signed(
+async def test_a_body_that_a_dependency_has_read_still_verifies(
     dependency: Any,
 ) -> None:
     async with included(dependencies=[Depends(dependency)]) as sender:
@@ -74,7 +74,7 @@ async def test_a_body_that_a_dependency_has_consumed_is_named_in_the_log(
 
 
 @pytest.mark.parametrize("status", [301, 307, 410])
-async def test_no_dependency_can_make_an_answer_that_is_punished(
+async def test_no_dependency_can_answer_a_redirect_or_410(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def refuse() -> None:
@@ -86,7 +86,7 @@ async def test_no_dependency_can_make_an_answer_that_is_punished(
     assert any(r.levelno == logging.ERROR and str(status) in r.getMessage() for r in caplog.records)
 
 
-async def test_the_applications_own_dependencies_and_their_overrides_go_on_working() -> None:
+async def test_the_applications_own_dependencies_and_overrides_still_work() -> None:
     def tenant() -> str:
         return "bakery"
 
@@ -118,7 +118,7 @@ async def test_prefixes_and_paths_of_any_kind_answer_with_and_without_a_slash(
             assert (response.status_code, response.json()["status"]) == (405, "refused")
 
 
-async def test_two_receivers_have_routes_side_by_side_in_a_router_of_routers() -> None:
+async def test_two_receivers_can_be_mounted_in_nested_routers() -> None:
     first, second = list[str](), list[str]()
     routers = APIRouter(prefix="/hooks")
     inner = APIRouter()

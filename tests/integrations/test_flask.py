@@ -1,4 +1,4 @@
-"""What Flask adds to the suite of all adapters: hooks that read bodies, and hooks that answer."""
+"""Tests for Flask beyond the common suite: hooks that read bodies, and hooks that answer."""
 
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -51,7 +51,7 @@ async def delivering(app: Flask) -> AsyncIterator[HttpSender]:
         yield HttpSender(client, SECRET)
 
 
-async def test_a_body_that_a_hook_has_read_is_still_the_one_that_was_signed(app: Flask) -> None:
+async def test_a_body_that_a_hook_has_read_still_verifies(app: Flask) -> None:
     @app.before_request
     def look() -> None:
         assert request.get_json()["type"]
@@ -73,7 +73,7 @@ async def test_a_body_that_a_hook_has_consumed_is_named_in_the_log(
 
 
 @pytest.mark.parametrize("status", [302, 308, 410])
-async def test_no_hook_can_make_an_answer_that_is_punished(
+async def test_no_hook_can_answer_a_redirect_or_410(
     app: Flask, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.before_request
@@ -87,7 +87,7 @@ async def test_no_hook_can_make_an_answer_that_is_punished(
     assert any(r.levelno == logging.ERROR and str(status) in r.getMessage() for r in caplog.records)
 
 
-async def test_a_hook_may_answer_what_is_not_punished(app: Flask) -> None:
+async def test_a_hook_may_answer_another_status(app: Flask) -> None:
     @app.before_request
     def close_the_shop() -> ResponseReturnValue:
         return {"status": "retry", "reason": "closed"}, 503

@@ -1,4 +1,4 @@
-"""No framework is imported unless somebody uses its adapter."""
+"""An adapter imports only its own framework."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What Lambda adds to the suite of all adapters: events of every shape, and a frozen process."""
+"""Tests for Lambda beyond the common suite: events of every shape, and a frozen process."""
 
 import base64
 import logging
@@ -97,7 +97,7 @@ def test_a_load_balancer_without_multi_value_headers_is_answered_without_them(
     }
 
 
-def test_repeated_signature_headers_of_a_rest_api_are_all_looked_at(handler: LambdaHandler) -> None:
+def test_all_repeated_signature_headers_of_a_rest_api_are_checked(handler: LambdaHandler) -> None:
     request, other = signed(), new_secret()
     wrong = signed_request(request.body, other).headers["webhook-signature"]
     multi = {name: [value] for name, value in request.headers.items()}
@@ -142,7 +142,7 @@ def test_a_body_that_cannot_be_read_is_answered_400(
         {"headers": {}, "body": None},
     ],
 )
-def test_headers_that_are_missing_or_no_text_are_answered_400(
+def test_headers_that_are_missing_or_not_text_are_answered_400(
     handler: LambdaHandler, changed: dict[str, Any]
 ) -> None:
     answer = handler(http_api(signed(), **changed), Timer())
@@ -153,12 +153,14 @@ def test_headers_that_are_missing_or_no_text_are_answered_400(
 @pytest.mark.parametrize(
     "event", [{}, {"source": "aws.events"}, {"requestContext": {"http": 3}}, [], None, "x"]
 )
-def test_what_is_no_request_is_an_error_that_says_so(handler: LambdaHandler, event: Any) -> None:
+def test_an_event_that_is_not_a_request_raises_an_error_that_says_so(
+    handler: LambdaHandler, event: Any
+) -> None:
     with pytest.raises(ValueError, match="no request of API Gateway"):
         handler(event, Timer())
 
 
-def test_a_body_that_a_gateway_has_written_anew_is_named_in_the_log(
+def test_a_body_that_a_gateway_has_rewritten_is_named_in_the_log(
     handler: LambdaHandler, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = signed()
@@ -168,7 +170,7 @@ def test_a_body_that_a_gateway_has_written_anew_is_named_in_the_log(
     assert str(len(request.body)) in caplog.text
 
 
-def test_a_forged_body_of_the_announced_length_is_just_refused(handler: LambdaHandler) -> None:
+def test_a_forged_body_of_the_announced_length_is_only_refused(handler: LambdaHandler) -> None:
     request = signed().tampered()
     assert handler(http_api(request), Timer())["statusCode"] == 401
 
@@ -202,7 +204,7 @@ def test_an_inbox_with_workers_in_the_function_is_refused(tmp_path: Path) -> Non
         mount(receiver)
 
 
-def test_an_inbox_that_others_work_on_is_filled(tmp_path: Path) -> None:
+def test_an_inbox_with_workers_elsewhere_is_filled(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'hooks.db'}"
     receiver = Receiver(secrets=SECRET, store=url, inbox=Inbox(embedded=False))
 

@@ -1,4 +1,4 @@
-"""What Litestar adds to the suite of all adapters: bodies that others have read, and routers."""
+"""Tests for Litestar beyond the common suite: bodies that middleware has read, and routers."""
 
 import logging
 from typing import Any, cast
@@ -35,8 +35,8 @@ def make_receiver(**limits: Any) -> Receiver:
 
 
 def application(receiver: Receiver, *, guards: list[Any] | None = None, **options: Any) -> Any:
-    """Return an application with the receiver, and with these options of Litestar."""
-    # Litestar's own configuration of logging would take the handlers of this test away.
+    """Return a Litestar application with these options and the receiver mounted."""
+    # Litestar's default logging configuration would remove the log handlers of the test.
     app = Litestar(logging_config=None, **options)
     mount(app, receiver, guards=guards)
     return app
@@ -55,14 +55,14 @@ class Consuming(ASGIMiddleware):
         await next_app(scope, receive, send)
 
 
-async def test_a_body_that_middleware_has_read_is_still_the_one_that_was_signed() -> None:
+async def test_a_body_that_middleware_has_read_still_verifies() -> None:
     app = application(make_receiver(), middleware=[Reading()])
     async with delivering(app, SECRET) as sender:
         (await sender.send(make_event(CommentReceived))).expect(200, "handled")
         (await sender.send(make_event(CommentReceived), tamper=True)).expect(401)
 
 
-async def test_a_body_that_middleware_has_read_is_kept_to_the_limit_as_well() -> None:
+async def test_the_size_limit_holds_for_a_body_that_middleware_has_read() -> None:
     app = application(make_receiver(body_bytes=2000), middleware=[Reading()])
     async with delivering(app, SECRET) as sender:
         (await sender.send(b'"' + b"x" * 2000 + b'"')).expect(413, "body_too_large")
@@ -85,7 +85,7 @@ async def test_deliveries_are_exempt_from_csrf_checks() -> None:
 
 
 @pytest.mark.parametrize("status", [302, 410])
-async def test_no_guard_can_make_an_answer_that_is_punished(
+async def test_no_guard_can_answer_a_redirect_or_410(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:  # noqa: ARG001 - the signature of a guard

@@ -1,4 +1,4 @@
-"""A receiver in a thread of its own: begun late, shared by threads, ended with the process."""
+"""A receiver in an event loop thread: started late, shared by threads, ended with the process."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ def loop_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "hookonce-loop"}
 
 
-def test_a_thread_is_begun_by_the_first_delivery_and_ended_by_a_close() -> None:
+def test_the_first_delivery_starts_the_thread_and_close_ends_it() -> None:
     before = loop_threads()
     loop = LoopThread(receiver := Receiver(secrets=SECRET, store="memory://"))
 
@@ -55,7 +55,7 @@ def test_a_thread_is_begun_by_the_first_delivery_and_ended_by_a_close() -> None:
     assert loop_threads() == before
 
 
-def test_the_first_deliveries_of_many_threads_begin_one_loop() -> None:
+def test_the_first_deliveries_of_many_threads_start_one_loop() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     loops: set[int] = set()
 
@@ -77,7 +77,7 @@ def test_the_first_deliveries_of_many_threads_begin_one_loop() -> None:
     assert len(loops) == 1
 
 
-def test_a_close_drains_what_runs_and_its_request_has_an_answer() -> None:
+def test_close_drains_running_handlers_and_their_requests_are_answered() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     begun, gate, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -96,7 +96,7 @@ def test_a_close_drains_what_runs_and_its_request_has_an_answer() -> None:
         assert begun.wait(PATIENCE_SECONDS)
         closing = pool.submit(loop.close)
         late = deliver(loop)
-        while late.status == 200:  # the closing thread may not have begun
+        while late.status == 200:  # the closing thread may not have started
             late = deliver(loop)
         assert late.reason == "shutting_down"
         assert not ended.is_set()
@@ -106,7 +106,7 @@ def test_a_close_drains_what_runs_and_its_request_has_an_answer() -> None:
         assert answer.result(1).reason == "handled"
 
 
-def test_a_request_that_is_nearly_answered_at_a_close_has_its_answer() -> None:
+def test_close_waits_for_a_request_that_is_nearly_answered() -> None:
     begun, closed = threading.Event(), threading.Event()
 
     class Late(Receiver):
@@ -129,7 +129,7 @@ def test_a_request_that_is_nearly_answered_at_a_close_has_its_answer() -> None:
         assert answer.result(PATIENCE_SECONDS).reason == "shutting_down"
 
 
-def test_a_request_that_a_close_cannot_wait_for_is_answered_503() -> None:
+def test_a_request_that_close_gives_up_is_answered_503() -> None:
     begun = threading.Event()
 
     class Endless(Receiver):
@@ -156,7 +156,7 @@ def test_a_request_that_a_close_cannot_wait_for_is_answered_503() -> None:
             assert answer.result(PATIENCE_SECONDS / 4).reason == "shutting_down"
 
 
-def test_an_inbox_is_worked_off_in_the_thread(tmp_path: Path) -> None:
+def test_embedded_workers_handle_the_inbox_in_the_thread(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'hooks.db'}"
     receiver = Receiver(secrets=SECRET, store=url, inbox=Inbox())
     handled = threading.Event()
@@ -172,7 +172,7 @@ def test_an_inbox_is_worked_off_in_the_thread(tmp_path: Path) -> None:
 
 
 class Unopened(MemoryStore):
-    """A store that cannot be opened until it is told so."""
+    """A store that cannot be opened until ``works`` is set."""
 
     works = False
     asked = 0
@@ -184,7 +184,7 @@ class Unopened(MemoryStore):
         await super().open()
 
 
-def test_a_store_that_cannot_be_opened_is_answered_503_and_asked_again() -> None:
+def test_a_store_that_cannot_be_opened_is_answered_503_and_tried_again() -> None:
     store = Unopened()
     loop = LoopThread(Receiver(secrets=SECRET, store=store))
     for asked in (1, 2):
@@ -210,7 +210,7 @@ def test_a_store_that_hangs_is_answered_503_in_time() -> None:
     assert time.monotonic() - began < PATIENCE_SECONDS / 2
 
 
-def test_a_handler_that_blocks_the_loop_holds_no_thread_of_the_server(
+def test_a_handler_that_blocks_the_loop_does_not_hold_a_server_thread(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loop_thread, "_LONGEST_ANSWER_SECONDS", 0.2)
@@ -232,7 +232,7 @@ def test_a_handler_that_blocks_the_loop_holds_no_thread_of_the_server(
 
 
 @pytest.mark.anyio
-async def test_a_caller_in_a_loop_of_its_own_goes_on_meanwhile() -> None:
+async def test_a_caller_in_another_loop_is_not_blocked() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     gate = threading.Event()
     runs: list[str] = []
@@ -278,7 +278,7 @@ def journal(here: Path) -> list[str]:
 
 @pytest.mark.anyio
 @in_a_process
-async def test_a_process_that_ends_lets_what_runs_end_first(tmp_path: Path) -> None:
+async def test_a_process_lets_running_handlers_end_before_it_exits(tmp_path: Path) -> None:
     script = SCRIPT + (
         "threading.Thread(target=deliver, args=['evt_slow'], daemon=True).start()\n"
         "while not (here / 'journal').exists(): time.sleep(0.005)\n"

@@ -1,4 +1,4 @@
-"""Whatever becomes of a delivery on its way, each adapter gives a documented answer, and no other.
+"""However a delivery is changed on its way, each adapter gives a documented answer.
 
 Set HOOKONCE_FULL=1 for ten times as many requests, 30,000 and more.
 """
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECRET = new_secret()  # and new ids and times: what is changed is the seed's, and not by what
+SECRET = (
+    new_secret()
+)  # the seed chooses the mutations only; secrets, ids and times are new in each run
 PATH = "/webhooks"
 SEED = 20_26
 REQUESTS = 3000 if os.environ.get("HOOKONCE_FULL") else 200
@@ -48,7 +50,7 @@ REQUESTS = 3000 if os.environ.get("HOOKONCE_FULL") else 200
 
 @dataclass(frozen=True)
 class Seen:
-    """What an adapter was given, and what it answered; None where nobody waits for an answer."""
+    """The input of an adapter, and its answer; None if the client does not wait for one."""
 
     headers: Headers
     body: bytes
@@ -140,7 +142,7 @@ def by_wsgi(app: "WSGIApplication") -> Deliver:
 
 
 def environ_of(request: Mutated) -> dict[str, Any]:
-    """Return what a server makes of a request; one that knows where chunks end."""
+    """Return the environ of a server that delimits chunked bodies."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
@@ -308,8 +310,7 @@ REFUSED = {
     (500, Reason.BODY_INCOMPLETE),
     (500, Reason.UNREADABLE),  # the store in memory keeps no bodies
 }
-# What a framework may say by itself, of a path or a method that no route is for, or of a header
-# that it cannot read.
+# Answers of a framework to a path or method without a route, or to a header that it cannot read.
 FOREIGN = {400, 404, 405, 413}
 
 
@@ -340,7 +341,7 @@ async def test_a_mutated_request_has_a_documented_answer(name: str) -> None:
 
 
 def outcome(request: Mutated, seen: Seen) -> object:
-    """Return status and reason of an answer that may be given to a request."""
+    """Return the status and the reason of an answer, and check that it is allowed."""
     if seen.answer is None:
         assert not request.ends, request
         return None

@@ -1,4 +1,4 @@
-"""However the path of a receiver is spelled, no framework around it answers with a redirect."""
+"""No framework redirects any spelling of a receiver's path."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -36,7 +36,7 @@ SECRET = new_secret()
 
 
 def spellings(path: str) -> list[str]:
-    """Return other ways to write a path, some of which a server or a framework takes for it."""
+    """Return other spellings of a path; a server or framework treats some of them as the same."""
     name = path.rpartition("/")[2]
     return [
         f"{path}/",
@@ -86,7 +86,7 @@ def make_receiver() -> Receiver:
 
 
 async def answer_at(port: int, path: str) -> Answer:
-    """Return the answer to a genuine delivery to a path that is sent as it is written here."""
+    """Return the answer to a genuine delivery to a path that is sent exactly as written."""
     request = signed_request(make_event(CommentReceived), SECRET)
     headers = {"content-length": str(len(request.body)), "connection": "close"}
     async with await RawConnection.at(port) as connection:
@@ -95,7 +95,7 @@ async def answer_at(port: int, path: str) -> Answer:
 
 
 async def never_redirect(port: int, paths: "Iterable[str]", *, also: int = 404) -> None:
-    """Check that each path is answered 200, as not found, or with one more status."""
+    """Check that each path is answered 200, 400, 404 or with the status ``also``."""
     answers = {path: (await answer_at(port, path)).status for path in paths}
     assert {p: s for p, s in answers.items() if s not in {200, 400, 404, also}} == {}
     assert 200 in answers.values()
@@ -164,7 +164,7 @@ def at_a_prefix_alone() -> ASGIApp:
         (at_a_prefix_alone, "/webhooks"),
     ],
 )
-async def test_no_place_of_a_receiver_redirects(made: object, path: str) -> None:
+async def test_no_way_to_mount_a_receiver_redirects(made: object, path: str) -> None:
     assert callable(made)
     paths = spellings(path) if path != "/api/" else [path, "/api//", "/api/%2F", "/api/.", "/api/;"]
     async with serving(made(), lifespan="off") as site:
@@ -172,7 +172,7 @@ async def test_no_place_of_a_receiver_redirects(made: object, path: str) -> None
 
 
 async def test_a_guard_holds_where_a_mount_redirects_to_its_slash() -> None:
-    """Starlette does so before the receiver is asked."""
+    """Starlette redirects before the receiver gets the request."""
     app = Starlette(
         routes=[Mount("/api", app=make_receiver())],
         middleware=[Middleware(StatusGuard, paths=["/api"])],
@@ -191,7 +191,7 @@ async def test_django_does_not_append_a_slash_to_what_is_included(prefix: str) -
 
 
 @pytest.mark.parametrize("path", ["/webhooks", "/<tenant>/webhooks"])
-async def test_a_hook_of_flask_redirects_no_spelling(path: str) -> None:
+async def test_a_flask_hook_cannot_redirect_any_spelling(path: str) -> None:
     app = Flask("app_of_a_test")
     app.before_request(_log_in)
     with closing(flask.mount(app, make_receiver(), path)):

@@ -1,4 +1,4 @@
-"""What is before a receiver in a Starlette application may have read the body."""
+"""Starlette middleware in front of a receiver may read or rewrite the body."""
 
 import json
 
@@ -46,7 +46,7 @@ class Consuming:
         await self.app(scope, receive, send)
 
 
-async def test_a_body_that_middleware_has_read_is_still_the_one_that_was_signed() -> None:
+async def test_a_body_that_middleware_has_read_still_verifies() -> None:
     routes = make_receiver().routes("/webhooks")
     async with delivering(Starlette(routes=routes, middleware=[Middleware(Reading)]), SECRET) as s:
         (await s.send(make_event(CommentReceived))).expect(200, "handled")
@@ -62,7 +62,7 @@ async def test_a_body_that_middleware_has_consumed_is_named_in_the_log(
 
 
 class Reencoding:
-    """Middleware that parses bodies and writes them anew."""
+    """Middleware that parses bodies and serializes them again."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -76,7 +76,7 @@ class Reencoding:
         await self.app(scope, again, send)
 
 
-async def test_a_body_that_middleware_has_written_anew_is_named_in_the_log(
+async def test_a_body_that_middleware_has_rewritten_is_named_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     routes = make_receiver().routes("/webhooks", middleware=[Middleware(Reencoding)])

@@ -1,4 +1,4 @@
-"""Bodies that never end behind a server with two threads: deliveries are answered all the same."""
+"""A server with two threads still answers deliveries while clients send unfinished bodies."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ async def unfinished(port: int, kind: str, number: int = 4) -> AsyncIterator[lis
 @pytest.mark.parametrize("drips", [False, True])
 @pytest.mark.parametrize("kind", BEGUN)
 @pytest.mark.parametrize("app", GUNICORN_APPS)
-async def test_bodies_that_never_end_hold_no_thread_of_gunicorn_for_good(
+async def test_unfinished_bodies_do_not_hold_the_threads_of_gunicorn(
     app: str, kind: str, drips: bool, tmp_path: Path
 ) -> None:
     with behind_gunicorn(app, here=tmp_path, secret=SECRET) as (port, _):
@@ -58,7 +58,7 @@ async def test_bodies_that_never_end_hold_no_thread_of_gunicorn_for_good(
             wanted = (413, "body_too_large") if "refused" in kind else (408, "body_timeout")
             for connection in connections:
                 answer = await connection.answer_if_any()
-                if answer is not None or not drips:  # what comes after an answer may destroy it
+                if answer is not None or not drips:  # bytes sent after an answer may destroy it
                     assert answer is not None
                     answer.expect(*wanted)
             dripping.cancel()

@@ -1,4 +1,4 @@
-"""A body that cannot be had whole is never taken for one with a wrong signature."""
+"""An incomplete body is not reported as a wrong signature."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -25,7 +25,7 @@ END = b"0\r\n\r\n"
 
 @asynccontextmanager
 async def connected(name: str, tmp_path: Path) -> AsyncIterator[tuple[str, RawConnection]]:
-    """Serve a receiver through an adapter; give its path, and a connection to it."""
+    """Serve a receiver through an adapter; yield its path and a connection."""
     url = f"sqlite:///{tmp_path / 'hooks.db'}"
     receiver = Receiver(secrets=SECRET, store=url)
 
@@ -56,12 +56,12 @@ async def test_a_chunked_body_behind_gunicorn_is_handled(app: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", LISTENING)
-async def test_a_chunked_body_is_handled_or_said_to_be_incomplete(
+async def test_a_chunked_body_is_handled_or_refused_as_incomplete(
     name: str, tmp_path: Path
 ) -> None:
     request = signed_request(make_event(CommentReceived), SECRET)
     async with connected(name, tmp_path) as (path, connection):
-        # At once: a server that reads no chunks may have answered and closed before the last one.
+        # In one write: a server that reads no chunks may answer and close before the last chunk.
         head = request_bytes(request, path=path, headers=CHUNKED)
         await connection.write(head + b"%x\r\n%b\r\n" % (len(request.body), request.body) + END)
         answer = await connection.answer()
@@ -71,7 +71,7 @@ async def test_a_chunked_body_is_handled_or_said_to_be_incomplete(
 
 
 @pytest.mark.parametrize("name", LISTENING)
-async def test_chunks_without_a_byte_are_no_body(name: str, tmp_path: Path) -> None:
+async def test_an_empty_chunked_body_is_refused_as_incomplete(name: str, tmp_path: Path) -> None:
     request = signed_request(make_event(CommentReceived), SECRET)
     async with connected(name, tmp_path) as (path, connection):
         await connection.write(request_bytes(request, path=path, headers=CHUNKED) + END)
@@ -80,10 +80,10 @@ async def test_chunks_without_a_byte_are_no_body(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", LISTENING)
 @pytest.mark.parametrize("upgrade", ["h2c", "TLS/1.0"])
-async def test_a_body_that_a_server_drops_is_said_to_be_incomplete(
+async def test_a_body_that_the_server_drops_is_refused_as_incomplete(
     name: str, upgrade: str, tmp_path: Path
 ) -> None:
-    """As uvicorn drops that of a request which asks for another protocol."""
+    """uvicorn drops the body of a request to upgrade the protocol."""
     request = signed_request(make_event(CommentReceived), SECRET)
     headers = {"connection": "upgrade", "upgrade": upgrade}
     headers["content-length"] = str(len(request.body))
@@ -95,7 +95,7 @@ async def test_a_body_that_a_server_drops_is_said_to_be_incomplete(
 
 
 @pytest.mark.parametrize("name", LISTENING)
-async def test_a_connection_that_breaks_off_is_no_wrong_signature(
+async def test_a_connection_that_breaks_off_is_not_a_wrong_signature(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = signed_request(make_event(CommentReceived), SECRET)
@@ -110,7 +110,7 @@ async def test_a_connection_that_breaks_off_is_no_wrong_signature(
 
 
 @pytest.mark.parametrize("left", [0, 10])
-def test_what_a_gateway_leaves_out_is_said_to_be_missing(left: int) -> None:
+def test_a_body_that_a_gateway_cuts_is_refused_as_incomplete(left: int) -> None:
     request = signed_request(make_event(CommentReceived), SECRET)
     event = {
         "httpMethod": "POST",

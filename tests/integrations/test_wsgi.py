@@ -1,4 +1,4 @@
-"""What WSGI adds to the suite of all adapters: inputs, mounts, and a guard over an application."""
+"""Tests for WSGI beyond the common suite: inputs, mounts, and a guard around an application."""
 
 import io
 import logging
@@ -45,7 +45,7 @@ def signed() -> SignedRequest:
 def environ_of(
     request: SignedRequest, *, path: str = "/webhooks", **changed: Any
 ) -> dict[str, Any]:
-    """Return the environ of a delivery as PEP 3333 describes it; None leaves a key out."""
+    """Return the environ of a delivery (PEP 3333); the value None leaves a key out."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": "POST",
         "PATH_INFO": path,
@@ -64,7 +64,7 @@ def environ_of(
 
 
 def call(app: "WSGIApplication", environ: dict[str, Any]) -> tuple[str, dict[str, str], bytes]:
-    """Return the status line, the headers and the body of an answer."""
+    """Return the status line, the headers and the body of a response."""
     started: list[tuple[str, dict[str, str]]] = []
 
     def start_response(
@@ -84,7 +84,7 @@ def call(app: "WSGIApplication", environ: dict[str, Any]) -> tuple[str, dict[str
     return status, headers, body
 
 
-def test_it_keeps_to_the_standard_of_wsgi(app: WSGIReceiver) -> None:
+def test_it_conforms_to_pep_3333(app: WSGIReceiver) -> None:
     status, headers, body = call(validator(app), environ_of(signed()))
     assert status == "200 OK"
     assert headers == {"content-type": "application/json", "content-length": str(len(body))}
@@ -94,12 +94,12 @@ def test_it_keeps_to_the_standard_of_wsgi(app: WSGIReceiver) -> None:
     assert call(validator(app), environ_of(signed(), path="/elsewhere"))[0] == "404 Not Found"
 
 
-def test_an_id_beyond_ascii_is_compared_in_the_bytes_that_arrived(app: WSGIReceiver) -> None:
+def test_a_non_ascii_id_is_verified_in_its_original_bytes(app: WSGIReceiver) -> None:
     request = signed_request(make_event(CommentReceived, event_id="evt_zażółć🍞"), SECRET)
     assert call(app, environ_of(request))[0] == "200 OK"
 
 
-def test_an_input_that_was_read_before_is_named_in_the_log(
+def test_an_input_that_is_already_read_is_named_in_the_log(
     app: WSGIReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     environ = environ_of(signed())
@@ -117,7 +117,7 @@ def test_an_input_that_breaks_off_is_not_handled(
     assert f"only {len(request.body)} of {len(request.body) + 5} bytes" in caplog.text
 
 
-def test_no_more_is_read_than_was_announced(app: WSGIReceiver) -> None:
+def test_only_the_announced_length_is_read(app: WSGIReceiver) -> None:
     request = signed()
     both = io.BytesIO(request.body + b"POST /another HTTP/1.1")
     assert call(app, environ_of(request) | {"wsgi.input": both})[0] == "200 OK"
@@ -132,12 +132,12 @@ def test_a_body_over_the_limit_is_not_read(app: WSGIReceiver, length: str) -> No
 
 
 @pytest.mark.parametrize("length", ["", "-1", "+5", "a", "٤"])
-def test_a_length_that_is_none_is_no_body(app: WSGIReceiver, length: str) -> None:
+def test_an_invalid_content_length_means_an_empty_body(app: WSGIReceiver, length: str) -> None:
     request = SignedRequest(b"", {})
     assert call(app, environ_of(request, CONTENT_LENGTH=length))[0].startswith("400 ")
 
 
-def test_chunks_without_an_end_are_refused_with_advice(
+def test_chunks_on_a_server_that_cannot_delimit_them_are_refused_with_advice(
     app: WSGIReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     environ = environ_of(signed(), CONTENT_LENGTH=None, HTTP_TRANSFER_ENCODING="chunked")
@@ -147,7 +147,7 @@ def test_chunks_without_an_end_are_refused_with_advice(
     assert call(app, environ)[0] == "200 OK"
 
 
-def test_whatever_an_input_raises_is_an_answer(
+def test_any_error_of_the_input_is_answered(
     app: WSGIReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(io.BytesIO):
@@ -194,9 +194,7 @@ def test_the_application_below_cannot_redirect_a_delivery() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308, 410])
-def test_a_guard_lets_nothing_out_that_is_punished(
-    status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_guard_replaces_redirects_and_410(status: int, caplog: pytest.LogCaptureFixture) -> None:
     answers = Response(b"go away", status, {"location": "/login"})
     guarded = WSGIStatusGuard(answers, paths=["/webhooks"])
     for path in ("/webhooks", "/webhooks/"):
@@ -208,12 +206,12 @@ def test_a_guard_lets_nothing_out_that_is_punished(
     assert any(r.levelno == logging.ERROR and str(status) in r.getMessage() for r in caplog.records)
 
 
-def test_a_guard_lets_good_answers_pass(app: WSGIReceiver) -> None:
+def test_a_guard_passes_other_answers_on(app: WSGIReceiver) -> None:
     status, _, body = call(validator(WSGIStatusGuard(app)), environ_of(signed()))
     assert (status, b"handled" in body) == ("200 OK", True)
 
 
-def test_a_guard_holds_where_an_application_answers_late() -> None:
+def test_a_guard_works_for_an_application_that_answers_late() -> None:
     def generator(environ: Any, start_response: Any) -> Iterator[bytes]:  # noqa: ARG001 - the signature of WSGI
         start_response("302 Found", [("Location", "/login")])
         yield b"go away"
@@ -224,7 +222,7 @@ def test_a_guard_holds_where_an_application_answers_late() -> None:
     assert body == b'{"status": "retry", "reason": "internal_error"}'
 
 
-def test_it_is_the_receivers_file_that_remembers(tmp_path: Path) -> None:
+def test_the_receivers_file_remembers_events_after_a_restart(tmp_path: Path) -> None:
     for wanted in (b"handled", b"duplicate"):
         receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path / 'hooks.db'}")
 

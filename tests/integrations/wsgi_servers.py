@@ -34,7 +34,7 @@ class _SilentWerkzeug(WerkzeugRequestHandler):
 
 @asynccontextmanager
 async def served_by_wsgiref(app: "WSGIApplication") -> AsyncIterator[int]:
-    """Serve with the standard library."""
+    """Serve with the standard library's server."""
     server = make_server("127.0.0.1", 0, app, _ThreadingServer, _Silent)
     async with _running(server):
         yield server.server_port
@@ -42,7 +42,7 @@ async def served_by_wsgiref(app: "WSGIApplication") -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def served_by_werkzeug(app: "WSGIApplication") -> AsyncIterator[int]:
-    """Serve with what ``flask run`` serves with, which knows chunked bodies."""
+    """Serve with Werkzeug's server, as ``flask run`` does; it reads chunked bodies."""
     server = make_werkzeug_server(
         "127.0.0.1", 0, app, threaded=True, request_handler=_SilentWerkzeug
     )

@@ -1,4 +1,4 @@
-"""What is answered when an event is handled, done, in flight, failed or not done in time.
+"""Answers to events that are handled, done, in flight, failed or not done in time.
 
 The tests of outcomes go through a real uvicorn. Every answer is also checked for what holds for all
 of them (``check_answer``), and every log line for what must never be in one
@@ -63,7 +63,7 @@ async def test_an_event_is_handled_through_either_http_implementation(http: Any)
 # the same event in flight elsewhere: wait, then 200 or 503
 
 
-async def test_a_copy_of_an_event_in_flight_waits_and_is_answered_200_once_that_is_done(
+async def test_a_copy_of_an_event_in_flight_waits_and_is_answered_200_when_the_event_is_done(
     any_store: str,
 ) -> None:
     receiver = Receiver(secrets=SECRET, store=any_store)
@@ -192,7 +192,7 @@ async def test_a_failed_handler_is_answered_500_and_the_retry_runs_it_again(any_
     assert handler.runs == 3
 
 
-async def test_a_retry_that_was_asked_for_is_answered_503_with_its_wait(any_store: str) -> None:
+async def test_a_requested_retry_is_answered_503_with_its_wait(any_store: str) -> None:
     receiver = Receiver(secrets=SECRET, store=any_store)
     handler = Handler(receiver)
     async with delivering(receiver, SECRET) as sender:
@@ -210,7 +210,7 @@ async def test_a_retry_that_was_asked_for_is_answered_503_with_its_wait(any_stor
 # answer budget spent: 503, and the handler goes on
 
 
-async def test_a_handler_beyond_the_answer_budget_goes_on_and_the_retry_is_no_second_run(
+async def test_a_handler_beyond_the_answer_budget_goes_on_and_the_retry_runs_nothing(
     any_store: str,
 ) -> None:
     receiver = Receiver(secrets=SECRET, store=any_store, limits=Limits(answer_seconds=0.3))
@@ -249,7 +249,7 @@ async def test_a_handler_that_fails_beyond_the_answer_budget_is_run_again_by_the
     assert handler.runs == 2
 
 
-async def test_a_handler_beyond_its_lease_keeps_its_claim_by_heartbeats(tmp_path: Path) -> None:
+async def test_heartbeats_keep_the_claim_of_a_handler_beyond_its_lease(tmp_path: Path) -> None:
     limits = Limits(answer_seconds=0.2, lease_seconds=0.6)
     receivers = [
         Receiver(secrets=SECRET, store=sqlite_url(tmp_path), limits=limits) for _ in range(2)
