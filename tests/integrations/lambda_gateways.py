@@ -93,13 +93,14 @@ class LambdaTransport(httpx2.AsyncBaseTransport):
         instance = self._idle.pop() if self._idle else self._start()
         answer = json.loads(json.dumps(await asyncio.to_thread(instance, event, Timer())))
         self._idle.append(instance)
-        return _response(answer, multi="elb" in event["requestContext"])
+        body = b"" if request.method == "HEAD" else answer["body"].encode()
+        return _response(answer, body, multi="elb" in event["requestContext"])
 
 
-def _response(answer: Mapping[str, Any], *, multi: bool) -> httpx2.Response:
+def _response(answer: Mapping[str, Any], body: bytes, *, multi: bool) -> httpx2.Response:
     headers = answer.get("headers") or {}
     if multi:  # an ALB with multi-value headers ignores all others
         headers = {name: value for name, [value] in answer["multiValueHeaders"].items()}
         assert answer["statusDescription"].startswith(f"{answer['statusCode']} ")
     assert answer["isBase64Encoded"] is False
-    return httpx2.Response(answer["statusCode"], headers=headers, content=answer["body"].encode())
+    return httpx2.Response(answer["statusCode"], headers=headers, content=body)
