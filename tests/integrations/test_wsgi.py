@@ -184,6 +184,12 @@ def test_it_can_be_mounted_on_another_application() -> None:
             assert call(app, environ_of(signed(), path=path))[2] == b"the site"
 
 
+def test_a_path_without_a_slash_is_refused() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://")
+    with pytest.raises(ValueError, match="starts with a slash, unlike 'hooks'"):
+        mount(Response(), receiver, "hooks")
+
+
 def test_the_application_below_cannot_redirect_a_delivery() -> None:
     login = Response(b"go away", 302, {"location": "/login"})
     receiver = Receiver(secrets=SECRET, store="memory://")

@@ -34,7 +34,7 @@ from .body import (
     piece_of,
     read_rest,
 )
-from .guard import StatusGuard, respond
+from .guard import StatusGuard, check_path, respond
 
 __all__ = [
     "MORE_SLASHES",
@@ -162,8 +162,7 @@ def delivery_routes(
         ValueError: the path does not start with a slash.
 
     """
-    if not path.startswith("/"):
-        raise ValueError(f"a path starts with a slash, unlike {path!r}")
+    check_path(path)
     guarded: ASGIApp = app
     for wrapper in reversed(list(middleware)):
         guarded = wrapper.cls(guarded, *wrapper.args, **wrapper.kwargs)

@@ -107,6 +107,17 @@ async def _dropped() -> None:
     """Drop the rest of a response that was replaced."""
 
 
+def check_path(path: str) -> None:
+    """Check the path of a receiver.
+
+    Raises:
+        ValueError: it does not start with a slash.
+
+    """
+    if not path.startswith("/"):
+        raise ValueError(f"a path starts with a slash, unlike {path!r}")
+
+
 def app_path(scope: Scope) -> str:
     """Return the path below ``root_path``, where the application is mounted."""
     path: str = scope["path"]

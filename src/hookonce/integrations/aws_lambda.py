@@ -48,7 +48,7 @@ class LambdaContext(Protocol):
 def mount(receiver: Receiver) -> LambdaHandler:
     """Return the handler of a Lambda function that answers deliveries.
 
-    There is no application to mount on and no path: the gateway routes both to the function::
+    There is no application and no path here: the gateway routes requests to the function::
 
         handler = mount(receiver)  # `app.handler` in the settings of the function
 
@@ -57,6 +57,9 @@ def mount(receiver: Receiver) -> LambdaHandler:
 
     Args:
         receiver: answers the deliveries, in an event loop that the first delivery starts.
+
+    Returns:
+        the handler; its ``close`` drains running handlers. At exit this happens by itself.
 
     Raises:
         ValueError: the receiver has an inbox with embedded workers.
@@ -68,8 +71,8 @@ def mount(receiver: Receiver) -> LambdaHandler:
 class LambdaHandler:
     """Answers events of API Gateway (REST and HTTP APIs), function URLs and load balancers.
 
-    Each gets its answer in the shape that it expects. The event loop and the store stay open from
-    one invocation to the next.
+    The answer has the shape that the source of the event expects. The event loop and the store
+    stay open from one invocation to the next.
 
     Raises:
         ValueError: the receiver has an inbox with embedded workers.

@@ -64,11 +64,11 @@ def mount(receiver: Receiver, path: str = "/webhooks", *, name: str = "hookonce"
 
     Args:
         receiver: answers the deliveries, in an event loop that the first delivery starts.
-        path: where deliveries arrive; the slash before it may be left out, as Django does.
+        path: where deliveries arrive; as in Django, the leading slash may be left out.
         name: the name of the URL pattern.
 
     Returns:
-        the pattern; ``callback.close()`` of it drains running handlers. At exit this happens by
+        the pattern; its ``callback.close()`` drains running handlers. At exit this happens by
         itself.
 
     """

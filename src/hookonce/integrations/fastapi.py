@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from ..events import Event
 from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
 from ..http.body import CONSUMED, RefusedError
-from ..http.guard import StatusGuard, respond
+from ..http.guard import StatusGuard, check_path, respond
 from ..outcome import INCOMPLETE, NOT_POST
 from ..receiver import Receiver
 
@@ -82,8 +82,8 @@ def mount(
 
     """
     router = app.router if isinstance(app, FastAPI) else app
-    if not path.startswith("/") and (path or router is not app):
-        raise ValueError(f"a path starts with a slash, unlike {path!r}")
+    if path or router is not app:
+        check_path(path)
     delivery: ASGIApp = receiver.routes("/")[0].endpoint
     bare = path.rstrip("/")
     spellings = ("/",) if path == "/" else (bare, f"{bare}/")

@@ -19,7 +19,7 @@ from ..http.body import (
     check_whole,
     note_changed_body,
 )
-from ..http.guard import headers_of, plain_path
+from ..http.guard import check_path, headers_of, plain_path
 from ..logs import get_logger
 from ..outcome import BROKEN, NOT_FOUND, Outcome, is_punished
 from ..receiver import Receiver
@@ -49,6 +49,9 @@ def mount(app: WSGIApplication, receiver: Receiver, path: str = "/webhooks") -> 
         the application for the server; its ``close`` drains running handlers. At exit this
         happens by itself.
 
+    Raises:
+        ValueError: the path does not start with a slash.
+
     """
     return WSGIReceiver(receiver, path, otherwise=WSGIStatusGuard(app, [path]))
 
@@ -64,6 +67,9 @@ class WSGIReceiver:
         path: where deliveries arrive.
         otherwise: answers at all other paths.
 
+    Raises:
+        ValueError: the path does not start with a slash.
+
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class WSGIReceiver:
         *,
         otherwise: WSGIApplication | None = None,
     ) -> None:
+        check_path(path)
         bare = path.rstrip("/")
         self._paths = {bare, f"{bare}/"} | (set() if otherwise else {"", "/"})
         self._otherwise = otherwise
