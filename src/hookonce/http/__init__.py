@@ -1,1 +1,1 @@
-"""HTTP in, status out."""
+"""The ASGI application of a receiver, its routes and its health checks."""

@@ -101,7 +101,7 @@ class ReadinessCheck:
         return self._last
 
     async def now(self) -> Readiness:
-        """Check now."""
+        """Return the result of a new check."""
         if not self._attempts.accepting:
             return _SHUTTING_DOWN
         problems: list[str] = []

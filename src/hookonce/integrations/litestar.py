@@ -51,7 +51,7 @@ def mount(
     """
     delivery = receiver.routes("/")[0].endpoint
 
-    # An ASGI handler would be simpler. But Litestar breaks it if middleware, such as Litestar's own
+    # An ASGI handler of Litestar would be simpler. But it fails if middleware, such as Litestar's own
     # for logs, reads the body first.
     @route(
         path,
