@@ -51,8 +51,8 @@ def mount(
     """
     delivery = receiver.routes("/")[0].endpoint
 
-    # An ASGI handler of Litestar would be simpler. But it fails if middleware, such as Litestar's own
-    # for logs, reads the body first.
+    # An ASGI handler would be simpler. But it fails if middleware, such as Litestar's own for logs,
+    # reads the body first.
     @route(
         path,
         http_method=_METHODS,

@@ -57,7 +57,7 @@ def mount(app: WSGIApplication, receiver: Receiver, path: str = "/webhooks") -> 
 
 
 class WSGIReceiver:
-    """A receiver as a WSGI application, for any number of threads.
+    """A receiver as a WSGI application, which any number of threads may call.
 
     It answers at ``path``, with and without a trailing slash. Alone, it also answers at the path
     where a dispatcher has mounted it, and 404 elsewhere.
