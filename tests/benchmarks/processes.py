@@ -125,7 +125,7 @@ def _serving(folder: Path, workers: int, environment: dict[str, str]) -> Iterato
         )
     try:
         _wait_for(process, port, log, workers)
-        children = re.findall(r"process (\d+) is at work", log.read_text())
+        children = re.findall(r"process (\d+) is ready", log.read_text())
         yield Server(process.pid, port, tuple(map(int, children)))
     finally:
         process.terminate()
@@ -137,7 +137,7 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path, workers: i
     while True:
         with socket.socket() as connection:
             answers = connection.connect_ex(("127.0.0.1", port)) == 0
-        started = log.read_text().count("is at work" if workers > 1 else "running on")
+        started = log.read_text().count("is ready" if workers > 1 else "running on")
         if answers and started == workers:
             return
         if process.poll() is not None or time.monotonic() > deadline:

@@ -349,4 +349,4 @@ def test_a_path_without_a_slash_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/readyz/"])
 def test_the_path_of_the_health_is_not_that_of_deliveries(path: str) -> None:
     result = invoke("serve", "hooks:receiver", "--path", path)
-    result.says(f"{path} is where a server is asked for its health", status=2)
+    result.says(f"{path} is the path of a health check", status=2)

@@ -13,8 +13,9 @@ import pytest
 import uvicorn
 
 from hookonce import Receiver
+from hookonce.cli.application import service_app
 from hookonce.cli.connections import Connections
-from hookonce.cli.serve import _Server, service_app
+from hookonce.cli.serve import _Server
 from hookonce.operations.inspector import Bounds, Inspector
 from hookonce.testing import event_body, signed_request
 
@@ -167,8 +168,8 @@ def test_other_names_get_in_where_they_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--inspector-host", "a.example"], "of no use without --inspector"),
-        (["--inspector", "--path", "/inspector/hooks"], "/inspector is where the inspector is"),
+        (["--inspector-host", "a.example"], "--inspector-host needs --inspector"),
+        (["--inspector", "--path", "/inspector/hooks"], "/inspector is the path of the inspector"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -231,7 +232,7 @@ async def test_live_pages_are_told_of_the_end_before_the_server_waits_for_them()
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(service_app(receiver, "/webhooks", inspector), log_config=None)
     connections = Connections(100, idle_seconds=3600, refuse=receiver)
-    server = _Server(config, connections, before_end=inspector.end)
+    server = _Server(config, connections, before_end=inspector.end, after_start=lambda _: None)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     running_server = asyncio.create_task(server.serve(sockets=[listener]))
     shown = {"authorization": f"Bearer {TOKEN}"}

@@ -61,4 +61,4 @@ def test_of_several_proxies_the_last_that_is_not_named_is_the_client(tmp_path: P
 @pytest.mark.parametrize("names", ["proxy.internal", "10.0.0.0/33", "127.0.0.1;::1", ""])
 def test_what_is_no_address_is_refused(names: str) -> None:
     result = invoke("serve", "hooks:receiver", "--forwarded-allow-ips", names)
-    result.says("for every client it is *", status=2)
+    result.says("write * to trust every client", status=2)

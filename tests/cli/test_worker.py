@@ -101,7 +101,7 @@ def test_a_signal_lets_a_running_handler_finish_and_nothing_more_is_taken(
         deliver(url, "evt_slow")
         noted(here, "started evt_slow 1")
         worker.signal(way)
-        worker.printed("ending: running handlers may finish")
+        worker.printed("shutting down: running handlers may finish")
         deliver(url, "evt_later")
         held.unlink()
         ended = worker.ended()
@@ -131,7 +131,7 @@ def test_a_second_signal_ends_it_at_once(here: Path) -> None:
         deliver(url, "evt_slow")
         noted(here, "started evt_slow 1")
         worker.signal(signal.SIGTERM)
-        worker.printed("a second signal ends at once")
+        worker.printed("a second signal kills them")
         worker.signal(signal.SIGTERM)
         assert worker.ended().status == 128 + signal.SIGTERM
     assert stats(here)["depth"] == 1

@@ -14,11 +14,12 @@ import click
 from hookonce import Receiver
 from hookonce.stores.sqlite import SQLiteStore
 
+from .application import service_app
 from .demonstration import Demonstration
 from .ending import terminated_as_interrupted
 from .listing import ids_of, keys_of
 from .output import Output, json_option
-from .serve import service_app, serving
+from .serve import serving
 from .statuses import Status
 from .stores import chosen_url, named_store, run, store_file_option
 

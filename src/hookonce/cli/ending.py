@@ -16,96 +16,91 @@ import click
 from hookonce import Limits
 from hookonce.delivery.calls import THREAD_NAME_PREFIX
 
-from .statuses import Status
+from .statuses import ENDED_BY_SIGNAL, Status
 
 _IDLE_THREAD_SECONDS = 0.2
 
-# What a shell reports for a process that a signal has ended.
-_ENDED_BY_SIGNAL = 128
-
-# How many calls one after the other may find the store hanging: those of handlers that end, of
-# those that are released, and of the workers.
+# How many calls in sequence may find a store that hangs: for handlers that finish, for events that
+# are released, and for the workers.
 _LAST_CALLS = 10
 
 
 def end_seconds_of(limits: Limits) -> float:
-    """Return how long a receiver with these limits needs at most to end in order."""
+    """Return the longest time in which a receiver with these limits shuts down."""
     return limits.drain_seconds + _LAST_CALLS * limits.store_seconds
 
 
 @contextmanager
-def ended_by_signals(end: Callable[[], object], *, at_once: bool = True) -> Iterator[None]:
-    """Call ``end`` at the first SIGTERM or SIGINT; end the process at once at the second.
-
-    The default disposition would not do for the second: a container's first process ignores it.
+def ended_by_signals(end: Callable[[], object], *, kills_at_second: bool = True) -> Iterator[None]:
+    """Call ``end`` at the first SIGTERM or SIGINT; kill this process at the second.
 
     Args:
         end: what to call.
-        at_once: take note of a second signal. A supervisor ends its processes itself, and the first
-            may reach them twice: from it, and from what has sent it to all of them.
+        kills_at_second: False under a supervisor, which kills its processes itself. They may
+            receive the first signal twice: from the supervisor, and from a service manager.
 
     """
-    asked = False
+    is_ending = False
 
-    def take(number: int, _: FrameType | None) -> None:
-        nonlocal asked
-        if asked and not at_once:
-            return
-        if asked:
-            _end_now(_ENDED_BY_SIGNAL + number)
-        asked = True
-        end()
+    def receive(number: int, _: FrameType | None) -> None:
+        nonlocal is_ending
+        if is_ending and kills_at_second:
+            # Not by the signal's default action: the kernel ignores that for PID 1.
+            _end_now(ENDED_BY_SIGNAL + number)
+        if not is_ending:
+            is_ending = True
+            end()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, take) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-@contextmanager
-def ended_after_this(what: str) -> Iterator[None]:
-    """Hold SIGTERM, SIGHUP and Ctrl-C back while the block lasts; end at its end if one came.
-
-    Args:
-        what: what the operator is told that the command waits for.
-
-    """
-    asked: list[int] = []
-
-    def take(number: int, _: FrameType | None) -> None:
-        if not asked:
-            os.write(2, f"ending after this: {what}\n".encode())
-        asked.append(number)
-
-    is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if is_main else ()
-    # What a shell has told a command in the background to ignore stays so.
-    before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, take)
+    before = {number: signal.signal(number, receive) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if asked:
-        raise SystemExit(_ENDED_BY_SIGNAL + asked[0])
+
+
+@contextmanager
+def ended_after_this(what: str) -> Iterator[None]:
+    """Hold SIGTERM, SIGHUP and Ctrl-C back during the block, then end if one of them came.
+
+    Args:
+        what: the work that must finish first, for the message to the operator.
+
+    """
+    received: list[int] = []
+
+    def receive(number: int, _: FrameType | None) -> None:
+        if not received:
+            os.write(2, f"ending after this: {what}\n".encode())
+        received.append(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if is_main else ()
+    # Leave ignored signals ignored: a shell does that for commands in the background.
+    before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        raise SystemExit(ENDED_BY_SIGNAL + received[0])
 
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that what was begun is ended in order."""
+    """Treat SIGTERM as Ctrl-C during the block, so that the block cleans up."""
     is_terminated = False
 
-    def take(_: int, __: FrameType | None) -> None:
+    def receive(_: int, __: FrameType | None) -> None:
         nonlocal is_terminated
         is_terminated = True
         signal.raise_signal(signal.SIGINT)
 
-    before = signal.signal(signal.SIGTERM, take)
+    before = signal.signal(signal.SIGTERM, receive)
     try:
         yield
     except KeyboardInterrupt:
@@ -117,13 +112,13 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def end_with_its_threads(what_follows: str = "their events will be retried") -> None:
-    """End now, though sync handlers still run: each holds its event only for a lease.
+    """Exit now if sync handlers still run in threads; else return.
 
-    The interpreter would wait for their threads, and as a container's first process not even
-    the signal that ended the server ends it.
+    The interpreter would wait for these threads at its exit. Each handler's event is free again
+    when its lease ends.
 
     Args:
-        what_follows: what the operator is told that becomes of their events.
+        what_follows: what happens to the events of these handlers, for the message.
 
     """
     handlers = [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME_PREFIX)]

@@ -1,4 +1,4 @@
-"""Sockets bound before a server starts, for processes that share them."""
+"""The default port, the health token's variable, and sockets that several processes share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from .statuses import CannotBegin
 
 DEFAULT_PORT = 8000
-HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - where it is, not what it is
+HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - its name, not its value
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of a host, or end with what is wrong.
+    """Return sockets bound to all addresses of a host, or end with the error.
 
-    They listen when a server takes them.
+    They do not listen yet.
     """
 
     async def bind() -> list[socket.socket]:
-        # As a server alone would do it, so that the same is accepted and refused.
+        # asyncio binds them, so that the same hosts and ports are accepted as for one process.
         loop = asyncio.get_running_loop()
         server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         try:
@@ -34,6 +34,6 @@ def bound(host: str, port: int) -> list[socket.socket]:
 
 
 def url_of(listeners: Sequence[socket.socket]) -> str:
-    """Return the address of the first of them, as a URL."""
+    """Return the address of the first socket as a URL."""
     host, port = listeners[0].getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""``hookonce serve``: a receiver on a server of its own."""
+"""``hookonce serve``: serves receivers over HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_network
 from math import ceil
@@ -19,11 +19,12 @@ import click
 import uvicorn
 
 from hookonce import Receiver
-from hookonce.http.app import ASGIApp, Receive, Route, Scope, Send, application, elsewhere
+from hookonce.http.app import ASGIApp, Receive, Scope, Send
 from hookonce.http.guard import respond
 from hookonce.http.health import HEALTH_PATHS
 from hookonce.stores.memory import MemoryStore
 
+from .application import INSPECTOR_PATH, application_of, service_app
 from .collecting import collect_rarely
 from .connections import OVERLOADED, Connections, allow_files
 from .durations import Duration
@@ -32,7 +33,6 @@ from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE, bound, url_of
 from .loading import factory_option, load
 from .logs import log_options, log_settings, start_logging
 from .metrics import metrics_of, metrics_option
-from .several import application_of
 from .statuses import CannotBegin, Status
 from .stores import run
 from .supervisor import processes_option, supervised
@@ -41,48 +41,25 @@ if TYPE_CHECKING:
     from hookonce.operations.inspector import Inspector
 
 
-INSPECTOR_PATH = "/inspector"
-TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - where it is, not what it is
-# How --reload hands the token that it has made to each process it starts.
-_MADE_TOKEN_VARIABLE = "_HOOKONCE_MADE_INSPECTOR_TOKEN"  # noqa: S105 - the same
+TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - its name, not its value
+# Under --reload, every process gets the same generated token through this variable.
+_GENERATED_TOKEN_VARIABLE = "_HOOKONCE_GENERATED_INSPECTOR_TOKEN"  # noqa: S105 - the same
 
-# Longer than any answer takes; handlers are then drained by the receiver's lifespan.
+# Longer than any answer takes; the receiver's lifespan then drains the handlers.
 _SHUTDOWN_SECONDS = 30
 
-# Connections that the system has accepted and the server has not: those that come at once.
+# Connections that the kernel has accepted and the server has not: room for a burst.
 _BACKLOG = 2048
 
 
-def service_app(
-    receiver: Receiver,
-    path: str,
-    inspector: Inspector | None = None,
-    more: Iterable[Route] = (),
-    *,
-    health_token: str | None = None,
-) -> ASGIApp:
-    """Return an application with the receiver's routes at ``path``, ``/livez`` and ``/readyz``.
-
-    If an inspector is given, it is at ``INSPECTOR_PATH``; ``more`` are routes beside all of these.
-    Whoever shows the ``health_token`` is told what is wrong, and nobody else.
-
-    Raises:
-        ValueError: the token is too short.
-
-    """
-    routes = [*receiver.routes(path), *receiver.health_routes(token=health_token), *more]
-    otherwise = inspector.below(INSPECTOR_PATH, elsewhere) if inspector else elsewhere
-    return application(routes, receiver.lifespan, otherwise)
-
-
 def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
-    """Refuse what is neither an address nor a network: nobody would be believed, or warned."""
+    """Refuse an invalid address: uvicorn would trust nobody, without a warning."""
     for one in (part.strip() for part in text.split(",")):
         try:
             if one != "*":
                 ip_network(one)
         except ValueError as error:
-            raise click.BadParameter(f"{error}; for every client it is *") from None
+            raise click.BadParameter(f"{error}; write * to trust every client") from None
     return text
 
 
@@ -96,30 +73,30 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
     envvar="PORT",
     show_envvar=True,
     type=click.IntRange(0, 65535),
-    help="The port to listen on; 0 for a free one.",
+    help="The port to listen on; 0 picks a free port.",
 )
-@click.option("--path", default="/webhooks", show_default=True, help="Where deliveries arrive.")
+@click.option("--path", default="/webhooks", show_default=True, help="The path of deliveries.")
 @click.option(
     "--inspector",
     "with_inspector",
     is_flag=True,
-    help=f"Show what happens at {INSPECTOR_PATH}/ to who has the token: ${TOKEN_VARIABLE}, or one"
-    " that is made and printed with its URL.",
+    help=f"Serve the inspector at {INSPECTOR_PATH}/. Its token is ${TOKEN_VARIABLE}; if that is not"
+    " set, a new token is printed with the URL.",
 )
 @click.option(
     "--inspector-host",
     "inspector_hosts",
     multiple=True,
     metavar="NAME[:PORT]",
-    help="A name the inspector is reached by, beside those of this machine; may be repeated.",
+    help="A further host name by which browsers reach the inspector; may be repeated.",
 )
 @click.option(
     "--max-connections",
     default=1000,
     show_default=True,
     type=click.IntRange(1),
-    help="Beyond these the one that keeps the server waiting longest is closed, and where none does"
-    " a new one is answered 503.",
+    help="At this limit, a new connection closes the one that has been idle longest; if none is"
+    " idle, its requests are answered 503.",
 )
 @click.option(
     "--idle-timeout",
@@ -127,14 +104,14 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
     default="10s",
     show_default=True,
     type=Duration(0, min_open=True),
-    help="Close a connection that has not sent all headers of a request after this time, such as"
-    " 10s or 2m.",
+    help="Close a connection that takes longer to send the headers of a request, or to read an"
+    " answer; such as 10s or 2m.",
 )
 @click.option(
     "--proxy-headers/--no-proxy-headers",
     default=True,
     show_default=True,
-    help="Believe a proxy what it says of the client: one at an address of --forwarded-allow-ips.",
+    help="Trust X-Forwarded-For and X-Forwarded-Proto from the proxies in --forwarded-allow-ips.",
 )
 @click.option(
     "--forwarded-allow-ips",
@@ -143,10 +120,12 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
     envvar="FORWARDED_ALLOW_IPS",
     show_envvar=True,
     callback=_proxies,
-    help="Addresses and networks of proxies, with commas between; * for everybody.",
+    help="Addresses and networks of trusted proxies, separated by commas; * trusts every client.",
 )
 @click.option(
-    "--reload", is_flag=True, help="For your desk: start anew whenever a Python file here changes."
+    "--reload",
+    is_flag=True,
+    help="Development: restart when a Python file in this folder changes.",
 )
 @log_options
 @factory_option
@@ -172,8 +151,8 @@ def serve(
 ) -> None:
     """Serve MODULE:RECEIVER over HTTP, with /livez and /readyz beside it.
 
-    An application that has receivers, MODULE:APP, is served as it is, at its own paths; those of a
-    mapping, MODULE:RECEIVERS, answer at /webhooks/ENDPOINT each.
+    MODULE:APP names an application with receivers, which keeps its own paths. MODULE:RECEIVERS
+    names a mapping or a list of receivers; each receives deliveries at /webhooks/ENDPOINT.
 
     With --processes, several processes share the port and the store, which must be SQLite or Redis.
     Each of them works on an embedded inbox. Limits apply to one process, and /readyz reports on the
@@ -184,11 +163,11 @@ def serve(
 
     For example: hookonce serve app.hooks:receiver --port 9000
     """
-    _check_places(path, inspector_hosts, with_inspector=with_inspector)
+    _check_paths(path, inspector_hosts, with_inspector=with_inspector)
     if reload:
         if processes > 1:
             raise click.UsageError("--reload restarts one process; leave out --processes")
-        _start_anew_at_changes()
+        _restart_at_changes()
         return
     start_logging(log_level, log_format)
     listeners, member = None, None
@@ -200,33 +179,32 @@ def serve(
     targets = tuple(loaded.receivers.values())
     if member is not None and any(isinstance(one.store, MemoryStore) for one in targets):
         raise CannotBegin(
-            f"{receiver} has its store in memory, where no other process sees what was handled; for"
-            " --processes give it sqlite:///file.db or redis://host"
+            f"{receiver} keeps its store in memory, which processes cannot share; for --processes"
+            " give it sqlite:///file.db or redis://host"
         )
-    is_alone = isinstance(loaded.named, Receiver)
-    inspector, made_token = None, None
+    inspector, generated_token = None, None
     if with_inspector:
-        inspector, made_token = _inspector(targets, [_own_name(host), *inspector_hosts])
+        inspector, generated_token = _inspector(targets, [_own_name(host), *inspector_hosts])
     for one in targets:
-        run(_open_once(one))  # says in one line what the server would print a traceback for
+        run(_open_once(one))  # gives one line of error, where the server would print a traceback
     more = metrics_of(targets, path) if metrics else []
     health_token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
     try:
-        if is_alone:
+        if isinstance(loaded.named, Receiver):
             app = service_app(targets[0], path, inspector, more, health_token=health_token)
         else:
-            app = application_of(loaded, more, health_token=health_token)
-            app = inspector.below(INSPECTOR_PATH, app) if inspector else app
+            app = application_of(loaded, inspector, more, health_token=health_token)
     except ValueError as error:
         raise CannotBegin(f"{HEALTH_TOKEN_VARIABLE}: {error}") from None
-    target = targets[0]
-    connections = Connections(max_connections, idle_seconds=idle_seconds, refuse=_refusing(target))
+    connections = Connections(
+        max_connections, idle_seconds=idle_seconds, refuse=_refusing(targets[0])
+    )
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         http=connections.protocol(),
-        ws="none",  # a WebSocket would be a connection that is not counted
+        ws="none",  # Connections would not count WebSockets
         backlog=_BACKLOG,
         log_config=log_settings(log_level, log_format),
         proxy_headers=proxy_headers,
@@ -240,8 +218,10 @@ def serve(
 
     def after_start(port: int) -> None:
         if member is not None:
-            member.is_at_work(end_seconds)
-        _print_url(host, port, made_token)
+            member.report_ready(end_seconds)
+        if generated_token is not None:  # on stdout: more people can read the log
+            url = f"http://{_own_name(host)}:{port}{INSPECTOR_PATH}/"
+            click.echo(f"inspector: {url}?token={generated_token}")
 
     server = _Server(
         config,
@@ -249,9 +229,9 @@ def serve(
         before_end=inspector.end if inspector else lambda: None,
         after_start=after_start,
     )
-    # The server raises the signal that has ended it once more, when all is done.
+    # uvicorn raises the signal that ended it again after its shutdown.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    with suppress(KeyboardInterrupt, SystemExit):  # the latter where the port is taken
+    with suppress(KeyboardInterrupt, SystemExit):  # SystemExit: the port is taken
         server.run(listeners)
     if not server.started:
         sys.exit(Status.CANNOT_BEGIN)
@@ -259,9 +239,14 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Closes connections that idle, and at the end calls ``before_end`` before it waits for others.
+    """A server that closes idle connections.
 
-    A live page would never close its own. It calls ``after_start`` with its port when it answers.
+    Args:
+        config: uvicorn's.
+        connections: those of the server.
+        before_end: called when the shutdown begins; it ends live pages, which never end alone.
+        after_start: called with the port when the server accepts connections.
+
     """
 
     def __init__(
@@ -270,7 +255,7 @@ class _Server(uvicorn.Server):
         connections: Connections,
         *,
         before_end: Callable[[], object],
-        after_start: Callable[[int], object] = lambda _: None,
+        after_start: Callable[[int], object],
     ) -> None:
         super().__init__(config)
         self._connections = connections
@@ -291,22 +276,20 @@ class _Server(uvicorn.Server):
         await super().shutdown(None if sockets is None else list(sockets))
 
 
-def _check_places(path: str, inspector_hosts: Sequence[str], *, with_inspector: bool) -> None:
-    """End with the usage where two things would be at one path."""
+def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: bool) -> None:
+    """End with the usage if deliveries have the path of something else."""
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
     if path.rstrip("/") in HEALTH_PATHS:
-        raise click.BadParameter(
-            f"{path} is where a server is asked for its health", param_hint="--path"
-        )
+        raise click.BadParameter(f"{path} is the path of a health check", param_hint="--path")
     if inspector_hosts and not with_inspector:
-        raise click.UsageError("--inspector-host is of no use without --inspector")
+        raise click.UsageError("--inspector-host needs --inspector")
     if with_inspector and f"{path}/".startswith(f"{INSPECTOR_PATH}/"):
-        raise click.BadParameter(f"{INSPECTOR_PATH} is where the inspector is")
+        raise click.BadParameter(f"{INSPECTOR_PATH} is the path of the inspector")
 
 
 def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
-    """End with the usage where a page would show what one process has done, whichever answers."""
+    """End with the usage if a page would show only the process that happens to answer."""
     if with_inspector:
         raise click.UsageError(
             "--inspector is a page of one process. Leave it out here, and serve it from one more"
@@ -327,36 +310,26 @@ def _own_name(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _print_url(host: str, port: int, made_token: str | None) -> None:
-    """Print the way in for a token that was made: on stdout, since others read the log as well."""
-    if made_token is not None:
-        place = f"http://{_own_name(host)}:{port}{INSPECTOR_PATH}/"
-        click.echo(f"inspector: {place}?token={made_token}")
-
-
 def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> tuple[Inspector, str | None]:
-    """Return the inspector of receivers and the token that was made for it, if none was set.
-
-    What is wrong ends the command.
-    """
+    """Return the inspector, and its token if that was generated; or end with the error."""
     try:
-        from hookonce.operations.inspector import (  # noqa: PLC0415 - only who asks for it has jinja2
+        from hookonce.operations.inspector import (  # noqa: PLC0415 - it needs jinja2, an optional dependency
             LOOPBACK_HOSTS,
             Inspector,
         )
     except ImportError as error:
         raise CannotBegin(str(error)) from None
-    made = os.environ.pop(_MADE_TOKEN_VARIABLE, None) or secrets.token_urlsafe()
+    generated = os.environ.pop(_GENERATED_TOKEN_VARIABLE, None) or secrets.token_urlsafe()
     token = os.environ.get(TOKEN_VARIABLE) or None
     try:
-        inspector = Inspector(receivers, token=token or made, hosts=[*LOOPBACK_HOSTS, *hosts])
+        inspector = Inspector(receivers, token=token or generated, hosts=[*LOOPBACK_HOSTS, *hosts])
     except ValueError as error:
         raise CannotBegin(str(error)) from None
-    return inspector, made if token is None else None
+    return inspector, generated if token is None else None
 
 
 def _refusing(receiver: Receiver) -> ASGIApp:
-    """Return what answers the connections that are too many."""
+    """Return an application that answers 503 to the requests of excess connections."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
         receiver.note_unread(OVERLOADED, 0.0)
@@ -365,15 +338,15 @@ def _refusing(receiver: Receiver) -> ASGIApp:
     return refuse
 
 
-def _start_anew_at_changes() -> None:
+def _restart_at_changes() -> None:
     """Run this command again without --reload, and again whenever a Python file changes."""
     try:
-        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - for --reload alone
+        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - only --reload needs it
     except ImportError:
         raise CannotBegin("--reload needs watchfiles: pip install watchfiles") from None
     arguments = [one for one in sys.argv[1:] if one != "--reload"]
     code = "from hookonce.cli import main; main()"
-    os.environ[_MADE_TOKEN_VARIABLE] = secrets.token_urlsafe()  # the same after each change
+    os.environ[_GENERATED_TOKEN_VARIABLE] = secrets.token_urlsafe()
     command = shlex.join([sys.executable, "-c", code, *arguments])
     run_process(
         ".",
@@ -391,16 +364,20 @@ async def _open_once(receiver: Receiver) -> None:
 
 @asynccontextmanager
 async def serving(app: ASGIApp, port: int) -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """Serve on the loopback interface; give the base URL, and an event for the server's end."""
-    # Named as TCP, or asyncio does not switch off Nagle's algorithm, which costs 40 ms an answer.
+    """Serve on the loopback interface; yield the base URL, and an event set when the server ends.
+
+    Raises:
+        CannotBegin: the port is taken, or the application does not start.
+
+    """
+    # IPPROTO_TCP, not 0: else asyncio leaves Nagle's algorithm on, which delays answers by 40 ms.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
             raise CannotBegin(f"cannot serve on port {port}: {error.strerror}") from error
-        config = uvicorn.Config(app, log_config=None, access_log=False)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
         stopped = asyncio.Event()
         task = asyncio.create_task(server.serve(sockets=[listener]))
         task.add_done_callback(lambda _: stopped.set())

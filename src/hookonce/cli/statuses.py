@@ -1,19 +1,18 @@
-"""What commands exit with: one table, for all of them.
+"""The exit statuses of all commands.
 
 ====== ==================================================================================
 Status Meaning
 ====== ==================================================================================
-0      All is well: what was asked for is done. A server or worker that a first SIGTERM
-       or Ctrl-C has ended in order is well too.
-1      The command has found something: a delivery that is not genuine, a fault, an event
-       that was lost, failed or is not there, an answer that is no success.
-2      It cannot begin: arguments that cannot be used, a module, store or secret that
-       cannot be had, a port that is taken.
-130    Ctrl-C has broken it off. What was begun is ended in order.
-143    SIGTERM has.
+0      Success. Also a server or worker that shut down after one SIGTERM or Ctrl-C.
+1      The command found something: a delivery that is not genuine, a fault, an event
+       that is lost, failed or missing, an answer that is not a 2xx.
+2      The command cannot start: an argument is wrong, a module, store or secret is
+       missing, a port is taken.
+130    Ctrl-C interrupted the command. It cleaned up first.
+143    SIGTERM interrupted the command. It cleaned up first.
 ====== ==================================================================================
 
-``hookonce guide operations`` has the same table for people.
+``hookonce guide operations`` shows the same table.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import click
 
 
 class Status(IntEnum):
-    """What a command exits with."""
+    """The exit status of a command."""
 
     WELL = 0
     FOUND = 1
@@ -33,13 +32,17 @@ class Status(IntEnum):
     TERMINATED = 143
 
 
+ENDED_BY_SIGNAL = 128
+"""Plus the signal's number: the status that a shell reports for a process ended by a signal."""
+
+
 class CannotBegin(click.ClickException):
-    """Ends a command that cannot begin, with one line that says why."""
+    """Ends a command that cannot start, with one line that gives the reason."""
 
     exit_code = Status.CANNOT_BEGIN
 
 
 class Nothing(click.ClickException):
-    """Ends a command whose answer is that something is not there, or did not answer."""
+    """Ends a command that asked for something that is missing or does not answer."""
 
     exit_code = Status.FOUND

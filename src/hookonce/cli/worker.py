@@ -1,4 +1,4 @@
-"""``hookonce worker``: handles what a receiver has stored, in a process of its own."""
+"""``hookonce worker``: handles the events in a receiver's inbox, outside the web server."""
 
 from __future__ import annotations
 
@@ -30,39 +30,41 @@ _log = get_logger("hookonce")
 def worker(
     receiver: str, processes: int, log_level: str, log_format: str, *, factory: bool
 ) -> None:
-    """Handle what waits in the inbox of MODULE:RECEIVER, until SIGTERM or Ctrl-C.
+    """Handle the events in the inbox of MODULE:RECEIVER until SIGTERM or Ctrl-C.
 
-    Where several receivers are named, by MODULE:APP or MODULE:RECEIVERS, it works for all of them
-    that have an inbox.
+    MODULE:APP, or MODULE:RECEIVERS, names several receivers; the worker serves each that has an
+    inbox.
 
-    Start as many as you like, on one machine with SQLite, on many with Redis. At the first signal
-    it takes nothing more, lets running handlers end within the receiver's Limits.drain_seconds, and
-    releases the rest. At the second it ends at once; what it was at is free when its lease is over.
-    With --processes signals reach all of them; what cannot start, or dies again and again, ends the
-    command with its message.
+    You can run several workers: on one machine with SQLite, on many with Redis. At the first
+    SIGTERM or Ctrl-C the worker fetches no more events, lets running handlers finish within the
+    receiver's Limits.drain_seconds, and releases the rest. The second signal kills it; the events
+    that it was handling are free again when their leases end.
+
+    With --processes, signals reach all processes. A process that cannot start, or that dies again
+    and again, ends the command.
 
     For example: hookonce worker app.hooks:receiver
     """
     start_logging(log_level, log_format)
-    member = None
-    if processes > 1:
-        member = supervised(processes, f"{receiver} at work")
+    member = supervised(processes, f"{receiver} working") if processes > 1 else None
     targets = [one for one in load_receivers(receiver, factory=factory) if one.has_inbox]
     if not targets:
         raise CannotBegin(
-            f"{receiver} has no inbox to work on: it handles events inside the request; create it"
-            " with Receiver(inbox=Inbox(embedded=False), …)"
+            f"{receiver} has no inbox: it handles events inside the request. For a worker, create"
+            " it with Receiver(inbox=Inbox(embedded=False), …)"
         )
-    start_logging(log_level, log_format)  # again: the module may have its own way
+    start_logging(log_level, log_format)  # again: the module may have configured logging
     collect_rarely()
     run(_work(targets, receiver, member))
     end_with_its_threads()
 
 
 async def _work(receivers: Sequence[Receiver], name: str, member: Member | None) -> None:
-    asked = asyncio.Event()
+    is_ending = asyncio.Event()
     loop = asyncio.get_running_loop()
-    with ended_by_signals(lambda: loop.call_soon_threadsafe(asked.set), at_once=member is None):
+    with ended_by_signals(
+        lambda: loop.call_soon_threadsafe(is_ending.set), kills_at_second=member is None
+    ):
         stacks: list[AsyncExitStack] = []
         try:
             for receiver in receivers:
@@ -72,9 +74,9 @@ async def _work(receivers: Sequence[Receiver], name: str, member: Member | None)
                 names = ", ".join(handler.name for handler in receiver.handlers) or "none"
                 _log.info("%s at endpoint %s, handlers: %s", name, receiver.endpoint, names)
             if member is not None:
-                member.is_at_work(max(end_seconds_of(one.limits) for one in receivers))
-            await asked.wait()
+                member.report_ready(max(end_seconds_of(one.limits) for one in receivers))
+            await is_ending.wait()
             if member is None:
-                _log.info("ending: running handlers may finish; a second signal ends at once")
-        finally:  # at the same time: one that drains must not keep the next at work
+                _log.info("shutting down: running handlers may finish; a second signal kills them")
+        finally:  # concurrently: while one receiver drains, the next must not fetch
             await asyncio.gather(*(stack.aclose() for stack in stacks))
