@@ -168,7 +168,7 @@ class Run:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(service)
             if port is not None:
-                base_url, _ = await stack.enter_async_context(serving(service.api, port))
+                base_url = await stack.enter_async_context(serving(service.api, port))
                 key = key or service.new_key()
                 calls = _calls_to_try(service, base_url, key)
                 self._output.record(

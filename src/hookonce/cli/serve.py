@@ -363,8 +363,8 @@ async def _open_once(receiver: Receiver) -> None:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, port: int) -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """Serve on the loopback interface; yield the base URL, and an event set when the server ends.
+async def serving(app: ASGIApp, port: int) -> AsyncIterator[str]:
+    """Serve an application on the loopback interface during the block; yield the base URL.
 
     Raises:
         CannotBegin: the port is taken, or the application does not start.
@@ -378,16 +378,14 @@ async def serving(app: ASGIApp, port: int) -> AsyncIterator[tuple[str, asyncio.E
         except OSError as error:
             raise CannotBegin(f"cannot serve on port {port}: {error.strerror}") from error
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-        stopped = asyncio.Event()
         task = asyncio.create_task(server.serve(sockets=[listener]))
-        task.add_done_callback(lambda _: stopped.set())
         while not server.started:
             await asyncio.sleep(0.01)
             if task.done():
                 await task
                 raise CannotBegin("the server did not start")
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", stopped
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             await task
