@@ -303,10 +303,10 @@ def test_what_the_receiver_itself_refuses_is_said_in_its_words(here: Path) -> No
         (("app",), "write MODULE:NAME"),
         (("nowhere:receiver",), "there is no module 'nowhere'"),
         (("app:nothing",), "there is no 'nothing' in app"),
-        (("app:handle",), "is no receiver, and none is found in it"),
+        (("app:handle",), "is not a receiver and contains none"),
         (("app:create_app",), "is a function; call it with --factory"),
         (("app:sound", "--url", "hooks.example"), "--url takes an http or https URL"),
-        (("app:several", "--url", "https://hooks.example/three"), "none of the receivers"),
+        (("app:several", "--url", "https://hooks.example/three"), "the path of no receiver"),
     ],
 )
 def test_arguments_that_cannot_be_used_end_with_the_usage(

@@ -16,7 +16,7 @@ import pytest
 
 from hookonce import verify
 from hookonce.cli.attempts import Tally
-from hookonce.cli.emulation import Run
+from hookonce.cli.emulation import Emulation
 from hookonce.cli.output import Output
 from hookonce.emulator import EmulatedService
 from hookonce.errors import VerificationError
@@ -146,10 +146,10 @@ def test_of_the_secrets_it_has_written_it_keeps_the_two_in_force(tmp_path: Path)
     real.write_text(f"# mine\n{SECRET}\n")
     real.chmod(0o640)
     link.symlink_to(real)
-    rotations = Run(Output(as_json=True), Tally(), link)
+    rotations = Emulation(Output(as_json=True), Tally(), link)
     written = [new_secret() for _ in range(4)]
     for secret in written:
-        rotations.put_secret(secret)
+        rotations.write_secret(secret)
     assert real.read_text().splitlines() == [*written[:-3:-1], "# mine", SECRET]
     assert (link.is_symlink(), real.stat().st_mode & 0o777) == (True, 0o640)
 
@@ -166,7 +166,7 @@ def test_a_secret_that_cannot_be_put_leaves_no_other_file_behind(
     file = tmp_path / "secrets"
     file.write_text(f"{SECRET}\n")
     monkeypatch.setattr("hookonce.cli.secrets_file.os.rename", fail)
-    Run(Output(as_json=True), Tally(), file).put_secret(new_secret())
+    Emulation(Output(as_json=True), Tally(), file).write_secret(new_secret())
     assert list(tmp_path.iterdir()) == [file]
     assert file.read_text() == f"{SECRET}\n"
 

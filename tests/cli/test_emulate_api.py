@@ -104,7 +104,7 @@ def test_what_is_published_over_the_api_is_delivered_and_counted(
     [
         ("plan: golden", "plan: "),
         ("chanels: []", "chanels: Extra inputs are not permitted"),
-        ("a: [", "it is no YAML"),
+        ("a: [", "it is not YAML"),
         ("keys: [{key: other_sk_0123456789}]", "a key is example_sk_"),
         ("channels: []\nposts: [{id: p, targets: [{channelId: c}]}]", "there is no channel 'c'"),
         ("- 1", "the workspace: "),
@@ -121,9 +121,9 @@ def test_a_file_that_describes_no_workspace_is_refused_in_one_line(
 def test_json_describes_a_workspace_too_and_is_refused_likewise(tmp_path: Path) -> None:
     path = tmp_path / "workspace.json"
     path.write_text('{"plan": "starter"')
-    invoke("emulate", "--port", "0", "--data", str(path)).says("describes no workspace")
+    invoke("emulate", "--port", "0", "--data", str(path)).says("does not describe a workspace")
     path.write_bytes(b"\xff\xfe")
-    invoke("emulate", "--port", "0", "--data", str(path)).says("describes no workspace")
+    invoke("emulate", "--port", "0", "--data", str(path)).says("does not describe a workspace")
 
 
 def test_without_events_and_without_an_api_there_is_nothing_to_do() -> None:

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import pytest
-from click.shell_completion import ShellComplete
 
 from cli.running import invoke, on_a_terminal
-from hookonce.cli.commands import cli
 from hookonce.guide import page, reference
 
 
@@ -28,14 +26,8 @@ def test_api_lists_every_public_name() -> None:
     assert (result.status, result.output) == (0, reference())
 
 
-def test_a_topic_that_is_none_is_told_the_near_one() -> None:
+def test_an_unknown_topic_is_answered_with_the_nearest_one() -> None:
     invoke("guide", "store").says("no page 'store'; did you mean 'stores'?", status=2)
-
-
-def test_a_shell_completes_topics() -> None:
-    shell = ShellComplete(cli, {}, "hookonce", "_HOOKONCE_COMPLETE")
-    offered = [(item.value, item.help) for item in shell.get_completions(["guide"], "st")]
-    assert offered == [("stores", page("stores").title)]
 
 
 def test_a_search_shows_lines_with_their_page_and_heading() -> None:
@@ -45,7 +37,7 @@ def test_a_search_shows_lines_with_their_page_and_heading() -> None:
     assert "synchronous=FULL" in result.output
 
 
-def test_a_search_can_be_of_one_page() -> None:
+def test_a_search_can_cover_one_page() -> None:
     assert invoke("guide", "stores", "--search", "synchronous full").status == 0
     invoke("guide", "handlers", "--search", "synchronous full").says("does not mention")
 
@@ -63,5 +55,5 @@ def test_on_a_terminal_a_long_page_goes_through_a_pager(
     monkeypatch.setenv("PAGER", str(pager))
     printed = on_a_terminal("guide", "stores", here=tmp_path)
     assert printed.startswith("paged")
-    assert "\x1b[1" in printed, "it is laid out"
+    assert "\x1b[1" in printed, "it is formatted"
     assert "```" not in printed

@@ -99,7 +99,7 @@ def test_a_file_that_a_module_cannot_open_is_named_with_the_way_to_its_place(her
     result = run("serve", "hooks:receiver", here=here, secrets=[SECRET])
     result.says(
         "hooks cannot start: No such file or directory: '/no/such/log'",
-        "python -c 'import hooks' shows where",
+        "python -c 'import hooks' shows the full traceback",
     )
 
 

@@ -297,7 +297,7 @@ def test_it_serves_at_another_path_and_the_port_in_the_environment(tmp_path: Pat
         ("hooks.missing:receiver", "there is no module 'hooks.missing'"),
         ("hooks:missing", "there is no 'missing' in hooks"),
         ("hooks:nothing", "there is no 'nothing' in hooks"),
-        ("hooks:number", "'number' in hooks is of the type int, not Receiver"),
+        ("hooks:number", "'number' in hooks is of type int, not a Receiver"),
     ],
 )
 def test_a_receiver_that_cannot_be_found_is_said_in_one_line(

@@ -109,9 +109,9 @@ def test_what_is_named_is_served_and_worked_for(
     [
         (["tenants:receivers.acne"], "no 'acne' in tenants.receivers; there is acme, bakery"),
         (["tenants:create_app"], "is a function; call it with --factory"),
-        (["tenants:create_later", "--factory"], "is async; a factory is a plain function"),
-        (["tenants:nothing", "--factory"], "is no function, so leave out --factory"),
-        (["tenants:nothing"], "is of the type int, not Receiver"),
+        (["tenants:create_later", "--factory"], "is async; a factory must be a plain function"),
+        (["tenants:nothing", "--factory"], "is not a function; leave out --factory"),
+        (["tenants:nothing"], "is of type int, not a Receiver"),
         (["tenants:receivers."], "does not name a receiver"),
     ],
 )
@@ -148,7 +148,7 @@ def test_an_error_of_a_module_shows_the_users_frames_alone(here: Path) -> None:
 def test_a_module_that_ends_itself_is_no_success(here: Path) -> None:
     (here / "ending.py").write_text("import sys\nsys.exit(0)\n")
     result = run("worker", "ending:receiver", here=here, secrets=[SECRET])
-    result.says("ending has ended itself while it was imported: sys.exit(0)", status=2)
+    result.says("ending called sys.exit(0) while it was imported", status=2)
 
 
 @in_a_process

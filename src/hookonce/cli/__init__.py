@@ -1,6 +1,6 @@
-"""The command line: the only part that exits, prints or reads arguments.
+"""The command ``hookonce``: the only package that prints, reads arguments and exits.
 
-It needs the extra ``cli``; without it the command says so.
+It needs the extra ``cli``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     if missing:
         needs = f"the command line needs {', '.join(missing)}: pip install 'hookonce[cli]'"
         print(needs, file=sys.stderr)
-        sys.exit(2)  # as in `statuses`, which needs click
-    if isinstance(sys.stdout, TextIOWrapper):  # what its encoding cannot hold is escaped
+        sys.exit(2)  # Status.CANNOT_BEGIN, whose module needs click
+    if isinstance(sys.stdout, TextIOWrapper):  # escape what the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     import_module(".commands", __name__).cli()

@@ -1,4 +1,4 @@
-"""``hookonce chaos``: a receiver's own handlers under chaos, in virtual time."""
+"""``hookonce chaos``: runs a receiver's own handlers under random faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .output import Output, json_option
 from .statuses import CannotBegin, Status
 from .stores import check_store, chosen_url, store_file_option
 
-# For people: the first ones tell enough. Programs get every one, with its story.
-_TOLD_FINDINGS, _LISTED_FINDINGS = 3, 20
+# How many findings people see with their story, and how many at all. Programs get all.
+_WITH_STORY, _LISTED = 3, 20
 
 _COUNTED = {
     Breach.LOST: "lost",
     Breach.GIVEN_UP: "given up",
     Breach.TWICE: "handled twice",
-    Breach.STALE: "run after a newer one",
-    Breach.OVERLAP: "run beside another of their key",
+    Breach.STALE: "run after a newer event",
+    Breach.OVERLAP: "run at the same time as another of their key",
     Breach.LATE: "answered late",
     Breach.FORGED: "forgeries accepted",
-    Breach.PUNISHED: "answers that the sender punishes",
+    Breach.PUNISHED: "answers that can disable the endpoint",
 }
 
 
@@ -44,7 +44,7 @@ _COUNTED = {
     default=DEFAULT_EVENTS,
     show_default=True,
     type=click.IntRange(1),
-    help="How many events.",
+    help="The number of events.",
 )
 @click.option(
     "--chaos",
@@ -52,14 +52,14 @@ _COUNTED = {
     default=DEFAULT_CHAOS,
     show_default=True,
     type=FiniteRange(0, 1),
-    help="How probable a fault is, at each attempt and at each run of a handler.",
+    help="The probability of a fault, at each attempt and at each run of a handler.",
 )
-@click.option("--seed", type=int, help="Bring the faults of an earlier run again.")
+@click.option("--seed", type=int, help="Repeat the faults of the run with this seed.")
 @click.option(
     "--store",
     "store_url",
     metavar="STORE_URL",
-    help="Use this store, and an endpoint of its own in it. By default SQLite in a temporary"
+    help="Use a new endpoint in this store. By default the command uses SQLite in a temporary"
     " folder.",
 )
 @store_file_option
@@ -67,7 +67,7 @@ _COUNTED = {
     "--inbox/--inline",
     "with_inbox",
     default=None,
-    help="Handle from an inbox, or inside the request; by default as the receiver does.",
+    help="Handle events from an inbox, or inside the request. By default as the receiver does.",
 )
 @factory_option
 @json_option
@@ -83,34 +83,34 @@ def chaos(
     factory: bool,
     as_json: bool,
 ) -> None:
-    """Run the handlers of MODULE:RECEIVER under chaos, and report what was lost or done twice.
+    """Run the handlers of MODULE:RECEIVER under chaos, and report lost and repeated events.
 
     An emulated service sends events to a copy of the receiver: twice, late, out of order, over
-    connections that break, with forged ones between them. Handlers are made to fail, to be slow,
-    and to ask for a retry; the receiver is restarted. A day takes seconds, since time is virtual.
+    connections that break, and with forgeries between them. Handlers fail, become slow or ask for a
+    retry, and the receiver restarts. Time is virtual, so that a day takes seconds.
 
-    The handlers really run: let what they call be made for tests. What they print is not shown.
-    The receiver's own store and secrets are not used.
+    The handlers really run: point them at test systems. Their output is not shown. The command does
+    not use the receiver's own store and secrets.
 
-    The same --seed brings the same events and the same faults. Files and servers answer in real
-    time, so the numbers of requests and of runs may differ by a few. On memory://, with async
-    handlers, a run is the same to the last request.
+    The same --seed repeats the events and the faults. Files and servers answer in real time, so
+    that the numbers of requests and runs may differ by a few. With --store memory:// and async
+    handlers, runs with the same seed are identical.
 
-    Exits 0 only if no event was lost or given up, none was handled twice, none came after a newer
-    one or beside another where the handler has latest_by or serial_by, no forgery was accepted,
-    and every answer came in time. An event that a handler rejects is a dead letter, and no fault.
+    Exits 0 only if no event was lost, given up or handled twice, no handler with latest_by ran
+    after a newer event, no handlers with serial_by ran at the same time, no forgery was accepted,
+    and every answer came in time. An event that a handler rejects is a dead letter, not a fault.
 
     For example: hookonce chaos app.hooks:receiver --events 2000 --seed 7
     """
     store_url = chosen_url(store_url, store_file)
     if store_url is not None:
-        check_store(store_url)  # in virtual time a store that is away is waited for much longer
+        check_store(store_url)  # not in virtual time, where waiting for a store takes far longer
     with stand_in_secrets():
         targets = load_receivers(receiver, factory=factory)
     output = Output(as_json=as_json)
     seed = randbelow(2**31) if seed is None else seed
     mode = {None: Mode.AS_IT_IS, True: Mode.INBOX, False: Mode.INLINE}[with_inbox]
-    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # every fault is meant
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # every fault is on purpose
     passed = True
     with terminated_as_interrupted(), output.progress("chaos") as moved:
         for target in targets:
@@ -140,7 +140,7 @@ def chaos(
 
 
 class _Done:
-    """How far a simulation has come; a bar, where there is one, shows it."""
+    """The progress of a simulation; moves the progress bar if there is one."""
 
     def __init__(self, events: int, move: Callable[[int, int | None], None] | None) -> None:
         self.events = events
@@ -154,7 +154,7 @@ class _Done:
 
 
 def _show_stopped(done: _Done, seed: int, output: Output) -> None:
-    """Say how far it came, and with what the same comes again."""
+    """Report the progress and the seed of an interrupted run."""
     output.record(
         {"stopped": True, "seed": seed, "events": done.count, "of_events": done.events},
         f"stopped after {done.count} of {done.events} events, before they could be judged; the same"
@@ -174,13 +174,13 @@ def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> No
         }
         by = f" by {finding.handler}" if finding.handler else ""
         line = f"{finding.breach}: {finding.event_type} {finding.event_id}{by}"
-        if number < _TOLD_FINDINGS:
+        if number < _WITH_STORY:
             line = "\n  ".join((line, *finding.story))
-        if as_json or number < _LISTED_FINDINGS:
+        if as_json or number < _LISTED:
             output.record(record, line, "red")
-    if len(report.findings) > _LISTED_FINDINGS:
-        output.say(f"and {len(report.findings) - _LISTED_FINDINGS} more", "red")
-    letters = sum(report.dead_letters.values())
+    if len(report.findings) > _LISTED:
+        output.say(f"and {len(report.findings) - _LISTED} more", "red")
+    dead_letters = sum(report.dead_letters.values())
     why = ", ".join(f"{count} {reason}" for reason, count in report.dead_letters.items())
     breaches = {breach: report.count(breach) for breach in Breach}
     output.record(
@@ -203,9 +203,9 @@ def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> No
             "passed": report.passed,
         },
         f"{report.events} events: {report.handled} handled,"
-        f"{f' {report.stale} left out for a newer one,' if report.stale else ''}"
+        f"{f' {report.stale} left out for a newer event,' if report.stale else ''}"
         f" {report.ignored} without a handler,"
-        f" {letters} dead letters{f' ({why})' if why else ''}"
+        f" {dead_letters} dead letters{f' ({why})' if why else ''}"
         f"{f', {report.waiting} still waiting in the inbox' if report.waiting else ''}\n"
         f"{report.requests} requests, {report.disturbed} of them disturbed; {report.runs} runs of"
         f" handlers, {report.injected} with a fault on purpose; {report.restarts}"

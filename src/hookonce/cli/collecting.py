@@ -1,19 +1,18 @@
-"""How often a long-running command looks for garbage."""
+"""How often the garbage collector runs in a long-running command."""
 
 from __future__ import annotations
 
 import gc
 
-# 64 deliveries at once hold some thousands. With Python's 700, every tenth delivery set off a
-# collection, which took 7 % of the processor's time, and found nothing.
+# 64 concurrent deliveries hold some thousands of new objects. With Python's default of 700, every
+# tenth delivery started a collection that found nothing.
 _NEW_OBJECTS = 10_000
 
 
 def collect_rarely() -> None:
-    """Let the collector run when there may be garbage, not when many deliveries come at once.
+    """Run the garbage collector less often, and never over the objects that exist now.
 
-    A receiver makes no cyclic garbage of its own, but a handler may. What is loaded by now stays
-    for good, and is not looked at again.
+    A receiver makes no reference cycles, but a handler may.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The command group, and the smallest command."""
+"""The command group, and ``hookonce secret``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookonce.verification.secrets import new_secret
 from .output import LAYOUT, system_fault
 from .statuses import CannotBegin, Status
 
-# Imported when they are called: one command does not wait for the parts of all others.
+# Imported when they are called: a command does not wait for the imports of all others.
 _MODULES = {
     "chaos": "chaos",
     "dead": "dead",
@@ -39,7 +39,7 @@ _MODULES = {
 
 
 class _Commands(click.Group):
-    """Ends in one line where the system refuses something, and shows no text as it came."""
+    """Ends with one line at a system error, and escapes control characters in every message."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *_MODULES])
@@ -55,7 +55,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            # Final, for it is not meant to change; but there is no other place for all of them.
+            # click declares the message final, but this is the one place that sees every message.
             error.message = printable(error.message, keep=LAYOUT)  # type: ignore[misc]
             raise
         except KeyboardInterrupt:
@@ -64,14 +64,14 @@ class _Commands(click.Group):
             refused = _refused(error)
             if refused is None:
                 raise
-            if refused.errno == errno.EPIPE:  # nobody reads any more, which click knows how to end
+            if refused.errno == errno.EPIPE:  # the reader is gone: click ends quietly
                 raise refused from None
             _forget_output()
             raise CannotBegin(printable(system_fault(refused), keep=LAYOUT)) from error
 
 
 def _refused(error: Exception) -> OSError | None:
-    """Return what the system has refused, where that is all there is; several tasks may print."""
+    """Return the system error that an error is; a group counts if it has nothing else."""
     if isinstance(error, ExceptionGroup):
         refused = [_refused(one) for one in error.exceptions]
         return refused[0] if all(refused) else None
@@ -79,7 +79,7 @@ def _refused(error: Exception) -> OSError | None:
 
 
 def _forget_output() -> None:
-    """Let go what a full disk has not taken: the interpreter would try again at its end."""
+    """Drop buffered output that a full disk rejected: the interpreter would retry at its exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -92,9 +92,9 @@ def _forget_output() -> None:
 def cli() -> None:
     """Receive signed webhooks: every hook, once; none lost.
 
-    Secrets come from the environment variable HOOKONCE_SECRETS (several with spaces between, newest
-    first) or from a file with one a line, never from the command line. The URL of a store, which
-    may have a password in it, can come from HOOKONCE_STORE or a file as well.
+    Secrets come from the environment variable HOOKONCE_SECRETS (newest first, separated by spaces)
+    or from a file (one per line), never from the command line. The URL of a store may contain a
+    password, and can also come from HOOKONCE_STORE or from a file.
     """
 
 

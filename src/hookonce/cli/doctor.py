@@ -1,4 +1,4 @@
-"""``hookonce doctor``: what is wrong with a receiver, and its fix."""
+"""``hookonce doctor``: finds faults of a receiver, and names the fix of each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .output import Output, json_option
 from .statuses import Status
 
 _Found: TypeAlias = tuple[str, list[Finding]]
-"""The name of an endpoint, and what was found about its receiver."""
+"""The name of an endpoint, and the findings about its receiver."""
 
 _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAULT: "bold red"}
 
@@ -43,29 +43,28 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
 @click.command()
 @click.argument("target", metavar="MODULE:RECEIVER")
 @click.option(
-    "--url", help="Where it is served: also deliver tests there, four requests at the most."
+    "--url", help="The receiver's URL. The doctor also delivers tests there, at most four requests."
 )
 @factory_option
 @json_option
 def doctor(target: str, url: str | None, *, factory: bool, as_json: bool) -> None:
-    """Look for what is wrong with MODULE:RECEIVER, and name the fix of each fault.
+    """Look for faults of MODULE:RECEIVER, and name the fix of each.
 
-    Name the application that has the receiver, MODULE:APP, to have its lifespan, middleware and
-    routes looked at too. Its lifespan is run in this process, and a test delivered to a copy of the
-    receiver there, with a store in memory: the real store is looked at, and nothing in it changed.
+    With MODULE:APP, the doctor also checks the application's lifespan, middleware and routes. It
+    runs the lifespan in this process, and delivers a test to a copy of the receiver with a store in
+    memory. It reads the real store, but changes nothing in it.
 
-    With --url signed tests, and a forged one, go to the server. A test is an event of the type
-    webhook.test, which reaches only handlers registered for it by name: no business code runs.
+    With --url, the doctor sends signed tests and a forged one to the server. A test is an event of
+    type webhook.test, which reaches only handlers registered for it by name: no business code runs.
 
-    Exits 0 if there is no fault, though there may be warnings; 1 with a fault; 2 for arguments that
-    cannot be used.
+    Exits 0 without a fault, even with warnings; 1 with a fault; 2 for wrong arguments.
 
     For example: hookonce doctor app.main:app --url https://hooks.example.com/webhooks
     """
     host = _host_of(url)
     output = Output(as_json=as_json)
-    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # findings say it
-    # What an application prints is not the report.
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # the findings say it
+    # Keep the application's own output out of the report.
     with contextlib.redirect_stdout(sys.stderr):
         subjects = _load(target, url, factory=factory)
         if isinstance(subjects, Finding):
@@ -76,7 +75,7 @@ def doctor(target: str, url: str | None, *, factory: bool, as_json: bool) -> Non
             found[0][1].extend(router_findings(target.partition(":")[0]))
     counts = _show(found, output)
     if counts[Level.FAULT]:
-        end_with_its_threads("what ran was a test")
+        end_with_its_threads("the doctor only ran tests")
         raise SystemExit(Status.FOUND)
 
 
@@ -86,7 +85,7 @@ def _host_of(url: str | None) -> str:
         return "testserver"
     try:
         parts = urlsplit(url)
-        _ = parts.port  # checked when it is read
+        _ = parts.port  # reading it checks it
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
@@ -95,7 +94,7 @@ def _host_of(url: str | None) -> str:
 
 
 def _load(target: str, url: str | None, *, factory: bool) -> tuple[Subject, ...] | Finding:
-    """Return the receivers that ``MODULE:NAME`` names or has, or why it cannot be imported."""
+    """Return the receivers of ``MODULE:NAME``, or the finding that explains the failed import."""
     module_name, _, attribute = target.partition(":")
     try:
         named = import_named(target, factory=factory)
@@ -115,14 +114,16 @@ def _load(target: str, url: str | None, *, factory: bool) -> tuple[Subject, ...]
         subjects = tuple(Subject(one, one, path) for path, one in receivers_of(named).items())
     if not subjects:
         raise click.UsageError(
-            f"{attribute!r} in {module_name} is no receiver, and none is found in it; name the"
-            " receiver itself, MODULE:RECEIVER"
+            f"{attribute!r} in {module_name} is not a receiver and contains none; name the receiver"
+            " itself, MODULE:RECEIVER"
         )
     if url is not None and len(subjects) > 1:
         at_path = [s for s in subjects if s.path.rstrip("/") == urlsplit(url).path.rstrip("/")]
         if not at_path:
             paths = ", ".join(subject.path for subject in subjects)
-            raise click.UsageError(f"--url names none of the receivers in {attribute!r}: {paths}")
+            raise click.UsageError(
+                f"--url has the path of no receiver in {attribute!r}; their paths: {paths}"
+            )
         return tuple(at_path)
     return subjects
 
@@ -132,12 +133,12 @@ def _import_finding(module: str, error: Exception) -> Finding:
         return fault(
             "secrets",
             f"{module} cannot start: {error}",
-            "put the endpoint's secret where the receiver reads it, readable for this user",
+            "put the endpoint's secret where the receiver reads it, readable by this user",
         )
     return fault(
         "import",
         f"{module} cannot start: {error_text(error)}",
-        f"mend it; python -c 'import {module}' shows where it comes from",
+        f"repair it; python -c 'import {module}' shows the full traceback",
     )
 
 

@@ -1,4 +1,4 @@
-"""A run of the emulated service: what it emits, and how it ends."""
+"""A run of the emulated service, from the first event to its end."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from .secrets_file import SecretsFile
 from .serve import serving
 from .statuses import CannotBegin
 
-# How often it looks whether an endpoint has been registered, or turned on again.
-_LOOK_SECONDS = 0.05
+# How often to look for an endpoint that was registered or enabled.
+_POLL_SECONDS = 0.05
 
 
-class _Over(Exception):  # noqa: N818 - no error, but the end of a flow wherever it is
-    """There is nothing more to emit."""
+class _AllEmitted(Exception):  # noqa: N818 - not an error: it ends a flow at any place
+    """No event is left to emit."""
 
 
-class Emitter:
-    """Emits each event at its moment, under an id that no receiver knows yet.
+class PacedEmitter:
+    """Emits each event at its moment, under a new id.
 
     Args:
-        service: what emits.
-        moments: when, in seconds from the first.
-        waits: whether an endpoint may still come that is there to be delivered to.
+        service: the service that delivers the events.
+        moments: the moments of the events, in seconds after the first.
+        waits: wait for an active endpoint while there is none; else stop.
 
     """
 
@@ -62,42 +62,47 @@ class Emitter:
         return [row.resource for row in self._service.workspace.channels.values()]
 
     async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
-        """Emit an event when it is time for it; ``_Over`` when there is no time, or nobody left."""
+        """Emit an event at the next moment.
+
+        Raises:
+            _AllEmitted: no moment is left, or no endpoint.
+
+        """
         moment = next(self._moments, None)
         if moment is None:
-            raise _Over
+            raise _AllEmitted
         loop = asyncio.get_running_loop()
         if self._started is None:
             self._started = loop.time()
         await asyncio.sleep(self._started + moment - loop.time())
         due = loop.time()
-        while not self._is_heard():
+        while not self._has_endpoint():
             if not self._waits:
-                raise _Over
-            await asyncio.sleep(_LOOK_SECONDS)
-            self._started += loop.time() - due  # what follows is that much later too
+                raise _AllEmitted
+            await asyncio.sleep(_POLL_SECONDS)
+            self._started += loop.time() - due  # postpone all later events too
             due = loop.time()
         return await self._service.emit(event, data=data, event_id=new_event_id())
 
-    def _is_heard(self) -> bool:
+    def _has_endpoint(self) -> bool:
         return any(one.status == EndpointStatus.ACTIVE for one in self._service.endpoints)
 
 
 async def emit_all(
-    emitter: Emitter, seed: int, *, flow: str | None = None, types: Sequence[str] = ()
+    emitter: PacedEmitter, seed: int, *, flow: str | None = None, types: Sequence[str] = ()
 ) -> None:
-    """Emit until it is over: a flow again and again, or single events.
+    """Emit events until the emitter has no more moments.
 
     Args:
-        emitter: what emits, each when it is time for it.
-        seed: what they are drawn by.
-        flow: the name of the flow.
-        types: the types to choose from; by default all, some more often than others.
+        emitter: emits each event at its moment.
+        seed: of the random choices.
+        flow: the name of a flow to repeat; by default single events.
+        types: the types of single events; by default all, at realistic rates.
 
     """
     generator = EventGenerator(seed, channels=emitter.channels)
-    random = Random(f"{seed}:types")  # noqa: S311 - what is made up is no secret
-    with suppress(_Over):
+    random = Random(f"{seed}:types")  # noqa: S311 - not for secrets
+    with suppress(_AllEmitted):
         while True:
             if flow is not None:
                 await FLOWS[flow](emitter, generator=generator)
@@ -106,13 +111,13 @@ async def emit_all(
             await emitter.emit(event_type, data=generator.data(event_type))
 
 
-class Run:
-    """From the first event until all is settled, or somebody ends it.
+class Emulation:
+    """A run of the emulated service.
 
     Args:
-        output: where attempts are printed.
-        tally: where they are counted.
-        secrets_file: where new secrets are written.
+        output: prints the attempts.
+        tally: counts the attempts.
+        secrets_file: receives new secrets.
 
     """
 
@@ -129,11 +134,11 @@ class Run:
         self._tally.count(attempt)
         try:
             print_attempt(attempt, self._output)
-        except OSError as error:  # nobody reads it any more
+        except OSError as error:  # the reader of the output is gone
             self._fail(error)
 
-    def put_secret(self, secret: str) -> None:
-        """Write a new secret above the last one, which signs for a day too."""
+    def write_secret(self, secret: str) -> None:
+        """Write a new secret above the last one, which stays valid for a day."""
         if self._secrets_file is None:
             return
         path, outdated = self._secrets_file, set(self._written[:-1])
@@ -148,20 +153,20 @@ class Run:
             fault = system_fault(error) if isinstance(error, OSError) else error
             self._fail(CannotBegin(f"cannot write {path}: {fault}"))
 
-    async def go(
+    async def run(
         self,
         service: EmulatedService,
         emitting: Callable[[], Awaitable[None]],
         port: int | None,
         key: str | None = None,
     ) -> None:
-        """Emit, and return when all is settled, or at Ctrl-C; with an API, only at Ctrl-C.
+        """Emit all events; return when all are settled, or at Ctrl-C. With an API only at Ctrl-C.
 
         Args:
-            service: what emits.
-            emitting: emits until there is no more.
-            port: where its API is served, if it is.
-            key: one that is there already; by default a new one is made.
+            service: the emulated service.
+            emitting: emits all events.
+            port: serve the API on this port.
+            key: an API key of the service; by default a new one.
 
         """
         loop = asyncio.get_running_loop()
@@ -177,11 +182,11 @@ class Run:
                 )
             self._output.say()
             self._output.say(HEADING, "bold")
-            # After the server, which has handlers of its own for them.
+            # After the server's start, which sets signal handlers of its own.
             stack.enter_context(
                 ended_by_signals(lambda: loop.call_soon_threadsafe(self._ended.set))
             )
-            work = loop.create_task(self._work(service, emitting, goes_on=port is not None))
+            work = loop.create_task(self._work(service, emitting, stays=port is not None))
             work.add_done_callback(lambda _: self._ended.set())
             await self._ended.wait()
             work.cancel()
@@ -191,27 +196,29 @@ class Run:
             raise self._fault
 
     async def _work(
-        self, service: EmulatedService, emitting: Callable[[], Awaitable[None]], *, goes_on: bool
+        self, service: EmulatedService, emitting: Callable[[], Awaitable[None]], *, stays: bool
     ) -> None:
         await emitting()
         again = sum(bool(one.attempts) for one in service.deliveries(status="pending"))
         if again:
-            self._output.say(f"all is sent, {again} to be tried again; Ctrl-C ends it", "dim")
+            self._output.say(
+                f"all events are sent, {again} wait for a retry; Ctrl-C ends the command", "dim"
+            )
         await service.settle()
-        if goes_on:
+        if stays:
             await self._ended.wait()
 
     def _fail(self, error: Exception) -> None:
-        # Raised in the middle of a delivery it would be lost.
+        # Raised in the middle of a delivery, the error would be lost.
         self._fault = error
         self._ended.set()
 
 
 def _calls_to_try(service: EmulatedService, base_url: str, key: str) -> list[str]:
-    """Return three commands for a shell: whose key it is, the channels, and a post to one."""
+    """Return three shell commands: show the key's owner, list the channels, create a post."""
     channels = [row.id for row in service.workspace.channels.values() if row.is_active]
     curl = f"curl -H {quote(f'Authorization: Bearer {key}')}"
-    target = {"channelId": channels[0] if channels else "none is active"}
+    target = {"channelId": channels[0] if channels else "no active channel"}
     post = json.dumps({"caption": "Hello", "targets": [target], "mode": "now"})
     return [
         f"{curl} {base_url}/v1/me",

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 import click
-from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -15,26 +14,20 @@ from hookonce.guide import INDEX, Hit, Page, page, pages, search
 from .statuses import Nothing
 
 _WIDEST = 100
-"""Longer lines are hard to read."""
-
-
-def _complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    found = [CompletionItem(one.topic, help=one.title) for one in pages()]
-    found.append(CompletionItem("api", help=page("api").title))
-    return [item for item in found if item.value.startswith(typed)]
+"""The widest text, in columns: longer lines are hard to read."""
 
 
 @click.command()
-@click.argument("topic", required=False, shell_complete=_complete)
+@click.argument("topic", required=False)
 @click.option(
-    "--search", "words", metavar="WORDS", help="Show the lines that have all these words."
+    "--search", "words", metavar="WORDS", help="Show the lines that contain all these words."
 )
 def guide(topic: str | None, words: str | None) -> None:
     """Show a page of the guide, or its index.
 
-    On a terminal it is laid out, and what is longer than the screen goes through a pager ($PAGER).
-    Elsewhere it is the Markdown. The page "api" lists every public name with its signature. With
-    both a TOPIC and --search that page alone is searched.
+    A terminal shows the page formatted, and a long page in a pager ($PAGER); elsewhere the command
+    prints Markdown. The page "api" lists every public name with its signature. With TOPIC and
+    --search, only that page is searched.
 
     For example: hookonce guide stores
     """
@@ -54,7 +47,7 @@ def _page(topic: str) -> Page:
     except LookupError:
         known = [*(one.topic for one in pages()), "api"]
         near = get_close_matches(topic, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"the pages are {', '.join(known)}"
         raise click.BadParameter(
             f"the guide has no page {topic!r}; {hint}", param_hint="TOPIC"
         ) from None

@@ -1,4 +1,4 @@
-"""``hookonce health``: what a running server says of itself."""
+"""``hookonce health``: asks a running server for its health."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from .statuses import Nothing, Status
 @click.command()
 @click.argument("url", required=False)
 def health(url: str | None) -> None:
-    """Ask a running server for its health; exit 0 if it is well.
+    """Ask a running server for its health; exit 0 if it is healthy.
 
-    URL is http://127.0.0.1:$PORT/livez by default, with port 8000 where PORT is not set. Made for a
-    container's HEALTHCHECK.
+    URL is http://127.0.0.1:$PORT/livez by default, with port 8000 if PORT is not set. A container's
+    HEALTHCHECK can call this command.
 
-    /readyz says what is wrong to who shows the token in $HOOKONCE_HEALTH_TOKEN, as this does where
-    it is set.
+    If $HOOKONCE_HEALTH_TOKEN is set, the request carries it; /readyz then gives its reasons.
     """
     token = os.environ.get(HEALTH_TOKEN_VARIABLE)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     url = url or f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/livez"
     try:
-        # A proxy in the environment is for the way out of the machine.
+        # Without the proxies in the environment: they lead away from this machine.
         response = httpx2.get(url, headers=headers, timeout=3.0, trust_env=False)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Nothing(f"{url} does not answer: {error}") from error

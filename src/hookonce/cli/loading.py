@@ -1,4 +1,4 @@
-"""What commands are given: receivers by name, secrets by environment or file."""
+"""Loads what a command line names: receivers by ``MODULE:NAME``, secrets by file or variable."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .statuses import CannotBegin
 secrets_option = click.option(
     "--secrets-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=f"Read the secrets from this file, one a line, instead of from ${SECRETS_VARIABLE}.",
+    help=f"Read the secrets from this file, one per line, instead of from ${SECRETS_VARIABLE}.",
 )
 
 
 def load_secrets(path: Path | None) -> tuple[str, ...]:
-    """Return the configured secrets, newest first, or end with what is wrong."""
+    """Return the configured secrets, newest first, or end with the error."""
     try:
         return (EnvironmentSecrets() if path is None else FileSecrets(path)).current()
     except SecretError as error:
@@ -45,18 +45,18 @@ def load_secrets(path: Path | None) -> tuple[str, ...]:
 
 
 def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
-    """Return the configured secrets as they are, usable or not."""
+    """Return the configured secrets, even unusable ones."""
     if path is None:
         return read_environment()
-    # What is not UTF-8 becomes a secret that cannot be used, and the diagnosis says so.
+    # Bytes that are not UTF-8 make an unusable secret, which the diagnosis reports.
     return secret_lines(path.read_text("utf-8", "replace"))
 
 
 @contextmanager
 def stand_in_secrets() -> Iterator[None]:
-    """Let a module be imported that takes its secrets from the environment, where none are needed.
+    """Set a new secret in the environment during the block, if none is set.
 
-    Those that are set stay.
+    A command that verifies nothing can then import a module that reads its secrets at import.
     """
     before = os.environ.get(SECRETS_VARIABLE)
     if before:
@@ -74,16 +74,16 @@ def stand_in_secrets() -> Iterator[None]:
 factory_option = click.option(
     "--factory",
     is_flag=True,
-    help="MODULE:NAME is a function without arguments that makes the application, or the receiver.",
+    help="MODULE:NAME is a function without arguments that returns the receiver or application.",
 )
 
 
 class Loaded(NamedTuple):
-    """What ``MODULE:NAME`` names.
+    """The object that ``MODULE:NAME`` names, and its receivers.
 
     Attributes:
-        named: the object itself; what it has made, with --factory.
-        receivers: the receivers that it is or has, by the path at which each answers in it.
+        named: the object; with --factory, the object that the function returned.
+        receivers: the receivers of the object by path, or the object itself.
 
     """
 
@@ -92,27 +92,27 @@ class Loaded(NamedTuple):
 
 
 def load_receiver(name: str, *, factory: bool = False) -> Receiver:
-    """Return the one receiver that ``MODULE:NAME`` names or has, or end with what is wrong."""
+    """Return the one receiver of ``MODULE:NAME``, or end with the error."""
     receivers = load_receivers(name, factory=factory)
     if len(receivers) > 1:
         endpoints = ", ".join(one.endpoint for one in receivers)
         raise CannotBegin(
-            f"{name} has {len(receivers)} receivers, at the endpoints {endpoints}; name one of"
-            " them, MODULE:RECEIVER"
+            f"{name} has {len(receivers)} receivers, at the endpoints {endpoints}; name one with"
+            " MODULE:RECEIVER"
         )
     return receivers[0]
 
 
 def load_receivers(name: str, *, factory: bool = False) -> tuple[Receiver, ...]:
-    """Return the receivers that ``MODULE:NAME`` names or has, or end with what is wrong."""
+    """Return the receivers of ``MODULE:NAME``, or end with the error."""
     return tuple(load(name, factory=factory).receivers.values())
 
 
 def load(name: str, *, factory: bool = False) -> Loaded:
-    """Return what ``MODULE:NAME`` names with its receivers, or end with what is wrong.
+    """Return the object of ``MODULE:NAME`` and its receivers, or end with the error.
 
-    It is a receiver, a mapping or sequence of receivers, or an application they are mounted in;
-    ``MODULE:receivers.acme`` is an attribute of that object, or a key.
+    The object is a receiver, a mapping or sequence of receivers, or an application with mounted
+    receivers. ``MODULE:receivers.acme`` names an attribute or a key of ``receivers``.
     """
     module_name, _, attribute = name.partition(":")
     try:
@@ -124,13 +124,13 @@ def load(name: str, *, factory: bool = False) -> Loaded:
     except OSError as error:
         raise CannotBegin(
             f"{module_name} cannot start: {system_fault(error)}; python -c 'import {module_name}'"
-            " shows where it comes from"
+            " shows the full traceback"
         ) from error
     except (click.ClickException, KeyboardInterrupt):
         raise
     except SystemExit as error:
         raise CannotBegin(
-            f"{module_name} has ended itself while it was imported: sys.exit({error.code!r})"
+            f"{module_name} called sys.exit({error.code!r}) while it was imported"
         ) from None
     except BaseException as error:
         raise CannotBegin(f"{module_name} cannot start\n{user_frames(error)}") from error
@@ -139,14 +139,14 @@ def load(name: str, *, factory: bool = False) -> Loaded:
     receivers = receivers_of(named)
     if not receivers:
         raise CannotBegin(
-            f"{attribute!r} in {module_name} is of the type {type(named).__name__}, not Receiver,"
-            " and none is found in it"
+            f"{attribute!r} in {module_name} is of type {type(named).__name__}, not a Receiver,"
+            " and contains none"
         )
     return Loaded(named, receivers)
 
 
 def receivers_of(named: object) -> dict[str, Receiver]:
-    """Return the receivers that something is or has, by their paths."""
+    """Return the receivers of an object by path, or the object itself if it is a receiver."""
     if isinstance(named, Receiver):
         return {"": named}
     if isinstance(named, Mapping | list | tuple):
@@ -159,19 +159,19 @@ def receivers_of(named: object) -> dict[str, Receiver]:
 
 
 def user_frames(error: BaseException) -> str:
-    """Return a traceback with the user's own frames alone, and what was raised."""
+    """Return the traceback of an error with only the user's frames."""
     lines = [*traceback.format_list(own_frames(error)), *traceback.format_exception_only(error)]
     return "".join(lines).rstrip()
 
 
 def import_named(name: str, *, factory: bool = False) -> object:
-    """Return what ``MODULE:NAME`` names, or what it makes; what the module raises passes.
+    """Return the object that ``MODULE:NAME`` names, or with ``factory`` the object it returns.
 
-    Modules are looked for in the current folder too, as ``python -m`` does, and as there not where
-    ``PYTHONSAFEPATH`` is set: a folder that is written to is no place for them.
+    As with ``python -m``, modules are also found in the current folder, unless ``PYTHONSAFEPATH``
+    is set. Every error of the module passes through.
 
     Raises:
-        LookupError: there is nothing of that name, or no such factory; the text says so.
+        LookupError: there is no such module, object or factory; the text says which.
 
     """
     module_name, colon, attribute = name.partition(":")
@@ -179,7 +179,7 @@ def import_named(name: str, *, factory: bool = False) -> object:
         raise LookupError(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
-    with suppress(FileNotFoundError):  # somebody has removed it
+    with suppress(FileNotFoundError):  # the current folder was removed
         if not sys.flags.safe_path and (folder := os.getcwd()) not in sys.path:
             sys.path.insert(0, folder)
     try:
@@ -201,9 +201,9 @@ def import_named(name: str, *, factory: bool = False) -> object:
 
 def _made_by(function: object, attribute: str) -> object:
     if not callable(function):
-        raise LookupError(f"{attribute!r} is no function, so leave out --factory")  # noqa: TRY004 - what is named is wrong
+        raise LookupError(f"{attribute!r} is not a function; leave out --factory")  # noqa: TRY004 - the name is wrong
     made = function()
     if inspect.iscoroutine(made):
         made.close()
-        raise LookupError(f"{attribute!r} is async; a factory is a plain function")
+        raise LookupError(f"{attribute!r} is async; a factory must be a plain function")
     return made

@@ -1,4 +1,4 @@
-"""What `serve` and `worker` log, and how: text by default, on a terminal and elsewhere."""
+"""The log of ``serve`` and ``worker``: lines of text, or of JSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .output import together
 
 _LEVELS = ("debug", "info", "warning", "error")
 
-# What every record has; what a line adds to that is its `extra`.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# The attributes of every record; all others come from `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 log_options: Callable[[Any], Any] = together(
     click.option(
@@ -26,20 +26,20 @@ log_options: Callable[[Any], Any] = together(
         default="info",
         show_default=True,
         type=click.Choice(_LEVELS, case_sensitive=False),
-        help="Log this and what is worse.",
+        help="The lowest level that is logged.",
     ),
     click.option(
         "--log-format",
         default="text",
         show_default=True,
         type=click.Choice(["text", "json"]),
-        help="A line of text, or a JSON object with its parts, for each record.",
+        help="Write each record as a line of text, or as a JSON object.",
     ),
 )
 
 
 class JsonLines(logging.Formatter):
-    """A JSON object for each record: time, level, logger, message, and what is in ``extra``."""
+    """Formats a record as a JSON object: time, level, logger, message, and its ``extra`` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object as one line of ASCII."""
@@ -49,17 +49,17 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": printable(record.getMessage()),
         }
-        line |= {name: one for name, one in vars(record).items() if name not in _USUAL}
-        line.pop("color_message", None)  # uvicorn's, the same with escapes
+        line |= {name: one for name, one in vars(record).items() if name not in _STANDARD}
+        line.pop("color_message", None)  # uvicorn's copy of the message with escapes
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
 def log_settings(level: str = "info", form: str = "text") -> dict[str, Any]:
-    """Return the settings for ``logging.config``: uvicorn's lines and the library's in one form.
+    """Return settings for ``logging.config``: the same form for uvicorn and for hookonce.
 
-    The access log is off: the receiver writes a line for each delivery that says more.
+    The access log is off: the receiver logs more about each delivery.
     """
     own = {"handlers": ["stderr"], "level": level.upper(), "propagate": False}
     return {
@@ -75,5 +75,5 @@ def log_settings(level: str = "info", form: str = "text") -> dict[str, Any]:
 
 
 def start_logging(level: str, form: str) -> None:
-    """Log so in this process."""
+    """Configure the log of this process."""
     logging.config.dictConfig(log_settings(level, form))

@@ -1,4 +1,4 @@
-"""``--metrics``: what Prometheus reads from a receiver that was loaded by its name."""
+"""``hookonce serve --metrics``: an endpoint for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from .statuses import CannotBegin
 metrics_option = click.option(
     "--metrics",
     is_flag=True,
-    help="Answer at /metrics, for Prometheus. Whoever reaches the port can read them there.",
+    help="Serve metrics for Prometheus at /metrics, to every client that reaches the port.",
 )
 
 
 def metrics_of(receivers: Sequence[Receiver], path: str) -> list[Route]:
-    """Watch the receivers and return the route of their metrics, or end with what is wrong.
+    """Observe the receivers and return the route of their metrics, or end with the error.
 
-    ``path`` is where deliveries arrive.
+    Args:
+        receivers: those to observe.
+        path: the path of deliveries.
+
     """
     if path.rstrip("/") == "/metrics":
-        raise click.BadParameter("/metrics is where the metrics are", param_hint="--path")
+        raise click.BadParameter("/metrics is the path of the metrics", param_hint="--path")
     try:
-        # Not above: only those who ask for metrics have it installed.
+        # Not at the top: prometheus_client is an optional dependency.
         from hookonce.operations.prometheus import (  # noqa: PLC0415
             PrometheusObserver,
             metrics_routes,

@@ -1,4 +1,4 @@
-"""Numbers among the options of commands."""
+"""Numbers on the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class FiniteRange(click.FloatRange):
-    """A finite number within bounds; click's own range also takes ``nan``."""
+    """A finite number within bounds; click's own range also accepts ``nan``."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

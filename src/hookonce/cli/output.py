@@ -1,4 +1,4 @@
-"""How commands print: rich on a terminal, plain lines elsewhere, NDJSON on demand."""
+"""How commands print: styled on a terminal, plain lines elsewhere, NDJSON with ``--json``."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from rich.text import Text
 
 from hookonce.logs import printable
 
-# So much room a table needs for its last column: the error, as a rule.
+# The narrowest last column of a table: it mostly shows an error.
 _LEAST_LAST = 16
 
 LAYOUT = "\n\t"
-"""What goes out beside printable characters."""
+"""The unprintable characters that are printed."""
 
 _RECORDS = f"{__name__}.records"
-"""Where a command's context keeps what JSON is written to."""
+"""The key in a click context's ``meta`` for the file that JSON is written to."""
 
 
 @contextmanager
 def _apart() -> Iterator[IO[str]]:
-    """Give what records are written to, and let all else that is printed go to standard error.
+    """Yield standard output for records; send all other output to standard error.
 
-    So it is with what modules and handlers print, and where standard output is a file of the
-    system, also with what the programs print that they start.
+    User modules and handlers may print. If standard output has a file descriptor, the output of the
+    programs that they start goes to standard error too.
     """
     own = sys.stdout
     with ExitStack() as stack:
         try:
             number, other = own.fileno(), sys.stderr.fileno()
-        except (OSError, AttributeError):  # a file in memory, or none
+        except (OSError, AttributeError):  # a file in memory, or no file
             stack.enter_context(redirect_stdout(sys.stderr))
             yield own
             return
@@ -71,12 +71,12 @@ json_option = click.option(
     "as_json",
     is_flag=True,
     callback=_for_programs,
-    help="Print one JSON object a line, for programs.",
+    help="Print one JSON object per line, for programs.",
 )
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return several of click's decorators as one, for commands that have the same options."""
+    """Return one decorator that adds several options to a command."""
 
     def decorated(command: Any) -> Any:
         for option in reversed(options):
@@ -89,7 +89,7 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class Output:
     """Prints records: styled lines for people, or NDJSON for programs.
 
-    Whatever a sender or server wrote, nothing but printable characters and line ends goes out.
+    It prints no control characters but tabs and line ends, whatever a sender wrote.
 
     Args:
         as_json: print NDJSON.
@@ -103,14 +103,14 @@ class Output:
         self._console = _Console(highlight=False, soft_wrap=True)
 
     def record(self, record: Mapping[str, Any], line: str, style: str = "") -> None:
-        """Print one record: as JSON, or as the line that says the same to a person."""
+        """Print a record: as JSON for programs, or as a line for people."""
         if self._as_json:
             self._print_json(record)
         else:
             self._print(line, style)
 
     def say(self, line: str = "", style: str = "") -> None:
-        """Print a line for people; programs do not get it."""
+        """Print a line for people; ``--json`` leaves it out."""
         if not self._as_json:
             self._print(line, style)
 
@@ -120,9 +120,9 @@ class Output:
         """Print records as a table, or one JSON object a line.
 
         Args:
-            records: what to print.
+            records: the rows.
             columns: the heading of each column by the name of its field.
-            nothing: what to say where there are none.
+            nothing: the line for people if there are no records.
 
         """
         if not records:
@@ -141,7 +141,7 @@ class Output:
         if sum(widths[:-1]) + 2 * len(widths) + _LEAST_LAST > self._console.width:
             self._stack(rows, columns)
             return
-        headings = (  # only the last column may be broken, between words
+        headings = (  # only the last column may wrap
             Column(heading, overflow="fold", no_wrap=name != [*columns][-1])
             for name, heading in columns.items()
         )
@@ -151,7 +151,7 @@ class Output:
         self._console.print(table)
 
     def _stack(self, rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> None:
-        """Print what is too wide for a table: for each event its place first, the rest below."""
+        """Print rows that are too wide for a table: the other fields below the first ones."""
         first = next(iter(columns))
         for row in rows:
             head = [value for name in (first, "id", "type") if (value := row.get(name))]
@@ -164,10 +164,10 @@ class Output:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int | None], None] | None]:
-        """Show a bar while the block lasts, where a person watches.
+        """Show a progress bar during the block if standard output is a terminal.
 
-        Gives what moves it, to so many done of so many (or of nobody knows how many), and None
-        where there is no bar. Lines printed meanwhile stand above it.
+        Yields a function that takes the finished and the total count (None if unknown), or None
+        if there is no bar. Lines that are printed in the block appear above the bar.
         """
         if self._as_json or not self._console.is_terminal:
             yield None
@@ -180,7 +180,7 @@ class Output:
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def _print_json(self, record: Mapping[str, Any]) -> None:
-        # ASCII only: also a character that ends a line or moves the cursor stays in its string.
+        # ASCII only: json escapes every character that could end a line or move the cursor.
         click.echo(json.dumps(record, default=str), file=self._file)
 
     def _print(self, line: str, style: str) -> None:
@@ -189,29 +189,29 @@ class Output:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the error pass: to end here, in the middle of a task, would leave things open."""
-        raise  # noqa: PLE0704 - it is called where the error is handled
+        """Let the error pass: rich would exit here, in the middle of a task."""
+        raise  # noqa: PLE0704 - rich calls this in its except block
 
 
 def one_line(value: object) -> str:
-    """Return a value as text that cannot move the cursor or add lines."""
+    """Return a value as one line of printable text."""
     text = "" if value is None else str(value)
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text that is no longer than so many characters."""
+    """Return a text shortened to ``width`` characters."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def system_fault(error: OSError) -> str:
-    """Return what the system has refused, and of which file."""
+    """Return the message of a system error, with the file's name."""
     what = error.strerror or type(error).__name__
     return what if error.filename is None else f"{what}: {str(error.filename)!r}"
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes in the largest unit it has one of."""
+    """Return a number of bytes in the largest fitting unit."""
     size, units = float(count), ["B", "KiB", "MiB", "GiB"]
     unit = units.pop(0)
     while size >= 1024 and units:

@@ -1,4 +1,4 @@
-"""The service's API for commands: the client, from options and the environment."""
+"""The API client of commands, made from options and environment variables."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 URL_VARIABLE = "HOOKONCE_API_URL"
 
-# Characters of an error's details, whose shape depends on its code.
-_MOST = 500
+# The length of an error's details in a message; their shape depends on the error's code.
+_MAX_DETAILS = 500
 
 
 def read_id(_: click.Context, __: click.Parameter, value: str) -> str:
-    """Refuse what cannot be an id, such as the empty text of a variable that is not set."""
+    """Refuse an invalid id, such as the empty text of an unset shell variable."""
     try:
         segment(value)
     except ValueError as error:
@@ -39,7 +39,7 @@ service_options = together(
         "--api-url",
         envvar=URL_VARIABLE,
         required=True,
-        help=f"Where the service's API is; by default ${URL_VARIABLE}.",
+        help=f"The base URL of the service's API. By default ${URL_VARIABLE}.",
     ),
     click.option(
         "--key-file",
@@ -62,7 +62,7 @@ def opened_client(api_url: str, key_file: Path | None) -> Client:
 
 
 def with_client(api_url: str, key_file: Path | None, use: Callable[[Client], Awaitable[T]]) -> T:
-    """Return what ``use`` returns for a client, or end with what is wrong."""
+    """Call ``use`` with a client and return its result, or end with the error."""
     client = opened_client(api_url, key_file)
 
     async def use_it() -> Any:
@@ -72,8 +72,8 @@ def with_client(api_url: str, key_file: Path | None, use: Callable[[Client], Awa
     try:
         result: T = asyncio.run(use_it())
     except ApiError as error:
-        details = "" if error.details is None else f" {cut(json.dumps(error.details), _MOST)}"
-        raise Nothing(f"{error}{details}") from None
+        details = "" if error.details is None else cut(json.dumps(error.details), _MAX_DETAILS)
+        raise Nothing(f"{error} {details}".rstrip()) from None
     except ClientError as error:
         raise Nothing(str(error)) from None
     return result
