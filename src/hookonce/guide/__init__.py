@@ -1,7 +1,7 @@
-"""The guide: pages of Markdown, and the list of public names that is made from the code.
+"""The guide: pages of Markdown, and the list of public names, generated from the code.
 
-A page is a file ``TOPIC.md`` in this folder, whose first line is its title. ``README.md`` is the
-index for people, ``llms.txt`` the one for programs; both name every page.
+A page is a file ``TOPIC.md`` in this folder; its first line is the title. ``README.md`` is the
+index for people, ``llms.txt`` the index for programs. Both name every page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages: found, read, searched, and made ready to be printed."""
+"""Finds, reads, searches and formats the pages of the guide."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Page:
     """One page of the guide.
 
     Attributes:
-        topic: its name in ``hookonce guide TOPIC``, and of its file without ``.md``.
-        text: Markdown, as it is in the file.
+        topic: the name of its file without ``.md``, and its name in ``hookonce guide TOPIC``.
+        text: the Markdown of the file.
 
     """
 
@@ -31,12 +31,12 @@ class Page:
 
     @property
     def title(self) -> str:
-        """What stands in its first line."""
+        """The heading in the first line."""
         return self.text.partition("\n")[0].removeprefix("# ")
 
     @property
     def printed(self) -> str:
-        """The text for a terminal: links name the command, pictures and comments are left out."""
+        """The text for a terminal: links name commands; pictures and comments are left out."""
         text = re.sub(r"<!--.*?-->\n?", "", self.text, flags=re.DOTALL)
         text = re.sub(r"!\[[^\]]*\]\([^)]*\)\n*", "", text)
         return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", _named, text)
@@ -44,12 +44,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A place that a search has found.
+    """A line that a search found.
 
     Attributes:
         topic: the page.
-        heading: the heading it is under.
-        line: the line, without what surrounds it.
+        heading: the heading above the line.
+        line: the line, without white space around it.
 
     """
 
@@ -59,7 +59,7 @@ class Hit:
 
 
 def topics() -> list[str]:
-    """Return the topics, in the order of the index; then those that it does not name."""
+    """Return the topics in the order of the index, then those that the index does not name."""
     folder = files(__package__)
     there = {
         file.name.removesuffix(".md") for file in folder.iterdir() if file.name.endswith(".md")
@@ -78,10 +78,10 @@ def pages() -> list[Page]:
 
 
 def page(topic: str) -> Page:
-    """Return the page of a topic, ``README`` for the index and ``api`` for all public names.
+    """Return the page of a topic: ``README`` is the index, ``api`` lists all public names.
 
     Raises:
-        LookupError: there is no such page.
+        LookupError: the guide has no such page.
 
     """
     if topic == _REFERENCE:
@@ -92,7 +92,7 @@ def page(topic: str) -> Page:
 
 
 def search(words: str) -> list[Hit]:
-    """Return the lines that have all these words, whatever their case; headings first."""
+    """Return the lines that contain all words, ignoring case; headings first."""
     wanted = words.casefold().split()
     hits = [
         hit
@@ -117,7 +117,7 @@ def _lines(one: Page) -> Iterator[Hit]:
 
 
 def _named(link: re.Match[str]) -> str:
-    """Return a link's text, and where it leads: a command, an address, or a file."""
+    """Return a link's text and its target: a command, an address, or a file."""
     text, target = link.groups()
     if found := re.fullmatch(r"([\w-]+)\.md(?:#.*)?", target):
         topic = found[1]

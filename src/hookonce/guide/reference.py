@@ -1,6 +1,6 @@
-"""Every public name with its signature and its first line, read from the source.
+"""The list of public names with signatures and first lines, parsed from the source.
 
-Nothing is imported for it: the names of an extra that is not installed are listed too.
+It imports no module, so that it also lists the names of an extra that is not installed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.verification.secrets": ("new_secret",),
     "hookonce.guide": (),
 }
-"""The public modules, and which of their names are public: where none is said, ``__all__``."""
+"""The public modules, and their public names; an empty tuple stands for ``__all__``."""
 
 _WIDTH = 96
 _INDENT = "    "
@@ -61,10 +61,10 @@ class Name:
     """A public name, or a public member of one.
 
     Attributes:
-        path: the name, with its class before a full stop.
-        signature: how it is called; for an enumeration its values, for a constant nothing.
-        doc: the docstring, or the text below a constant; empty where there is none.
-        is_member: whether it belongs to a class.
+        path: the name, or ``Class.member``.
+        signature: the parameters; the values of an enumeration; empty for a constant.
+        doc: the docstring, or the text below a constant; may be empty.
+        is_member: whether the name belongs to a class.
 
     """
 
@@ -80,11 +80,11 @@ class Name:
 
 
 def reference() -> str:
-    """Return Markdown: each public name with its signature and the first line about it."""
+    """Return Markdown: each public name with its signature and its first line."""
     text = (
         "# Every public name\n\n"
-        "A name that is not here is not public: it may change in any version.\n"
-        "The docstrings say more; an editor shows them.\n"
+        "A name that is not listed here is not public: it may change in any version.\n"
+        "The docstrings, which an editor shows, say more.\n"
     )
     for module in MODULES:
         entries = [_entry(name) for name in public_names(module)]
@@ -96,7 +96,7 @@ def public_names(module: str) -> Iterator[Name]:
     """Yield the public names of a module, each class followed by its public members.
 
     Args:
-        module: its dotted name, of ``MODULES``.
+        module: a key of ``MODULES``.
 
     """
     for name in MODULES[module] or _exported(module):
@@ -135,12 +135,12 @@ def _exported(module: str) -> list[str]:
 
 
 def _defined(module: str, name: str) -> tuple[str, ast.stmt, str]:
-    """Return the module that defines a name, its definition there, and what is said of it."""
+    """Return the module that defines a name, its definition, and its documentation."""
     body = _tree(module).body
     found: tuple[str, ast.stmt, str] | None = None
     for node, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if node.name == name:  # of overloads the last has the docstring
+            if node.name == name:  # the last overload has the docstring
                 found = (module, node, ast.get_docstring(node) or "")
         elif name in _targets(node):
             found = (module, node, _text(after))
@@ -173,7 +173,7 @@ def _targets(node: ast.stmt) -> set[str]:
 
 
 def _text(node: ast.stmt | None) -> str:
-    """Return the text that stands below a constant."""
+    """Return the text of the string below a constant."""
     if (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -226,7 +226,7 @@ def _call(
 
 
 def _members(path: str, module: str, node: ast.ClassDef) -> Iterator[Name]:
-    """Yield the public methods and properties that a class defines, then those it inherits."""
+    """Yield the public methods and properties of a class, its own before inherited ones."""
     seen: set[str] = set()
     for part in node.body:
         if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
