@@ -87,9 +87,9 @@ async def test_the_way_through_the_inbox_is_counted_step_by_step(
     observer: PrometheusObserver, tmp_path: Path
 ) -> None:
     await deliver_everything(observer, tmp_path)
-    assert value(observer, "inbox_puts_total", result="stored") == 2
-    assert value(observer, "inbox_puts_total", result="waiting") == 1
-    assert value(observer, "inbox_taken_total") == 4
+    assert value(observer, "inbox_enqueues_total", result="stored") == 2
+    assert value(observer, "inbox_enqueues_total", result="waiting") == 1
+    assert value(observer, "inbox_fetched_total") == 4
     assert value(observer, "inbox_wait_seconds_count") == 2
     assert value(observer, "retried_events_total") == 2
     assert value(observer, "buried_events_total", reason="exhausted", endpoint="queued") == 1
@@ -186,7 +186,7 @@ async def test_hostile_ids_and_types_add_no_series(observer: PrometheusObserver)
     assert after == before
     types = {s.labels["event_type"] for s in samples(observer) if "event_type" in s.labels}
     assert types <= {*EVENT_CLASSES, "unknown", "unread"}
-    kept = [*observer._metrics.deliveries, *observer._types]
+    kept = [*observer._metrics.deliveries, *observer._sampled, *observer._types]
     assert not [entry for entry in kept if "type1" in str(entry)]
 
 

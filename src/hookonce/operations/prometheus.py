@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: an observer that counts, and a route where they are read.
+"""Metrics for Prometheus: an observer that counts, and the route ``/metrics``.
 
 ::
 
@@ -6,9 +6,10 @@
     receiver = Receiver(secrets=EnvironmentSecrets(), observers=[observer])
     app = Starlette(routes=[*receiver.routes("/webhooks"), *metrics_routes(receiver, observer)])
 
-Label values are bounded: endpoints, handlers and event types the application has registered,
-reasons and results the package names. An event type that nobody knows is ``unknown``, one that was
-not read ``unread``. No id, body, signature or secret is ever among them.
+Label values come from bounded sets: the endpoints, handlers and event types that the application
+registers, and the reasons and results that this package defines. An unregistered event type is
+``unknown``, and a type that was not read is ``unread``. No label holds an id, a body, a signature
+or a secret.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from math import inf
 
 from ..clock import Clock, system_clock
@@ -33,10 +33,10 @@ from ..watching.records import (
     BatchFlushed,
     DeliveryAnswered,
     EventBuried,
-    EventEnqueued,
-    EventFetched,
     EventParked,
+    EventPut,
     EventRetried,
+    EventTaken,
     HandlerFailed,
     HandlerFinished,
     HandlerSkipped,
@@ -45,7 +45,7 @@ from ..watching.records import (
 )
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Histogram, make_asgi_app
+    from prometheus_client import CollectorRegistry, make_asgi_app
     from prometheus_client.multiprocess import MultiProcessCollector
 
     from .prometheus_metrics import Metrics
@@ -61,30 +61,20 @@ __all__ = ["PrometheusObserver", "metrics_routes"]
 
 _log = get_logger("hookonce.metrics")
 
-# A scrape is given up after ten seconds by default; what the store does not tell by then is left
-# out, and the counters are there all the same.
+# Prometheus gives up on a scrape after ten seconds by default. If the store does not answer well
+# before that, the scrape shows the counters without the store's gauges.
 _STATS_SECONDS = 2.0
-# Nobody reads gauges more often than that, and to set three is a microsecond and a half.
+# Prometheus reads gauges less often, and setting them at each delivery doubles the cost.
 _SAMPLING_SECONDS = 1.0
 
 
-@dataclass(slots=True, eq=False)
-class _Answers:
-    """Answers of one kind, and what counts them; to look that up for each costs as much as it."""
-
-    count: Counter
-    duration: Histogram
-    matches: Counter | None
-    sampled: float = -inf
-
-
 class PrometheusObserver(Observer):
-    """Counts and times what a receiver does, or several that are different endpoints.
+    """Counts and measures what one receiver does, or several with different endpoints.
 
     Args:
-        registry: where the metrics are registered; one of its own by default. Give
-            ``prometheus_client.REGISTRY`` to have them among those of your application.
-        clock: Unix time in seconds.
+        registry: the registry of the metrics, a new one by default. Pass
+            ``prometheus_client.REGISTRY`` to show them beside your application's metrics.
+        clock: the clock, which returns Unix time in seconds.
 
     Raises:
         ValueError: the registry has these metrics already.
@@ -99,19 +89,20 @@ class PrometheusObserver(Observer):
         self._metrics = Metrics(self.registry)
         self._receivers: dict[str, Receiver] = {}
         self._types = set(EVENT_CLASSES)
-        self._answers: dict[tuple[object, ...], _Answers] = {}
+        self._sampled: dict[tuple[object, ...], float] = {}
 
     def know(self, receiver: Receiver) -> None:
-        """Name the event types of this receiver in labels, and show what its store holds.
+        """Show the event types of this receiver as labels, and the gauges of its store.
 
-        Without it only the documented types are named. ``metrics_routes`` and ``refreshing`` do it.
+        Without this call only the service's own event types are labels. ``metrics_routes`` and
+        ``refreshing`` call it.
         """
         self._receivers[receiver.endpoint] = receiver
 
     async def refresh(self) -> None:
-        """Set the gauges of what is stored, of every receiver that is known.
+        """Read the gauges of the store of every known receiver.
 
-        A store that cannot be used shows as ``hookonce_store_up`` 0, and nothing is raised.
+        It raises nothing: if a store does not answer, ``hookonce_store_up`` becomes 0.
         """
         await asyncio.gather(*map(self._refresh, self._receivers.values()))
 
@@ -119,9 +110,9 @@ class PrometheusObserver(Observer):
     async def refreshing(
         self, receiver: Receiver, *, every_seconds: float = 15.0
     ) -> AsyncIterator[None]:
-        """Refresh the gauges now and then while the block lasts, for a registry of your own.
+        """Refresh the gauges regularly while the block runs, for a registry you export yourself.
 
-        ``metrics_routes`` needs no such thing: it refreshes them whenever it is asked.
+        ``metrics_routes`` does not need it, because it refreshes the gauges at each request.
         """
         self.know(receiver)
         task = asyncio.get_running_loop().create_task(self._refresh_every(every_seconds))
@@ -135,8 +126,8 @@ class PrometheusObserver(Observer):
         while True:
             try:
                 await self.refresh()
-            except Exception:  # noqa: BLE001 - one bad moment must not end it for good
-                _log.exception("cannot refresh the metrics of what is stored, trying again")
+            except Exception:  # noqa: BLE001 - the task must survive a faulty store
+                _log.exception("could not refresh the store's metrics; will try again")
             await asyncio.sleep(seconds)
 
     async def _refresh(self, receiver: Receiver) -> None:
@@ -152,64 +143,54 @@ class PrometheusObserver(Observer):
         try:
             stats = await within(_STATS_SECONDS, receiver.stats())
         except StoreError as error:
-            _log.warning("the metrics of %s do not show what is stored: %s", endpoint, error)
+            _log.warning("could not read the store's metrics for %s: %s", endpoint, error)
             self._metrics.store_up[endpoint,].set(0)
         else:
             self._metrics.store_up[endpoint,].set(1)
             self._metrics.show(endpoint, stats)
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Count and time the answer."""
-        outcome, verified, event_type = record.outcome, record.verified, record.event_type
+        """Count and measure an answer."""
+        metrics, endpoint, outcome = self._metrics, record.endpoint, record.outcome
+        verified, event_type = record.verified, record.event_type
         label = event_type if event_type in self._types else self._type_label(event_type)
-        secret = (verified.secret_index, verified.signature_count) if verified else None
-        kind = record.endpoint, label, outcome.status, outcome.reason, secret
-        answers = self._answers.get(kind) or self._new_answers(*kind)
-        answers.count.inc()
-        answers.duration.observe(record.seconds)
-        if answers.matches is not None:
-            answers.matches.inc()
+        metrics.deliveries[endpoint, label, outcome.status, outcome.reason].inc()
+        metrics.answers[endpoint,].observe(record.seconds)
+        secret_index = None
+        if verified is not None:
+            secret_index = verified.secret_index
+            metrics.matches[endpoint, secret_index, verified.signature_count].inc()
+        kind = endpoint, label, outcome.status, outcome.reason, secret_index
         now = self._clock()
-        if abs(now - answers.sampled) >= _SAMPLING_SECONDS:
-            answers.sampled = now
+        if abs(now - self._sampled.get(kind, -inf)) >= _SAMPLING_SECONDS:
+            self._sampled[kind] = now
             self._sample(record, now)
 
-    def _new_answers(
-        self, endpoint: str, label: str, status: int, reason: str, secret: tuple[int, int] | None
-    ) -> _Answers:
-        metrics = self._metrics
-        answers = self._answers[endpoint, label, status, reason, secret] = _Answers(
-            count=metrics.deliveries[endpoint, label, status, reason],
-            duration=metrics.answers[endpoint,],
-            matches=metrics.matches[endpoint, *secret] if secret else None,
-        )
-        return answers
-
     def _sample(self, record: DeliveryAnswered, now: float) -> None:
-        """Set the gauges that tell of the latest answer."""
+        """Set the gauges that describe the latest answer."""
         metrics, endpoint, outcome = self._metrics, record.endpoint, record.outcome
         if record.verified is not None:
             metrics.last_match[endpoint, record.verified.secret_index].set(now)
             metrics.skew[endpoint,].set(record.verified.skew)
-        # Test events do not count toward disabling (interface, Events: Delivery behaviour), and
-        # what is no POST is no delivery.
+        # Test events do not count toward disabling (interface, Events: Delivery behaviour), and a
+        # request that is not a POST is not a delivery.
         if record.event_type == TEST_TYPE or outcome.reason == Reason.METHOD_NOT_ALLOWED:
             return
-        latest = metrics.success if outcome.status < 300 else metrics.failure
+        latest = metrics.last_success if outcome.status < 300 else metrics.last_failure
         latest[endpoint,].set(now)
 
     def handler_finished(self, record: HandlerFinished) -> None:
-        """Count and time a run."""
+        """Count and measure a handler that succeeded."""
         endpoint = record.delivery.endpoint
         self._metrics.handlers[endpoint, record.handler, "succeeded"].observe(record.seconds)
 
     def handler_skipped(self, record: HandlerSkipped) -> None:
-        """Count a handler that was not run, by why."""
+        """Count a handler that did not run, by reason."""
         endpoint = record.delivery.endpoint
         self._metrics.skipped[endpoint, record.handler, record.reason].inc()
 
     def handler_failed(self, record: HandlerFailed) -> None:
-        """Count and time a run, by what the handler asked for."""
+        """Count and measure a handler that raised, by what it asked for."""
         match record.error:
             case Reject():
                 result = "rejected"
@@ -220,28 +201,28 @@ class PrometheusObserver(Observer):
         endpoint = record.delivery.endpoint
         self._metrics.handlers[endpoint, record.handler, result].observe(record.seconds)
 
-    def event_enqueued(self, record: EventEnqueued) -> None:
-        """Count what the inbox made of a delivery."""
+    def event_put(self, record: EventPut) -> None:
+        """Count a delivery offered to the inbox, by result."""
         result = type(record.result).__name__.lower()
-        self._metrics.puts[record.delivery.endpoint, result].inc()
+        self._metrics.enqueues[record.delivery.endpoint, result].inc()
 
-    def event_fetched(self, record: EventFetched) -> None:
-        """Count what a worker takes, and how long it has waited for its first attempt."""
+    def event_taken(self, record: EventTaken) -> None:
+        """Count an event that a worker fetches, and measure the wait for its first attempt."""
         delivery = record.delivery
-        self._metrics.taken[delivery.endpoint,].inc()
+        self._metrics.fetched[delivery.endpoint,].inc()
         if record.attempt == 1:
             waited = max(0.0, self._clock() - delivery.received_at)
             self._metrics.waits[delivery.endpoint,].observe(waited)
 
     def event_retried(self, record: EventRetried) -> None:
-        """Count an attempt that is made again."""
+        """Count a failed attempt that will be repeated."""
         delivery = record.delivery
         label = self._type_label(delivery.event_type)
         self._metrics.retried[delivery.endpoint, label].inc()
 
     def event_parked(self, record: EventParked) -> None:
-        """Count an event that waits for its key."""
-        self._metrics.parked[record.delivery.endpoint,].inc()
+        """Count an event that waits for its key lock."""
+        self._metrics.deferred[record.delivery.endpoint,].inc()
 
     def event_buried(self, record: EventBuried) -> None:
         """Count a dead letter."""
@@ -250,16 +231,16 @@ class PrometheusObserver(Observer):
         self._metrics.buried[delivery.endpoint, label, record.reason].inc()
 
     def batch_flushed(self, record: BatchFlushed) -> None:
-        """Show how much a store did in one step."""
+        """Measure a batch of a store."""
         self._metrics.batch_calls[record.store,].observe(record.calls)
         self._metrics.batch_duration[record.store,].observe(record.seconds)
 
     def loop_blocked(self, record: LoopBlocked) -> None:
-        """Add up how long handlers have blocked the event loop."""
+        """Add up the time for which a handler blocked the event loop."""
         self._metrics.blocked[record.endpoint, record.handler].inc(record.seconds)
 
     def _type_label(self, event_type: str | None) -> str:
-        """Return what to call an event type in a label: only what was registered by its name."""
+        """Return the label for an event type, which names only registered types."""
         if event_type is None:
             return "unread"
         if event_type in self._types:
@@ -276,18 +257,17 @@ class PrometheusObserver(Observer):
 def metrics_routes(receiver: Receiver, observer: PrometheusObserver) -> list[Route]:
     """Return the route ``/metrics`` for a Starlette or FastAPI application.
 
-    It tells how busy you are, what your handlers are called and why deliveries are refused: let
-    nobody reach it but your Prometheus, for example by a proxy that passes on nothing but the path
-    of the webhooks.
+    It shows your traffic, the names of your handlers and the reasons of refusals, so let only your
+    Prometheus reach it: for example, let the proxy pass on only the path of the webhooks.
 
-    Where ``PROMETHEUS_MULTIPROC_DIR`` is set it shows what every process has put there.
+    If ``PROMETHEUS_MULTIPROC_DIR`` is set, the route shows the metrics of every process.
 
     Args:
-        receiver: whose store is asked how much it holds, whenever metrics are read.
-        observer: what counts for it; give it to the receiver too.
+        receiver: the receiver whose store is read at each request.
+        observer: the observer that counts for it; pass it to the receiver too.
 
     Raises:
-        ValueError: ``PROMETHEUS_MULTIPROC_DIR`` is no folder.
+        ValueError: ``PROMETHEUS_MULTIPROC_DIR`` is not a folder.
 
     """
     observer.know(receiver)
@@ -295,20 +275,20 @@ def metrics_routes(receiver: Receiver, observer: PrometheusObserver) -> list[Rou
 
 
 class _MetricsApp:
-    """An ASGI application that refreshes the gauges and answers with all metrics."""
+    """An ASGI application that refreshes the gauges, then answers with all metrics."""
 
     def __init__(self, observer: PrometheusObserver) -> None:
         self._observer = observer
-        self._answer = make_asgi_app(_what_is_read(observer.registry))
+        self._answer = make_asgi_app(_registry_to_show(observer.registry))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._observer.refresh()
         await self._answer(scope, receive, send)
 
 
-def _what_is_read(registry: CollectorRegistry) -> CollectorRegistry:
+def _registry_to_show(registry: CollectorRegistry) -> CollectorRegistry:
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return registry
-    of_all_processes = CollectorRegistry()
-    MultiProcessCollector(of_all_processes)  # type: ignore[no-untyped-call]  # it has no annotations
-    return of_all_processes
+    every_process = CollectorRegistry()
+    MultiProcessCollector(every_process)  # type: ignore[no-untyped-call]  # not annotated
+    return every_process

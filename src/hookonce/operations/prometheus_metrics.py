@@ -1,4 +1,4 @@
-"""The metrics Prometheus is given: names, labels, buckets, and how processes share them."""
+"""The Prometheus metrics: names, labels, buckets, and how several processes share them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class Children(dict[tuple[str | int, ...], Metric], Generic[Metric]):
-    """The children of a metric by their label values, each looked up once.
+    """The children of a metric by their label values, because ``labels()`` is slow.
 
-    ``labels()`` costs three times what an increment does. They are kept for good, so only values
-    out of bounded sets may be asked for.
+    Children are kept for ever, so label values must come from bounded sets.
     """
 
     def __init__(self, metric: Metric) -> None:
@@ -28,8 +27,8 @@ class Children(dict[tuple[str | int, ...], Metric], Generic[Metric]):
         return child
 
 
-# The sender gives up at 10 s (interface, Limits: Webhook answer time), and the answer budget ends
-# before that, so the buckets are close there.
+# The buckets are narrow below 10 s, where the answer budget ends and the sender gives up
+# (interface, Limits: Webhook answer time).
 _ANSWER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 7, 8, 9, 10)
 _HANDLER_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 _WAIT_BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400)
@@ -38,15 +37,15 @@ _BATCH_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 
 class Metrics:
-    """Every metric, registered in one registry.
+    """All metrics of a receiver, registered in one registry.
 
-    Several processes may share a folder (``PROMETHEUS_MULTIPROC_DIR``). Counters and histograms
-    add up there. A time of the last success is the latest of any process, one that has ended
-    included (``max``). What the store holds is the same for all of them, and whoever has looked
-    last is right (``mostrecent``).
+    Several processes may share the folder ``PROMETHEUS_MULTIPROC_DIR``. Their counters and
+    histograms are added up. Of a timestamp the latest counts (``max``), even if its process has
+    ended. All processes read the store's gauges from the same store, so the last reading counts
+    (``mostrecent``).
 
     Args:
-        registry: where they are registered; ValueError if they are already.
+        registry: the registry; ValueError if it has these metrics already.
 
     """
 
@@ -79,82 +78,84 @@ class Metrics:
 
         self.deliveries = counter(
             "deliveries_total",
-            "Requests answered, by HTTP status and reason.",
+            "Requests answered, by event type, HTTP status and reason.",
             *("endpoint", "event_type", "status", "reason"),
         )
         self.answers = histogram(
             "answer_duration_seconds",
-            "From the arrival of a request to its answer; the sender gives up at 10 s.",
+            "Time from a request to its answer; the sender gives up at 10 s.",
             "endpoint",
             buckets=_ANSWER_BUCKETS,
         )
-        self.success = latest(
+        self.last_success = latest(
             "last_success_timestamp_seconds",
-            "When a delivery, other than of a test event, was last answered with a 2xx.",
+            "Time of the last delivery answered with a 2xx, without test events.",
             "endpoint",
         )
-        self.failure = latest(
+        self.last_failure = latest(
             "last_failure_timestamp_seconds",
-            "When a delivery, other than of a test event, was last answered otherwise.",
+            "Time of the last delivery answered without a 2xx, without test events.",
             "endpoint",
         )
         self.matches = counter(
             "secret_matches_total",
-            "Genuine deliveries, by the index of the secret that matched, from 0, and by how many"
-            " signatures they carried (2 during a rotation).",
+            "Genuine deliveries, by the index of the secret that matched (0 is the first) and by"
+            " the number of signatures (2 during a rotation).",
             *("endpoint", "secret_index", "signatures"),
         )
         self.last_match = latest(
             "secret_last_match_timestamp_seconds",
-            "When a secret, by its index from 0, last matched.",
+            "Time of the last delivery that matched a secret, by its index (0 is the first).",
             *("endpoint", "secret_index"),
         )
         self.skew = current(
             "clock_skew_seconds",
-            "Our clock minus the time at which the last genuine delivery was signed.",
+            "This machine's clock minus the signed timestamp of the last genuine delivery.",
             "endpoint",
         )
         self.handlers = histogram(
             "handler_duration_seconds",
-            "Runs of handlers, by result.",
+            "Duration of handlers, by result.",
             *("endpoint", "handler", "result"),
             buckets=_HANDLER_BUCKETS,
         )
         self.skipped = counter(
             "skipped_handlers_total",
-            "Handlers that were not run, since a newer event (stale) or the same (done) has"
-            " succeeded.",
+            "Handlers that did not run, because they had handled a newer event (stale) or the same"
+            " event (done).",
             *("endpoint", "handler", "reason"),
         )
         self.blocked = counter(
             "loop_blocked_seconds_total",
-            "How long async handlers have kept the event loop from everything else.",
+            "Time for which async handlers blocked the event loop.",
             *("endpoint", "handler"),
         )
-        self.puts = counter(
-            "inbox_puts_total",
-            "Deliveries brought to the inbox: stored, or known already, or no room.",
+        self.enqueues = counter(
+            "inbox_enqueues_total",
+            "Deliveries offered to the inbox, by result: stored, already known (waiting, done,"
+            " dead), or refused (full).",
             *("endpoint", "result"),
         )
-        self.taken = counter(
-            "inbox_taken_total",
-            "Events that workers have taken; each begins an attempt.",
+        self.fetched = counter(
+            "inbox_fetched_total",
+            "Events that workers fetched from the inbox; each fetch begins an attempt.",
             "endpoint",
         )
         self.waits = histogram(
             "inbox_wait_seconds",
-            "From the arrival of a delivery to the first attempt by a worker.",
+            "Time from a delivery to the first attempt by a worker.",
             "endpoint",
             buckets=_WAIT_BUCKETS,
         )
         self.retried = counter(
             "retried_events_total",
-            "Failed attempts after which an event waits in the inbox for the next.",
+            "Failed attempts after which the event waits in the inbox for the next attempt.",
             *("endpoint", "event_type"),
         )
-        self.parked = counter(
-            "parked_events_total",
-            "Events back in the inbox, since another run has their key; no attempts.",
+        self.deferred = counter(
+            "deferred_events_total",
+            "Events returned to the inbox because another event holds their key lock; no attempt is"
+            " counted.",
             "endpoint",
         )
         self.buried = counter(
@@ -164,39 +165,44 @@ class Metrics:
         )
         self.batch_calls = histogram(
             "store_batch_calls",
-            "Calls that a store made lasting in one step.",
+            "Number of calls that a store wrote in one batch.",
             "store",
             buckets=_BATCH_SIZES,
         )
         self.batch_duration = histogram(
-            "store_batch_duration_seconds", "How long that took.", "store", buckets=_BATCH_BUCKETS
+            "store_batch_duration_seconds",
+            "Duration of a store's batch.",
+            "store",
+            buckets=_BATCH_BUCKETS,
         )
         self.store_up = current(
-            "store_up", "Whether the store answered when it was last asked.", "endpoint"
+            "store_up",
+            "1 if the store answered the last request for statistics, else 0.",
+            "endpoint",
         )
         self.secrets = current(
-            "secrets", "Secrets in force; 0 where they cannot be used.", "endpoint"
+            "secrets", "Number of secrets in force; 0 if they cannot be used.", "endpoint"
         )
         self.secret_missing = latest(
             "rotation_secret_missing",
-            "1 while deliveries carry two signatures and only one is by a secret configured here.",
+            "1 while deliveries carry two signatures but only one of their secrets is configured.",
             "endpoint",
         )
         self.depth = current(
-            "inbox_events", "Events in the inbox, those being handled included.", "endpoint"
+            "inbox_events", "Events in the inbox, including events in flight.", "endpoint"
         )
-        self.bytes = current("inbox_bytes", "What the bodies in the inbox add up to.", "endpoint")
+        self.bytes = current("inbox_bytes", "Total size of the bodies in the inbox.", "endpoint")
         self.oldest_age = current(
             "inbox_oldest_age_seconds",
-            "Since the oldest event in the inbox arrived; 0 where it is empty.",
+            "Age of the oldest event in the inbox; 0 if the inbox is empty.",
             "endpoint",
         )
-        self.in_flight = current("in_flight_events", "Events that are being handled.", "endpoint")
-        self.dead = current("dead_letters", "Dead letters.", "endpoint")
-        self.workers = current("workers", "Workers that have lately asked for work.", "endpoint")
+        self.in_flight = current("in_flight_events", "Events being handled.", "endpoint")
+        self.dead = current("dead_letters", "Dead letters in the store.", "endpoint")
+        self.workers = current("workers", "Workers that recently asked for events.", "endpoint")
 
     def show(self, endpoint: str, stats: StoreStats) -> None:
-        """Set the gauges that tell what a store holds of an endpoint."""
+        """Set the gauges for the events of an endpoint in its store."""
         of_endpoint = (endpoint,)
         self.depth[of_endpoint].set(stats.depth)
         self.bytes[of_endpoint].set(stats.bytes)
