@@ -1,13 +1,13 @@
-"""What operators need: records to watch, metrics and traces, the inspector and the doctor.
+"""Tools for operators: records for observers, metrics, traces, the inspector and the doctor.
 
-An observer is a subclass of ``Observer``; give it to ``Receiver(observers=[…])``. Those for a
-library are in modules of their own, ``prometheus`` and ``opentelemetry``. Labels and attributes
-come from bounded sets (what the package names, what the application registered), and hold no body,
+An observer is a subclass of ``Observer``; pass it to ``Receiver(observers=[…])``. The modules
+``prometheus`` and ``opentelemetry`` contain ready-made observers. Their labels and attributes come
+from bounded sets (names that this package defines or the application registers), and hold no body,
 signature or secret.
 
-``inspector`` has the pages that show deliveries, ``doctor`` examines a receiver, and ``diagnosis``
-tells why a saved delivery does not verify. None of the five is imported with this package, and none
-imports another.
+``inspector`` shows deliveries in a browser, ``doctor`` examines a receiver, and ``diagnosis``
+explains why a saved delivery does not verify. This package imports none of these five modules, and
+none of them imports another.
 """
 
 from ..watching.records import (

@@ -1,17 +1,16 @@
-"""Traces and metrics for OpenTelemetry, by its API alone; the SDK is the application's affair.
+"""Traces and metrics for OpenTelemetry; only its API is needed, and the application brings the SDK.
 
-The span of the request, which the application's instrumentation has begun, is told what was
-delivered and what became of it. Each run of a handler is a CONSUMER span and the root of a trace of
-its own, with a link to the request's span: it may outlive the request, and it may be one of many
-attempts. A ``traceparent`` that came with the delivery is linked too and never a parent, since it
-is not signed: whoever writes one must not choose our trace, or whether it is sampled.
+The application's instrumentation starts the request's span; the observer adds the delivery and its
+answer as attributes. Each handler runs in a CONSUMER span with its own trace, because a handler can
+outlive the request and an event can have many attempts. This span is linked to the request's span.
+It is also linked to the ``traceparent`` of the delivery, but never its child: the header is not
+signed, so its author must not choose our trace id or whether we sample it.
 
-A delivery that went through the inbox has no link: a store keeps no trace context, and the worker
-may be another process. ``messaging.message.id`` is on the request's span and on those of all runs.
+A handler that a worker runs has no link, because the store keeps no trace context. The request's
+span and the handlers' spans share ``messaging.message.id``.
 
-The names are those of the semantic conventions for messaging, 1.44. They are in development, and
-the package that has them as constants moves them about from release to release, so they stand here
-as text.
+The names follow the semantic conventions for messaging, version 1.44. They are written out here
+because the package with their constants moves them between releases.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ except ModuleNotFoundError as error:
 
 __all__ = ["OpenTelemetryObserver"]
 
-# The body names the type, and its sender is genuine, but nothing bounds its length.
+# A genuine sender may still send a type of any length.
 _LONGEST_TYPE = 256
 
 _SYSTEM = {"messaging.system": "webhook"}
 _RECEIVE = _SYSTEM | {"messaging.operation.name": "receive"}
 _PROCESS = _SYSTEM | {"messaging.operation.name": "process"}
 
-# The conventions advise these for every duration.
+# The buckets that the conventions recommend for durations.
 _DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -77,34 +76,34 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """What the runs of handlers within a request are linked to."""
+    """The request to which the handlers' spans are linked."""
 
     server: SpanContext
     headers: RawHeaders
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _HandlerSpan:
     span: Span
     token: Token[otel_context.Context]
 
 
 _arrival: ContextVar[_Arrival | None] = ContextVar("hookonce_arrival", default=None)
-_run: ContextVar[_Run | None] = ContextVar("hookonce_run", default=None)
+_handler: ContextVar[_HandlerSpan | None] = ContextVar("hookonce_handler_span", default=None)
 
 
 class OpenTelemetryObserver(Observer):
-    """Traces and measures what a receiver does, or several.
+    """Traces and measures what one or several receivers do.
 
-    Metrics: ``messaging.client.consumed.messages`` (genuine deliveries) and
-    ``messaging.process.duration`` (runs of handlers) after the conventions; beside them
+    Two metrics follow the conventions: ``messaging.client.consumed.messages`` counts genuine
+    deliveries, and ``messaging.process.duration`` measures handlers. The others are
     ``hookonce.deliveries`` (every request, by reason), ``hookonce.handlers.skipped``,
-    ``hookonce.events.retried`` and ``hookonce.events.buried``. Their attributes are bounded:
-    endpoints, handlers, reasons, and the classes of exceptions. Only spans name events.
+    ``hookonce.events.retried`` and ``hookonce.events.buried``. Attributes of metrics come from
+    bounded sets: endpoints, handlers, reasons and classes of exceptions. Only spans hold event ids.
 
     Args:
-        tracer_provider: whose tracer makes the spans; the global one by default.
-        meter_provider: whose meter measures; the global one by default.
+        tracer_provider: the provider of the tracer; the global one by default.
+        meter_provider: the provider of the meter; the global one by default.
 
     """
 
@@ -127,7 +126,7 @@ class OpenTelemetryObserver(Observer):
             explicit_bucket_boundaries_advisory=_DURATION_BUCKETS,
         )
         self._skipped = meter.create_counter(
-            "hookonce.handlers.skipped", "{handler}", "Handlers that were not run, by why."
+            "hookonce.handlers.skipped", "{handler}", "Handlers that did not run, by reason."
         )
         self._deliveries = meter.create_counter(
             "hookonce.deliveries", "{delivery}", "Requests answered, by reason."
@@ -135,18 +134,18 @@ class OpenTelemetryObserver(Observer):
         self._retried = meter.create_counter(
             "hookonce.events.retried",
             "{event}",
-            "Failed attempts after which an event waits in the inbox for the next.",
+            "Failed attempts after which the event waits in the inbox for the next attempt.",
         )
         self._buried = meter.create_counter(
             "hookonce.events.buried", "{event}", "Events that became dead letters."
         )
 
     def delivery_received(self, record: DeliveryReceived) -> None:
-        """Note what runs within this request are linked to."""
+        """Remember the request's span and headers, for links."""
         _arrival.set(_Arrival(get_current_span().get_span_context(), record.headers))
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """Tell the request's span what was delivered."""
+        """Describe the delivery in the request's span."""
         span, delivery, hints = get_current_span(), record.delivery, record.hints
         if not span.is_recording():
             return
@@ -165,7 +164,7 @@ class OpenTelemetryObserver(Observer):
             span.set_attribute("hookonce.delivery_attempt", hints.attempt)
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Tell the request's span what became of it, and count."""
+        """Add the answer to the request's span, and count it."""
         _arrival.set(None)
         reason, status = str(record.outcome.reason), int(record.outcome.status)
         destination = {"messaging.destination.name": record.endpoint}
@@ -182,7 +181,7 @@ class OpenTelemetryObserver(Observer):
             self._consumed.add(1, _RECEIVE | destination | failed)
 
     def handler_started(self, record: HandlerStarted) -> None:
-        """Begin a trace for the run, in which the handler finds itself."""
+        """Start a trace and make its span current for the handler."""
         delivery = record.delivery
         span = self._tracer.start_span(
             f"process {delivery.endpoint}",
@@ -201,14 +200,14 @@ class OpenTelemetryObserver(Observer):
             },
             _links(_arrival.get()),
         )
-        _run.set(_Run(span, otel_context.attach(set_span_in_context(span))))
+        _handler.set(_HandlerSpan(span, otel_context.attach(set_span_in_context(span))))
 
     def handler_finished(self, record: HandlerFinished) -> None:
-        """End the trace of a run that has succeeded."""
+        """End the trace of a handler that succeeded."""
         self._end(record, "succeeded", {})
 
     def handler_skipped(self, record: HandlerSkipped) -> None:
-        """Count a handler that was not run, and end its trace if its ledger has said so."""
+        """Count a handler that did not run; if its ledger skipped it, end its trace too."""
         self._skipped.add(
             1,
             {
@@ -220,21 +219,21 @@ class OpenTelemetryObserver(Observer):
         self._end_span(record.reason)
 
     def handler_failed(self, record: HandlerFailed) -> None:
-        """End the trace of a run that has not; a ``Retry`` is no error."""
+        """End the trace of a handler that raised; a ``Retry`` is not an error."""
         if isinstance(record.error, Retry):
             self._end(record, "retry_requested", {})
             return
         error_type = _class_name(record.error)
-        run = _run.get()
-        if run is not None and run.span.is_recording():
-            run.span.record_exception(record.error)
-            run.span.set_status(Status(StatusCode.ERROR, error_type))
-            run.span.set_attribute("error.type", error_type)
+        current = _handler.get()
+        if current is not None and current.span.is_recording():
+            current.span.record_exception(record.error)
+            current.span.set_status(Status(StatusCode.ERROR, error_type))
+            current.span.set_attribute("error.type", error_type)
         result = "rejected" if isinstance(record.error, Reject) else "failed"
         self._end(record, result, {"error.type": error_type})
 
     def event_retried(self, record: EventRetried) -> None:
-        """Count an attempt that is made again."""
+        """Count a failed attempt that will be repeated."""
         self._retried.add(1, {"messaging.destination.name": record.delivery.endpoint})
 
     def event_buried(self, record: EventBuried) -> None:
@@ -260,16 +259,16 @@ class OpenTelemetryObserver(Observer):
         self._end_span(result)
 
     def _end_span(self, result: str) -> None:
-        run = _run.get()
-        if run is not None:
-            _run.set(None)
-            run.span.set_attribute("hookonce.result", result)
-            run.span.end()
-            otel_context.detach(run.token)
+        current = _handler.get()
+        if current is not None:
+            _handler.set(None)
+            current.span.set_attribute("hookonce.result", result)
+            current.span.end()
+            otel_context.detach(current.token)
 
 
 def _links(arrival: _Arrival | None) -> list[Link]:
-    """Return links to the request's span, and to the sender's where that is in another trace."""
+    """Return links to the request's span, and to the sender's span if it is in another trace."""
     if arrival is None:
         return []
     sender = _sent_from(arrival.headers)
@@ -280,7 +279,7 @@ def _links(arrival: _Arrival | None) -> list[Link]:
 
 
 def _sent_from(headers: RawHeaders) -> SpanContext:
-    """Return the span that a ``traceparent`` names; an invalid one where there is none."""
+    """Return the span named by ``traceparent``; an invalid span if there is no such header."""
     named = [_text(v) for name, v in header_pairs(headers) if _text(name).lower() == "traceparent"]
     carrier = {"traceparent": named[-1]} if named else {}
     found = _PROPAGATOR.extract(carrier, otel_context.Context())
@@ -292,7 +291,7 @@ def _text(value: object) -> str:
 
 
 def _class_name(error: Exception) -> str:
-    """Return the class of an exception as the conventions spell it."""
+    """Return the class of an exception in the spelling of the conventions."""
     cls = type(error)
     return (
         cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
