@@ -285,5 +285,5 @@ def texts_of(path: Path) -> Iterator[str]:
 
 def test_the_table_of_exit_statuses_is_that_of_the_commands() -> None:
     page = (GUIDE / "operations.md").read_text("utf-8")
-    table = page.partition("## Read an exit status")[2].partition("\n## ")[0]
+    table = page.partition("## Check the exit status of a command")[2].partition("\n## ")[0]
     assert [int(status) for status in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == [*Status]
