@@ -1,4 +1,4 @@
-"""Real receivers that are given deliveries of every kind, and what an observer shows of them."""
+"""Delivers every kind of delivery to real receivers, for the tests of observers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ SECRET, OLD_SECRET = new_secret(), new_secret()
 
 @dataclass(frozen=True)
 class Sample:
-    """One line of what Prometheus reads."""
+    """One line of the metrics."""
 
     name: str
     labels: Mapping[str, str]
@@ -39,7 +39,7 @@ class Sample:
 
 
 def samples(source: PrometheusObserver | str) -> list[Sample]:
-    """Return every sample that an observer shows, or that is in a text."""
+    """Return the samples of an observer, or of a text."""
     text = source if isinstance(source, str) else generate_latest(source.registry).decode()
     return [
         Sample(sample.name, sample.labels, sample.value)
@@ -67,9 +67,9 @@ async def _look_away(_: Receiver) -> None: ...
 async def deliver_everything(
     observer: Observer, here: Path, at_the_end: LookOn = _look_away
 ) -> None:
-    """Let two receivers, one with an inbox, go through all that can happen to a delivery.
+    """Send every kind of delivery to two receivers, one of them with an inbox.
 
-    ``at_the_end`` is called with each before it shuts down.
+    ``at_the_end`` is called with each receiver before it shuts down.
     """
     await _inline(observer, here, at_the_end)
     await _through_an_inbox(observer, here, at_the_end)
@@ -114,7 +114,7 @@ async def _inline(observer: Observer, here: Path, at_the_end: LookOn) -> None:
         bare = signed_request(comment, SECRET)
         headers = {n: v for n, v in bare.headers.items() if n != "webhook-id"}
         (await sender.post(SignedRequest(bare.body, headers))).expect(400, "missing_id")
-        # To block a loop takes a second; that it is noticed has a test of its own.
+        # Blocking a loop takes a second, and has its own test.
         observer.loop_blocked(LoopBlocked("inline", "fails-once", 1.0))
         await at_the_end(receiver)
 
@@ -143,7 +143,7 @@ async def _through_an_inbox(observer: Observer, here: Path, at_the_end: LookOn) 
         (await sender.send(comment, attempt=2)).expect(200, "duplicate")
         (await sender.send(make_event(PostTargetFailed))).expect(202, "stored")
 
-        # That handlers take turns has tests of its own too.
+        # Key locks have their own tests.
         waits = Delivery("queued", comment.id, comment.type, 0.0, b"")
         observer.event_parked(EventParked(waits, 1, 30.0))
         observer.handler_skipped(HandlerSkipped(waits, "works", 1, "stale"))

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard ask for nothing that a real receiver does not show."""
+"""The alert rules and the dashboard use only metrics that a real receiver shows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = {
     "result": {"succeeded", "failed", "rejected", "retry_requested"}
     | {"stored", "waiting", "done", "dead", "full"},
 }
-"""What may stand for a label whose values are words of the package."""
+"""The possible values of the labels whose values this package defines."""
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Yield where an expression stands, and the expression."""
+    """Yield the name of each alert or panel with its expression."""
     for rule in alerts():
         yield rule["alert"], rule["expr"]
     for panel in panels():
@@ -60,7 +60,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 async def shown(tmp_path: Path) -> list[Sample]:
-    """Return what real receivers have shown, at their work and after it."""
+    """Return the metrics of real receivers, during and after their work."""
     observer = PrometheusObserver()
 
     async def refresh(receiver: Receiver) -> None:
@@ -71,7 +71,7 @@ async def shown(tmp_path: Path) -> list[Sample]:
     return samples(observer)
 
 
-async def test_every_metric_and_label_that_is_named_exists(shown: list[Sample]) -> None:
+async def test_every_named_metric_and_label_exists(shown: list[Sample]) -> None:
     labels: dict[str, set[str]] = {}
     for sample in shown:
         labels.setdefault(sample.name, set()).update(sample.labels)
@@ -80,7 +80,7 @@ async def test_every_metric_and_label_that_is_named_exists(shown: list[Sample]) 
         assert named, place
         available: set[str] = set()
         for metric, matchers in named:
-            assert metric in labels, f"{place}: nothing is called {metric}"
+            assert metric in labels, f"{place}: no metric is called {metric}"
             available |= labels[metric]
             matched = {name for name, _, _ in _MATCHER.findall(matchers)}
             assert matched <= labels[metric], f"{place}: {metric} has no {matched}"
@@ -90,7 +90,7 @@ async def test_every_metric_and_label_that_is_named_exists(shown: list[Sample]) 
 
 
 @pytest.mark.parametrize(("place", "expression"), list(expressions()))
-def test_a_label_is_compared_with_values_it_can_have(place: str, expression: str) -> None:
+def test_a_label_is_compared_with_possible_values(place: str, expression: str) -> None:
     for name, operator, value in _MATCHER.findall(expression):
         if name not in NAMES:
             continue
@@ -99,7 +99,7 @@ def test_a_label_is_compared_with_values_it_can_have(place: str, expression: str
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
-def test_an_alert_speaks_of_labels_that_its_result_has(rule: dict[str, Any]) -> None:
+def test_the_text_of_an_alert_uses_labels_that_its_result_has(rule: dict[str, Any]) -> None:
     text = " ".join(rule["annotations"].values())
     grouped = {
         name.strip() for names in _GROUPING.findall(rule["expr"]) for name in names.split(",")
@@ -117,7 +117,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
 
 
 def test_the_panels_of_the_dashboard_do_not_cover_each_other() -> None:
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     for panel in panels():
         place = panel["gridPos"]
         cells = {
@@ -125,14 +125,14 @@ def test_the_panels_of_the_dashboard_do_not_cover_each_other() -> None:
             for x in range(place["x"], place["x"] + place["w"])
             for y in range(place["y"], place["y"] + place["h"])
         }
-        assert not cells & taken, panel["title"]
+        assert not cells & occupied, panel["title"]
         assert place["x"] + place["w"] <= 24
-        taken |= cells
+        occupied |= cells
     assert len({panel["id"] for panel in panels()}) == len(panels())
 
 
 @pytest.mark.full("promtool: 5 s")
-def test_alerts_fire_when_they_should_and_not_otherwise() -> None:
+def test_alerts_fire_only_when_they_should() -> None:
     ended = subprocess.run(
         [needed("promtool", package="prometheus"), "test", "rules", HERE / "alerts_test.yml"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""No tool of operations is imported unless it is asked for, and then it says what it lacks."""
+"""Each operator tool is imported only on request, and names the extra that it lacks."""
 
 import subprocess
 import sys
@@ -28,14 +28,14 @@ def test_an_observer_imports_its_own_library_and_no_other(module: str, wanted: s
     assert set(loaded.stdout.split()) == wanted, loaded.stderr
 
 
-def test_what_can_be_watched_is_imported_without_the_tools_that_watch() -> None:
+def test_the_records_for_observers_are_imported_without_the_tools() -> None:
     loaded = python("import sys, hookonce.operations; print(*sys.modules)")
     names = set(loaded.stdout.split())
     assert "hookonce.operations" in names, loaded.stderr
     assert not [name for name in names if name.startswith("hookonce.operations.")]
 
 
-def test_traces_need_the_api_and_neither_the_sdk_nor_the_conventions() -> None:
+def test_traces_need_only_the_api_of_opentelemetry() -> None:
     loaded = python(
         "import sys, hookonce.operations.opentelemetry as traces; traces.OpenTelemetryObserver();"
         "unwanted = 'opentelemetry.sdk', 'opentelemetry.semconv';"

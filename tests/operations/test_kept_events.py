@@ -1,4 +1,4 @@
-"""An event that is only kept alarms nobody, until the sender's schedule is over."""
+"""A kept event counts as a dead letter only after the sender's schedule has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def shown(receiver: Receiver, folder: Path) -> tuple[float, bool, str]:
-    """Return the gauge, whether the doctor has found dead letters, and the inspector's count."""
+    """Return the gauge, whether the doctor finds dead letters, and the inspector's count."""
     observer = PrometheusObserver()
     observer.know(receiver)
     await observer.refresh()
@@ -36,7 +36,7 @@ async def shown(receiver: Receiver, folder: Path) -> tuple[float, bool, str]:
     return gauge, any("are dead letters" in finding.found for finding in findings), count
 
 
-async def test_the_gauge_the_doctor_and_the_inspector_count_it_after_26_hours(
+async def test_the_gauge_the_doctor_and_the_inspector_count_a_kept_event_after_26_hours(
     tmp_path: Path,
 ) -> None:
     receiver = Receiver(secrets=SECRET, store=sqlite_url(tmp_path))

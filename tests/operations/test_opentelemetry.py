@@ -1,4 +1,4 @@
-"""Spans and metrics of real receivers, as the SDK of OpenTelemetry exports them."""
+"""Spans and metrics of real receivers, as the OpenTelemetry SDK exports them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Telemetry:
-    """An observer, and what the SDK makes of what it says."""
+    """An observer, with the spans and metrics that the SDK exports for it."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -71,7 +71,7 @@ class Telemetry:
         )
 
     async def deliver(self, receiver: Receiver, request: SignedRequest) -> int:
-        """Deliver inside a span, as the instrumentation of a server does."""
+        """Deliver inside a span, like an instrumented server."""
         with self.tracer.start_as_current_span("POST /webhooks", kind=SpanKind.SERVER):
             return (await receiver.handle(request.body, request.headers)).status
 
@@ -100,15 +100,15 @@ def traced_request(traceparent: str) -> SignedRequest:
 
 
 @pytest.mark.anyio
-async def test_the_span_of_the_request_tells_what_was_delivered_and_what_became_of_it(
+async def test_the_request_span_describes_the_delivery_and_its_answer(
     telemetry: Telemetry, receiver: Receiver
 ) -> None:
     event = make_event(CommentReceived)
     request = signed_request(event, SECRET, attempt=2, skew=7)
     assert await telemetry.deliver(receiver, request) == 200
-    told = dict(attributes(telemetry.request))
-    assert told.pop("hookonce.verification.clock_skew_seconds") == pytest.approx(7, abs=5)
-    assert told == {
+    described = dict(attributes(telemetry.request))
+    assert described.pop("hookonce.verification.clock_skew_seconds") == pytest.approx(7, abs=5)
+    assert described == {
         "messaging.system": "webhook",
         "messaging.operation.name": "receive",
         "messaging.operation.type": "receive",
@@ -123,7 +123,7 @@ async def test_the_span_of_the_request_tells_what_was_delivered_and_what_became_
 
 
 @pytest.mark.anyio
-async def test_a_forged_delivery_leaves_its_reason_on_the_span_and_nothing_it_claims(
+async def test_the_span_of_a_forged_delivery_has_its_reason_and_none_of_its_claims(
     telemetry: Telemetry, receiver: Receiver
 ) -> None:
     forged = signed_request(make_event(CommentReceived), OLD_SECRET)
@@ -166,7 +166,7 @@ async def test_a_handler_runs_inside_a_root_span_that_is_linked_to_the_request(
 
 
 @pytest.mark.anyio
-async def test_the_callers_span_is_current_again_after_each_handler(
+async def test_the_request_span_is_current_again_after_each_handler(
     telemetry: Telemetry, receiver: Receiver
 ) -> None:
     current = []
@@ -185,7 +185,7 @@ async def test_the_callers_span_is_current_again_after_each_handler(
 
 
 @pytest.mark.anyio
-async def test_a_traceparent_is_linked_and_never_adopted(
+async def test_a_traceparent_is_linked_and_never_the_parent(
     telemetry: Telemetry, receiver: Receiver
 ) -> None:
     @receiver.on(CommentReceived)
@@ -200,7 +200,7 @@ async def test_a_traceparent_is_linked_and_never_adopted(
 
 
 @pytest.mark.anyio
-async def test_a_traceparent_that_the_server_has_adopted_is_not_linked_once_more(
+async def test_a_traceparent_that_the_server_has_adopted_is_not_linked_again(
     telemetry: Telemetry, receiver: Receiver
 ) -> None:
     @receiver.on(CommentReceived)
@@ -216,7 +216,7 @@ async def test_a_traceparent_that_the_server_has_adopted_is_not_linked_once_more
 
 
 @pytest.mark.anyio
-async def test_a_replay_after_a_delivery_is_not_linked_to_that_delivery(
+async def test_a_replay_is_not_linked_to_the_earlier_delivery(
     telemetry: Telemetry, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/hooks.db"
@@ -237,8 +237,8 @@ async def test_a_replay_after_a_delivery_is_not_linked_to_that_delivery(
     assert not replay.links
 
 
-def test_nothing_is_linked_where_nothing_is_known() -> None:
-    """The SDK would leave out an invalid link; the API does not promise that every one does."""
+def test_an_invalid_span_is_not_linked() -> None:
+    """The SDK drops an invalid link, but the API does not promise that every SDK does."""
     assert _links(None) == []
     assert _links(_Arrival(INVALID_SPAN_CONTEXT, [])) == []
     server = SpanContext(1, 1, is_remote=False)
@@ -250,7 +250,7 @@ def test_nothing_is_linked_where_nothing_is_known() -> None:
     ["", "00", "no trace", f"00-{'0' * 32}-{SPAN}-01", f"ff-{TRACE}-{SPAN}-01", "x" * 5000, "é"],
 )
 @pytest.mark.anyio
-async def test_an_unusable_traceparent_is_no_link_and_no_error(
+async def test_an_unusable_traceparent_gives_no_link_and_no_error(
     telemetry: Telemetry, receiver: Receiver, traceparent: str
 ) -> None:
     @receiver.on(CommentReceived)
@@ -261,7 +261,7 @@ async def test_an_unusable_traceparent_is_no_link_and_no_error(
 
 
 @pytest.mark.anyio
-async def test_each_handler_of_an_event_has_a_trace_of_its_own(
+async def test_each_handler_of_an_event_has_its_own_trace(
     telemetry: Telemetry, receiver: Receiver
 ) -> None:
     both = asyncio.Barrier(2)
@@ -288,7 +288,7 @@ async def test_each_handler_of_an_event_has_a_trace_of_its_own(
     ],
 )
 @pytest.mark.anyio
-async def test_what_a_handler_raises_is_recorded_and_a_retry_is_no_error(
+async def test_an_exception_of_a_handler_is_recorded_and_a_retry_is_no_error(
     telemetry: Telemetry,
     receiver: Receiver,
     error: Exception,
@@ -309,7 +309,7 @@ async def test_what_a_handler_raises_is_recorded_and_a_retry_is_no_error(
 
 
 @pytest.mark.anyio
-async def test_an_event_of_the_inbox_is_run_without_a_link_and_found_by_its_id(
+async def test_a_worker_s_handler_has_no_link_but_the_same_event_id(
     telemetry: Telemetry, tmp_path: Path
 ) -> None:
     receiver = Receiver(
@@ -338,7 +338,7 @@ async def test_an_event_of_the_inbox_is_run_without_a_link_and_found_by_its_id(
 
 
 @pytest.mark.anyio
-async def test_without_a_span_around_it_a_delivery_is_handled_all_the_same(
+async def test_a_delivery_without_a_request_span_is_handled(
     telemetry: Telemetry, receiver: Receiver
 ) -> None:
     @receiver.on(CommentReceived)
@@ -350,7 +350,7 @@ async def test_without_a_span_around_it_a_delivery_is_handled_all_the_same(
 
 
 @pytest.mark.anyio
-async def test_deliveries_and_runs_are_measured(telemetry: Telemetry, tmp_path: Path) -> None:
+async def test_deliveries_and_handlers_are_measured(telemetry: Telemetry, tmp_path: Path) -> None:
     await deliver_everything(telemetry.observer, tmp_path)
     points = telemetry.metrics()
     runs = points["messaging.process.duration"]
@@ -404,7 +404,7 @@ async def test_no_secret_signature_or_body_is_in_any_attribute(
 
 
 def test_names_are_those_of_the_conventions() -> None:
-    """The constants are not used by the observer, since the package moves them about."""
+    """The observer does not use the constants, because their package moves them."""
     source = Path(OpenTelemetryObserver.__init__.__code__.co_filename).read_text("utf-8")
     used = set(re.findall(r'"(messaging\.[\w.]+)"', source))
     known = {

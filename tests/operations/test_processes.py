@@ -1,4 +1,4 @@
-"""Several processes show their metrics as one, and a command serves them where it is told to."""
+"""Several processes show common metrics, and ``hookonce serve --metrics`` serves them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def two_processes(here: Path) -> AsyncIterator[tuple[ServedProcess, Served
 
 
 @pytest.mark.anyio
-async def test_whichever_process_is_asked_shows_what_all_have_done(
+async def test_every_process_shows_the_metrics_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "metrics"
@@ -80,12 +80,12 @@ async def test_whichever_process_is_asked_shows_what_all_have_done(
             assert value(shown, "deliveries_total", reason="duplicate") == 1
             assert value(shown, "answer_duration_seconds_count") == 4
             assert value(shown, "handler_duration_seconds_count", handler="comments") == 2
-            # What both see in one store is not added up, and has no label of a process.
+            # The gauges of the common store are not added up, and have no label of a process.
             assert value(shown, "dead_letters") == 1
             assert value(shown, "secrets") == 1
         before = value(await read(second), "last_success_timestamp_seconds")
         await first.kill()
-        # What a hook of the server does when a worker has ended.
+        # Servers call this when a worker process has ended.
         mark_process_dead(first.process.pid, str(folder))  # type: ignore[no-untyped-call]
         after = await read(second)
         assert value(after, "deliveries_total", reason="handled") == 2
@@ -94,7 +94,7 @@ async def test_whichever_process_is_asked_shows_what_all_have_done(
 
 
 @pytest.mark.anyio
-async def test_the_option_gives_a_receiver_that_was_loaded_a_route_of_its_metrics() -> None:
+async def test_the_option_adds_the_metrics_route_to_a_loaded_receiver() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     routes = [*receiver.routes("/webhooks"), *metrics_of([receiver], "/webhooks")]
     app = application(routes, receiver.lifespan)
@@ -104,7 +104,7 @@ async def test_the_option_gives_a_receiver_that_was_loaded_a_route_of_its_metric
     assert value(shown, "deliveries_total", reason="no_handler", event_type="comment.received") == 1
 
 
-def test_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.startswith("hookonce.operations.prometheus")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
@@ -112,6 +112,6 @@ def test_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
         metrics_of([Receiver(secrets=SECRET, store="memory://")], "/webhooks")
 
 
-def test_deliveries_cannot_arrive_where_the_metrics_are() -> None:
+def test_deliveries_cannot_use_the_path_of_the_metrics() -> None:
     with pytest.raises(click.BadParameter, match="/metrics"):
         metrics_of([Receiver(secrets=SECRET, store="memory://")], "/metrics/")

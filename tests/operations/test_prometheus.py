@@ -1,4 +1,4 @@
-"""What Prometheus is told of real receivers, and what can never become a label."""
+"""The metrics of real receivers, and the values that must never become labels."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def observer() -> PrometheusObserver:
 
 
 def value(source: PrometheusObserver | str, name: str, **labels: str) -> float:
-    """Return the sum of a metric's samples that have these labels."""
+    """Return the sum of the samples of a metric with these labels."""
     found = found_in(samples(source), name, **labels)
-    assert found, f"nothing is called {name} with {labels}"
+    assert found, f"no metric {name} has {labels}"
     return sum(sample.value for sample in found)
 
 
@@ -69,9 +69,7 @@ async def test_every_answer_is_counted_by_its_type_status_and_reason(
     assert answered() == value(observer, "answer_duration_seconds_count") == 17
 
 
-async def test_runs_of_handlers_are_told_apart_by_what_became_of_them(
-    observer: PrometheusObserver, tmp_path: Path
-) -> None:
+async def test_handlers_are_counted_by_result(observer: PrometheusObserver, tmp_path: Path) -> None:
     await deliver_everything(observer, tmp_path)
 
     def runs(handler: str, result: str) -> float:
@@ -83,7 +81,7 @@ async def test_runs_of_handlers_are_told_apart_by_what_became_of_them(
     assert runs("never-works", "failed") == 2
 
 
-async def test_the_way_through_the_inbox_is_counted_step_by_step(
+async def test_each_step_through_the_inbox_is_counted(
     observer: PrometheusObserver, tmp_path: Path
 ) -> None:
     await deliver_everything(observer, tmp_path)
@@ -97,7 +95,7 @@ async def test_the_way_through_the_inbox_is_counted_step_by_step(
     assert value(observer, "store_batch_calls_sum", store="SQLiteStore") > 10
 
 
-async def test_it_shows_which_secrets_match_and_when_they_last_did() -> None:
+async def test_the_matches_of_each_secret_are_counted_with_the_time_of_the_last() -> None:
     now = 5000.0
     observer = PrometheusObserver(clock=lambda: now)
     receiver = Receiver(secrets=[SECRET, OLD_SECRET], store="memory://", observers=[observer])
@@ -117,7 +115,7 @@ async def test_it_shows_which_secrets_match_and_when_they_last_did() -> None:
     assert value(observer, "clock_skew_seconds") == pytest.approx(70, abs=10)
 
 
-async def test_the_last_success_and_failure_are_those_that_count_toward_disabling() -> None:
+async def test_the_last_success_and_failure_leave_out_test_events_and_other_methods() -> None:
     now = 1000.0
     observer = PrometheusObserver(clock=lambda: now)
     receiver = Receiver(secrets=SECRET, store="memory://", observers=[observer])
@@ -134,7 +132,7 @@ async def test_the_last_success_and_failure_are_those_that_count_toward_disablin
     assert value(observer, "last_failure_timestamp_seconds") == 2000
 
 
-async def test_types_that_were_registered_are_named_and_all_others_are_unknown(
+async def test_registered_types_are_labels_and_all_others_are_unknown(
     observer: PrometheusObserver,
 ) -> None:
     receiver = Receiver(secrets=SECRET, store="memory://", observers=[observer])
@@ -156,7 +154,7 @@ async def test_types_that_were_registered_are_named_and_all_others_are_unknown(
     assert sorted((s.labels["event_type"], s.value) for s in counted) == [
         ("ad.published", 1),
         ("story.shared", 1),
-        ("unknown", 1),  # handled, by way of the pattern
+        ("unknown", 1),  # handled by the pattern
         ("unknown", 1),  # ignored
     ]
 
@@ -190,7 +188,7 @@ async def test_hostile_ids_and_types_add_no_series(observer: PrometheusObserver)
     assert not [entry for entry in kept if "type1" in str(entry)]
 
 
-async def test_no_secret_signature_body_or_id_is_ever_shown(
+async def test_no_secret_signature_body_or_id_is_shown(
     observer: PrometheusObserver, tmp_path: Path
 ) -> None:
     async def refresh(receiver: Receiver) -> None:
@@ -223,7 +221,7 @@ class TestStoreGauges:
         assert value(observer, "secrets", endpoint="inline") == 2
 
     @pytest.mark.parametrize("fault", ["fails", "hangs"])
-    async def test_a_store_that_does_not_answer_is_down_and_stops_nothing(
+    async def test_a_store_that_does_not_answer_shows_as_down(
         self, observer: PrometheusObserver, fault: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("hookonce.operations.prometheus._STATS_SECONDS", 0.01)
@@ -239,7 +237,7 @@ class TestStoreGauges:
         await observer.refresh()
         assert value(observer, "store_up") == 0
 
-    async def test_secrets_that_cannot_be_used_are_none(self, observer: PrometheusObserver) -> None:
+    async def test_unusable_secrets_are_counted_as_none(self, observer: PrometheusObserver) -> None:
         secrets = [SECRET]
 
         class Provider:
@@ -273,19 +271,21 @@ class TestStoreGauges:
             await observer.refresh()
             assert value(observer, "rotation_secret_missing") == 1
 
-    async def test_a_task_refreshes_them_while_a_block_lasts_and_no_longer(
+    async def test_a_task_refreshes_the_gauges_only_while_its_block_runs(
         self, observer: PrometheusObserver
     ) -> None:
         store = FaultyStore(MemoryStore())
         receiver = Receiver(secrets=SECRET, store=store, observers=[observer])
         async with observer.refreshing(receiver, every_seconds=0.001):
-            await until(lambda: store.calls["stats"] > 2, what="it has been asked repeatedly")
+            await until(
+                lambda: store.calls["stats"] > 2, what="the store has been asked repeatedly"
+            )
         asked = store.calls["stats"]
         await asyncio.sleep(0.01)
         assert store.calls["stats"] == asked
         assert value(observer, "store_up") == 1
 
-    async def test_the_task_outlives_a_store_that_breaks_its_contract(
+    async def test_the_task_survives_a_store_that_breaks_its_contract(
         self, observer: PrometheusObserver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         receiver = Receiver(secrets=SECRET, store="memory://", observers=[observer])
@@ -303,11 +303,11 @@ class TestStoreGauges:
                 lambda: (
                     found_in(samples(observer), "store_up") and value(observer, "store_up") == 1
                 ),
-                what="it was asked again",
+                what="the store has been asked again",
             )
 
 
-async def test_metrics_are_read_over_http_with_the_gauges_of_that_moment(
+async def test_metrics_are_served_over_http_with_current_gauges(
     observer: PrometheusObserver,
 ) -> None:
     receiver = Receiver(secrets=SECRET, store="memory://", observers=[observer])
@@ -328,13 +328,13 @@ async def test_metrics_are_read_over_http_with_the_gauges_of_that_moment(
         assert (await client.post("/metrics")).status_code == 405
 
 
-async def test_without_the_route_nothing_is_shown() -> None:
+async def test_without_the_route_there_is_no_metrics_page() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://", observers=[PrometheusObserver()])
     async with serving(receiver) as site, httpx2.AsyncClient(base_url=site.url) as client:
         assert (await client.get("/metrics")).status_code == 404
 
 
-def test_metrics_go_into_a_registry_of_ones_own_and_never_into_the_global_one() -> None:
+def test_metrics_go_into_the_given_registry_and_not_into_the_global_one() -> None:
     registry = CollectorRegistry()
     assert PrometheusObserver(registry).registry is registry
     PrometheusObserver()

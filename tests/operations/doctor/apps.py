@@ -44,7 +44,7 @@ def unwired(receiver: Receiver) -> ASGIApp:
 
 
 def mounted(receiver: Receiver) -> ASGIApp:
-    """Mount it, so that Starlette redirects from the path without a slash."""
+    """Mount the receiver, so that Starlette redirects from the path without a slash."""
     return Starlette(routes=[Mount("/webhooks", receiver)], lifespan=receiver.lifespan)
 
 
@@ -60,7 +60,7 @@ def behind(middleware: Callable[[ASGIApp], ASGIApp]) -> Callable[[Receiver], ASG
 
 
 class Recoding(BaseHTTPMiddleware):
-    """Reads JSON bodies and hands them on as Python writes them."""
+    """Reads JSON bodies, and passes them on as Python writes them."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         request._body = json.dumps(json.loads(await request.body())).encode()
@@ -68,7 +68,7 @@ class Recoding(BaseHTTPMiddleware):
 
 
 class Eating:
-    """Reads bodies and hands nothing on."""
+    """Reads bodies, and passes nothing on."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -81,7 +81,7 @@ class Eating:
 
 
 class Leading(BaseHTTPMiddleware):
-    """Leads whoever is not logged in to the login page."""
+    """Redirects every request to the login page."""
 
     async def dispatch(self, request: Request, _: RequestResponseEndpoint) -> Response:
         return RedirectResponse(f"/login?next={request.url.path}&key=opensesame", 302)
@@ -101,7 +101,7 @@ class Stripping:
 
 
 def answering(status: int) -> Callable[[Receiver], ASGIApp]:
-    """Return what makes an application whose own route comes before the receiver's."""
+    """Return a factory of applications with a route of their own before the receiver's."""
 
     async def answer(_: Request) -> Response:
         return JSONResponse({"hello": "world"}, status)
@@ -114,7 +114,7 @@ def answering(status: int) -> Callable[[Receiver], ASGIApp]:
 
 
 def starting(before: Callable[[], Awaitable[object]]) -> Callable[[Receiver], ASGIApp]:
-    """Return what makes an application that does this when it starts."""
+    """Return a factory of applications that call ``before`` when they start."""
 
     def make(receiver: Receiver) -> ASGIApp:
         @asynccontextmanager
@@ -137,7 +137,7 @@ async def connecting() -> None:
 
 
 def slow(receiver: Receiver, seconds: float, *, is_async: bool = True) -> ASGIApp:
-    """Give it a handler of tests that takes so long."""
+    """Add a handler of test events that takes this long."""
     if is_async:
 
         @receiver.on(WebhookTest, name="slow")
@@ -153,7 +153,7 @@ def slow(receiver: Receiver, seconds: float, *, is_async: bool = True) -> ASGIAp
 
 
 def failing(receiver: Receiver) -> ASGIApp:
-    """Give it a handler of tests that fails."""
+    """Add a handler of test events that fails."""
 
     @receiver.on(WebhookTest, name="failing")
     async def fail(_: WebhookTest) -> None:
