@@ -95,7 +95,7 @@ async def test_a_sound_server_has_no_finding_to_fix_and_gets_four_requests() -> 
     ("make", "check", "words"),
     [
         (apps.behind(apps.Recoding), "url.body", "parses and rewrites the body"),
-        (apps.behind(apps.Stripping), "url.answer", "missing_id"),
+        (apps.behind(apps.Stripping), "url.answer", "missing_id: the webhook-id header is missing"),
         (apps.behind(apps.Leading), "url.answer", "302, a redirect to /login,"),
         (apps.mounted, "url.slash", "/webhooks is redirected (307) to http"),
         (apps.answering(200), "url.answer", "something other than the receiver answers 200"),

@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
-from ...errors import Refusal
+from ...errors import Refusal, VerificationError
 from ...http.inprocess import Answer
 from ...outcome import Reason
 from ...sender import ANSWER_SECONDS, TEST_TYPE
@@ -156,6 +156,8 @@ def answer_finding(place: str, path: str, reply: Reply) -> Finding:
     found = f"{path} answers {reply.status} {reply.reason}"
     if reply.is_success:
         return fine(check, f"{found} to a genuine test delivery")
+    if reply.reason in set(Refusal):
+        found += f": {VerificationError(Refusal(reply.reason))}"
     return fault(check, found, "let proxies and middleware pass on every header and the body")
 
 
