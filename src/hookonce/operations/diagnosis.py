@@ -87,7 +87,7 @@ def diagnose(
     except VerificationError as error:
         return Diagnosis(error.reason, (*unusable, _header_explanation(error.reason)))
     try:
-        # Without a usable secret a random one serves, so that the timestamp is still checked.
+        # If no secret is usable, a random one stands in, so that the timestamp is still checked.
         delivery = verify(body, headers, usable or [new_secret()], tolerance=tolerance, now=now)
     except VerificationError as error:
         refusal, skew = error.reason, error.skew
@@ -309,14 +309,14 @@ def _id_in(body: bytes) -> str | None:
 
 
 def _bodies(body: bytes) -> list[_Candidate]:
-    """Return the body as it is, and as it may have been before one or two changes."""
+    """Return the body itself, and what it may have been before one or two changes."""
     candidates: dict[bytes, tuple[Explanation, ...]] = {body: ()}
     transported = list(_before_transport(body))
     rewritten = list(_rewritings(body))
     for value, mistake in (*transported, *rewritten):
         candidates.setdefault(value, (mistake,))
     for value, mistake in transported:
-        # If the body is JSON as it is, its rewritings without the transport changes are the same.
+        # If the body is JSON already, undoing these changes adds no new rewritings.
         before = () if rewritten else _rewritings(value)
         for earlier, another in (*_before_transport(value), *before):
             candidates.setdefault(earlier, tuple(dict.fromkeys((mistake, another))))
@@ -324,7 +324,7 @@ def _bodies(body: bytes) -> list[_Candidate]:
 
 
 def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
-    """Yield the bodies that a usual change of bytes turns into this one."""
+    """Yield the bodies that one usual change of bytes turns into this one."""
     line_ends = Explanation(
         "Line ends within the body, or at its end, were changed.",
         "Save and pass on the body as bytes, not as text.",
@@ -343,7 +343,7 @@ def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
     try:
         decoded = base64.b64decode(
             b"".join(body.split()), validate=True
-        )  # encoders may break lines
+        )  # base64 may have line breaks
     except (binascii.Error, ValueError):
         return
     yield (

@@ -190,7 +190,7 @@ class PrometheusObserver(Observer):
         self._metrics.skipped[endpoint, record.handler, record.reason].inc()
 
     def handler_failed(self, record: HandlerFailed) -> None:
-        """Count and measure a handler that raised, by what it asked for."""
+        """Count and measure a handler that raised: rejected, retry requested, or failed."""
         match record.error:
             case Reject():
                 result = "rejected"

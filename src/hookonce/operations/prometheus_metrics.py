@@ -13,7 +13,7 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class Children(dict[tuple[str | int, ...], Metric], Generic[Metric]):
-    """The children of a metric by their label values, because ``labels()`` is slow.
+    """Caches the children of a metric by their label values, because ``labels()`` is slow.
 
     Children are kept for ever, so label values must come from bounded sets.
     """

@@ -40,7 +40,7 @@ class TestDelivery:
         return cls(envelope, secret, service or "example")
 
     def genuine(self) -> SignedRequest:
-        """Return the event in a JSON layout that no serialiser uses by default."""
+        """Return the event in an unusual JSON layout, which any re-serialising changes."""
         return self._signed(json.dumps(self.envelope, indent=1).encode())
 
     def forged(self) -> SignedRequest:
@@ -48,7 +48,7 @@ class TestDelivery:
         return replace(self, secret=new_secret()).genuine()
 
     def rewritten(self) -> tuple[SignedRequest, ...]:
-        """Return the event in the layouts that re-serialising JSON does not change."""
+        """Return the event in the usual JSON layouts, which re-serialising does not change."""
         return tuple(
             self._signed(json.dumps(self.envelope, separators=separators).encode())
             for separators in ((", ", ": "), (",", ":"))

@@ -138,7 +138,7 @@ def router_findings(module: str) -> list[Finding]:
 
 
 def _routers_in(package: str) -> Iterator[tuple[str, Router]]:
-    """Yield each router in the loaded modules of a package once, but no receiver."""
+    """Yield each router in the loaded modules of a package once; leave out receivers."""
     seen: set[int] = set()
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] != package:

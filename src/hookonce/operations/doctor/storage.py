@@ -77,7 +77,7 @@ async def store_findings(
 
 
 def endpoint_findings(subjects: Sequence[Subject]) -> list[Finding]:
-    """Return a fault for each two receivers that share a store and an endpoint.
+    """Return a fault for every two receivers that share a store and an endpoint.
 
     Args:
         subjects: the receivers of one application.

@@ -52,7 +52,7 @@ def subjects_in(app: ASGIApp) -> tuple[Subject, ...]:
     if isinstance(app, Receiver):
         return (Subject(app, app, "/webhooks"),)
     found: dict[int, Subject] = {}
-    # The search starts inside: the routes of an application already include its own path.
+    # Start with the parts: the routes of an application already include its own path.
     for inner in _parts_of(app):
         for receiver, path in _search(inner, "", {id(app)}):
             found.setdefault(id(receiver), Subject(receiver, app, path or "/"))

@@ -170,7 +170,7 @@ class ApplicationExitError(Exception):
 
 
 def _without_exits(app: ASGIApp) -> ASGIApp:
-    """Return the application with SystemExit, and its like, turned into an ordinary exception.
+    """Return the application, which now raises an ordinary exception instead of SystemExit.
 
     In a task, SystemExit would stop the event loop before the report is printed.
     """
