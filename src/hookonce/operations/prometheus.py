@@ -33,10 +33,10 @@ from ..watching.records import (
     BatchFlushed,
     DeliveryAnswered,
     EventBuried,
+    EventEnqueued,
+    EventFetched,
     EventParked,
-    EventPut,
     EventRetried,
-    EventTaken,
     HandlerFailed,
     HandlerFinished,
     HandlerSkipped,
@@ -201,12 +201,12 @@ class PrometheusObserver(Observer):
         endpoint = record.delivery.endpoint
         self._metrics.handlers[endpoint, record.handler, result].observe(record.seconds)
 
-    def event_put(self, record: EventPut) -> None:
+    def event_enqueued(self, record: EventEnqueued) -> None:
         """Count a delivery offered to the inbox, by result."""
         result = type(record.result).__name__.lower()
         self._metrics.enqueues[record.delivery.endpoint, result].inc()
 
-    def event_taken(self, record: EventTaken) -> None:
+    def event_fetched(self, record: EventFetched) -> None:
         """Count an event that a worker fetches, and measure the wait for its first attempt."""
         delivery = record.delivery
         self._metrics.fetched[delivery.endpoint,].inc()
