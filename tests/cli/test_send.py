@@ -72,7 +72,7 @@ def test_a_sample_of_each_type_is_genuine_and_reads_as_its_class(
 
 
 def test_a_type_of_ones_own_is_sent_with_an_empty_object(server: Recorder) -> None:
-    received = sent(server, "ad.published", "--any-type")
+    received = sent(server, "ad.published", "--unchecked")
     event = unwrap(received.body, received.headers, SECRET)
     assert isinstance(event, UnknownEvent)
     assert (event.type, event.data) == ("ad.published", {})
@@ -146,7 +146,7 @@ def test_set_changes_a_field_and_leaves_the_rest(
 def test_a_field_that_is_new_is_added_on_demand(
     change: str, path: list[str], value: JsonValue, server: Recorder
 ) -> None:
-    found = json.loads(sent(server, "comment.received", "--set", change, "--extra").body)
+    found = json.loads(sent(server, "comment.received", "--set", change, "--unchecked").body)
     for name in path:
         found = found[name]
     assert found == value
@@ -155,13 +155,16 @@ def test_a_field_that_is_new_is_added_on_demand(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["comment.received", "--set", "data.txt=1"], "'data.txt' (did you mean 'text'?); --extra"),
+        (
+            ["comment.received", "--set", "data.txt=1"],
+            "'data.txt' (did you mean 'text'?); --unchecked",
+        ),
         (["comment.received", "--set", "text=Hello"], "'text' (did you mean 'data.text'?)"),
         (["comment.received", "--set", "worksapce_id=1"], "(did you mean 'workspace_id'?)"),
         (["post.target.failed", "--set", "data.error.cod=1"], "'data.error.cod'"),
-        (["chanel.unhealthy"], "(did you mean 'channel.unhealthy'?); --any-type"),
+        (["chanel.unhealthy"], "(did you mean 'channel.unhealthy'?); --unchecked"),
         (["Comment.Received"], "(did you mean 'comment.received'?)"),
-        (["zzz"], "'zzz' is no event type known here; --any-type"),
+        (["zzz"], "'zzz' is no event type known here; --unchecked"),
     ],
 )
 def test_a_field_or_type_that_is_misspelt_is_not_sent(
@@ -209,7 +212,7 @@ def test_a_change_that_cannot_be_made_is_refused(
         ["comment.received", "--skew", "999999d"],
         ["comment.received", "--set", r'data.text="\ud83c"'],
         ["comment.received", "--set", "data.text=NaN"],
-        ["comment\nreceived", "--any-type"],
+        ["comment\nreceived", "--unchecked"],
     ],
 )
 def test_what_cannot_be_sent_is_said_in_one_line(arguments: list[str], server: Recorder) -> None:

@@ -36,7 +36,6 @@ CANNOT_BEGIN = {
     "doctor": ["doctor", "nothing_here:receiver"],
     "emulate": ["emulate", "--to", NOWHERE],  # without a secret
     "endpoints": ["endpoints", "test", "wh_1"],  # without a key
-    "explain": ["explain"],
     "guide": ["guide", "no-such-page"],
     "health": ["health", "--nothing"],
     "inbox": ["inbox", "stats", "sqlite:///missing.db"],
@@ -129,7 +128,6 @@ def test_a_command_that_finds_something_exits_with_1(here: Path) -> None:
         ["inbox", "retry", store, "evt_missing"],
         ["health", closed_port_url()],
         ["verify", *saved],
-        ["explain", *saved],
         ["guide", "--search", "no such words at all"],
         ["send", "webhook.test", "--url", closed_port_url(), "--wait", "0"],
     ]

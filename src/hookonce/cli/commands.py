@@ -24,7 +24,6 @@ _MODULES = {
     "doctor": "doctor",
     "emulate": "emulate",
     "endpoints": "endpoints",
-    "explain": "verify",
     "guide": "guide",
     "health": "health",
     "inbox": "inbox",

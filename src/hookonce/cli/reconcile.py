@@ -13,7 +13,6 @@ from hookonce import Receiver
 from hookonce.client import Client, ClientError
 from hookonce.clock import system_clock
 from hookonce.errors import StoreError
-from hookonce.operations.doctor import Level, Subject, examine
 from hookonce.receiver import Gap, Reconciliation, Verdict
 from hookonce.receiver.reconcile import beginning
 from hookonce.resources import WebhookEndpoint
@@ -22,7 +21,7 @@ from hookonce.stores.reconciling import ReconcilingStore
 from .loading import load_receiver
 from .output import Output
 from .service import read_id, service_options, with_client
-from .statuses import CannotBegin, Nothing, Status
+from .statuses import CannotBegin, Status
 from .times import read_since, time_text
 
 _COLUMNS = {
@@ -68,12 +67,6 @@ def _since(
     " reaches, 14 days.",
 )
 @click.option(
-    "--enable",
-    "enables",
-    is_flag=True,
-    help="Turn a disabled endpoint on again, if the doctor finds no fault.",
-)
-@click.option(
     "--accept",
     "accepts",
     is_flag=True,
@@ -89,7 +82,6 @@ def reconcile(
     api_url: str,
     key_file: Path | None,
     *,
-    enables: bool,
     accepts: bool,
     every: bool,
     as_json: bool,
@@ -127,12 +119,9 @@ def reconcile(
         for failure in found.failures:
             name = type(failure).__name__
             output.record({"on_gap": name}, f"a function of on_gap failed: {name}", "bold red")
-        if found.endpoint is None and enables:
-            line = "the service does not tell the endpoint's status, so it was not turned on"
-            output.record({"webhook": found.webhook_id, "status": None}, line, "yellow")
         if found.endpoint is not None and found.endpoint.status != _ACTIVE:
-            await _look_after(found.endpoint, receiver, client, output, enables=enables)
-            return found.is_whole and enables
+            _show_disabled(found.endpoint, output)
+            return False
         return found.is_whole
 
     if not with_client(api_url, key_file, is_well):
@@ -190,37 +179,18 @@ def _show(found: Reconciliation, client: Client, output: Output) -> None:
     output.record(summary, line, "bold red" if found.gaps else "green")
 
 
-async def _look_after(
-    endpoint: WebhookEndpoint, receiver: Receiver, client: Client, output: Output, *, enables: bool
-) -> None:
-    """Say that an endpoint is not active, and turn it on again if that is wanted and will do."""
+def _show_disabled(endpoint: WebhookEndpoint, output: Output) -> None:
     why = f" ({endpoint.disabled_reason})" if endpoint.disabled_reason else ""
-    line = (
-        f"the endpoint is {endpoint.status}{why}: nothing is sent to it, and what happens meanwhile"
-        " is in no log"
-    )
     record = {
         "webhook": endpoint.id,
         "status": endpoint.status,
         "disabled_reason": endpoint.disabled_reason,
     }
-    output.record(record, line if enables else f"{line}; --enable turns it on again", "yellow")
-    if not enables:
-        return
-    findings = await examine(
-        Subject(receiver, receiver, "/webhooks"), host="testserver", served=False
+    line = (
+        f"the endpoint is {endpoint.status}{why}: the service sends nothing to it, and no log shows"
+        f" what it misses; when the receiver works: hookonce endpoints enable {endpoint.id}"
     )
-    faults = [finding for finding in findings if finding.level is Level.FAULT]
-    for fault in faults:
-        output.record(
-            {"check": fault.check, "found": fault.found, "fix": fault.fix},
-            f"{fault.check}: {fault.found}\n  fix: {fault.fix}",
-            "bold red",
-        )
-    if faults:
-        raise Nothing("the endpoint stays disabled until these faults are mended")
-    enabled = await client.webhooks.enable(endpoint.id)
-    output.record({"webhook": enabled.id, "status": enabled.status}, f"now it is {enabled.status}")
+    output.record(record, line, "yellow")
 
 
 def _record(gap: Gap) -> dict[str, Any]:

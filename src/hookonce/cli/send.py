@@ -19,7 +19,7 @@ from hookonce.logs import printable
 from hookonce.samples.events import event_body
 from hookonce.samples.fields import Fields, fields_of
 from hookonce.sender import ANSWER_SECONDS
-from hookonce.testing import signed_request
+from hookonce.testing import SignedRequest, signed_request
 
 from .durations import Duration
 from .loading import load_secrets, secrets_option
@@ -28,18 +28,18 @@ from .statuses import Nothing, Status
 
 _LOOK_SECONDS = 0.1
 
-# A proxy in the environment is for the way out of the machine.
+# A proxy in the environment does not reach this machine.
 _WITHOUT_PROXY = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
 
 
 def _types(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """Return the event types that a shell may complete a word to."""
+    """Return the event types with which a shell completes a word."""
     return [name for name in EVENT_CLASSES if name.startswith(begun)]
 
 
 @click.command()
 @click.argument("event_type", metavar="TYPE", shell_complete=_types)
-@click.option("--url", required=True, help="Where to deliver to.")
+@click.option("--url", required=True, help="Where the receiver answers.")
 @click.option(
     "--set",
     "changes",
@@ -47,9 +47,8 @@ def _types(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
     metavar="PATH=VALUE",
     help="Change a field of the sample, for example data.text=Hello; VALUE may be JSON.",
 )
-@click.option("--extra", is_flag=True, help="Let --set add fields that the type does not have.")
 @click.option(
-    "--any-type", is_flag=True, help="Send a type that is not known here, with an empty object."
+    "--unchecked", is_flag=True, help="Also send a TYPE, or --set a field, that is not known here."
 )
 @click.option(
     "--body",
@@ -58,17 +57,21 @@ def _types(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
     help="Send these bytes instead of a sample; - for standard input.",
 )
 @click.option(
-    "--id", "event_id", help="Its webhook-id; by default the id in the body, else a new one."
+    "--id", "event_id", help="The webhook-id; by default the id in the body, else a new one."
 )
 @click.option(
-    "--attempt", default=1, show_default=True, type=click.IntRange(1), help="The attempt to name."
+    "--attempt",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The number of the attempt, in its header.",
 )
 @click.option(
     "--times",
     default=1,
     show_default=True,
     type=click.IntRange(1, 10_000),
-    help="Deliver this often, one after the other: duplicates.",
+    help="How often to deliver the same event, one after the other.",
 )
 @click.option(
     "--skew",
@@ -98,8 +101,7 @@ def send(
     skew: float,
     wait_seconds: float,
     *,
-    extra: bool,
-    any_type: bool,
+    unchecked: bool,
     tamper: bool,
     secrets_file: Path | None,
     as_json: bool,
@@ -113,27 +115,27 @@ def send(
     secret = load_secrets(secrets_file)[0]  # the newest, which the sender keeps after a rotation
     if body_file is not None and changes:
         raise click.UsageError("--set changes the sample; with --body there is none")
-    if body_file is None and not any_type:
+    if body_file is None and not unchecked:
         _check_type(event_type)
     output = Output(as_json=as_json)
     accepted = True
+    until = time.monotonic() + wait_seconds
     with (
         _explained(f"cannot deliver to {url}"),
         httpx2.Client(timeout=ANSWER_SECONDS, mounts=_WITHOUT_PROXY) as client,
     ):
         body = (
-            _sample(event_type, event_id, changes, extra=extra)
+            _sample(event_type, event_id, changes, unchecked=unchecked)
             if body_file is None
             else body_file.read()
         )
-        patience = _Patience(url, wait_seconds)
         for _ in range(times):
             request = signed_request(body, secret, message_id=event_id, attempt=attempt, skew=skew)
             if tamper:
                 request = request.tampered()
-            event_id = request.headers["webhook-id"]  # every copy has it
-            headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
-            response, milliseconds = _posted(client, url, request.body, headers, patience)
+            event_id = request.headers["webhook-id"]  # all copies have the same id
+            response = _posted(client, url, request, until=until)
+            milliseconds = response.elapsed.total_seconds() * 1000
             accepted = accepted and response.is_success
             output.record(
                 {
@@ -152,42 +154,22 @@ def send(
         raise SystemExit(Status.FOUND)
 
 
-class _Patience:
-    """How long a server that still starts is waited for."""
-
-    def __init__(self, url: str, seconds: float) -> None:
-        self._url = url
-        self._end = time.monotonic() + seconds
-        self._has_said = False
-
-    def is_over(self) -> bool:
-        """Return whether to give up; else the time to the next attempt has passed."""
-        if time.monotonic() >= self._end:
-            return True
-        if not self._has_said:
-            self._has_said = True
-            click.echo(f"waiting for a server at {printable(self._url)}", err=True)
-        time.sleep(_LOOK_SECONDS)
-        return False
-
-
 def _posted(
-    client: httpx2.Client,
-    url: str,
-    body: bytes,
-    headers: list[tuple[bytes, bytes]],
-    patience: _Patience,
-) -> tuple[httpx2.Response, float]:
-    """Return the answer, and the milliseconds it took."""
+    client: httpx2.Client, url: str, request: SignedRequest, *, until: float
+) -> httpx2.Response:
+    """Return the answer; try again while the port is closed, because the server may still start."""
+    headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
+    says_so = True
     while True:
-        started = time.perf_counter()
         try:
-            response = client.post(url, content=body, headers=headers)
+            return client.post(url, content=request.body, headers=headers)
         except httpx2.ConnectError as error:
-            if not _is_refused(error) or patience.is_over():
+            if not _is_refused(error) or time.monotonic() >= until:
                 raise
-        else:
-            return response, (time.perf_counter() - started) * 1000
+        if says_so:
+            says_so = False
+            click.echo(f"waiting for a server at {printable(url)}", err=True)
+        time.sleep(_LOOK_SECONDS)
 
 
 def _is_refused(error: BaseException | None) -> bool:
@@ -201,7 +183,7 @@ def _is_refused(error: BaseException | None) -> bool:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """End with one line where an id, a time or a text cannot be sent, or nobody answers."""
+    """End with one line if an id, a time or a text cannot be sent, or nobody answers."""
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
@@ -209,18 +191,18 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def _check_type(event_type: str) -> None:
-    """End with the usage unless the type is one of the documented."""
+    """End with the usage unless the type is documented."""
     if event_type in EVENT_CLASSES:
         return
     likely = get_close_matches(event_type.lower(), EVENT_CLASSES, n=1)
     hint = f" (did you mean {likely[0]!r}?)" if likely else ""
     raise click.UsageError(
-        f"{event_type!r} is no event type known here{hint}; --any-type sends it all the same"
+        f"{event_type!r} is no event type known here{hint}; --unchecked sends it all the same"
     )
 
 
 def _sample(
-    event_type: str, event_id: str | None, changes: tuple[str, ...], *, extra: bool
+    event_type: str, event_id: str | None, changes: tuple[str, ...], *, unchecked: bool
 ) -> bytes:
     envelope: dict[str, JsonValue] = json.loads(event_body(event_type, event_id=event_id))
     known = fields_of(EVENT_CLASSES.get(event_type, UnknownEvent))
@@ -236,7 +218,7 @@ def _sample(
                 raise click.BadParameter(f"{path!r} leads through a value that is no object")
             wire = name
             if fields is not None:
-                wire = _wire_name(fields, name, path.split(".")[:depth], place, extra=extra)
+                wire = _wire_name(fields, name, path.split(".")[:depth], place, unchecked=unchecked)
                 fields = fields.objects.get(wire)
             if depth == len(parents):
                 place[wire] = _value(text)
@@ -251,14 +233,14 @@ def _wire_name(
     place: Sequence[str],
     known: Mapping[str, JsonValue],
     *,
-    extra: bool,
+    unchecked: bool,
 ) -> str:
-    if extra:
+    if unchecked:
         return fields.names.get(name, name)
     try:
         return fields.wire_name(name, place=place, known=known)
     except ValueError as error:
-        raise click.BadParameter(f"{error}; --extra adds it all the same") from None
+        raise click.BadParameter(f"{error}; --unchecked adds it all the same") from None
 
 
 def _value(text: str) -> JsonValue:

@@ -1,4 +1,4 @@
-"""``hookonce verify`` and ``hookonce explain``: saved deliveries, looked at again."""
+"""``hookonce verify``: verify a saved delivery, and explain a refusal."""
 
 from __future__ import annotations
 
@@ -9,44 +9,17 @@ from typing import NamedTuple
 
 import click
 
-from hookonce.errors import VerificationError
-from hookonce.operations.diagnosis import Diagnosis, diagnose
+from hookonce.operations.diagnosis import diagnose
 from hookonce.sender import TOLERANCE_SECONDS
-from hookonce.verification.signature import verify as verify_delivery
+from hookonce.verification.secrets import fault_among
 
 from .durations import Duration
-from .loading import load_secrets, secrets_option, unchecked_secrets
+from .loading import secrets_option, unchecked_secrets
 from .numbers import FiniteRange
-from .output import Output, json_option, together
+from .output import Output, json_option
 from .statuses import Status
 
 _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-_saved_delivery = together(
-    click.option(
-        "--request",
-        "request_file",
-        type=_file,
-        help="A saved HTTP request: request line, headers, blank line, body. - for standard input.",
-    ),
-    click.option(
-        "--headers", "headers_file", type=_file, help="Its headers, one 'Name: value' a line."
-    ),
-    click.option("--body", "body_file", type=_file, help="Its raw body. - for standard input."),
-    click.option(
-        "--now",
-        type=FiniteRange(),
-        help="Verify as of this Unix time, for a recorded delivery.",
-    ),
-    click.option(
-        "--tolerance",
-        default=f"{TOLERANCE_SECONDS:g}s",
-        show_default=True,
-        type=Duration(0),
-        help="How far the timestamp may be off, such as 30s or 5m.",
-    ),
-    secrets_option,
-    json_option,
-)
 
 
 class _Saved(NamedTuple):
@@ -55,54 +28,32 @@ class _Saved(NamedTuple):
 
 
 @click.command()
-@_saved_delivery
-def verify(
-    request_file: Path | None,
-    headers_file: Path | None,
-    body_file: Path | None,
-    now: float | None,
-    tolerance: float,
-    secrets_file: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Verify a saved delivery; exit 0 if it is genuine, 1 if it is not.
-
-    For example: hookonce verify --headers headers.txt --body body.json
-    """
-    saved = _read(request_file, headers_file, body_file)
-    secrets = load_secrets(secrets_file)
-    output = Output(as_json=as_json)
-    try:
-        delivery = verify_delivery(saved.body, saved.headers, secrets, tolerance=tolerance, now=now)
-    except VerificationError as error:
-        record = {"genuine": False, "reason": str(error.reason), "skew_seconds": error.skew}
-        output.record(record, f"refused: {error}", "red")
-        output.say("hookonce explain, with the same options, looks for the cause")
-        raise SystemExit(Status.FOUND) from None
-    output.record(
-        {
-            "genuine": True,
-            "id": delivery.id,
-            "timestamp": delivery.timestamp,
-            "skew_seconds": delivery.skew,
-            "secret_index": delivery.secret_index,
-            "signatures": delivery.signature_count,
-        },
-        f"genuine: {delivery.id}, signed {delivery.skew:.0f} s before, with secret"
-        f" {delivery.secret_index + 1} of {len(secrets)}",
-        "green",
-    )
-
-
-@click.command()
-@_saved_delivery
+@click.option(
+    "--request",
+    "request_file",
+    type=_file,
+    help="A saved HTTP request: request line, headers, blank line, body. - for standard input.",
+)
+@click.option(
+    "--headers", "headers_file", type=_file, help="A file of headers, one 'Name: value' a line."
+)
+@click.option("--body", "body_file", type=_file, help="The raw body. - for standard input.")
+@click.option("--now", type=FiniteRange(), help="The Unix time at which the delivery arrived.")
+@click.option(
+    "--tolerance",
+    default=f"{TOLERANCE_SECONDS:g}s",
+    show_default=True,
+    type=Duration(0),
+    help="How far the timestamp may be off, such as 30s or 5m.",
+)
+@secrets_option
 @click.option(
     "--retired-secrets-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Secrets configured no more, to recognise their signatures.",
+    help="Secrets that are no longer configured, to recognise their signatures.",
 )
-def explain(
+@json_option
+def verify(
     request_file: Path | None,
     headers_file: Path | None,
     body_file: Path | None,
@@ -113,38 +64,48 @@ def explain(
     *,
     as_json: bool,
 ) -> None:
-    """Find out why a saved delivery does not verify, and name the fix.
+    """Verify a saved delivery, and explain why it is refused.
 
-    Exits 0 if it is genuine, 1 if it is not.
+    Exits 0 if the delivery is genuine, 1 if it is not, and 2 if no secret can be used.
+
+    For example: hookonce verify --headers headers.txt --body body.json
     """
     saved = _read(request_file, headers_file, body_file)
+    secrets = unchecked_secrets(secrets_file)
     found = diagnose(
         saved.body,
         saved.headers,
-        unchecked_secrets(secrets_file),
+        secrets,
         retired=unchecked_secrets(retired_secrets_file) if retired_secrets_file else (),
         now=now,
         tolerance=tolerance,
     )
-    _print(found, Output(as_json=as_json))
-    if not found.genuine:
-        raise SystemExit(Status.FOUND)
-
-
-def _print(found: Diagnosis, output: Output) -> None:
-    verdict = "genuine" if found.genuine else f"refused: {found.refusal}"
-    output.record(
-        {
-            "genuine": found.genuine,
-            "reason": found.refusal,
-            "findings": [{"cause": one.cause, "fix": one.fix} for one in found.explanations],
-        },
-        verdict,
-        "green" if found.genuine else "red",
-    )
-    for one in found.explanations:
-        output.say(f"- {one.cause}")
-        output.say(f"  {one.fix}", "dim")
+    output, delivery = Output(as_json=as_json), found.delivery
+    findings = [{"cause": one.cause, "fix": one.fix} for one in found.explanations]
+    if delivery is None:
+        record = {"genuine": False, "reason": found.refusal, "findings": findings}
+        output.record(record, f"refused: {found.refusal}", "red")
+    else:
+        output.record(
+            {
+                "genuine": True,
+                "id": delivery.id,
+                "timestamp": delivery.timestamp,
+                "skew_seconds": delivery.skew,
+                "secret_index": delivery.secret_index,
+                "signatures": delivery.signature_count,
+                "findings": findings,
+            },
+            f"genuine: {delivery.id}, signed {delivery.skew:.0f} s before, with secret"
+            f" {delivery.secret_index + 1} of {len(secrets)}",
+            "green",
+        )
+    for finding in findings:
+        output.say(f"- {finding['cause']}")
+        output.say(f"  {finding['fix']}", "dim")
+    if delivery is None:
+        is_usable = any(fault_among([secret], "") is None for secret in secrets)
+        raise SystemExit(Status.FOUND if is_usable else Status.CANNOT_BEGIN)
 
 
 def _read(request: Path | None, headers: Path | None, body: Path | None) -> _Saved:
@@ -167,7 +128,7 @@ def _split_request(raw: bytes) -> _Saved:
 
 
 def _header_lines(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the pairs of ``Name: value`` lines; a request line is no such line."""
+    """Return the pairs of ``Name: value`` lines, without the request line."""
     pairs = []
     for line in raw.splitlines():
         name, colon, value = line.partition(b":")

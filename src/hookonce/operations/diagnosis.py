@@ -12,7 +12,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from itertools import product
 from typing import cast
@@ -20,7 +20,7 @@ from typing import cast
 from ..errors import Refusal, SecretError, VerificationError
 from ..verification.headers import DeliveryHeaders, RawHeaders, header_pairs
 from ..verification.secrets import decode_secret, new_secret
-from ..verification.signature import DEFAULT_TOLERANCE, signer, verify
+from ..verification.signature import DEFAULT_TOLERANCE, VerifiedDelivery, signer, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,13 @@ class Diagnosis:
     Attributes:
         refusal: why the delivery is refused; None if it is genuine.
         explanations: the causes, never empty for a refused delivery; advice for a genuine one.
+        delivery: the genuine delivery; its ``secret_index`` counts unusable secrets too.
 
     """
 
     refusal: Refusal | None
     explanations: tuple[Explanation, ...]
+    delivery: VerifiedDelivery | None = field(default=None, repr=False, compare=False)
 
     @property
     def genuine(self) -> bool:
@@ -94,7 +96,7 @@ def diagnose(
     else:
         index = secrets.index(usable[delivery.secret_index])
         notes = _notes(index, delivery.signature_count, secrets)
-        return Diagnosis(None, (*unusable, *notes))
+        return Diagnosis(None, (*unusable, *notes), delivery._replace(secret_index=index))
     explanations = [*unusable, *_mistakes(parsed, body, secrets, retired)]
     if skew is not None:
         # Last, because every saved request is old.
