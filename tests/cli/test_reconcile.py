@@ -116,7 +116,7 @@ def test_nothing_missing_is_0_and_says_what_it_cost(
     result = site.reconcile(module=module)
     assert result.status == 0, result
     assert "1 handled since" in result.output
-    assert "2 requests of the 50000 that were left" in result.output
+    assert "2 requests of 50000 left in the quota" in result.output
 
 
 def test_gaps_are_1_and_each_is_named(site: Site, module: str, tmp_path: Path) -> None:

@@ -103,8 +103,8 @@ def test_a_delivery_is_answered_among_twice_as_many_idle_connections(tmp_path: P
         assert sum(map(is_closed, idle)) <= MOST + 2, "no more than was needed"
         assert is_closed(idle[0])
         assert not is_closed(idle[-1])
-        process.printed(r"WARNING +hookonce: 20 connections are open, which is all there may be")
-        assert process.errors.count("connections are open") == 1
+        process.printed(r"WARNING +hookonce: all 20 connections are in use")
+        assert process.errors.count("connections are in use") == 1
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /webhooks HTTP/1.1\r\nhost: here\r\nx-slow: "])

@@ -1,4 +1,4 @@
-"""What the emulated service has done: a line for each attempt, and the counts at the end."""
+"""The report of ``hookonce emulate``: a line for each attempt, and the counts at the end."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ HEADING = (
 
 _SHOWN = {"id", "url", "status", "disabled_reason", "consecutive_failures"}
 
-
-# What a receiver answers with a 2xx when the event is a dead letter now.
+# The reasons of a 2xx for an event that has become a dead letter.
 _GIVEN_UP = {Reason.QUARANTINED, Reason.REJECTED, Reason.EXHAUSTED}
 
 
 @dataclass(slots=True)
 class Tally:
-    """How much of what there was.
+    """The counts of a run.
 
     Attributes:
-        sent: events that were emitted.
-        deliveries: of those, to as many endpoints as had subscribed.
-        delivered: deliveries that an attempt was answered 2xx for.
-        dead_letters: of those, what the receiver has given up and keeps for a person.
+        sent: events.
+        deliveries: an event has one for each subscribed endpoint.
+        delivered: deliveries with an attempt that was answered 2xx.
+        dead_letters: delivered ones that the receiver keeps as dead letters.
         duplicates: genuine copies beyond the schedule.
         retried: attempts beyond the first of a delivery.
-        forged: requests with a wrong signature, or a body that was changed.
-        refused: how many of these were answered 4xx.
-        accepted: how many of these were answered 2xx, which a receiver must never do.
+        forged: requests with a wrong signature or a changed body.
+        refused: forged requests that were answered 4xx.
+        accepted: forged requests that were answered 2xx, which a receiver must never do.
 
     """
 
@@ -60,12 +59,12 @@ class Tally:
     accepted: int = 0
 
     def count_event(self, _: Event[Any], endpoints: int) -> None:
-        """Count an event that goes to so many endpoints."""
+        """Count an event and its deliveries."""
         self.sent += 1
         self.deliveries += endpoints
 
     def count(self, attempt: DeliveryAttempt) -> None:
-        """Count an attempt; a test that was asked for counts for nothing."""
+        """Count an attempt, unless its event is a test."""
         if attempt.event_type == TEST_TYPE:
             return
         if not attempt.is_genuine:
@@ -81,7 +80,7 @@ class Tally:
 
 
 def print_attempt(attempt: DeliveryAttempt, output: Output) -> None:
-    """Print one line, or one record, for an attempt."""
+    """Print one line or record for an attempt."""
     now = datetime.now(UTC)
     record = {
         "time": now.isoformat(timespec="milliseconds"),
@@ -121,14 +120,14 @@ def _style(attempt: DeliveryAttempt) -> str:
 def print_report(
     tally: Tally, waiting: int, endpoints: Sequence[WebhookEndpoint], seed: int, output: Output
 ) -> bool:
-    """Print the counts, and return whether every event was delivered, and no forgery accepted.
+    """Print the counts; return whether every event was delivered, and no forgery accepted.
 
     Args:
         tally: the counts.
-        waiting: how many deliveries an attempt was still due for.
+        waiting: the number of deliveries whose next attempt was still due.
         endpoints: their state at the end.
-        seed: what repeats it.
-        output: where to.
+        seed: repeats the run.
+        output: where to print.
 
     """
     given_up = tally.deliveries - tally.delivered - waiting

@@ -1,11 +1,11 @@
-"""The connections of a server: how many there may be, and which give way when there are too many.
+"""The connections of a server: how many there may be, and which the server closes first.
 
-A sender opens one, asks at once, and has its whole request here in no time. So where there is no
-room, whoever has kept the server waiting longest goes first: connections without a request, then
-those whose body is under way. Only where every connection is being answered a new one is refused.
+A sender opens a connection and sends its whole request at once. So if there are too many
+connections, the server closes those that it waits for: first the longest without a request, then
+the longest without the rest of a body. It refuses a new connection only if it is answering all.
 
-uvicorn bounds bodies, by not reading on. It bounds nothing else with httptools, so the rest is
-bounded here: heads, trailers and chunk extensions, and requests that wait behind another.
+uvicorn bounds bodies, because it stops reading. With httptools it bounds nothing else. This module
+bounds the rest: heads, trailers and chunk extensions, and requests sent before the last answer.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _log = logging.getLogger("hookonce")
 
 OVERLOADED = later(Reason.OVERLOADED)
 
-# Bytes in a row that belong to no body: a head, or trailers. h11 has this limit, httptools none.
+# Consecutive bytes outside a body: a head, or trailers. h11 has this limit, httptools has none.
 _MOST_FRAMING_BYTES = 64 * 1024
-# A field of four bytes takes 200 as Python objects.
+# A header field of four bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256
 
-# Requests that a client sends before it has the answer to the one before. No proxy does that.
+# Requests that a client sends before it has the last answer. No proxy does that.
 _MOST_PIPELINED = 20
 _MOST_PIPELINED_BYTES = 256 * 1024
 
 _WARNING_SECONDS = 60.0
 
-_FILES_BESIDE = 256  # the store's, the log's, the interpreter's
+_OTHER_FILES = 256  # of the store, the log and the interpreter
 
 
 class Connections:
-    """Those of one server, in the order in which they began to wait or to ask.
+    """The connections of one server, in the order in which their wait or request began.
 
     Args:
         most: how many there may be.
-        idle_seconds: after this one is closed that has not sent the head of a request, or does not
-            take the answer.
-        refuse: answers the requests of those that are too many.
+        idle_seconds: how long a client may take to send the head of a request, or to read more of
+            an answer.
+        refuse: the application that answers on connections beyond ``most``.
 
     """
 
@@ -64,77 +64,77 @@ class Connections:
         """Return the class of these connections, for ``uvicorn.Config(http=…)``."""
         return type("_Connection", (_Connection,), {"others": self})
 
-    def enter(self, connection: _Connection, now: float) -> bool:
-        """Note a new connection; return whether there was room, or another could make some."""
+    def add(self, connection: _Connection, now: float) -> bool:
+        """Add a new connection; return False if there are too many and none could be closed."""
         has_room = len(self._waiting) + len(self._asking) < self._most
         if not has_room:
             self._warn(now)
-            has_room = self._give_way()
+            has_room = self._close_one()
         self._waiting[connection] = now
         return has_room
 
-    def wait(self, connection: _Connection, now: float) -> None:
-        """Note that a connection waits for a request from now on."""
+    def end_request(self, connection: _Connection, now: float) -> None:
+        """Note that a connection now waits for its next request."""
         if connection in self._asking:
             del self._asking[connection]
             self._waiting[connection] = now
 
-    def ask(self, connection: _Connection) -> None:
-        """Note that the head of a request has come."""
+    def begin_request(self, connection: _Connection) -> None:
+        """Note that the head of a request has arrived."""
         if connection in self._waiting:
             del self._waiting[connection]
             self._asking[connection] = None
 
-    def leave(self, connection: _Connection) -> None:
+    def remove(self, connection: _Connection) -> None:
         """Note that a connection is closed."""
         self._waiting.pop(connection, None)
         self._asking.pop(connection, None)
         self._not_reading.pop(connection, None)
 
     def stop_reading(self, connection: _Connection, now: float) -> None:
-        """Note that a client takes no more of an answer from now on."""
+        """Note that a client has stopped reading an answer."""
         self._not_reading[connection] = now
 
-    def read_on(self, connection: _Connection) -> None:
-        """Note that it takes more."""
+    def resume_reading(self, connection: _Connection) -> None:
+        """Note that the client reads again."""
         self._not_reading.pop(connection, None)
 
     def close_idle(self, now: float) -> None:
-        """Close those that have not sent the head of a request, or taken an answer, in time."""
+        """Close connections whose client has taken too long to send a head or read an answer."""
         for idle in (self._waiting, self._not_reading):
             while idle:
                 connection, since = next(iter(idle.items()))
                 if now - since < self._idle_seconds:
                     break
-                self.leave(connection)
+                self.remove(connection)
                 connection.close()
 
     def _warn(self, now: float) -> None:
-        """Say it, but not with every connection of a flood."""
+        """Log that there are too many connections, but once a minute at most."""
         if now >= self._next_warning:
             self._next_warning = now + _WARNING_SECONDS
             _log.warning(
-                "%d connections are open, which is all there may be: those that have kept the"
-                " server waiting longest are closed",
+                "all %d connections are in use: the server closes those that it has waited for"
+                " the longest",
                 self._most,
             )
 
-    def _give_way(self) -> bool:
+    def _close_one(self) -> bool:
         sending = (connection for connection in self._asking if connection.sends_body)
         connection = next(iter(self._waiting), None) or next(sending, None)
         if connection is None:
             return False
-        self.leave(connection)
-        connection.give_way()
+        self.remove(connection)
+        connection.make_room()
         return True
 
 
 class _ExcessError(Exception):
-    """A client sends more than it may; raised within the parser, which then stops."""
+    """The client sends more than it may; raised inside the parser, which then stops."""
 
 
 class _Connection(HttpToolsProtocol):
-    """An HTTP connection that is one of many."""
+    """An HTTP connection; ``others`` counts all connections of the server."""
 
     others: ClassVar[Connections]
 
@@ -142,22 +142,22 @@ class _Connection(HttpToolsProtocol):
     _framing_bytes = 0  # since the head began or ended, or since the last byte of a body
     _pipelined_bytes = 0
     _exceeds = False
-    _current: RequestResponseCycle | None = None  # behind it there may be others that wait
+    _current: RequestResponseCycle | None = None  # the request that is answered now
 
     @property
     def sends_body(self) -> bool:
-        """Whether its request is not here as a whole."""
+        """Whether the body of its request is still arriving."""
         return self.cycle.more_body and not self.cycle.response_started
 
-    def give_way(self) -> None:
-        """Close, with an answer if there is a request."""
+    def make_room(self) -> None:
+        """Close; answer the request first, if there is one."""
         if self._is_answering:
             self._close_with(_refusal(OVERLOADED))
         else:
             self.close()
 
     def close(self) -> None:
-        """Close, and do not wait for a client that does not take the last answer."""
+        """Close, without waiting for a client that does not read its answer."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -169,15 +169,15 @@ class _Connection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.others.read_on(self)
+        self.others.resume_reading(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if not self.others.enter(self, self.loop.time()):
+        if not self.others.add(self, self.loop.time()):
             self.app = self.others.refuse
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.others.leave(self)
+        self.others.remove(self)
         self._disconnect()
         super().connection_lost(exc)
 
@@ -201,7 +201,7 @@ class _Connection(HttpToolsProtocol):
         self._framing_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field of the head, and drop a trailer: nobody would tell them apart."""
+        """Keep a header field, and drop a trailer: the application could not tell them apart."""
         if self._in_head:
             self._check(len(self.headers) < _MOST_FIELDS)
             super().on_header(name, value)
@@ -209,7 +209,7 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._framing_bytes = 0
-        self.others.ask(self)
+        self.others.begin_request(self)
         super().on_headers_complete()
         if not self.pipeline:
             self._current = self.cycle
@@ -226,7 +226,7 @@ class _Connection(HttpToolsProtocol):
             self._current = self.pipeline[-1][0]
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
-            self.others.wait(self, self.loop.time())
+            self.others.end_request(self, self.loop.time())
 
     @property
     def _is_answering(self) -> bool:
@@ -238,7 +238,7 @@ class _Connection(HttpToolsProtocol):
             raise _ExcessError
 
     def _refuse_excess(self) -> None:
-        """Close; with an answer, unless it would be taken for that to an earlier request."""
+        """Close; answer first, unless the client still waits for an earlier answer."""
         if self.pipeline or (self._is_answering and self.cycle.response_started):
             self._disconnect()
             self.transport.close()
@@ -246,33 +246,33 @@ class _Connection(HttpToolsProtocol):
             self._close_with(_HEAD_TOO_LARGE)
 
     def _close_with(self, answer: bytes) -> None:
-        """Answer instead of the application, which hears that the client is gone."""
+        """Answer in place of the application, and tell it that the client is gone."""
         self.transport.write(answer)
         self.transport.close()
         self._disconnect()
 
     def _disconnect(self) -> None:
-        """Tell the application that the client is gone; uvicorn tells only the latest request."""
+        """Tell the application that the client is gone; uvicorn tells only the newest request."""
         if self._current is not None and not self._current.response_complete:
             self._current.disconnected = True
             self._current.message_event.set()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: whoever wants to could fill the log."""
+        """Log nothing: any client could fill the log."""
 
 
 def allow_files(connections: int) -> None:
-    """Let this process have as many open files as so many connections need, where it may."""
+    """Raise this process's limit of open files to what so many connections need, if allowed."""
     try:
-        import resource  # noqa: PLC0415 - there is none on Windows, and no such limit
+        import resource  # noqa: PLC0415 - Windows has neither this module nor the limit
     except ImportError:
         return
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _FILES_BESIDE
+    wanted = connections + _OTHER_FILES
     if most != resource.RLIM_INFINITY:
         wanted = min(wanted, most)
     if limit != resource.RLIM_INFINITY and limit < wanted:
-        with suppress(OSError, ValueError):  # macOS has a lower limit than it says
+        with suppress(OSError, ValueError):  # macOS allows less than getrlimit reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 

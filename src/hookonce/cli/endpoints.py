@@ -55,7 +55,7 @@ def endpoints() -> None:
 @endpoints.command()
 @click.argument("url")
 @_event_option
-@click.option("--description", help="What people call it.")
+@click.option("--description", help="A name for people.")
 @click.option(
     "--secrets-file",
     required=True,
@@ -118,13 +118,13 @@ def create(
 @endpoints.command("list-deliveries")
 @click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @click.option(
-    "--limit", default=100, show_default=True, type=click.IntRange(1), help="Show so many."
+    "--limit", default=100, show_default=True, type=click.IntRange(1), help="How many to list."
 )
 @service_options
 def list_deliveries(
     webhook_id: str, limit: int, api_url: str, key_file: Path | None, *, as_json: bool
 ) -> None:
-    """List the deliveries to WEBHOOK, newest first; the log reaches back 14 days."""
+    """List the deliveries to WEBHOOK, newest first; the log covers 14 days."""
 
     async def newest(client: Client) -> list[WebhookDelivery]:
         found: list[WebhookDelivery] = []
@@ -147,7 +147,7 @@ def list_deliveries(
 def test(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
     """Have a test event delivered to WEBHOOK at once.
 
-    What became of it is in the delivery log: hookonce endpoints list-deliveries.
+    hookonce endpoints list-deliveries shows how the receiver answered.
     """
     answer = with_client(api_url, key_file, lambda client: client.webhooks.test(webhook_id))
     Output(as_json=as_json).record({"id": webhook_id, "answer": answer}, f"{webhook_id}: tested")
@@ -157,7 +157,7 @@ def test(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool)
 @click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @service_options
 def enable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
-    """Turn WEBHOOK on again, after it was disabled."""
+    """Enable WEBHOOK again after it was disabled."""
     _changed(webhook_id, {"enabled": True}, api_url, key_file, as_json=as_json)
 
 
@@ -165,15 +165,15 @@ def enable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: boo
 @click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @service_options
 def disable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bool) -> None:
-    """Turn WEBHOOK off."""
+    """Disable WEBHOOK: the service sends nothing to it."""
     _changed(webhook_id, {"enabled": False}, api_url, key_file, as_json=as_json)
 
 
 @endpoints.command()
 @click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
-@click.option("--url", help="Where it receives from now on.")
+@click.option("--url", help="The new URL.")
 @_event_option
-@click.option("--description", help="What people call it.")
+@click.option("--description", help="A name for people.")
 @service_options
 def update(
     webhook_id: str,
@@ -185,7 +185,7 @@ def update(
     *,
     as_json: bool,
 ) -> None:
-    """Change WEBHOOK; what is not named stays. Events that are named replace those it had."""
+    """Change WEBHOOK. Only the named options change; --event replaces all event types."""
     given = {"url": url, "events": events or None, "description": description}
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:

@@ -1,4 +1,4 @@
-"""``hookonce ledger``: the tables of a ledger in the user's own database."""
+"""``hookonce ledger``: the SQL for a ledger's tables in the user's own database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookonce.effects import DIALECTS, TABLE, create_sql
 
 @click.group()
 def ledger() -> None:
-    """Help with ledgers: effects committed once, in your own database."""
+    """Print the SQL for ledgers, which commit effects once in your own database."""
 
 
 @ledger.command()
@@ -17,16 +17,16 @@ def ledger() -> None:
     "--dialect",
     type=click.Choice(DIALECTS),
     required=True,
-    help="The dialect of SQL; mysql is MariaDB's too.",
+    help="The SQL dialect; use mysql for MariaDB too.",
 )
 @click.option(
     "--table",
     default=TABLE,
     show_default=True,
-    help="The name of the first, as the ledger is given it.",
+    help="The name of the ledger's first table, as in its constructor.",
 )
 def sql(dialect: str, table: str) -> None:
-    """Print the statements that make a ledger's tables, for a migration."""
+    """Print the statements that create a ledger's tables, for a migration."""
     try:
         click.echo(create_sql(dialect, table), nl=False)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""``hookonce reconcile``: whether anything was missed, by the sender's own log."""
+"""``hookonce reconcile``: find missed events by comparing the sender's log with the store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ACTIVE = "active"
 def _since(
     context: click.Context, option: click.Parameter, text: str | None
 ) -> datetime | timedelta | None:
-    """Read how far to look back, which has to be into the past."""
+    """Read how far to look back; refuse a time in the future."""
     since = read_since(context, option, text)
     try:
         beginning(since, now=datetime.fromtimestamp(system_clock(), UTC))
@@ -72,7 +72,7 @@ def _since(
     is_flag=True,
     help="Record the gaps named by ID as accepted: nobody will backfill them.",
 )
-@click.option("--all", "every", is_flag=True, help="With --accept: every gap that is found.")
+@click.option("--all", "every", is_flag=True, help="With --accept: all gaps.")
 @service_options
 def reconcile(
     target: str,
@@ -88,18 +88,18 @@ def reconcile(
 ) -> None:
     """Compare the service's delivery log with what MODULE:RECEIVER has handled.
 
-    It names each event that was missed: answered and unknown here, or given up by the sender. They
-    go to the receiver's on_gap functions; an event that these backfill is no gap any more.
+    A gap is a missed event: the sender got a 2xx for it and the store does not know it, or the
+    sender has given it up. The command lists the gaps and gives them to the receiver's on_gap
+    functions; an event that these backfill is no gap any more.
 
-    With --accept, gaps that are left are recorded as accepted: those of the IDs, or --all. Later
-    runs count them as accepted and not as gaps. An event that is delivered after all is handled.
+    --accept records the gaps named by ID, or --all, as accepted. Later runs do not count them as
+    gaps. If such an event is delivered after all, it is still handled.
 
-    It may run as often as you like, from cron for example: it costs a request of the day's quota
-    for each 100 deliveries, and one for the endpoint's status.
+    Run it as often as you like, for example from cron. It costs one request of the day's quota for
+    each 100 deliveries, and one for the endpoint's status.
 
-    Exits 0 if nothing is missing, or all of it is accepted; 1 with gaps, if an on_gap function
-    fails, or if the endpoint is disabled and stays so; 2 if the service or the store cannot be
-    asked, or an ID is no gap.
+    Exits 0 if there is no gap that is not accepted; 1 if there is one, an on_gap function fails, or
+    the endpoint is disabled; 2 if the service or the store does not answer, or an ID is no gap.
     """
     if accepts != bool(event_ids or every) or (event_ids and every):
         raise click.UsageError("name gaps to accept as --accept ID..., or --accept --all")
@@ -107,35 +107,36 @@ def reconcile(
     _check_store(receiver, accepts=accepts)
     output = Output(as_json=as_json)
 
-    async def is_well(client: Client) -> bool:
+    async def compare(client: Client) -> bool:
         try:
             async with receiver.opened():
                 found = await receiver.reconcile(client, webhook_id, since=since)
                 if accepts:
                     found = await _accepted(found, receiver, event_ids or None, output)
-        except (ClientError, StoreError) as error:  # 1 is for gaps alone
+        except (ClientError, StoreError) as error:  # the status 1 means gaps
             raise CannotBegin(str(error)) from None
         _show(found, client, output)
         for failure in found.failures:
             name = type(failure).__name__
-            output.record({"on_gap": name}, f"a function of on_gap failed: {name}", "bold red")
+            output.record({"on_gap": name}, f"an on_gap function failed: {name}", "bold red")
         if found.endpoint is not None and found.endpoint.status != _ACTIVE:
             _show_disabled(found.endpoint, output)
             return False
         return found.is_whole
 
-    if not with_client(api_url, key_file, is_well):
+    if not with_client(api_url, key_file, compare):
         raise SystemExit(Status.FOUND)
 
 
 def _check_store(receiver: Receiver, *, accepts: bool) -> None:
-    """End unless this is the store that deliveries go to: in an empty one everything is a gap."""
+    """End unless this can be the receiver's store: with an empty store every event is a gap."""
     if accepts and not isinstance(receiver.store, ReconcilingStore):
         kind = type(receiver.store).__name__
         raise CannotBegin(f"the receiver's store, a {kind}, cannot remember accepted gaps")
     if not receiver.store.keeps_bodies:
         raise CannotBegin(
-            "only its own process can see what is in memory://; call receiver.reconcile there"
+            "only the receiver's own process sees what is in memory://; call receiver.reconcile"
+            " there"
         )
     file = getattr(receiver.store, "path", None)
     if isinstance(file, Path) and not file.exists():
@@ -145,7 +146,7 @@ def _check_store(receiver: Receiver, *, accepts: bool) -> None:
 async def _accepted(
     found: Reconciliation, receiver: Receiver, event_ids: Sequence[str] | None, output: Output
 ) -> Reconciliation:
-    """Record gaps as accepted, print each, and return what is left; end where one is no gap."""
+    """Record gaps as accepted and print each; end if an id is no gap."""
     try:
         left = await receiver.accept_gaps(found, event_ids)
     except ValueError as error:
@@ -171,7 +172,7 @@ def _show(found: Reconciliation, client: Client, output: Output) -> None:
         "quota_remaining": None if quota is None else quota.remaining,
     }
     words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    left = "" if quota is None else f" of the {quota.remaining + found.requests} that were left"
+    left = "" if quota is None else f" of {quota.remaining + found.requests} left in the quota"
     line = (
         f"{words or 'no deliveries'} since {time_text(found.since.timestamp())};"
         f" {len(found.backfilled)} backfilled; {found.requests} requests{left}"

@@ -1,4 +1,4 @@
-"""``hookonce store``: the store as a whole."""
+"""``hookonce store``: back up a store."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .stores import STORE_HELP, named_store, run, store_argument
 
 @click.group(epilog=STORE_HELP)
 def store() -> None:
-    """Look after a store as a whole."""
+    """Back up a store."""
 
 
 @store.command()
 @store_argument("FILE")
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @json_option
 def backup(store_url: str, event_ids: tuple[str, ...], *, overwrite: bool, as_json: bool) -> None:
-    """Copy a SQLite store into FILE, while every process goes on using the store.
+    """Copy a SQLite store into FILE while other processes use the store.
 
-    The copy has mode 0600, since it holds the bodies of events. It appears at its path complete
-    and on the disk, or not at all.
+    Only the file's owner can read the copy (mode 0600), because it holds the bodies of events. The
+    copy appears at its path complete and on the disk, or not at all.
     """
     if len(event_ids) != 1:
         raise click.UsageError("name the store, and one FILE for the copy")

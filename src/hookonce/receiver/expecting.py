@@ -1,4 +1,4 @@
-"""Waiting in a program for an event that it has caused, such as the end of what it published."""
+"""``Receiver.expecting``: a program waits for an event that it has caused."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ _log = get_logger("hookonce.dispatch")
 E = TypeVar("E", bound=Event[Any])
 P = TypeVar("P")
 
-# A publication takes seconds to minutes, and each look costs a request of the day's quota.
+# A publication takes seconds to minutes, and each poll costs a request of the day's quota.
 _POLL_SECONDS = 15.0
 
-# A program that causes an event and then waits for it does so within moments.
+# The event may arrive before the program begins to wait for it.
 _EARLY_SECONDS = 60.0
 
 Poll = Callable[[], Awaitable[P | None]]
-"""Asks elsewhere for what is waited for; None where it is not known yet."""
+"""Asks the service for the expected result; returns None if there is none yet."""
 
 
 class Expectation(Observer, Generic[E, P]):
-    """Events that arrive in this process while the block lasts; an async context manager.
+    """Expects events that arrive in this process while the block lasts.
 
-    Each event is given once, when its delivery has been verified, before or while its handlers run.
-    Where a condition tells which events are meant, those of the last minute are given too.
+    Use it as an async context manager. It gives each event once, as soon as its delivery is
+    verified, before or while handlers run. With a condition it also gives events of the last
+    minute, because the condition says which events are meant.
 
     Args:
-        observers: of the receiver.
-        recent: returns the deliveries of so many last seconds.
-        parser: reads its events.
-        classes: the classes of event that are waited for.
-        where: which of these.
-        seconds: how long the wait may take, from the beginning of the block.
-        poll: what to ask as well: at the beginning, for what came earlier, and now and then, for
-            what arrives elsewhere or never.
-        poll_seconds: how often; None for every 15 s.
+        observers: the observers of the receiver.
+        recent: returns the deliveries of the last so many seconds.
+        parser: returns the parser of the receiver's events.
+        classes: the expected classes of events.
+        where: the condition; None for every event of these classes.
+        seconds: the time limit, from the beginning of the block.
+        poll: asks the service as well: at once, for an event that came earlier, and repeatedly, for
+            an event that reaches another process or never arrives.
+        poll_seconds: the time between polls; None for 15 s.
 
     """
 
@@ -64,7 +65,9 @@ class Expectation(Observer, Generic[E, P]):
         if not classes:
             raise TypeError("expecting() takes at least one event class")
         if poll is None and poll_seconds is not None:
-            raise TypeError("poll_every says how often poll is asked: give a poll, or leave it out")
+            raise TypeError(
+                "poll_every is the time between polls: give a poll, or leave poll_every out"
+            )
         if poll_seconds is None:
             poll_seconds = _POLL_SECONDS
         if not (0 < seconds < float("inf") and poll_seconds > 0):
@@ -89,8 +92,8 @@ class Expectation(Observer, Generic[E, P]):
         self._observers.add(self)
         if self._where is not None:
             for delivery in self._recent(_EARLY_SECONDS):
-                self._take(delivery)
-            await asyncio.sleep(0)  # so that `first` finds them there
+                self._keep_if_expected(delivery)
+            await asyncio.sleep(0)  # so that `first` finds the recent events
         return self
 
     async def __aexit__(
@@ -102,16 +105,16 @@ class Expectation(Observer, Generic[E, P]):
         self._observers.remove(self)
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """See a genuine delivery."""
-        self._take(record.delivery)
+        """Look at a delivery that was verified."""
+        self._keep_if_expected(record.delivery)
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """See one that was under way when the block began."""
+        """Look at a delivery that was verified before the block began and is answered now."""
         if self._where is not None and record.event_type is not None and record.verified:
-            self._take(record.verified)
+            self._keep_if_expected(record.verified)
 
-    def _take(self, delivery: VerifiedDelivery) -> None:
-        """Keep the event of a delivery if it is waited for."""
+    def _keep_if_expected(self, delivery: VerifiedDelivery) -> None:
+        """Keep the event of a delivery if it is expected."""
         if delivery.id in self._seen or self._loop is None:
             return
         self._seen.add(delivery.id)
@@ -123,20 +126,20 @@ class Expectation(Observer, Generic[E, P]):
             found = event
             if self._where is not None and not self._where(event):
                 return
-        except PayloadError:  # the receiver buries it
+        except PayloadError:  # the receiver makes it a dead letter
             return
-        except Exception as error:  # noqa: BLE001 - of `where`; it is the waiting program's own
+        except Exception as error:  # noqa: BLE001 - raised by `where`, for the waiting program
             found = error
-        # The receiver may run in the loop of another thread.
+        # The receiver may run in another thread's event loop.
         self._loop.call_soon_threadsafe(self._keep, found)
 
     def _keep(self, found: E | Exception) -> None:
-        """Keep what was found until somebody asks for it."""
+        """Keep the event, or the error of ``where``, for ``first``."""
         self._came.append(found)
         self._arrived.set()
 
     async def first(self) -> E | P:
-        """Return the next event, or what the poll has found, whichever is earlier.
+        """Return the next event or the poll's result, whichever comes first.
 
         An event that arrives while this call is cancelled stays for the next call.
 
@@ -159,10 +162,10 @@ class Expectation(Observer, Generic[E, P]):
         return found
 
     async def _wait(self) -> P | None:
-        """Wait for an event, or return what the poll has found.
+        """Wait until there is an event, or return the poll's result.
 
-        The event is left where it is. Whoever is cancelled in the turn of the loop in which it
-        arrives must not have taken it already, or it is lost.
+        The event stays in the queue: if the caller is cancelled in the same turn of the event loop,
+        an event that was taken out already would be lost.
         """
         coming = asyncio.create_task(self._arrival())
         waits: set[asyncio.Task[Any]] = {coming}
@@ -178,7 +181,7 @@ class Expectation(Observer, Generic[E, P]):
         if self._came or coming in done:
             return None
         if not done:
-            raise TimeoutError(f"nothing that was expected came within {self._seconds:g} s")
+            raise TimeoutError(f"no expected event came within {self._seconds:g} s")
         polled: P = done.pop().result()
         return polled
 
@@ -191,8 +194,8 @@ class Expectation(Observer, Generic[E, P]):
         while True:
             try:
                 found = await poll()
-            except WebhookError as error:  # the service cannot be asked; the event may still come
-                _log.warning("a poll for what is expected failed: %s", error)
+            except WebhookError as error:  # the event may still come
+                _log.warning("a poll for an expected event failed: %s", error)
                 found = None
             if found is not None:
                 return found

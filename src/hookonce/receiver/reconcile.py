@@ -1,24 +1,23 @@
-"""Whether anything was missed: the sender's delivery log beside what the store knows.
+"""Finds missed events: compares the sender's delivery log with the store.
 
-The log names each delivery of the last 14 days and has no payload (interface, Endpoints: Webhooks).
-What it says is compared with the store, event by event:
+The log lists each delivery of the last 14 days, without payloads (interface, Endpoints: Webhooks).
 
-    the store says      the sender says            so the event is
+    the store says      the sender says            the event is
     done                anything                   handled
-    dead letter         anything                   dead: it waits for a person here
+    dead letter         anything                   dead: a person must decide
     in the inbox, or    anything                   waiting
       an attempt runs
     tried, or nothing   more attempts follow       retrying
-    tried, or nothing   delivered                  a gap: lost here, or another store's
+    tried, or nothing   delivered                  a gap: lost here, or in another store
     tried, or nothing   no more attempts follow    a gap: lost on the way
 
-An event that no handler is for is answered 2xx and not remembered: it is ignored here as well. So
-are test events. What is older than the store remembers cannot be judged.
+An event without a handler is answered 2xx and not stored: the comparison ignores it too, as it
+ignores test events. An event older than the store's retention cannot be judged.
 
-An event whose handler came later was ignored, too. That is believed only where the store has
-written down that deliveries of its type were ignored at that moment; a store that has lost its
-records has lost this with them, and reports every event. A gap that a person has accepted is told
-apart from those that are open.
+If the handler was added after the event, the event was rightly ignored. That counts only if the
+store has recorded that deliveries of the type were ignored at that moment. A store that has lost
+its records has lost these records too, so it hides no loss. A gap that a person has accepted has a
+verdict of its own.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ _log = get_logger("hookonce")
 _BACKFILLED = {Known.DONE, Known.WAITING}
 
 _PENDING = "pending"
-"""The one status of a delivery that the interface shows."""
+"""The only status of a delivery that the interface shows."""
 
 
 class Verdict(StrEnum):
-    """What an event of the log is."""
+    """The result of the comparison for one event."""
 
     HANDLED = "handled"
     DEAD = "dead"
@@ -60,9 +59,9 @@ class Verdict(StrEnum):
     RETRYING = "retrying"
     IGNORED = "ignored"
     UNJUDGED = "unjudged"
-    """Older than the store remembers."""
+    """Older than the store's retention."""
     ACCEPTED = "accepted"
-    """A gap that a person has accepted: nobody has handled the event."""
+    """A gap that a person has accepted; nobody has handled the event."""
     GAP = "gap"
 
 
@@ -70,25 +69,25 @@ class Why(StrEnum):
     """Why an event is a gap."""
 
     UNKNOWN_HERE = "unknown_here"
-    """The sender was answered 2xx, and the store does not know that it is handled: the store has
-    lost it, or another endpoint's store has it."""
+    """The receiver answered 2xx, but the store does not know the event as handled: the store has
+    lost it, or the store of another receiver has it."""
     FAILED_AT_SENDER = "failed_at_sender"
-    """Every attempt failed, or the endpoint was disabled: the sender has given it up."""
+    """The sender has given the event up: all attempts failed, or the endpoint was disabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """An event that nobody has handled, and nobody will bring again.
+    """A missed event: it is not handled, and the sender will not deliver it again.
 
     Attributes:
-        event_id: what it is handled once under.
-        event_type: what to look for.
-        created_at: when to look for it.
+        event_id: the id to backfill it under, so that it is handled once.
+        event_type: its type.
+        created_at: when the sender created it.
         why: how it got lost.
-        delivery: all that the log says.
-        unsettled: when the other events of this type were created that are not handled and are no
-            gaps, for example because the sender still tries, or because they were ignored before
-            there was a handler: what is missing may be theirs.
+        delivery: the entry in the log.
+        unsettled: when other events of this type were created that are neither handled nor gaps,
+            because the sender still tries, for example. A resource found in the service may belong
+            to one of these events.
 
     """
 
@@ -106,18 +105,19 @@ GapHook: TypeAlias = "Callable[[Sequence[Gap], Client], Awaitable[object]]"
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """What was found.
+    """The result of a comparison.
 
     Attributes:
-        webhook_id: whose log it was.
-        since: the log was read back to here.
-        counts: how many events there are of each verdict.
+        webhook_id: the service's id of the endpoint.
+        since: the log was read back to this time.
+        counts: the number of events with each verdict.
         gaps: the events that are still missing, oldest first.
         backfilled: the events that ``on_gap`` functions have backfilled; they are no gaps any more.
         accepted: the gaps that a person has accepted, oldest first.
-        endpoint: the endpoint as the service has it; None where it does not tell.
-        requests: what it cost of the day's quota, without what ``on_gap`` functions asked.
-        failures: what ``on_gap`` functions have raised.
+        endpoint: the endpoint in the service; None if the service does not show it.
+        requests: how many requests of the day's quota it cost, without those of ``on_gap``
+            functions.
+        failures: the exceptions that ``on_gap`` functions raised.
 
     """
 
@@ -133,10 +133,9 @@ class Reconciliation:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing of what the log has, and no ``on_gap`` function has failed.
+        """Whether there are no open gaps, and no ``on_gap`` function failed.
 
-        A gap that was accepted does not count as missing.
-        What happens while an endpoint is disabled is in no log: ``endpoint`` tells.
+        The log does not show what an endpoint misses while it is disabled: look at ``endpoint``.
         """
         return not (self.gaps or self.failures)
 
@@ -151,22 +150,22 @@ async def compare(
     since: datetime | timedelta | None,
     clock: Clock,
 ) -> Reconciliation:
-    """Return what the log of an endpoint has that the store does not know as handled.
+    """Compare an endpoint's delivery log with the store.
 
-    It asks once for the endpoint, and once for each 100 deliveries.
+    It sends one request for the endpoint, and one for each 100 deliveries.
 
     Args:
-        client: of the service, with an admin's key.
-        webhook_id: which endpoint of the service.
-        store: what remembers.
-        endpoint: the receiver's name for it.
-        has_handler: whether anybody is registered for a type.
+        client: the client of the service, with an admin's key.
+        webhook_id: the service's id of the endpoint.
+        store: the receiver's store.
+        endpoint: the receiver's name for the endpoint.
+        has_handler: returns whether a handler is registered for a type.
         since: how far back to look; see ``Receiver.reconcile``.
-        clock: Unix time in seconds.
+        clock: returns Unix time in seconds.
 
     Raises:
-        ClientError: the service does not give its log.
-        StoreError: the store does not say what it knows.
+        ClientError: the service does not return its log.
+        StoreError: the store cannot be read.
         ValueError: ``since`` has no offset, or does not lie in the past.
 
     """
@@ -187,7 +186,7 @@ async def compare(
         requests += 1
         recent = [delivery for delivery in page.data if delivery.created_at >= start]
         new = [one for one in recent if not one.is_test and one.event_id not in seen]
-        # After the page was read: what was delivered by then is in the store by now.
+        # Ask after the page was read: an event that the page shows as delivered is stored by now.
         known = await store.known(endpoint, [delivery.event_id for delivery in new])
         judged: dict[str, tuple[WebhookDelivery, Verdict | Why]] = {}
         for delivery in new:
@@ -217,7 +216,7 @@ async def compare(
             if counted is not Verdict.HANDLED:
                 unsettled[event_type].append(created_at)
         if len(recent) < len(page.data):
-            break  # newest first, so all that follows is older
+            break  # the log is newest first: all that follows is older
     gaps, accepted_gaps = (
         tuple(
             replace(gap, unsettled=tuple(unsettled[gap.event_type]))
@@ -237,15 +236,15 @@ async def compare(
 
 
 def beginning(since: datetime | timedelta | None, *, now: datetime) -> datetime:
-    """Return when to begin; so long ago reaches no further back than the log.
+    """Return the time at which to begin.
 
     Args:
-        since: a time with an offset, or so long ago; None for all that the log has.
+        since: a time with an offset, or a time span before now; None for the whole log.
         now: the present.
 
     Raises:
-        ValueError: ``since`` has no offset, or does not lie in the past: nothing would be looked
-            at, and so nothing be missing.
+        ValueError: ``since`` has no offset, or does not lie in the past. A comparison from then on
+            would look at nothing, and so find nothing missing.
 
     """
     reach = timedelta(seconds=LOG_SECONDS)
@@ -270,15 +269,8 @@ async def after_backfill(
 ) -> Reconciliation:
     """Call the ``on_gap`` functions, and return the reconciliation without what they backfilled.
 
-    Args:
-        found: the gaps.
-        client: of the service.
-        hooks: the functions.
-        store: what remembers.
-        endpoint: the receiver's name for the endpoint.
-
     Raises:
-        StoreError: the store does not say what it knows.
+        StoreError: the store cannot be read.
 
     """
     if not (found.gaps and hooks):
@@ -287,8 +279,8 @@ async def after_backfill(
     for hook in hooks:
         try:
             await hook(found.gaps, client)
-        except Exception as error:  # noqa: BLE001 - what was found is told all the same
-            _log.exception("a function of on_gap failed")
+        except Exception as error:  # noqa: BLE001 - the caller must still get the gaps
+            _log.exception("an on_gap function failed")
             failures.append(error)
     known = await store.known(endpoint, [gap.event_id for gap in found.gaps])
     backfilled = tuple(gap for gap in found.gaps if known.get(gap.event_id) in _BACKFILLED)
@@ -308,7 +300,7 @@ def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
             return Verdict.WAITING
     if delivery.delivered_at is not None:
         return Why.UNKNOWN_HERE
-    # While an attempt is under way no next one is planned, and the status says that more may come.
+    # During an attempt no next attempt is planned, but the status says that one may follow.
     if delivery.next_attempt_at is not None or delivery.status == _PENDING:
         return Verdict.RETRYING
     return Why.FAILED_AT_SENDER
@@ -317,11 +309,11 @@ def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
 async def _excused(
     store: Reports, endpoint: str, gaps: Sequence[WebhookDelivery], known: Mapping[str, Known]
 ) -> dict[str, Verdict]:
-    """Return which gaps are none by what the store has written down, and what they are instead."""
+    """Return the verdict of each gap that the store's records excuse: accepted or ignored."""
     if not gaps or not isinstance(store, ReconcilingStore):
         return {}
     accepted = await store.accepted(endpoint, [gap.event_id for gap in gaps])
-    # What was tried here had a handler, whenever that was.
+    # An event that was tried had a handler.
     left = [gap for gap in gaps if gap.event_id not in known and gap.event_id not in accepted]
     spans = await store.ignored(endpoint, {gap.event_type for gap in left}) if left else {}
     return dict.fromkeys(accepted, Verdict.ACCEPTED) | {
@@ -334,7 +326,8 @@ async def _excused(
 def _was_ignored(delivery: WebhookDelivery, spans: Sequence[Span]) -> bool:
     """Return whether an event was delivered while its type was ignored.
 
-    A span ends with an arrival. The sender has the answer some seconds later (interface, Limits).
+    A span ends when the last ignored delivery arrives; the sender notes the answer up to 10 s later
+    (interface, Limits).
     """
     if delivery.delivered_at is None:
         return False
@@ -343,7 +336,7 @@ def _was_ignored(delivery: WebhookDelivery, spans: Sequence[Span]) -> bool:
 
 
 def with_accepted(found: Reconciliation, event_ids: Collection[str]) -> Reconciliation:
-    """Return the same with these gaps accepted."""
+    """Return the reconciliation with these gaps accepted."""
     taken = tuple(gap for gap in found.gaps if gap.event_id in event_ids)
     gaps = tuple(gap for gap in found.gaps if gap.event_id not in event_ids)
     accepted = tuple(sorted((*found.accepted, *taken), key=lambda gap: gap.created_at))
