@@ -75,7 +75,7 @@ def test_without_a_store_it_says_the_three_ways_to_name_one(words: list[str]) ->
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["dead", "list", "evt_1"], "'evt_1' is an argument too many"),
+        (["dead", "list", "evt_1"], "'evt_1' is one argument too many"),
         (["dead", "show"], "name one event by its id, not 0"),
         (["inbox", "show", "evt_1", "evt_2"], "name one event by its id, not 2"),
     ],

@@ -1,4 +1,4 @@
-"""Stores that an operator names by their URL, for commands that need no code of the application."""
+"""How commands name a store: by its URL, without the application's code, or by a receiver."""
 
 from __future__ import annotations
 
@@ -26,32 +26,31 @@ T = TypeVar("T")
 
 STORE_VARIABLE = "HOOKONCE_STORE"
 
-STORE_HELP = f"""STORE_URL is what the receiver has as its store, for example
-sqlite:///hookonce.db or redis://localhost:6379/0. Where it has a password in it, put it into the
-environment variable {STORE_VARIABLE}, or into a file named by --store-file, and leave it out: every
-user of the machine sees arguments."""
-"""What the groups of commands that take a store say below their own help."""
+STORE_HELP = f"""STORE_URL is the URL of the receiver's store, for example sqlite:///hookonce.db
+or redis://localhost:6379/0. Every user of the machine can see arguments: put a URL with a password
+into the environment variable {STORE_VARIABLE}, or into a file named by --store-file."""
+"""The text below the help of each group of commands that take a store."""
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 store_file_option = click.option(
     "--store-file",
     type=_file,
-    help="Read the URL of --store from this file: every user of the machine sees arguments.",
+    help="A file with the URL of --store. Every user of the machine can see arguments.",
 )
 endpoint_option = click.option(
-    "--endpoint", help="Only at this endpoint; by default at all that the store has."
+    "--endpoint", help="Only at this endpoint; by default at all endpoints in the store."
 )
 
 
 def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take a store, as ``store_url``, and ids of events, as ``event_ids``.
+    """Give a command the parameters ``store_url`` and ``event_ids``.
 
-    It is named by its URL, or by the receivers that have it, MODULE:NAME. It is the first argument,
-    in the file of --store-file, or in the environment. With a file
-    every argument is an id, and with the environment one that is no URL.
+    The store is a URL or MODULE:NAME, a receiver that uses it. It is the first argument, in the
+    file of --store-file, or in the environment. With a file every argument is an id; with the
+    environment every argument that is no URL.
 
     Args:
-        ids: how the help calls the ids; none are taken without it.
+        ids: the name of the ids in the help; without it the command takes no ids.
 
     """
 
@@ -60,8 +59,8 @@ def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..
         @click.option(
             "--store-file",
             type=_file,
-            help=f"Read STORE_URL from this file; without either it is ${STORE_VARIABLE}. Every"
-            " user of the machine sees arguments.",
+            help=f"A file with STORE_URL; without both, STORE_URL is ${STORE_VARIABLE}. Every user"
+            " of the machine can see arguments.",
         )
         @wraps(command)
         def named(words: tuple[str, ...], store_file: Path | None, **options: object) -> None:
@@ -69,7 +68,7 @@ def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..
             if ids:
                 options["event_ids"] = event_ids
             elif event_ids:
-                raise click.UsageError(f"{event_ids[0]!r} is an argument too many")
+                raise click.UsageError(f"{event_ids[0]!r} is one argument too many")
             command(store_url=url, **options)
 
         return named
@@ -78,7 +77,7 @@ def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..
 
 
 def _named(words: tuple[str, ...], store_file: Path | None) -> tuple[str, tuple[str, ...]]:
-    """Return the URL of a store, and the words that are something else."""
+    """Return the URL of the store, and the other words."""
     in_environment = os.environ.get(STORE_VARIABLE)
     if store_file is not None:
         return _url_in(store_file), words
@@ -92,10 +91,10 @@ def _named(words: tuple[str, ...], store_file: Path | None) -> tuple[str, tuple[
 
 
 def chosen_url(url: str | None, file: Path | None) -> str | None:
-    """Return the URL that --store or --store-file gives, if one of them does.
+    """Return the URL of --store or --store-file; None if neither is given.
 
-    The environment has no say where a store is an option: one that is set for other commands must
-    not lead a trial into the store they look after.
+    A command with these options does not read the environment variable: it is a trial, and must not
+    write into the store that other commands look after.
     """
     if url is not None and file is not None:
         raise click.UsageError("name the store by --store or by --store-file")
@@ -103,7 +102,7 @@ def chosen_url(url: str | None, file: Path | None) -> str | None:
 
 
 def _url_in(file: Path) -> str:
-    """Return the URL of a store that a file holds, or end with what is wrong, unquoted."""
+    """Return the URL in a file, or end with an error that does not quote the file."""
     try:
         words = file.read_text("utf-8").split()
     except OSError as error:
@@ -123,7 +122,7 @@ def _store(url: str) -> Store:
 
 
 def check_store(url: str) -> None:
-    """End with what is wrong with a store, if it cannot be opened."""
+    """End with an error if the store cannot be opened."""
     store = _store(url)
 
     async def open_it() -> None:
@@ -135,20 +134,17 @@ def check_store(url: str) -> None:
     run(open_it())
 
 
-# A receiver's name, as against a URL.
+# The name of a receiver, which no URL looks like.
 _TARGET = re.compile(r"[\w.]+:[\w.]+")
 
 
 def is_target(word: str) -> bool:
-    """Return whether a word names receivers, MODULE:NAME, and no store."""
+    """Return whether a word is MODULE:NAME, and not the URL of a store."""
     return _TARGET.fullmatch(word) is not None
 
 
 def named_store(url: str) -> InboxStore:
-    """Return the store a URL names if other processes can see it, or end with what is wrong.
-
-    MODULE:NAME stands for the store of the receivers it names.
-    """
+    """Return the store of a URL or MODULE:NAME; end with an error for a store in memory."""
     if is_target(url):
         with stand_in_secrets():
             stores = [receiver.store for receiver in load_receivers(url)]
@@ -160,16 +156,16 @@ def named_store(url: str) -> InboxStore:
         store = _store(url)
     if not isinstance(store, InboxStore):
         raise CannotBegin(
-            "only its own process can see what is in memory://; name a store that is a file or a"
+            "only its own process can see what is in memory://; name a store in a file or on a"
             " server"
         )
     return store
 
 
 def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
-    """Return what ``use`` returns for the store a URL names, or end with what is wrong."""
+    """Return what ``use`` returns for the store; end with an error if the store fails."""
     store = named_store(url)
-    # Not split before it was accepted: the error for what cannot be split may quote a password.
+    # Split after `named_store` has accepted it: the error of `urlsplit` may quote a password.
     if not is_target(url) and urlsplit(url).scheme == "sqlite":
         _check_is_there(Path(sqlite_path(url)))
 
@@ -184,9 +180,9 @@ def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
 
 
 def _check_is_there(file: Path) -> None:
-    """End unless there is a store: opening the file would make one, and hide a misspelt path.
+    """End unless the file is a store: to open it would create one, and hide a misspelt path.
 
-    Who owns the folder could also have put a link there to an empty file of another user.
+    An empty file is refused too: the folder's owner could link to an empty file of another user.
     """
     try:
         is_empty = not file.stat().st_size
@@ -195,11 +191,11 @@ def _check_is_there(file: Path) -> None:
     except OSError as error:
         raise CannotBegin(f"cannot look at {str(file)!r}: {error.strerror}") from None
     if is_empty:
-        raise CannotBegin(f"the file {str(file)!r} is empty, and so no store yet")
+        raise CannotBegin(f"the file {str(file)!r} is empty, so it is not a store yet")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run what uses a store to its end, or end with what is wrong with the store."""
+    """Return the result of a coroutine; end with an error if the store fails."""
     try:
         return asyncio.run(work)
     except StoreError as error:
