@@ -1,4 +1,4 @@
-"""What tests of dead letters share: a receiver's module, and letters to put into its store."""
+"""Helpers for tests of dead letters: a receiver's module, and dead letters for its store."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 APP = '''
-"""A receiver whose handlers write down what they do, and fail while a file says so."""
+"""A receiver whose handlers write a journal, and fail while a certain file exists."""
 from pathlib import Path
 
 from hookonce import Context, EnvironmentSecrets, Receiver
@@ -68,7 +68,7 @@ def letter(
     error: str = "answer: away",
     body: bytes | None = None,
 ) -> DeadLetter:
-    """Return a dead letter, whose handler `count` has succeeded before."""
+    """Return a dead letter whose handler `count` has succeeded."""
     if body is None:
         body = event_body(event_type or "", event_id=event_id)
     delivery = Delivery(endpoint, event_id, event_type, NOW - 1, body)

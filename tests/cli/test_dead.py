@@ -1,4 +1,4 @@
-"""`hookonce dead` shows, replays and discards what is in a store's file."""
+"""`hookonce dead` lists, shows, replays and discards dead letters."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ def test_list_selects_by_endpoint_and_type_oldest_first(here: Path) -> None:
 
 
 def keep(here: Path, event_id: str) -> None:
-    """Put an event into the store that the sender may bring again until 2100."""
+    """Store an event that the sender may deliver again until 2100."""
     delivery = letter(event_id).delivery
 
     async def put() -> None:

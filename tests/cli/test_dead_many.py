@@ -1,4 +1,4 @@
-"""`hookonce dead` on many letters at once: selections, pages, a bar, and breaking off."""
+"""`hookonce dead` with many dead letters: selections, pages, progress and interruption."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def bury_many(here: Path, count: int, *, readable: bool) -> str:
-    """Put many letters of the same kind into the receiver's store at once."""
+    """Put many dead letters of one kind into the receiver's store."""
 
     async def bury_one(store: SQLiteStore, number: int) -> None:
         event_id = f"evt_{number}"

@@ -1,4 +1,4 @@
-"""`hookonce inbox` shows what waits for workers, and hurries it on."""
+"""`hookonce inbox` shows the events that wait for workers, and makes them due."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def put(
 
 
 async def fail_or_hold(store: InboxStore, event_id: str, error: str | None) -> None:
-    """Take an event that is due alone: let it fail and wait for an hour, or hold it."""
+    """Fetch the only event that is due: let it fail and wait for an hour, or hold it."""
     batch = await store.fetch(
         1, 300, endpoint="default", worker="a test", token=Token(f"take {event_id}")
     )
@@ -50,7 +50,7 @@ async def fail_or_hold(store: InboxStore, event_id: str, error: str | None) -> N
 
 
 async def fill(store: InboxStore) -> None:
-    """Put an event in flight, one that waits, one that is ready, and one elsewhere."""
+    """Store an event in each state, and one at another endpoint."""
     await put(store, "evt_flying", age=2 * HOUR + 65)
     await fail_or_hold(store, "evt_flying", None)
     await put(store, "evt_waiting", "message.received")

@@ -1,4 +1,4 @@
-"""`hookonce send` posts what a genuine sender posts, and tells what was answered."""
+"""`hookonce send` posts what a genuine sender posts, and shows the answer."""
 
 import json
 import os
@@ -23,14 +23,14 @@ NOW = 1_780_000_000
 
 @pytest.fixture
 def server() -> Iterator[Recorder]:
-    """Serve what takes and keeps every request."""
+    """Serve an endpoint that keeps every request."""
     with recording() as recorder:
         yield recorder
 
 
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let it be NOW for who signs."""
+    """Freeze the time of signatures at NOW."""
     monkeypatch.setattr("hookonce.testing.system_clock", lambda: float(NOW))
 
 

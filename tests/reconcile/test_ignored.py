@@ -1,4 +1,4 @@
-"""An event that was ignored before there was a handler is no gap; a lost one still is.
+"""An event that was ignored before it had a handler is no gap; a lost event is.
 
 Only what the store has written down excuses an event. The tests know what happened to each event,
 and compare.
@@ -41,7 +41,7 @@ def anyio_backend() -> str:
 
 
 class Bench:
-    """A service, and the receiver that is deployed at the moment, in virtual time.
+    """The service and the receiver that is deployed now, in virtual time.
 
     Attributes:
         receiver: what deliveries go to.
@@ -72,7 +72,7 @@ class Bench:
 
     @asynccontextmanager
     async def deployed(self, receiver: Receiver) -> AsyncIterator[None]:
-        """Let a receiver take the deliveries, from its start to its shutdown."""
+        """Deliver to this receiver, from its start to its shutdown."""
         self.receiver = receiver
         async with receiver:
             yield
@@ -102,7 +102,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Callable[..., Store]:
-    """Return what gives the store that every deployment shares."""
+    """Return a function that opens the store that all deployments share."""
     in_memory = MemoryStore(clock=bench.clock)
 
     def make() -> Store:
@@ -156,7 +156,7 @@ async def _nothing(_: Event[Any]) -> None: ...
 async def test_a_retry_that_nobody_handles_is_evidence_as_well(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
-    """It goes through a claim, since a handler of another process might be outstanding."""
+    """It is claimed, because a handler of another process may be outstanding."""
     receiver = bench.make(store(), MessageReceived)
 
     async def fails_once(_: Scope, __: Receive, send: Send) -> None:
@@ -173,7 +173,7 @@ async def test_a_retry_that_nobody_handles_is_evidence_as_well(
 
 
 async def test_a_rolling_deployment_makes_no_gaps(bench: Bench, store: Callable[[], Store]) -> None:
-    """Old processes ignore for a while what new ones handle, and then are gone."""
+    """Old processes ignore events that new processes handle, and then end."""
     async with (
         bench.make(store(), MessageReceived) as old,
         bench.make(store(), MessageReceived, CommentReceived) as new,
@@ -189,7 +189,7 @@ async def test_a_rolling_deployment_makes_no_gaps(bench: Bench, store: Callable[
 
 
 async def test_an_empty_store_reports_every_event(bench: Bench) -> None:
-    """What it says of ignored events was lost together with what was handled."""
+    """The records of ignored events are lost together with those of handled events."""
     async with bench.deployed(bench.make(MemoryStore(clock=bench.clock), MessageReceived)):
         events = await bench.emit(CommentReceived, MessageReceived, CommentReceived)
     replaced = bench.make(MemoryStore(clock=bench.clock), MessageReceived, CommentReceived)
@@ -199,7 +199,7 @@ async def test_an_empty_store_reports_every_event(bench: Bench) -> None:
 async def test_what_was_handled_before_and_after_and_is_lost_stays_a_gap(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
-    """A handler is removed and added again; what happened while it was there is not excused."""
+    """A handler is removed and added again; events while it existed are not excused."""
     elsewhere = MemoryStore(clock=bench.clock)
     async with bench.deployed(bench.make(elsewhere, CommentReceived)):
         lost = await bench.emit(CommentReceived)
@@ -223,7 +223,7 @@ async def test_what_was_handled_before_and_after_and_is_lost_stays_a_gap(
 async def test_after_a_restore_what_was_handled_since_the_backup_is_a_gap(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """Also if the old version, which has no handler, runs for a while before the new one."""
+    """Also if the old version, without the handler, runs for a while before the new one."""
     file, backup = tmp_path / "hooks.db", tmp_path / "backup.db"
 
     def make(*types: type[Event[Any]]) -> Receiver:
@@ -250,7 +250,7 @@ async def test_after_a_restore_what_was_handled_since_the_backup_is_a_gap(
 async def test_whatever_is_deployed_restored_and_lost_exactly_what_the_store_forgot_is_a_gap(
     bench: Bench, tmp_path: Path, seed: int
 ) -> None:
-    """A model keeps what the file should say: each event that was handled or ignored."""
+    """A model holds what the file should hold: each handled or ignored event."""
     random, file, backup = Random(seed), tmp_path / "hooks.db", tmp_path / "backup.db"
 
     def make(*types: type[Event[Any]]) -> Receiver:
@@ -313,7 +313,7 @@ async def test_what_the_sender_gave_up_is_a_gap_whatever_was_ignored_meanwhile(
 
 
 async def test_what_was_tried_and_given_back_is_a_gap_whatever_was_ignored(bench: Bench) -> None:
-    """A handler was there: its store says so."""
+    """The store shows that there was a handler."""
     store = MemoryStore(clock=bench.clock)
     async with bench.deployed(bench.make(store, MessageReceived)):
         [event_id] = await bench.emit(CommentReceived)
@@ -335,7 +335,7 @@ async def test_a_backfilled_event_is_no_evidence(bench: Bench) -> None:
 async def test_a_gap_tells_of_ignored_events_of_its_type(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
-    """What the service shows may be theirs, so that pairing by time must know of them."""
+    """A resource may belong to one of them, so pairing by time must know them."""
     async with bench.deployed(bench.make(store(), MessageReceived)):
         await bench.emit(CommentReceived)
     await bench.service.advance(hours=1)
@@ -375,7 +375,7 @@ def files_in(folder: Path) -> list[str]:
 
 
 class Counting(MemoryStore):
-    """Counts how often ignored types are written, and fails while it is told to."""
+    """Counts the writes of ignored types, and fails on demand."""
 
     writes = 0
     fails = False
@@ -401,7 +401,7 @@ async def test_a_flood_of_ignored_deliveries_is_one_write_a_type_and_one_more_at
 
 
 async def test_what_is_left_unwritten_by_a_kill_is_excused_as_well(bench: Bench) -> None:
-    """Nothing more is written of a type for some seconds, which is within what a span excuses."""
+    """A type is not written again for some seconds, which a span covers."""
     store = Counting(clock=bench.clock)
     bench.receiver = bench.make(store, MessageReceived)  # which is never shut down
     for _ in range(3):
@@ -417,7 +417,7 @@ async def test_what_is_left_unwritten_by_a_kill_is_excused_as_well(bench: Bench)
 
 
 async def test_a_store_that_was_closed_is_not_opened_again(bench: Bench, tmp_path: Path) -> None:
-    """Its file may be copied or replaced by then."""
+    """The file may be copied or replaced at that time."""
     file = tmp_path / "hooks.db"
     store = SQLiteStore(file, clock=bench.clock)
     bench.receiver = bench.make(store, MessageReceived)

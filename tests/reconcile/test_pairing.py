@@ -1,4 +1,4 @@
-"""What a gap was about is told by times: where that is certain, and never otherwise."""
+"""Gaps and resources are paired by their times if the pair is certain, and never otherwise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gap(minutes: float, *, unsettled: Sequence[float] = ()) -> Gap:
 
 
 def written(minutes: float, *, latest: float = 5) -> Found[float]:
-    """Return a comment, whose event comes within five minutes."""
+    """Return a comment whose event arrives within five minutes."""
     return Found(minutes, at(minutes), at(minutes + latest))
 
 
@@ -81,7 +81,7 @@ def test_times_that_are_not_known_fit_everything() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_nothing_is_handed_over_that_was_not_missed(seed: int) -> None:
-    """As long as not both are true: that things were removed, and that others were in no log."""
+    """Unless both happened: resources were removed, and others were in no log."""
     random = Random(seed)
     missed = random.sample(range(600), 12)
     on_their_way = [random.uniform(0, 600) for _ in range(random.choice([0, 3]))]

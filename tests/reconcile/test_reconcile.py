@@ -1,4 +1,4 @@
-"""Reconcile finds exactly what was missed: no more and no less.
+"""Reconcile finds exactly the missed events.
 
 The service is the emulator, asked over its API by the client; time is virtual. What a gap is, is
 known from what the test itself has seen: which events were handled, and what the sender has done.
@@ -44,7 +44,7 @@ def anyio_backend() -> str:
 
 @dataclass
 class Bench:
-    """A receiver and the service, in virtual time.
+    """The receiver and the service, in virtual time.
 
     Attributes:
         handled: the events that its handlers have done, in the order of that.
@@ -141,7 +141,7 @@ async def test_a_failure_that_is_retried_is_no_gap_until_the_sender_gives_up() -
 
 
 async def test_an_attempt_that_is_under_way_is_no_gap() -> None:
-    """While it is, the log names no next attempt, and the store has not heard of the event."""
+    """Then the log shows no next attempt, and the store does not know the event yet."""
     async with bench() as it:
         found: list[Reconciliation] = []
 
@@ -342,7 +342,7 @@ async def test_an_accepted_gap_is_handled_if_it_is_delivered_after_all() -> None
 
 
 async def test_what_is_no_gap_cannot_be_accepted() -> None:
-    """A loss that comes later would be hidden."""
+    """Otherwise a later loss would be hidden."""
     async with bench() as it:
         lost = await it.service.emit(CommentReceived)
         it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
@@ -402,7 +402,7 @@ _UNHANDLED = "channel.unhealthy"
 
 
 class Misfortunes:
-    """What may happen to a receiver, and which events came meanwhile that it has handlers for."""
+    """A sequence of faults, and the events with handlers that arrived in between."""
 
     def __init__(self, it: Bench, file: Path, random: Random) -> None:
         self._it = it
@@ -411,7 +411,7 @@ class Misfortunes:
         self.emitted: list[str] = []
 
     async def live(self, days: float) -> None:
-        """Let events come, some of a type that nobody handles."""
+        """Emit events, some of a type without a handler."""
         end = self._it.clock() + days * DAYS
         while self._it.clock() < end:
             await self._it.service.advance(seconds=self._random.uniform(1, 9) * HOURS)

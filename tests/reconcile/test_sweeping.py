@@ -1,4 +1,4 @@
-"""The sweep of the example, in processes that know nothing of each other but what is in files.
+"""The backfill of the example, in processes that share only files.
 
 The first process receives, and ends. Later ones are ``hookonce reconcile``: they backfill what
 was missed meanwhile, nothing else, and nothing twice.
@@ -40,7 +40,7 @@ def anyio_backend() -> str:
 
 @dataclass
 class Bakery:
-    """The service, whose endpoint is a process of the example's receiver."""
+    """The service; its endpoint is a process with the example's receiver."""
 
     folder: Path
     service: EmulatedService
@@ -59,29 +59,29 @@ class Bakery:
         return {target.id for target in (await self.client.posts.get(saved.id)).targets}
 
     async def comment(self, comment_id: str) -> Event[Any]:
-        """Let a comment be written, of which the service tells ten minutes later."""
+        """Write a comment whose event the service sends ten minutes later."""
         written = moment(self.service.now).isoformat()
         await self.service.advance(minutes=10)
         data = {"id": comment_id, "createdAt": written}
         return await self.service.emit(CommentReceived, data=data)
 
     def remove(self, comment_id: str) -> None:
-        """Let a comment be removed by its author."""
+        """Remove a comment."""
         del self.service.workspace.comments[comment_id]
 
     def stop(self) -> None:
-        """End the process that receives, for good."""
+        """End the process that receives."""
         self.process.process.kill()
         self.process.process.wait()
 
     def lose_the_store(self) -> None:
-        """Let the store be as it was at the beginning; what was noted is in another file."""
+        """Restore the store from the beginning; the handlers' notes are in another file."""
         for file in self.folder.glob("hookonce.db*"):
             file.unlink()
         sqlite3.connect(self.folder / "hookonce.db").execute("VACUUM")
 
     async def reconcile(self) -> tuple[int, list[str], dict[str, Any]]:
-        """Run the command; return its status, the ids of what is missing, and the summary."""
+        """Run the command; return its status, the ids of the gaps, and the summary."""
         key = self.service.new_key()
         arguments = ("reconcile", "app:receiver", "--webhook", self.service.endpoint().id, "--json")
         environment = {**ENVIRONMENT, "HOOKONCE_API_URL": self.api_url, "HOOKONCE_API_KEY": key}
@@ -94,7 +94,7 @@ class Bakery:
 
     @property
     def noted(self) -> list[str]:
-        """What the handler has noted, in order."""
+        """Return the handler's notes, in order."""
         with sqlite3.connect(self.folder / "noted.db") as connection:
             return [row[0] for row in connection.execute("SELECT id FROM noted ORDER BY rowid")]
 
