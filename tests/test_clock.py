@@ -1,16 +1,163 @@
-"""A time is shown in UTC; a time outside the calendar is shown as its number."""
+"""Spans and moments are checked where users give them, and shown in UTC and in plain units."""
 
 import math
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
+from hookonce import (
+    Backoff,
+    Limits,
+    Receiver,
+    Retry,
+    VerificationError,
+    Verifier,
+    sign,
+    verify,
+)
 from hookonce.cli.times import time_text
-from hookonce.clock import duration_text, moment, utc_text
+from hookonce.clock import duration_text, moment, span_seconds, unix_seconds, utc, utc_text
 from hookonce.operations.inspector.charts import charts_of
 from hookonce.operations.inspector.series import Series
 from hookonce.operations.inspector.texts import count, day, day_and_time, duration, time_of_day
+from hookonce.stores.memory import MemoryStore
+from hookonce.verification.secrets import new_secret
 
 ABSURD = [1e300, -1e300, 1e18, -1e18, math.inf, -math.inf, math.nan, 253_402_300_800.0]
+
+
+@pytest.mark.parametrize(
+    ("span", "seconds"),
+    [
+        (0, 0),
+        (2.5, 2.5),
+        (timedelta(), 0),
+        (timedelta(minutes=5), 300),
+        (timedelta(microseconds=1), 1e-6),
+    ],
+)
+def test_a_span_is_seconds_or_a_timedelta(span: float | timedelta, seconds: float) -> None:
+    assert span_seconds("patience", span) == seconds
+    assert span_seconds("skew", span, signed=True) == seconds
+
+
+def test_a_span_may_be_negative_only_where_that_has_a_meaning() -> None:
+    assert span_seconds("skew", timedelta(seconds=-30), signed=True) == -30
+    for span in (-30, timedelta(seconds=-30)):
+        with pytest.raises(
+            ValueError, match=r"patience takes a finite number of seconds from 0, not -30"
+        ):
+            span_seconds("patience", span)
+
+
+def test_a_span_may_be_zero_only_where_that_has_a_meaning() -> None:
+    for span in (0, 0.0, timedelta()):
+        with pytest.raises(ValueError, match="patience takes a finite number of seconds above 0"):
+            span_seconds("patience", span, positive=True)
+
+
+@pytest.mark.parametrize("span", [math.nan, math.inf, -math.inf, 10**400])
+@pytest.mark.parametrize("options", [{}, {"positive": True}, {"signed": True}])
+def test_a_span_is_finite(span: float, options: dict[str, bool]) -> None:
+    with pytest.raises(ValueError, match="patience takes a finite number of seconds"):
+        span_seconds("patience", span, **options)
+
+
+@pytest.mark.parametrize("span", [True, False, "30", b"30", None, [30]])
+def test_what_is_no_span_is_refused_with_the_argument_and_an_example(span: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        span_seconds("patience", span)
+    assert str(caught.value) == (
+        "patience takes seconds or a timedelta, such as 300 or timedelta(minutes=5), not"
+        f" {type(span).__name__}"
+    )
+
+
+SECRET = new_secret()
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("in_seconds", "as_timedelta"),
+    [
+        (
+            Limits(answer_seconds=6, lease_seconds=60),
+            Limits(answer_seconds=MINUTE / 10, lease_seconds=MINUTE),
+        ),
+        (Backoff(first_seconds=60), Backoff(first_seconds=MINUTE)),
+        (Retry(after=60).after_seconds, Retry(after=MINUTE).after_seconds),
+        (
+            Receiver(secrets=SECRET, store="memory://", tolerance=60).tolerance_seconds,
+            Receiver(secrets=SECRET, store="memory://", tolerance=MINUTE).tolerance_seconds,
+        ),
+        (
+            MemoryStore(retention=2_592_000).retention_seconds,
+            MemoryStore(retention=timedelta(days=30)).retention_seconds,
+        ),
+    ],
+    ids=["Limits", "Backoff", "Retry", "Receiver", "MemoryStore"],
+)
+def test_a_timedelta_means_the_same_as_its_seconds(
+    in_seconds: object, as_timedelta: object
+) -> None:
+    assert in_seconds == as_timedelta
+
+
+@pytest.mark.parametrize("tolerance", [60, MINUTE])
+@pytest.mark.parametrize("now", [1_700_000_060, datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)])
+def test_a_delivery_is_verified_by_any_form_of_span_and_moment(
+    tolerance: float | timedelta, now: float | datetime
+) -> None:
+    signed_at = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    headers = sign(SECRET, "evt_1", b"{}", timestamp=signed_at)
+    assert headers == sign(SECRET, "evt_1", b"{}", timestamp=1_700_000_000)
+    delivery = verify(b"{}", headers, SECRET, tolerance=tolerance, now=now)
+    assert delivery == Verifier(SECRET, tolerance=tolerance).verify(b"{}", headers, now=now)
+    assert (delivery.signed_at, delivery.timestamp, delivery.skew) == (signed_at, 1_700_000_000, 60)
+    late = utc(1_700_000_061)
+    with pytest.raises(VerificationError):
+        verify(b"{}", headers, SECRET, tolerance=tolerance, now=late)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        1_700_000_000,
+        1_700_000_000.0,
+        datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+        datetime(2023, 11, 15, 0, 13, 20, tzinfo=timezone(timedelta(hours=2))),
+    ],
+)
+def test_a_moment_is_unix_seconds_or_an_aware_datetime(at: float | datetime) -> None:
+    assert unix_seconds("now", at) == 1_700_000_000
+    assert utc(unix_seconds("now", at)) == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def test_a_datetime_without_a_time_zone_is_refused_with_advice() -> None:
+    with pytest.raises(
+        ValueError, match=r"now takes a datetime with a time zone.*datetime\.now\(UTC\)"
+    ):
+        unix_seconds("now", datetime(2023, 11, 14, 22, 13, 20))  # noqa: DTZ001 - the mistake
+
+
+@pytest.mark.parametrize("at", [True, "2023-11-14", None])
+def test_what_is_no_moment_is_refused(at: Any) -> None:
+    with pytest.raises(TypeError, match="now takes an aware datetime or Unix seconds, not"):
+        unix_seconds("now", at)
+
+
+@pytest.mark.parametrize("at", [math.nan, math.inf, 10**400])
+def test_a_moment_is_finite(at: float) -> None:
+    with pytest.raises(ValueError, match="now takes a finite number of Unix seconds"):
+        unix_seconds("now", at)
+
+
+@pytest.mark.parametrize("seconds", ABSURD)
+def test_a_time_outside_the_calendar_is_its_first_or_last_moment(seconds: float) -> None:
+    shown = utc(seconds)
+    assert shown.tzinfo is UTC
+    assert shown.year == (9999 if seconds > 0 else 1)
 
 
 def test_a_time_has_the_form_it_is_asked_for() -> None:

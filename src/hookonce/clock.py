@@ -1,10 +1,15 @@
-"""Clocks, and times and spans as text for people."""
+"""Clocks; spans and moments as arguments, as values and as text for people.
+
+Inside the package a span is a number of seconds and a moment is a Unix time, because they are cheap
+to make and to compare. Users may give a ``timedelta`` or a ``datetime`` for them.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import TypeAlias
 
 Clock: TypeAlias = Callable[[], float]
@@ -37,6 +42,87 @@ class ManualClock:
 def uptime() -> float:
     """Return the seconds of a monotonic clock, which all processes of a machine share."""
     return time.monotonic()
+
+
+def span_seconds(
+    name: str, span: float | timedelta, *, positive: bool = False, signed: bool = False
+) -> float:
+    """Return a span that a user gave, in seconds.
+
+    Args:
+        name: the name of the argument, for the message.
+        span: seconds or a ``timedelta``.
+        positive: refuse 0.
+        signed: allow negative spans.
+
+    Raises:
+        TypeError: it is neither; a bool is refused too.
+        ValueError: it is NaN, infinite, negative or, with ``positive``, 0.
+
+    """
+    if isinstance(span, timedelta):
+        seconds = span.total_seconds()
+    elif isinstance(span, int | float) and not isinstance(span, bool):
+        seconds = span
+    else:
+        raise TypeError(
+            f"{name} takes seconds or a timedelta, such as 300 or timedelta(minutes=5), not"
+            f" {type(span).__name__}"
+        )
+    if not (_is_finite(seconds) and (signed or seconds > 0 or (seconds == 0 and not positive))):
+        range_ = "" if signed else " above 0" if positive else " from 0"
+        raise ValueError(f"{name} takes a finite number of seconds{range_}, not {seconds!r}")
+    return seconds
+
+
+def unix_seconds(name: str, moment: float | datetime) -> float:
+    """Return a moment that a user gave, in Unix seconds.
+
+    Args:
+        name: the name of the argument, for the message.
+        moment: an aware ``datetime``, or Unix seconds.
+
+    Raises:
+        TypeError: it is neither; a bool is refused too.
+        ValueError: the ``datetime`` has no time zone, or the number is NaN or infinite.
+
+    """
+    if isinstance(moment, datetime):
+        if moment.utcoffset() is None:
+            raise ValueError(
+                f"{name} takes a datetime with a time zone, such as datetime.now(UTC), not"
+                f" {moment.isoformat()}"
+            )
+        return moment.timestamp()
+    if not isinstance(moment, int | float) or isinstance(moment, bool):
+        raise TypeError(
+            f"{name} takes an aware datetime or Unix seconds, not {type(moment).__name__}"
+        )
+    if not _is_finite(moment):
+        raise ValueError(f"{name} takes a finite number of Unix seconds, not {moment!r}")
+    return moment
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return isfinite(number)
+    except OverflowError:  # an int that no float can hold
+        return False
+
+
+def utc(unix_seconds: float) -> datetime:
+    """Return a Unix time as an aware ``datetime`` in UTC.
+
+    A time outside the calendar becomes the first or the last moment of the calendar: a wrong clock
+    may have written it to the store, and reading such a record must not fail.
+    """
+    try:
+        return datetime.fromtimestamp(unix_seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return _LAST if unix_seconds > 0 else _FIRST
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def utc_text(unix_seconds: float, form: str) -> str:

@@ -11,7 +11,6 @@
     └── Retry                             raised by a handler: try this event again later
 
 Errors hold fields and render them. No field is a secret, a signature, an expected value or a body.
-This module imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 from functools import wraps
-from numbers import Real
 from typing import TypeVar
 
 from standardwebhooks import WebhookVerificationError
+
+from .clock import span_seconds
 
 __all__ = [
     "AlreadyDone",
@@ -241,7 +241,7 @@ class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the
         self.reason = reason
 
 
-_LONGEST_WAIT_SECONDS = 31 * 24 * 3600.0
+_LONGEST_WAIT = timedelta(days=31)
 """Longer than a sender retries, keeps its delivery log, or a store remembers a handled event."""
 
 
@@ -254,18 +254,17 @@ class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the 
             only the Retry-After of the answer, and the sender keeps its own schedule.
 
     Raises:
-        ValueError: it is negative, not a finite number, or more than 31 days.
+        TypeError: it is neither a number nor a ``timedelta``.
+        ValueError: it is negative, not finite, or more than 31 days.
 
     """
 
     def __init__(self, after: float | timedelta | None = None) -> None:
         super().__init__(after)
-        seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        is_wait = isinstance(seconds, Real) and 0 <= float(seconds) <= _LONGEST_WAIT_SECONDS
-        if seconds is not None and not is_wait:
+        seconds = None if after is None else span_seconds("Retry(after=…)", after)
+        if seconds is not None and seconds > _LONGEST_WAIT.total_seconds():
             raise ValueError(
-                "Retry(after=…) takes a finite number of seconds >= 0, or a timedelta, and 31 days"
-                f" at the most, not {after!r}"
+                f"Retry(after=…) takes at most {_LONGEST_WAIT.days} days, not {after!r}"
             )
         self.after_seconds = seconds
 

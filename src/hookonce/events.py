@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from functools import lru_cache, reduce
 from operator import or_
 from types import MappingProxyType
@@ -296,8 +297,8 @@ def unwrap(
     headers: RawHeaders,
     secrets: SecretSource,
     *,
-    tolerance: float = DEFAULT_TOLERANCE,
-    now: float | None = None,
+    tolerance: float | timedelta = DEFAULT_TOLERANCE,
+    now: float | datetime | None = None,
     events: tuple[EventClass, ...] = (),
 ) -> Event[Any]:
     """Return the typed event of a genuine delivery: ``verify``, then read the body.
@@ -306,8 +307,9 @@ def unwrap(
         body: the raw request body, exactly as received.
         headers: a mapping or (name, value) pairs, str or bytes, any case.
         secrets: one ``whsec_`` secret, several, or a provider; one match is enough.
-        tolerance: how many seconds the timestamp may lie from ``now``, in both directions.
-        now: Unix time in seconds; the system's clock by default.
+        tolerance: how far the timestamp may be from ``now``, in both directions: seconds or a
+            ``timedelta``.
+        now: an aware ``datetime`` or Unix seconds; the system's clock by default.
         events: event classes of your own.
 
     Raises:

@@ -47,7 +47,8 @@ def test_a_virtual_clock_moves_only_forward_and_only_by_tick() -> None:
     clock.tick(timedelta(hours=1))
     assert clock() == 3700.0
     clock.tick(timedelta())
-    with pytest.raises(ValueError, match="cannot be moved back"):
+    clock.tick(0)
+    with pytest.raises(ValueError, match="delta takes a finite number of seconds from 0"):
         clock.tick(timedelta(microseconds=-1))
     assert clock() == 3700.0
     assert repr(clock) == "VirtualClock(3700.0)"
@@ -113,7 +114,7 @@ async def test_advance_stops_at_the_given_time() -> None:
 
 async def test_advance_refuses_a_negative_time() -> None:
     async with EmulatedService(Recorder()) as service:
-        with pytest.raises(ValueError, match="backwards"):
+        with pytest.raises(ValueError, match=r"advance\(\) takes .* seconds from 0"):
             await service.advance(hours=1, minutes=-61)
 
 

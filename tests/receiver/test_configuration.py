@@ -52,9 +52,9 @@ def test_a_receiver_refuses_what_cannot_work(arguments: dict[str, Any], words: s
         ({"limits": 0}, "limits takes Limits"),
         ({"inbox": True}, "inbox takes an Inbox"),
         ({"service": 5}, "service takes the sender's name"),
-        ({"retention": 15}, "retention takes a timedelta"),
-        ({"tolerance": timedelta(minutes=5)}, "tolerance takes a number of seconds.*not timedelta"),
-        ({"tolerance": None}, "tolerance takes a number of seconds.*not NoneType"),
+        ({"retention": "15"}, "retention takes seconds or a timedelta.*not str"),
+        ({"tolerance": True}, "tolerance takes seconds or a timedelta.*not bool"),
+        ({"tolerance": None}, "tolerance takes seconds or a timedelta.*not NoneType"),
     ],
 )
 def test_an_argument_of_another_kind_is_refused_in_one_sentence(

@@ -280,11 +280,11 @@ class TestRetention:
             make_store(retention=timedelta(hours=26) - timedelta(seconds=1))
         await make_store(retention=timedelta(hours=26)).aclose()
 
-    def test_a_retention_that_is_no_timedelta_is_refused(
-        self, make_store: Callable[..., Store]
-    ) -> None:
-        with pytest.raises(TypeError, match="takes a timedelta"):
-            make_store(retention=15 * 24)
+    def test_a_retention_that_is_no_span_is_refused(self, make_store: Callable[..., Store]) -> None:
+        with pytest.raises(TypeError, match="takes seconds or a timedelta"):
+            make_store(retention="15 days")
+        with pytest.raises(ValueError, match="26 hours"):
+            make_store(retention=15)  # seconds, where days were meant
 
 
 class TestStats:

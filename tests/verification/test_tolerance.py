@@ -140,7 +140,9 @@ def test_a_tolerance_that_is_no_number_is_a_mistake_and_told_so() -> None:
     text: Any = "300"
     with pytest.raises(TypeError) as caught:
         Verifier(SECRET, tolerance=text)
-    assert str(caught.value) == "tolerance takes a number of seconds, such as 300, not str"
+    assert str(caught.value) == (
+        "tolerance takes seconds or a timedelta, such as 300 or timedelta(minutes=5), not str"
+    )
 
 
 def test_skew_is_our_clock_minus_the_senders() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Literal, Self
 
 import httpx2
 
+from ..clock import span_seconds
 from ..errors import shows_half_built
 from ..resources import Channel, Me, Page, Resource
 from .comments import Comments
@@ -53,8 +55,8 @@ class Client:
         base_url: the address of the service, with or without ``/v1`` at the end.
         key: the API key, or a provider such as ``FileKey``; by default the environment variable
             ``HOOKONCE_API_KEY``.
-        patience: how many seconds one call may wait in all before repetitions.
-        answer_seconds: how long one answer may take.
+        patience: how long one call may wait in all before repetitions: seconds or a ``timedelta``.
+        answer_seconds: how long one answer may take: seconds or a ``timedelta``.
         on_quota: called once with the ``Quota`` when little of the day's quota is left.
         quota_reserve: which part of the quota is little, from 0 to 1.
         allow_http: allow http to hosts other than this machine; the network can then read the key.
@@ -78,8 +80,8 @@ class Client:
         base_url: str,
         key: KeySource | None = None,
         *,
-        patience: float = 30.0,
-        answer_seconds: float = 30.0,
+        patience: float | timedelta = 30.0,
+        answer_seconds: float | timedelta = 30.0,
         on_quota: QuotaListener | None = None,
         quota_reserve: float = 0.1,
         allow_http: bool = False,
@@ -98,16 +100,14 @@ class Client:
         if fault is not None:
             del base_url  # it may hold a password
             raise ValueError(f"base_url {fault}")
-        if not (patience >= 0 and 0 < answer_seconds < float("inf")):
-            raise ValueError("patience is at least 0 seconds, and answer_seconds more than 0")
         if not 0 <= quota_reserve <= 1:
             raise ValueError(f"quota_reserve is a part, from 0 to 1, not {quota_reserve!r}")
         self._watch = QuotaWatch(on_quota, quota_reserve)
         self._connection = Connection(
             base_url,
             known,
-            patience=patience,
-            answer_seconds=answer_seconds,
+            patience=span_seconds("patience", patience),
+            answer_seconds=span_seconds("answer_seconds", answer_seconds, positive=True),
             watch=self._watch,
             allow_http=allow_http,
             transport=transport,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
+from ..clock import span_seconds
 from ..resources import Media, Page, Resource, Upload, UploadCompletion, UploadInput
 from .connection import Connection, Operation, segment
 from .listing import LARGEST_PAGE, Listing
@@ -116,7 +118,7 @@ class MediaLibrary:
         duration_ms: int | None = None,
         folder_id: str | None = None,
         progress: Progress | None = None,
-        seconds: float = 900.0,
+        seconds: float | timedelta = 900.0,
     ) -> Media:
         """Upload a file in the three steps, and return the media, ready for a post.
 
@@ -133,18 +135,17 @@ class MediaLibrary:
             duration_ms: the length of a video.
             folder_id: the folder for the file.
             progress: called after each piece with the bytes sent and the bytes in all.
-            seconds: how long the storage may take for the whole file.
+            seconds: how long the storage may take for the whole file: seconds or a ``timedelta``.
 
         Raises:
             UploadError: the storage did not accept the file. The reserved id stays unfinished;
                 upload again.
             ValueError: the name, type or size is missing and cannot be derived; or the source has
-                more or fewer bytes than its size; or ``seconds`` is not a finite number above 0.
+                more or fewer bytes than its size; or ``seconds`` is not above 0.
             OSError: the file cannot be read.
 
         """
-        if not 0 < seconds < float("inf"):
-            raise ValueError("upload takes a finite number of seconds above 0")
+        seconds = span_seconds("seconds", seconds, positive=True)
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             with await asyncio.to_thread(path.open, "rb") as file:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from datetime import timedelta
 
+from ..clock import span_seconds
 from ..errors import shows_half_built
 from ..sender import ANSWER_SECONDS
 
@@ -13,9 +15,11 @@ _ON_THE_WAY_SECONDS = 0.1
 
 
 @shows_half_built
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Limits:
     """How long and how large things may become.
+
+    Each limit of time takes seconds or a ``timedelta``, and is held in seconds.
 
     Attributes:
         answer_seconds: a delivery is answered this long after it arrived at the latest; a handler
@@ -35,15 +39,55 @@ class Limits:
 
     """
 
-    answer_seconds: float = 8.0
-    lease_seconds: float = 30.0
-    handler_timeout_seconds: float = 900.0
-    store_seconds: float = 3.0
-    body_seconds: float = 5.0
-    drain_seconds: float = 20.0
-    body_bytes: int = 2 * 1024 * 1024
-    bodies_bytes: int = 128 * 1024 * 1024
-    threads: int = 8
+    answer_seconds: float
+    lease_seconds: float
+    handler_timeout_seconds: float
+    store_seconds: float
+    body_seconds: float
+    drain_seconds: float
+    body_bytes: int
+    bodies_bytes: int
+    threads: int
+
+    def __init__(
+        self,
+        *,
+        answer_seconds: float | timedelta = 8.0,
+        lease_seconds: float | timedelta = 30.0,
+        handler_timeout_seconds: float | timedelta = 900.0,
+        store_seconds: float | timedelta = 3.0,
+        body_seconds: float | timedelta = 5.0,
+        drain_seconds: float | timedelta = 20.0,
+        body_bytes: int = 2 * 1024 * 1024,
+        bodies_bytes: int = 128 * 1024 * 1024,
+        threads: int = 8,
+    ) -> None:
+        for name, span in (
+            ("answer_seconds", answer_seconds),
+            ("lease_seconds", lease_seconds),
+            ("handler_timeout_seconds", handler_timeout_seconds),
+            ("store_seconds", store_seconds),
+            ("body_seconds", body_seconds),
+            ("drain_seconds", drain_seconds),
+        ):
+            object.__setattr__(self, name, span_seconds(name, span, positive=True))
+        for name, number in (
+            ("body_bytes", body_bytes),
+            ("bodies_bytes", bodies_bytes),
+            ("threads", threads),
+        ):
+            if not 0 < number < float("inf"):
+                raise ValueError(f"{name} must be a finite number above 0, not {number!r}")
+            object.__setattr__(self, name, number)
+        if self.answer_seconds > _MOST_ANSWER_SECONDS:
+            raise ValueError(
+                f"answer_seconds must be at most {_MOST_ANSWER_SECONDS}: the sender gives up at 10"
+            )
+        if self.bodies_bytes < self.body_bytes:
+            raise ValueError(
+                f"bodies_bytes must be at least body_bytes, {self.body_bytes}, or the largest body"
+                f" could never arrive; it is {self.bodies_bytes}"
+            )
 
     @property
     def last_look_seconds(self) -> float:
@@ -56,18 +100,3 @@ class Limits:
     def store_seconds_within(self, left: float) -> float:
         """Return how long a call to the store may take, with so many seconds to the answer."""
         return min(self.store_seconds, max(left, self.last_look_seconds))
-
-    def __post_init__(self) -> None:
-        for limit in fields(self):
-            value = getattr(self, limit.name)
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{limit.name} must be a finite number above 0, not {value!r}")
-        if self.answer_seconds > _MOST_ANSWER_SECONDS:
-            raise ValueError(
-                f"answer_seconds must be at most {_MOST_ANSWER_SECONDS}: the sender gives up at 10"
-            )
-        if self.bodies_bytes < self.body_bytes:
-            raise ValueError(
-                f"bodies_bytes must be at least body_bytes, {self.body_bytes}, or the largest body"
-                f" could never arrive; it is {self.bodies_bytes}"
-            )

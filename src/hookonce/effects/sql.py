@@ -46,7 +46,7 @@ class LedgerOptions(TypedDict, total=False):
     """
 
     table: str
-    retention: timedelta
+    retention: float | timedelta
     clock: Clock
 
 
@@ -58,7 +58,7 @@ class _InTables(ABC, Generic[T]):
         placeholders: tuple[str, ...],
         *,
         table: str = TABLE,
-        retention: timedelta = DEFAULT_RETENTION,
+        retention: float | timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
         check_table(table)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field
+from datetime import timedelta
 from random import Random
 
+from ..clock import span_seconds
 from ..resources import TargetError
-from ..samples.finite import check_seconds
 from .rules import SUBSCRIBABLE
 
 
@@ -120,16 +121,15 @@ class FaultInjection:
         error = TargetError(code=code, message=message)
         self._faults.platforms[self._known(channel)] = PlatformFault(error, rate, times, for_good)
 
-    def platform_is_slow(self, channel: str | None = None, *, seconds: float) -> None:
+    def platform_is_slow(self, channel: str | None = None, *, seconds: float | timedelta) -> None:
         """Let the platform of one channel, or of all, take longer for each post and reply.
 
         Raises:
             LookupError: there is no such channel.
-            ValueError: ``seconds`` is negative or not a finite number.
+            ValueError: ``seconds`` is negative or not finite.
 
         """
-        check_seconds("seconds", seconds)
-        self._faults.slowness[self._known(channel)] = seconds
+        self._faults.slowness[self._known(channel)] = span_seconds("seconds", seconds)
 
     def platform_works(self, channel: str | None = None) -> None:
         """Remove the fault of one channel, or the fault that was set for all channels."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from math import isfinite
 from random import Random
 from secrets import randbits
 from typing import Any, Self, TypeAlias, TypeVar, cast, overload
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
-from ..clock import system_clock
+from ..clock import span_seconds, system_clock, unix_seconds
 from ..errors import shows_half_built
 from ..events import Event, EventClass
 from ..http.app import ASGIApp
@@ -99,7 +98,7 @@ class EmulatedService:
             only with ``advance``.
         chaos: disturbs deliveries; by default nothing does.
         seed: determines ids, waiting times and chaos; random by default.
-        answer_seconds: how long a receiver may take to answer.
+        answer_seconds: how long a receiver may take to answer: seconds or a ``timedelta``.
         allow_loopback: whether the API accepts loopback addresses, also by http. The real service
             refuses them.
         on_attempt: called with every request and its result.
@@ -133,7 +132,7 @@ class EmulatedService:
         speed: float | None = None,
         chaos: Chaos | None = None,
         seed: int | None = None,
-        answer_seconds: float = ANSWER_SECONDS,
+        answer_seconds: float | timedelta = ANSWER_SECONDS,
         allow_loopback: bool = True,
         on_attempt: Callable[[DeliveryAttempt], None] | None = None,
         on_event: Callable[[Event[Any], int], None] | None = None,
@@ -141,10 +140,7 @@ class EmulatedService:
     ) -> None:
         if speed is not None and not 0 < speed < float("inf"):
             raise ValueError(f"speed is a number above 0, such as 1000, not {speed!r}")
-        if not 0 < answer_seconds < float("inf"):
-            raise ValueError(
-                f"answer_seconds is a finite number of seconds above 0, not {answer_seconds!r}"
-            )
+
         if speed is not None and isinstance(clock, FrozenTime):
             raise ValueError("a movable clock does not flow; give either a speed or such a clock")
         if service is None and isinstance(target, Receiver):
@@ -170,7 +166,7 @@ class EmulatedService:
             self._transport,
             self._time,
             service=service,
-            answer_seconds=answer_seconds,
+            answer_seconds=span_seconds("answer_seconds", answer_seconds, positive=True),
             flows=self._flows,
             note=self._note,
         )
@@ -331,7 +327,11 @@ class EmulatedService:
         return self._keys.resources
 
     def new_key(
-        self, role: KeyRole = ADMIN, *, name: str = "emulator", expires_at: float | None = None
+        self,
+        role: KeyRole = ADMIN,
+        *,
+        name: str = "emulator",
+        expires_at: float | datetime | None = None,
     ) -> str:
         """Create an API key and return it; the service cannot show it again.
 
@@ -341,12 +341,12 @@ class EmulatedService:
             expires_at: when it expires, in the service's time (Unix seconds); never by default.
 
         Raises:
-            ValueError: there is no such role, the plan allows no more keys, or ``expires_at`` is
-                not a finite number.
+            ValueError: there is no such role, the plan allows no more keys, or ``expires_at`` has
+                no time zone.
 
         """
-        if expires_at is not None and not isfinite(expires_at):
-            raise ValueError(f"expires_at takes a finite Unix time, or None, not {expires_at!r}")
+        if expires_at is not None:
+            expires_at = unix_seconds("expires_at", expires_at)
         most = self.workspace.limits.keys
         return self._keys.new(role, name=name, expires_at=expires_at, most=most)
 
@@ -361,7 +361,7 @@ class EmulatedService:
 
     async def advance(
         self,
-        delta: timedelta = timedelta(),
+        delta: float | timedelta = 0,
         *,
         days: float = 0,
         hours: float = 0,
@@ -372,18 +372,21 @@ class EmulatedService:
 
         Without arguments, make the attempts that are already due, because the test moved the clock.
 
+        Args:
+            delta: seconds or a ``timedelta``; the other arguments are added to it.
+            days: of 24 hours.
+            hours: hours.
+            minutes: minutes.
+            seconds: seconds.
+
         Raises:
             RuntimeError: time flows by itself.
             ValueError: the time is negative, or a number is not finite.
 
         """
-        for number in (days, hours, minutes, seconds):
-            if not isfinite(number):
-                raise ValueError(f"advance() takes finite numbers, not {number!r}")
-        delta += timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        if delta < timedelta():
-            raise ValueError("time does not run backwards")
-        await self._timeline.advance_to(self._time.now() + delta.total_seconds())
+        more = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        step = span_seconds("delta", delta) + span_seconds("advance()", more)
+        await self._timeline.advance_to(self._time.now() + step)
 
     async def settle(self) -> None:
         """Wait until nothing is planned, however late that is.

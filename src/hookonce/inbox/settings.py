@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from datetime import timedelta
+
+from ..clock import span_seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Backoff:
     """How long an event waits after a failed attempt: exponentially longer, with jitter.
 
@@ -19,20 +22,29 @@ class Backoff:
 
     """
 
-    first_seconds: float = 10.0
-    factor: float = 3.0
-    longest_seconds: float = 6 * 3600.0
-    jitter: float = 0.1
+    first_seconds: float
+    factor: float
+    longest_seconds: float
+    jitter: float
 
-    def __post_init__(self) -> None:
-        for name in ("first_seconds", "longest_seconds"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be a finite number of seconds, not {value!r}")
-        if not 1 <= self.factor < float("inf"):
-            raise ValueError(f"factor must be at least 1, not {self.factor!r}")
-        if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter must be between 0 and 1, not {self.jitter!r}")
+    def __init__(
+        self,
+        *,
+        first_seconds: float | timedelta = 10.0,
+        factor: float = 3.0,
+        longest_seconds: float | timedelta = timedelta(hours=6),
+        jitter: float = 0.1,
+    ) -> None:
+        if not 1 <= factor < float("inf"):
+            raise ValueError(f"factor must be at least 1, not {factor!r}")
+        if not 0 <= jitter <= 1:
+            raise ValueError(f"jitter must be between 0 and 1, not {jitter!r}")
+        object.__setattr__(self, "first_seconds", span_seconds("first_seconds", first_seconds))
+        object.__setattr__(self, "factor", factor)
+        object.__setattr__(
+            self, "longest_seconds", span_seconds("longest_seconds", longest_seconds)
+        )
+        object.__setattr__(self, "jitter", jitter)
 
     def seconds(self, attempt: int) -> float:
         """Return how long to wait after the attempt of this number, from 1."""
@@ -64,7 +76,7 @@ class Inbox:
 
     concurrency: int = 16
     max_attempts: int = 12
-    backoff: Backoff | float = field(default_factory=Backoff)
+    backoff: Backoff | float | timedelta = field(default_factory=Backoff)
     max_depth: int = 1_000_000
     max_bytes: int = 4 * 1024**3
     embedded: bool = True
@@ -82,7 +94,5 @@ class Inbox:
         """Return how long an event waits after its failed attempt of this number, from 1."""
         backoff = self.backoff
         if not isinstance(backoff, Backoff):
-            if not isinstance(backoff, int | float) or isinstance(backoff, bool):
-                raise TypeError(f"backoff takes a Backoff or a number of seconds, not {backoff!r}")
-            backoff = Backoff(first_seconds=backoff)
+            backoff = Backoff(first_seconds=span_seconds("backoff", backoff))
         return backoff.seconds(attempt)

@@ -18,9 +18,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from math import inf
 
-from ..clock import Clock, system_clock
+from ..clock import Clock, span_seconds, system_clock
 from ..errors import Reject, Retry, SecretError, StoreError
 from ..events import EVENT_CLASSES
 from ..http.app import Receive, Route, Scope, Send
@@ -108,14 +109,15 @@ class PrometheusObserver(Observer):
 
     @asynccontextmanager
     async def refreshing(
-        self, receiver: Receiver, *, every_seconds: float = 15.0
+        self, receiver: Receiver, *, every_seconds: float | timedelta = 15.0
     ) -> AsyncIterator[None]:
         """Refresh the gauges regularly while the block runs, for a registry you export yourself.
 
         ``metrics_routes`` does not need it, because it refreshes the gauges at each request.
         """
         self.know(receiver)
-        task = asyncio.get_running_loop().create_task(self._refresh_every(every_seconds))
+        seconds = span_seconds("every_seconds", every_seconds, positive=True)
+        task = asyncio.get_running_loop().create_task(self._refresh_every(seconds))
         try:
             yield
         finally:

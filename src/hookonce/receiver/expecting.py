@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from ..clock import span_seconds
 from ..errors import PayloadError, WebhookError
 from ..events import Event, EventParser
 from ..logs import get_logger
@@ -43,10 +45,10 @@ class Expectation(Observer, Generic[E, P]):
         parser: returns the parser of the receiver's events.
         classes: the expected classes of events.
         where: the condition; None for every event of these classes.
-        seconds: the time limit, from the beginning of the block.
+        within: the time limit, from the beginning of the block.
         poll: asks the service as well: at once, for an event that came earlier, and repeatedly, for
             an event that reaches another process or never arrives.
-        poll_seconds: the time between polls; None for 15 s.
+        poll_every: the time between polls; None for 15 s.
 
     """
 
@@ -58,28 +60,26 @@ class Expectation(Observer, Generic[E, P]):
         classes: tuple[type[E], ...],
         *,
         where: Callable[[E], bool] | None,
-        seconds: float,
+        within: float | timedelta,
         poll: Poll[P] | None,
-        poll_seconds: float | None,
+        poll_every: float | timedelta | None,
     ) -> None:
         if not classes:
             raise TypeError("expecting() takes at least one event class")
-        if poll is None and poll_seconds is not None:
+        if poll is None and poll_every is not None:
             raise TypeError(
                 "poll_every is the time between polls: give a poll, or leave poll_every out"
             )
-        if poll_seconds is None:
-            poll_seconds = _POLL_SECONDS
-        if not (0 < seconds < float("inf") and poll_seconds > 0):
-            raise ValueError("within and poll_every are more than 0 seconds")
+        if poll_every is None:
+            poll_every = _POLL_SECONDS
         self._observers = observers
         self._recent = recent
         self._parser = parser
         self._classes = classes
         self._where = where
-        self._seconds = seconds
+        self._seconds = span_seconds("within", within, positive=True)
         self._poll = poll
-        self._poll_seconds = poll_seconds
+        self._poll_seconds = span_seconds("poll_every", poll_every, positive=True)
         self._came: deque[E | Exception] = deque()
         self._arrived = asyncio.Event()
         self._seen: set[str] = set()

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
-from ..clock import Clock, system_clock
+from ..clock import Clock, span_seconds, system_clock
 from ..delivery.limits import Limits
 from ..errors import shows_half_built
 from ..events import Event
@@ -85,9 +85,10 @@ class Receiver(Router):
         endpoint: a name of letters, digits, ``_``, ``.`` and ``-`` that scopes what is handled
             once: two endpoints of one workspace receive the same event ids.
         service: the sender's name in its own two headers; without it their endings are enough.
-        tolerance: how many seconds a timestamp may lie from the clock, in both directions.
-        retention: how long a handled event is remembered, 26 hours at the least; for a store given
-            as a URL.
+        tolerance: how far a timestamp may be from the clock, in both directions: seconds or a
+            ``timedelta``.
+        retention: how long a handled event is remembered (seconds or a ``timedelta``), at least 26
+            hours; only for a store given as a URL.
         inbox: answer once a delivery is stored durably, and let workers handle it; without it
             handlers run inside the request.
         limits: time limits and sizes.
@@ -107,8 +108,8 @@ class Receiver(Router):
         store: Store | str = "sqlite:///hookonce.db",
         endpoint: str = "default",
         service: str | None = None,
-        tolerance: float = DEFAULT_TOLERANCE,
-        retention: timedelta | None = None,
+        tolerance: float | timedelta = DEFAULT_TOLERANCE,
+        retention: float | timedelta | None = None,
         inbox: Inbox | None = None,
         limits: Limits | None = None,
         clock: Clock = system_clock,
@@ -121,7 +122,7 @@ class Receiver(Router):
                 store=opened_store(store, retention, clock),
                 endpoint=endpoint,
                 service=service,
-                tolerance=tolerance,
+                tolerance_seconds=span_seconds("tolerance", tolerance),
                 retention=retention,
                 inbox=inbox,
                 limits=Limits() if limits is None else limits,
@@ -163,9 +164,9 @@ class Receiver(Router):
         return self._wiring.settings.limits
 
     @property
-    def tolerance(self) -> float:
-        """How many seconds a timestamp may lie from the clock, in both directions."""
-        return self._wiring.settings.tolerance
+    def tolerance_seconds(self) -> float:
+        """How far a timestamp may be from the clock, in both directions."""
+        return self._wiring.settings.tolerance_seconds
 
     @property
     def clock(self) -> Clock:
@@ -330,7 +331,7 @@ class Receiver(Router):
         where: Callable[[E1], bool] | None = ...,
         within: float | timedelta = ...,
         poll: Poll[P] = ...,
-        poll_every: float | None = ...,
+        poll_every: float | timedelta | None = ...,
     ) -> Expectation[E1, P]: ...
     @overload
     def expecting(
@@ -342,7 +343,7 @@ class Receiver(Router):
         where: Callable[[E1 | E2], bool] | None = ...,
         within: float | timedelta = ...,
         poll: Poll[P] = ...,
-        poll_every: float | None = ...,
+        poll_every: float | timedelta | None = ...,
     ) -> Expectation[E1 | E2, P]: ...
     @overload
     def expecting(
@@ -351,7 +352,7 @@ class Receiver(Router):
         where: Callable[[Any], bool] | None = ...,
         within: float | timedelta = ...,
         poll: Poll[P] | None = ...,
-        poll_every: float | None = ...,
+        poll_every: float | timedelta | None = ...,
     ) -> Expectation[Event[Any], P]: ...
 
     def expecting(
@@ -360,7 +361,7 @@ class Receiver(Router):
         where: Callable[[Any], bool] | None = None,
         within: float | timedelta = 60.0,
         poll: Poll[Any] | None = None,
-        poll_every: float | None = None,
+        poll_every: float | timedelta | None = None,
     ) -> Expectation[Any, Any]:
         """Wait in this process for events that the program itself causes.
 
@@ -381,26 +382,25 @@ class Receiver(Router):
         Args:
             classes: the classes of event that will do.
             where: which of them; each by default.
-            within: seconds from the beginning of the block, or a ``timedelta``.
+            within: how long to wait from the beginning of the block: seconds or a ``timedelta``.
             poll: returns what is waited for as far as it is known elsewhere, else None. It is asked
                 as soon as ``first`` has nothing to return, and then every so often.
-            poll_every: seconds between two polls, 15 by default.
+            poll_every: the wait between two polls: seconds or a ``timedelta``; 15 s by default.
 
         Raises:
             TypeError: no class was given, or ``poll_every`` without ``poll``.
             ValueError: a time is not more than 0.
 
         """
-        seconds = within.total_seconds() if isinstance(within, timedelta) else within
         return Expectation(
             self._wiring.observers,
             self._wiring.answers.recent,
             lambda: self.parser,
             classes,
             where=where,
-            seconds=seconds,
+            within=within,
             poll=poll,
-            poll_seconds=poll_every,
+            poll_every=poll_every,
         )
 
     def on_gap(self, function: G, /) -> G:
@@ -525,17 +525,14 @@ class Receiver(Router):
         """
         self._wiring.observers.tell(DeliveryAnswered(self.endpoint, outcome, seconds))
 
-    async def idle(self, seconds: float) -> bool:
+    async def idle(self, seconds: float | timedelta) -> bool:
         """Return whether no handler runs any more, after waiting for that at most so long.
 
         Raises:
-            ValueError: the seconds are negative, or NaN, which would put the loop's timers in
-                disorder.
+            ValueError: the span is negative or not finite.
 
         """
-        if not seconds >= 0:
-            raise ValueError(f"idle() takes a number of seconds >= 0, not {seconds!r}")
-        return await self._wiring.attempts.idle(seconds)
+        return await self._wiring.attempts.idle(span_seconds("seconds", seconds))
 
     def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
         """Return routes for a Starlette or FastAPI application.

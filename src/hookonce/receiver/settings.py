@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import PurePath
 from typing import Any, TypedDict, Unpack
 
-from ..clock import Clock
+from ..clock import Clock, span_seconds
 from ..delivery.limits import Limits
 from ..errors import SecretError
 from ..inbox.settings import Inbox
@@ -45,7 +45,7 @@ class Changes(TypedDict, total=False):
     store: Store | str
     endpoint: str
     service: str | None
-    tolerance: float
+    tolerance: float | timedelta
     inbox: Inbox | None
     limits: Limits
     clock: Clock
@@ -65,8 +65,8 @@ class Settings:
     store: Store
     endpoint: str
     service: str | None
-    tolerance: float
-    retention: timedelta | None
+    tolerance_seconds: float
+    retention: float | timedelta | None
     inbox: Inbox | None
     limits: Limits
     clock: Clock
@@ -100,6 +100,8 @@ class Settings:
         changed: dict[str, Any] = {**changes}
         if "secrets" in changes:
             changed["secrets"] = HiddenSecrets(changes["secrets"])
+        if "tolerance" in changes:
+            changed["tolerance_seconds"] = span_seconds("tolerance", changed.pop("tolerance"))
         if "store" in changes:
             store, clock = changes["store"], changes.get("clock", self.clock)
             retention = self.retention if isinstance(store, str) else None
@@ -123,7 +125,7 @@ class Settings:
         return () if fault is None else (str(fault),)
 
 
-def opened_store(store: Store | str, retention: timedelta | None, clock: Clock) -> Store:
+def opened_store(store: Store | str, retention: float | timedelta | None, clock: Clock) -> Store:
     """Return the store, made anew where it is given as a URL.
 
     Raises:

@@ -51,7 +51,9 @@ class Wiring:
         store, limits, clock = settings.store, settings.limits, settings.clock
         self.settings = settings
         self._router = router
-        verifier = Verifier(settings.secrets.source, tolerance=settings.tolerance, clock=clock)
+        verifier = Verifier(
+            settings.secrets.source, tolerance=settings.tolerance_seconds, clock=clock
+        )
         self.rotation = RotationWatch(settings.current_secrets, clock)
         self.disabling = DisableWatch(clock)
         self.answers = AnswerWatch(self.rotation, self.disabling, clock)

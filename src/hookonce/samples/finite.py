@@ -37,15 +37,3 @@ def non_finite(value: object) -> str | None:
             seen.add(id(one))
             waiting += ((f"{place}.{name}" if place else str(name), part) for name, part in inner)
     return None
-
-
-def check_seconds(name: str, seconds: float) -> None:
-    """Raise ValueError unless this is a finite number of seconds, not below 0.
-
-    Args:
-        name: of the argument, for the message.
-        seconds: what was given.
-
-    """
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{name} takes a finite number of seconds >= 0, not {seconds!r}")

@@ -30,7 +30,9 @@ _FORMS = (
 )
 
 
-def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clock) -> Store:
+def open_store(
+    url: str, *, retention: float | timedelta = DEFAULT_RETENTION, clock: Clock
+) -> Store:
     """Return the store a URL names; it connects at its first use.
 
     ``sqlite:///relative.db`` and ``sqlite:////absolute.db`` name a file, ``memory://`` a store that
@@ -48,7 +50,7 @@ def open_store(url: str, *, retention: timedelta = DEFAULT_RETENTION, clock: Clo
         raise error.with_traceback(None) from error.__cause__
 
 
-def _named(url: str, retention: timedelta, clock: Clock) -> Store:
+def _named(url: str, retention: float | timedelta, clock: Clock) -> Store:
     # Not split any further: the error for a URL that cannot be split may quote a password.
     scheme = url.partition(":")[0].lower()
     # Backends are imported when asked for: `import hookonce` loads none.

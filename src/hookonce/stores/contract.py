@@ -34,6 +34,7 @@ from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, runtime_checkable
 
+from ..clock import span_seconds
 from ..errors import shows_half_built
 from ..sender import SCHEDULE_SECONDS
 from .values import (
@@ -68,22 +69,15 @@ WORKER_SECONDS = 30.0
 """How long after it last asked for work a worker counts as running."""
 
 
-# A record that is forgotten before the last attempt would let the event run again.
-_LEAST_RETENTION = timedelta(seconds=SCHEDULE_SECONDS)
-
-
-def check_retention(retention: timedelta) -> float:
-    """Return the retention of done records in seconds, or refuse one that forgets too early."""
-    if not isinstance(retention, timedelta):
-        raise TypeError(
-            f"retention takes a timedelta, such as timedelta(days=15), not {retention!r}"
-        )
-    if retention < _LEAST_RETENTION:
+def check_retention(retention: float | timedelta) -> float:
+    """Return the retention of done records in seconds; refuse one that ends too early."""
+    seconds = span_seconds("retention", retention)
+    if seconds < SCHEDULE_SECONDS:
         raise ValueError(
-            f"retention must be at least 26 hours, not {retention}: the sender retries for about"
-            " 25, and a forgotten event would be handled again"
+            f"retention must be at least 26 hours, not {timedelta(seconds=seconds)}: the sender"
+            " retries for about 25 hours, and a forgotten event would be handled again"
         )
-    return retention.total_seconds()
+    return seconds
 
 
 class Flushes:

@@ -65,7 +65,7 @@ class MemoryStore(StepStore):
     def __init__(
         self,
         *,
-        retention: timedelta = DEFAULT_RETENTION,
+        retention: float | timedelta = DEFAULT_RETENTION,
         max_records: int = 1_000_000,
         clock: Clock = system_clock,
     ) -> None:

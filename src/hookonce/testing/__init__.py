@@ -17,11 +17,12 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Self, TypeAlias
 
 from pydantic import JsonValue
 
-from ..clock import system_clock
+from ..clock import span_seconds, system_clock
 from ..events import Event
 from ..http.app import ASGIApp
 from ..http.inprocess import Answer, Lifespan, exchange, whole
@@ -70,7 +71,7 @@ def signed_request(
     *,
     message_id: str | None = None,
     attempt: int = 1,
-    skew: float = 0.0,
+    skew: float | timedelta = 0.0,
     service: str = "example",
 ) -> SignedRequest:
     """Return a signed delivery of a payload.
@@ -80,7 +81,7 @@ def signed_request(
         secrets: the secret to sign with, or several, as during a rotation.
         message_id: the webhook-id; by default the payload's id, or a new id if it has none.
         attempt: the number in the delivery-attempt header, from 1.
-        skew: how many seconds ago it was signed; negative for the future.
+        skew: how long ago it was signed (seconds or a ``timedelta``); negative for the future.
         service: the sender's name in its own headers.
 
     Raises:
@@ -99,7 +100,7 @@ def signed_request(
         if (place := non_finite(payload)) is not None:
             raise ValueError(f"{place}: JSON has no NaN or infinity; to send it anyway, give bytes")
         body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
-    timestamp = system_clock() - skew
+    timestamp = system_clock() - span_seconds("skew", skew, signed=True)
     headers = {
         "content-type": "application/json",
         "user-agent": f"{service}-webhooks/1.0 (+https://docs.example/webhooks)",
@@ -171,7 +172,7 @@ class TestSender:
         payload: Payload,
         *,
         attempt: int = 1,
-        skew: float = 0.0,
+        skew: float | timedelta = 0.0,
         tamper: bool = False,
         secrets: str | Sequence[str] | None = None,
         message_id: str | None = None,
@@ -181,7 +182,7 @@ class TestSender:
         Args:
             payload: an event, an envelope as a mapping, or raw bytes.
             attempt: the number in the delivery-attempt header, from 1.
-            skew: how many seconds ago it was signed; negative for the future.
+            skew: how long ago it was signed (seconds or a ``timedelta``); negative for the future.
             tamper: change one byte of the body after signing.
             secrets: sign with other secrets.
             message_id: the webhook-id, if it differs from the payload's id.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from functools import lru_cache
 from hmac import compare_digest
-from math import inf
 from typing import NamedTuple, TypeAlias
 
-from ..clock import Clock, system_clock
+from ..clock import Clock, span_seconds, system_clock, unix_seconds, utc
 from ..errors import Refusal, SecretError, VerificationError, shows_half_built, unmatched
 from ..sender import TOLERANCE_SECONDS
 from .headers import RawHeaders, SignedParts, is_message_id, signed_parts
@@ -35,7 +35,7 @@ class VerifiedDelivery(NamedTuple):
 
     Attributes:
         id: the webhook-id, which is the id of the event.
-        timestamp: when the sender signed this attempt, in Unix seconds.
+        timestamp: the webhook-timestamp: when the sender signed this attempt, in Unix seconds.
         body: the signed bytes.
         secret_index: which of the configured secrets matched; 0 is the first.
         signature_count: how many ``v1`` signatures it carried; two during a rotation.
@@ -50,6 +50,11 @@ class VerifiedDelivery(NamedTuple):
     signature_count: int
     skew: float
 
+    @property
+    def signed_at(self) -> datetime:
+        """The timestamp as an aware ``datetime``."""
+        return utc(self.timestamp)
+
     def __repr__(self) -> str:
         return (
             f"VerifiedDelivery(id={self.id!r}, timestamp={self.timestamp!r},"
@@ -63,8 +68,8 @@ def verify(
     headers: RawHeaders,
     secrets: SecretSource,
     *,
-    tolerance: float = DEFAULT_TOLERANCE,
-    now: float | None = None,
+    tolerance: float | timedelta = DEFAULT_TOLERANCE,
+    now: float | datetime | None = None,
 ) -> VerifiedDelivery:
     """Return the verified delivery, or raise.
 
@@ -72,8 +77,9 @@ def verify(
         body: the raw request body, exactly as received.
         headers: a mapping or (name, value) pairs, str or bytes, any case.
         secrets: one ``whsec_`` secret, several, or a provider; one match is enough.
-        tolerance: how many seconds the timestamp may lie from ``now``, in both directions.
-        now: Unix time in seconds; the system's clock by default.
+        tolerance: how far the timestamp may be from ``now``, in both directions: seconds or a
+            ``timedelta``.
+        now: an aware ``datetime`` or Unix seconds; the system's clock by default.
 
     Raises:
         VerificationError: the delivery is not genuine; ``reason`` says why.
@@ -90,8 +96,11 @@ def verify(
         raise error.with_traceback(None) from error.__cause__
     del secrets
     if tolerance is not DEFAULT_TOLERANCE:
-        _check(tolerance)
-    now = system_clock() if now is None else now
+        tolerance = span_seconds("tolerance", tolerance)
+    if now is None:
+        now = system_clock()
+    elif now.__class__ is not float:
+        now = unix_seconds("now", now)
     delivery = _verified(signers, body, signed_parts(headers), tolerance, now)
     if delivery is None:
         raise unmatched()
@@ -104,7 +113,8 @@ class Verifier:
 
     Args:
         secrets: one ``whsec_`` secret, several, or a provider, which every delivery asks.
-        tolerance: how many seconds a timestamp may lie from the clock, in both directions.
+        tolerance: how far a timestamp may be from the clock, in both directions: seconds or a
+            ``timedelta``.
         clock: returns the Unix time in seconds.
 
     Raises:
@@ -118,7 +128,7 @@ class Verifier:
         self,
         secrets: SecretSource,
         *,
-        tolerance: float = DEFAULT_TOLERANCE,
+        tolerance: float | timedelta = DEFAULT_TOLERANCE,
         clock: Clock = system_clock,
     ) -> None:
         try:
@@ -131,19 +141,21 @@ class Verifier:
             raise error.with_traceback(None) from error.__cause__
         self._provider = secrets if isinstance(secrets, SecretsProvider) else None
         del secrets, known
-        _check(tolerance)
-        self._tolerance = tolerance
+        self._tolerance = span_seconds("tolerance", tolerance)
         self._clock = clock
 
     def __repr__(self) -> str:
         return f"Verifier(<{len(self._keyring[0])} secrets>, tolerance={self._tolerance:g})"
 
     def verify(
-        self, body: bytes, headers: RawHeaders, *, now: float | None = None
+        self, body: bytes, headers: RawHeaders, *, now: float | datetime | None = None
     ) -> VerifiedDelivery:
         """Return the verified delivery, or raise as the function ``verify`` does."""
         signers = self._keyring[1] if self._provider is None else self._current(self._provider)
-        now = self._clock() if now is None else now
+        if now is None:
+            now = self._clock()
+        elif now.__class__ is not float:
+            now = unix_seconds("now", now)
         delivery = _verified(signers, body, signed_parts(headers), self._tolerance, now)
         if delivery is None:
             raise unmatched()
@@ -177,7 +189,11 @@ class Verifier:
 
 
 def sign(
-    secret: str | Sequence[str], message_id: str, body: bytes, *, timestamp: float | None = None
+    secret: str | Sequence[str],
+    message_id: str,
+    body: bytes,
+    *,
+    timestamp: float | datetime | None = None,
 ) -> dict[str, str]:
     """Return the three headers that make ``body`` a genuine delivery.
 
@@ -185,7 +201,7 @@ def sign(
         secret: a ``whsec_`` secret, or several, as during a rotation: each adds a signature.
         message_id: the webhook-id.
         body: the raw bytes that will be sent.
-        timestamp: Unix seconds (a fraction is cut off); now by default.
+        timestamp: an aware ``datetime`` or Unix seconds (a fraction is cut off); now by default.
 
     Raises:
         SecretError: a secret cannot be used, or there is none.
@@ -200,7 +216,7 @@ def sign(
     del secret
     if not is_message_id(message_id):
         raise ValueError(VerificationError(Refusal.MALFORMED_ID))
-    moment = system_clock() if timestamp is None else timestamp
+    moment = system_clock() if timestamp is None else unix_seconds("timestamp", timestamp)
     if not 1 <= moment < _END_OF_TIMESTAMPS:
         raise ValueError(f"timestamp takes Unix seconds (not milliseconds), unlike {timestamp!r}")
     seconds = int(moment)
@@ -267,14 +283,6 @@ def signer(key: bytes) -> Signer:
         return b2a_base64(outer.digest(), newline=False)
 
     return signed
-
-
-def _check(tolerance: float) -> None:
-    if not isinstance(tolerance, int | float):
-        kind = type(tolerance).__name__
-        raise TypeError(f"tolerance takes a number of seconds, such as 300, not {kind}")
-    if not 0 <= tolerance < inf:
-        raise ValueError(f"tolerance takes a finite number of seconds >= 0, not {tolerance!r}")
 
 
 def _raw(body: bytes) -> bytes:

@@ -48,12 +48,14 @@ async def examine(
     store_file = getattr(receiver.store, "path", None)
     findings += await ledger_findings(receiver.handlers, retention_seconds, store_file)
     findings += type_findings(receiver.unmatched(), classes)
-    findings.append(tolerance_finding(receiver.tolerance))
+    findings.append(tolerance_finding(receiver.tolerance_seconds))
     findings += limit_findings(receiver.limits)
     if receiver.inbox_settings is not None:
         findings += inbox_limit_findings(receiver.inbox_settings, receiver.limits)
     skew = receiver.clock() - system_clock()
-    findings.append(clock_finding("clock", "the receiver's clock", skew, receiver.tolerance))
+    findings.append(
+        clock_finding("clock", "the receiver's clock", skew, receiver.tolerance_seconds)
+    )
     findings += await store_findings(subject, served=served)
     try:
         findings += await trial_findings(subject, host=host)

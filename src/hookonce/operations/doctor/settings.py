@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from ...delivery.limits import Limits
 from ...inbox.settings import Inbox
@@ -77,13 +76,12 @@ def retention_finding(seconds: float | None) -> Finding:
             "the store does not say how long it remembers handled events",
             "make sure that it remembers them for 15 days, and never less than 26 hours",
         )
-    retention = timedelta(seconds=seconds)
     try:
-        check_retention(retention)
+        check_retention(seconds)
     except ValueError as error:
         return fault("retention", str(error), "give the store retention=timedelta(days=15)")
-    days = f"{retention / timedelta(days=1):.3g} days"
-    if retention < DEFAULT_RETENTION:
+    days = f"{seconds / 86_400:.3g} days"
+    if seconds < DEFAULT_RETENTION.total_seconds():
         return note(
             "retention",
             f"handled events are remembered for {days}: longer than the sender retries, but shorter"

@@ -50,7 +50,9 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
     if reply.sent_at is not None:
         skew = reply.sent_at - system_clock()
         findings.append(
-            clock_finding("url.clock", "the server's clock", skew, subject.receiver.tolerance)
+            clock_finding(
+                "url.clock", "the server's clock", skew, subject.receiver.tolerance_seconds
+            )
         )
     if reply.reason in _SIGNS_OF_A_CHANGED_BODY and await _is_rewritten(transport, url, delivery):
         return [

@@ -127,7 +127,7 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
         skew = max(skews, key=abs)
         findings.append(
             clock_finding(
-                "clock.store", "the Redis server's clock", skew, subject.receiver.tolerance
+                "clock.store", "the Redis server's clock", skew, subject.receiver.tolerance_seconds
             )
         )
     return findings

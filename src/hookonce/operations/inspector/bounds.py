@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Generic, TypeVar
+
+from ...clock import span_seconds
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,13 +46,15 @@ class Bounds:
     refused_bytes: int = 2 * 1024**2
     histories_bytes: int = 8 * 1024**2
     viewers: int = 8
-    stream_seconds: float = 10.0
+    stream_seconds: float | timedelta = 10.0
     actions: int = 4
 
     def __post_init__(self) -> None:
         for bound in fields(self):
             value = getattr(self, bound.name)
-            if not 0 < value < float("inf"):
+            if bound.name == "stream_seconds":
+                span_seconds(bound.name, value, positive=True)
+            elif not 0 < value < float("inf"):
                 raise ValueError(f"{bound.name} must be a finite number above 0, not {value!r}")
 
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 
-from ...clock import uptime
+from ...clock import span_seconds, uptime
 from ...http.app import Receive, Send
 from ...logs import get_logger
 from ...stores.values import new_token
@@ -71,6 +71,7 @@ class Live:
         self._journal = journal
         self._look = look
         self._bounds = bounds
+        self._stream_seconds = span_seconds("stream_seconds", bounds.stream_seconds)
         self._viewers = 0
         self._is_ended = False
         # The journal's versions start at 0 again in each process: a cursor is of one process only.
@@ -120,7 +121,7 @@ class Live:
             await _write(send, _event("restarted", {}))
             return
         seen = int(version)
-        ends = uptime() + self._bounds.stream_seconds
+        ends = uptime() + self._stream_seconds
         overview_at = beat_at = 0.0
         while not (self._is_ended or gone.done()) and uptime() < ends and watch.is_allowed():
             parts = []

@@ -53,7 +53,7 @@ def settings_of(
     durability: Durability | None,
     replicas: int | None,
     *,
-    retention: timedelta,
+    retention: float | timedelta,
     clock: Clock,
 ) -> Settings:
     """Return settings; what is None is taken from the URL, or is the usual.

@@ -88,7 +88,7 @@ class RedisStore(RedisReports, RedisReconciling):
         shards: int | None = None,
         durability: Durability | None = None,
         replicas: int | None = None,
-        retention: timedelta = DEFAULT_RETENTION,
+        retention: float | timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
         try:

@@ -9,7 +9,6 @@ that ends later than it lasts is one from before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from math import ceil
 from typing import Any, TypeVar, cast
 
@@ -17,7 +16,6 @@ import apsw
 
 from ...clock import Clock, system_clock, uptime
 from ...errors import StoreError
-from ..contract import check_retention
 from ..life import Moment, Queued, Record
 from ..steps import LifeStep
 from ..values import Delivery, DeliveryKey
@@ -87,13 +85,13 @@ class Claims:
     """Reads and writes who handles what; every method runs within the caller's transaction.
 
     Args:
-        retention: how long a done event is remembered.
+        retention_seconds: how long a done event is remembered.
         clock: Unix time in seconds. Given by the caller, it measures leases as well.
 
     """
 
-    def __init__(self, retention: timedelta, clock: Clock) -> None:
-        self._retention = check_retention(retention)
+    def __init__(self, retention_seconds: float, clock: Clock) -> None:
+        self._retention_seconds = retention_seconds
         self.clock = clock
         self.uptime = uptime if clock is system_clock else clock
 
@@ -103,11 +101,11 @@ class Claims:
 
     def expires(self) -> int:
         """Return the Unix time until which what is done now is remembered."""
-        return ceil(self.clock() + self._retention)  # never forgotten early
+        return ceil(self.clock() + self._retention_seconds)  # never forgotten early
 
     def remembered_since(self) -> float:
         """Return the Unix time before which what was done is forgotten by now."""
-        return self.clock() - self._retention
+        return self.clock() - self._retention_seconds
 
     def step(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -17,7 +16,7 @@ from .inbox import InboxTable
 from .upkeep import Upkeep
 from .writer import Writer
 
-_Key: TypeAlias = tuple[Path, timedelta, int]
+_Key: TypeAlias = tuple[Path, float, int]
 
 
 class SharedFile:
@@ -25,7 +24,7 @@ class SharedFile:
 
     Args:
         path: the file, absolute.
-        retention: how long a done event is remembered.
+        retention_seconds: how long a done event is remembered.
         clock: Unix time in seconds.
 
     Attributes:
@@ -33,9 +32,9 @@ class SharedFile:
 
     """
 
-    def __init__(self, path: Path, retention: timedelta, clock: Clock) -> None:
+    def __init__(self, path: Path, retention_seconds: float, clock: Clock) -> None:
         self.path = path
-        self.claims = Claims(retention, clock)
+        self.claims = Claims(retention_seconds, clock)
         self.inbox = InboxTable(self.claims)
         self.upkeep = Upkeep(self.claims)
         self.writer = Writer(path, self.upkeep.continue_walk)
@@ -47,13 +46,14 @@ _writers: WeakSet[Writer] = WeakSet()
 _closed_for_fork: list[Writer] = []
 
 
-def shared_file(path: Path, retention: timedelta, clock: Clock) -> SharedFile:
+def shared_file(path: Path, retention_seconds: float, clock: Clock) -> SharedFile:
     """Return what there is of a file in this process already, or begin with it."""
-    key = path, retention, id(clock)  # what is found has this clock, so that no other has its id
+    # what is found has this clock, so that no other has its id
+    key = path, retention_seconds, id(clock)
     with _lock:
         shared = _files.get(key)
         if shared is None:
-            shared = _files[key] = SharedFile(path, retention, clock)
+            shared = _files[key] = SharedFile(path, retention_seconds, clock)
             _writers.add(shared.writer)
         return shared
 

@@ -17,7 +17,7 @@ import apsw
 
 from ...clock import Clock, system_clock
 from .. import life
-from ..contract import DEFAULT_RETENTION, Flushes
+from ..contract import DEFAULT_RETENTION, Flushes, check_retention
 from ..steps import KeyLockStep, LifeStep, StepStore
 from ..values import (
     Batch,
@@ -72,15 +72,15 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         self,
         path: str | Path,
         *,
-        retention: timedelta = DEFAULT_RETENTION,
+        retention: float | timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
+        self.retention_seconds = check_retention(retention)
         path = Path(path).absolute()  # the folder may be changed, and so may a link
-        self._file = shared_file(path, retention, clock)
+        self._file = shared_file(path, self.retention_seconds, clock)
         self._claims, self._inbox = self._file.claims, self._file.inbox
         self._looked: dict[str, tuple[int, int] | None] = {}
         self.path = path.resolve()
-        self.retention_seconds = retention.total_seconds()
         self.flushes = Flushes()
 
     async def open(self) -> None:
