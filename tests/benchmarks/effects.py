@@ -113,7 +113,7 @@ def _within(ledger: AnyLedger[Any], work: Callable[..., Any]) -> Callable[[int],
             delivery_attempt=1,
             last_chance=False,
             is_replay=False,
-            received_at=0.0,
+            received_unix=0.0,
             body=b"",
         )
         return handler.function(_event, context)

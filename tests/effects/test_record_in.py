@@ -191,7 +191,7 @@ def context_of(event_id: str) -> Context:
         delivery_attempt=None,
         last_chance=False,
         is_replay=False,
-        received_at=0.0,
+        received_unix=0.0,
         body=b"",
     )
 

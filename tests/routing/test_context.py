@@ -9,6 +9,7 @@ from support.deliveries import long_ago
 from support.handlers import Handlers
 
 from hookonce import Context, Receiver
+from hookonce.clock import utc
 from hookonce.events import CommentReceived, Event, PostTargetFailed
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import SignedRequest, TestSender, make_event, signed_request
@@ -45,7 +46,7 @@ async def test_a_handler_is_told_about_its_attempt(webhook_secret: str, tmp_path
     first = contexts[0]
     assert (first.key, first.endpoint) == (f"bakery:{event.id}", "bakery")
     assert (first.event_id, first.event_type) == (event.id, "comment.received")
-    assert (first.handler, first.received_at) == ("note", now)
+    assert (first.handler, first.received_at) == ("note", utc(now))
     assert first.body == event.model_dump_json(exclude_unset=True).encode()
     assert repr(first.body) not in repr(first)
 

@@ -191,7 +191,7 @@ async def test_each_step_names_its_delivery_its_handler_and_its_attempt(
         await receiver.handle(request.body, request.headers)
         await receiver.handle(request.body, request.headers)
     first, second = (
-        Delivery("default", event.id, event.type, received.at, request.body)
+        Delivery("default", event.id, event.type, received.at_unix, request.body)
         for received in notes.of(DeliveryReceived)
     )
     assert [record.delivery for record in notes.of(EventClaimed)] == [first, second]

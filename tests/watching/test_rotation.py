@@ -13,7 +13,7 @@ import pytest
 from support.secrets import ChangingSecrets
 
 from hookonce import FileSecrets, Receiver
-from hookonce.clock import Clock
+from hookonce.clock import Clock, utc
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.events import CommentReceived
 from hookonce.testing import SignedRequest, make_event, signed_request
@@ -180,14 +180,14 @@ async def test_after_a_rotation_it_is_told_when_the_old_secret_last_matched(
         await service.advance(hours=2)
         await service.emit(CommentReceived)
         newest, oldest = receiver.secrets_last_matched()
-        assert (newest, oldest) == (virtual_clock(), began + 60)
+        assert (newest, oldest) == (utc(virtual_clock()), utc(began + 60))
         await service.advance(seconds=1)
         await receiver.backfill(make_event(CommentReceived))  # which the sender has not signed
         assert receiver.secrets_last_matched() == (newest, oldest)
         await service.emit(CommentReceived)
         assert "secret 2 of 2 last matched at" in await warnings_of(receiver)
         put(file, new)
-        assert receiver.secrets_last_matched() == (virtual_clock(),)
+        assert receiver.secrets_last_matched() == (utc(virtual_clock()),)
         assert not await warnings_of(receiver)
 
 

@@ -114,7 +114,7 @@ class Pipeline:
         verified = event_type = hints = refusal = None
         try:
             signed, said = read_headers(headers, self._service)
-            verified = self._verifier.verify_parts(body, signed, now=received.at)
+            verified = self._verifier.verify_parts(body, signed, now=received.at_unix)
         except VerificationError as error:
             # Its traceback leads back to this frame: a circle, with the body in it.
             refusal = error.with_traceback(None)
@@ -128,9 +128,9 @@ class Pipeline:
             if observers.wants(DeliveryAuthenticated):
                 observers.tell(DeliveryAuthenticated(received, verified, hints))
             deadline = started + dependencies.limits.answer_seconds
-            event_type, outcome = await self._receive(verified, hints, received.at, deadline)
+            event_type, outcome = await self._receive(verified, hints, received.at_unix, deadline)
             if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_backfill:
-                self._ignored_types.note(event_type or "", verified.timestamp, received.at)
+                self._ignored_types.note(event_type or "", verified.timestamp, received.at_unix)
         seconds = now - started + time.perf_counter() - entered
         observers.tell(
             DeliveryAnswered(

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
-from ..clock import Clock, span_seconds, system_clock
+from ..clock import Clock, span_seconds, system_clock, utc
 from ..delivery.limits import Limits
 from ..errors import shows_half_built
 from ..events import Event
@@ -218,8 +218,8 @@ class Receiver(Router):
         """
         return self._wiring.disabling.streak
 
-    def secrets_last_matched(self) -> tuple[float | None, ...]:
-        """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
+    def secrets_last_matched(self) -> tuple[datetime | None, ...]:
+        """Return when each secret in force was last needed to verify a delivery.
 
         In the order of the secrets; None where that was not since this process began.
 
@@ -227,7 +227,8 @@ class Receiver(Router):
             SecretError: a secret cannot be used, or there is none.
 
         """
-        return self._wiring.rotation.last_matched()
+        matched = self._wiring.rotation.last_matched()
+        return tuple(None if at is None else utc(at) for at in matched)
 
     def current_secrets(self) -> tuple[str, ...]:
         """Return the secrets in force, newest first, for a tool that signs for this receiver.

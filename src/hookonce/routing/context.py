@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
+from ..clock import utc
 from ..effects.ledger import Effect
 from ..effects.recording import record_in, record_in_sync
 from ..effects.table import TABLE
@@ -27,7 +29,7 @@ class Context:
         last_chance: whether a failure now makes the event a dead letter, by a count and by what the
             sender has signed.
         is_replay: whether an operator replays a dead letter.
-        received_at: Unix seconds at which the delivery arrived.
+        received_unix: when the delivery arrived, in Unix seconds.
         body: the raw bytes that were signed.
 
     """
@@ -41,9 +43,14 @@ class Context:
     delivery_attempt: int | None
     last_chance: bool
     is_replay: bool
-    received_at: float
+    received_unix: float
     body: bytes = field(repr=False)
     _is_within: bool = field(default=False, repr=False)  # a ledger, which records the effect
+
+    @property
+    def received_at(self) -> datetime:
+        """When the delivery arrived, as an aware ``datetime``."""
+        return utc(self.received_unix)
 
     @property
     def idempotency_key(self) -> str:

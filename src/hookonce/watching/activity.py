@@ -219,7 +219,7 @@ class Reporter(StepObserver):
         signed = [verified.id, verified.timestamp, verified.secret_index, verified.signature_count]
         answer = [*key, round(record.seconds, 6), record.event_type]
         self._lines.append(
-            _line("delivery", [record.received.at, signed, verified.skew, list(hints), answer])
+            _line("delivery", [record.received.at_unix, signed, verified.skew, list(hints), answer])
         )
 
     def note(self, record: StepRecord) -> None:

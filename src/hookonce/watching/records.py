@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple, Protocol
 
+from ..clock import utc
 from ..errors import VerificationError
 from ..outcome import Outcome
 from ..stores.values import ClaimResult, DeadReason, Delivery, EnqueueResult
@@ -21,7 +23,7 @@ class DeliveryReceived(NamedTuple):
         endpoint: the name of the receiving endpoint.
         body: the raw request body.
         headers: as they arrived; with a signature among them.
-        at: Unix seconds.
+        at_unix: when it arrived, in Unix seconds.
         is_backfill: whether ``Receiver.backfill`` made this delivery. It tells nothing about the
             sender then.
 
@@ -30,11 +32,16 @@ class DeliveryReceived(NamedTuple):
     endpoint: str
     body: bytes
     headers: RawHeaders
-    at: float
+    at_unix: float
     is_backfill: bool = False
 
+    @property
+    def at(self) -> datetime:
+        """When it arrived, as an aware ``datetime``."""
+        return utc(self.at_unix)
+
     def __repr__(self) -> str:
-        return f"DeliveryReceived(endpoint={self.endpoint!r}, at={self.at!r})"
+        return f"DeliveryReceived(endpoint={self.endpoint!r}, at_unix={self.at_unix!r})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

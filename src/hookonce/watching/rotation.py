@@ -92,7 +92,7 @@ class RotationWatch:
         delivery, received = record.verified, record.received
         if delivery is None or received is None:
             return
-        at = received.at
+        at = received.at_unix
         is_double, is_news = delivery.signature_count > 1, False
         if is_double:
             self._signed_twice_at = max(self._signed_twice_at, delivery.timestamp)

@@ -51,11 +51,11 @@ class AnswerWatch(Observer):
         if delivery is None or received is None:
             return
         if record.event_type is not None and len(received.body) <= _LARGEST_RECENT_BYTES:
-            self._recent.append((received.at, delivery))
+            self._recent.append((received.at_unix, delivery))
         if not received.is_backfill:
             rotation = self._rotation
-            rotation.matched[delivery.secret_index] = received.at
-            if delivery.signature_count > 1 or received.at >= rotation.quiet_until:
+            rotation.matched[delivery.secret_index] = received.at_unix
+            if delivery.signature_count > 1 or received.at_unix >= rotation.quiet_until:
                 rotation.note(record)
 
     def recent(self, seconds: float) -> list[VerifiedDelivery]:

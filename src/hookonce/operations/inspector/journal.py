@@ -137,7 +137,7 @@ class Journal(StepObserver):
         """Note a genuine delivery that has no answer yet, unless too many arrive."""
         event_id = record.delivery.id
         if event_id not in self.followed:
-            second = int(record.received.at)
+            second = int(record.received.at_unix)
             if second != self._second:
                 self._second, self._left_in_second = second, self._each_second
             if not self._left_in_second:
@@ -160,7 +160,7 @@ class Journal(StepObserver):
             return
         # Anybody can send these, so they must not push out notes of genuine deliveries.
         received = record.received
-        at = self._clock() if received is None else received.at
+        at = self._clock() if received is None else received.at_unix
         self._last_number += 1
         self.version += 1
         seen = Seen(self._last_number, at, received, answered=record, version=self.version)
@@ -202,7 +202,7 @@ class Journal(StepObserver):
 
     def _read_authenticated(self, record: DeliveryAuthenticated, number: int, version: int) -> None:
         received, delivery = record.received, record.delivery
-        seen = Seen(number, received.at, received, delivery, record.hints, version=version)
+        seen = Seen(number, received.at_unix, received, delivery, record.hints, version=version)
         seen.history = self._history(delivery.id)
         self._unanswered[id(received)] = seen
         self._keep(seen)
@@ -217,7 +217,9 @@ class Journal(StepObserver):
         elif received is not None and verified is not None:
             # It was not kept before, or was dropped before its answer.
             self._last_number += 1
-            seen = Seen(self._last_number, received.at, received, verified, record.hints, record)
+            seen = Seen(
+                self._last_number, received.at_unix, received, verified, record.hints, record
+            )
             seen.version, seen.history = version, self._history(verified.id)
             self._keep(seen)
 
