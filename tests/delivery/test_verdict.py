@@ -134,9 +134,9 @@ def test_a_report_names_each_handler_with_one_line_of_why() -> None:
     assert missing.describe().split("\n") == [
         "a: ValueError: two lines",
         "b: ValueError",
-        "c: UnspeakableError: (its text cannot be made)",
+        "c: UnspeakableError: (str() of this error failed)",
         "d: LeaseLost: not begun, since the lease was over",
-        "e: NotAcquired: not begun, since it waits for its turn",
+        "e: NotAcquired: not begun, since it waits for its key lock",
         "y: no handler of this name is registered for it here",
         "z: no handler of this name is registered for it here",
     ]

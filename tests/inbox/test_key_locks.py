@@ -244,7 +244,7 @@ async def test_an_event_that_could_not_be_noted_as_waiting_comes_when_the_lease_
         await empty_inbox(receiver)
     assert handler.attempts == [(event.id, 1)]
     assert warnings(caplog) == [
-        f"default:{event.id} is tried again when a lease ends: acquire_key_lock was told to fail"
+        f"default:{event.id} waits until a lease ends: acquire_key_lock was told to fail"
     ]
 
 

@@ -385,7 +385,7 @@ class TestWhatIsNotHandled:
         async with receiver:
             assert answer_of(await deliver(receiver, comment())) == (202, "stored")
             assert answer_of(await deliver(receiver, late)) == (503, "inbox_full")
-        line = f"ERROR the inbox is full, so default:{late.id} is left to a retry"
+        line = f"ERROR the inbox is full; the sender must deliver default:{late.id} again"
         assert line in lines.all
 
     async def test_what_handlers_elsewhere_are_owed(self, lines: Lines, tmp_path: Path) -> None:
@@ -401,8 +401,8 @@ class TestWhatIsNotHandled:
             assert await here.idle(5)
         outstanding, failed = lines.all
         assert outstanding == (
-            f"ERROR default:{event.id} owes handlers that are not registered for it here and is"
-            " left to a process that has them: a, b"
+            f"ERROR default:{event.id} still needs handlers that are not registered here; a process"
+            " that has them must handle it: a, b"
         )
         assert failed == f"ERROR attempt 2 at default:{event.id} failed"
 

@@ -1,4 +1,4 @@
-"""The answer of one attempt, and who waits for it."""
+"""The answer of one attempt, and the requests that wait for it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..stores.time_limit import set_within
 
 @dataclass(slots=True, eq=False, repr=False)
 class Answer:
-    """What a request is answered. A later answer replaces an earlier one, but never a success.
+    """The answer to a request. A later answer replaces an earlier one, but never a success.
 
     Attributes:
-        future: what the request awaits; it keeps the first answer.
+        future: what the request awaits; it holds the first answer.
         due: when the request must have its answer, in the event loop's time.
-        outcome: the answer at the moment; None before the first.
-        joined: what those who have joined wait for; None if nobody has.
+        outcome: the latest answer; None before the first.
+        joined: set at a success or at the end of the attempt; None while nobody has joined.
 
     """
 
@@ -29,11 +29,11 @@ class Answer:
 
     @property
     def is_success(self) -> bool:
-        """Whether it says that every handler has succeeded."""
+        """Whether the answer says that every handler has succeeded."""
         return self.outcome is HANDLED or self.outcome is STALE
 
     def give(self, outcome: Outcome) -> None:
-        """Answer the request, unless it has been answered with a success."""
+        """Answer the request, unless the answer is a success already."""
         if self.outcome is HANDLED or self.outcome is STALE:
             return
         self.outcome = outcome
@@ -49,7 +49,7 @@ class Answer:
         return await set_within(seconds, self.joined)
 
     def wake(self) -> None:
-        """Wake all who have joined."""
+        """Wake everybody who has joined."""
         if self.joined is not None:
             self.joined.set()
             self.joined = None

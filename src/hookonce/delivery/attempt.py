@@ -1,13 +1,13 @@
 """One attempt at an event: claim → handlers → settle.
 
-An attempt reads straight down in `Attempt.go`. It has a task of its own, which no lost connection
-can cancel; the request that began it awaits its answer, and copies and workers that meet it join
-it, so that an event never runs beside itself. It *has* a lease, an answer, a handling and an
-origin: the lease talks to the store, the handling runs the handlers, and the pure function
-`decide` says what follows. The attempt notes how far it has come, and answers.
+`Attempt.go` reads straight down. The attempt has a task of its own, which a lost connection does
+not cancel. The request that began the attempt awaits its answer. Copies of the delivery, and
+workers that fetch the same event, join the attempt, so that an event is never handled twice at
+once. The attempt *has* a lease, an answer, a handling and an origin: the lease calls the store, the
+handling runs the handlers, and the pure function `decide` says what follows.
 
-Time limits are kept by `look`, which is called every now and then: it cancels a wait that takes too
-long.
+`look` enforces the time limits. `Attempts` calls it every few milliseconds, and it cancels a wait
+that takes too long.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Phase(IntEnum):
     """How far an attempt has come. Before `LATE` it has the event to itself in this process."""
 
     CLAIMING = 0
-    """It asks the store for the event."""
+    """The attempt asks the store for the event."""
     HANDLING = 1
-    """It has the event, and runs its handlers."""
+    """The attempt has the event and runs its handlers."""
     SUCCEEDED = 2
     """All handlers have succeeded, and the store records that."""
     FAILED = 3
@@ -79,12 +79,12 @@ class Phase(IntEnum):
     LATE = 4
     """The lease ended before the store answered: others may have the event."""
     RETURNING = 5
-    """A call to the store failed, and what it may have claimed is released; nobody waits."""
+    """A call to the store failed; a claim that it may have made is released, and nobody waits."""
     ENDED = 6
-    """What is left to do needs no claim."""
+    """The attempt needs its claim no longer."""
 
 
-# Named once: in Python 3.11 a member costs a call of its class's property each time it is named.
+# Module constants, since looking up a member of an enum calls a property in Python 3.11.
 CLAIMING, HANDLING, SUCCEEDED, FAILED, LATE, RETURNING, ENDED = Phase
 
 
@@ -93,23 +93,23 @@ class Attempt:
     """One attempt at an event, from its arrival to its end.
 
     Args:
-        held: the claim that it begins with, where the store has granted one already.
-        held_since: when that claim was asked for, by ``time.monotonic``.
+        held: the claim, if the store has granted it already.
+        held_since: when the process asked for that claim, by ``time.monotonic``.
 
     Attributes:
-        dependencies: what it works with.
+        dependencies: what all attempts of the receiver share.
         delivery: what was delivered.
-        origin: where it comes from.
-        event: what was read from the delivery; None if it cannot be read.
+        origin: where the attempt comes from.
+        event: the parsed event; None if the delivery cannot be read.
         handlers: every handler that the event is for.
         fault: why the delivery cannot be read; empty if it can.
         ignored: the answer where this process has no handler for the event, and none is
             outstanding.
-        key: what is handled once.
-        phase: how far it has come.
-        lease: what it holds.
-        answer: what the request that brings it awaits.
-        handling: its handlers.
+        key: the deduplication key of the event.
+        phase: how far the attempt has come.
+        lease: the claim, and the calls to the store about it.
+        answer: what the request awaits.
+        handling: runs the handlers.
 
     """
 
@@ -151,26 +151,26 @@ class Attempt:
 
     @property
     def task(self) -> asyncio.Task[None]:
-        """Where it goes on."""
+        """The attempt's own task."""
         return self.lease.task
 
     @property
     def has_the_event(self) -> bool:
-        """Whether no other attempt of this process may have the event."""
+        """Whether no other attempt of this process may handle the event now."""
         return self.phase < LATE
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether every handler has succeeded, recorded or not."""
+        """Whether every handler has succeeded, even if the store does not know it yet."""
         return self.phase is SUCCEEDED or self.answer.is_success
 
     @property
     def is_busy(self) -> bool:
-        """Whether its handlers have still to end."""
+        """Whether the attempt still claims the event or runs its handlers."""
         return self.phase <= HANDLING
 
     async def go(self) -> None:
-        """Go the whole way: claim → handlers → settle."""
+        """Run the whole attempt: claim, run the handlers, settle."""
         origin, claim = self.origin, self.lease.claim or await self._claim()
         if claim is None:
             return
@@ -183,7 +183,7 @@ class Attempt:
             await self._give_back()
             return
         if isinstance(origin, Request) and may_be_last(claim, origin.delivery_attempt):
-            # Not even a crash of the last attempt may lose the event: keep its body first.
+            # The sender may not come again: keep the body first, in case this process crashes.
             until = comes_until(self.event, origin.sent_at)
             self.handling.last_chance = until is None
             if self.dependencies.store.keeps_bodies and not await self._is_kept(claim, until):
@@ -197,7 +197,7 @@ class Attempt:
             report.failures.clear()  # from Python 3.12 on their tracebacks lead here: a circle
 
     async def _claim(self) -> Claimed | None:
-        """Claim the event; answer, and return None, where it cannot be had in time."""
+        """Return the claim; answer and return None if the event cannot be claimed in time."""
         dependencies, lease, observers = self.dependencies, self.lease, self.dependencies.observers
         limits, store_seconds = dependencies.limits, dependencies.limits.store_seconds
         look, token, due = FIRST_LOOK_SECONDS, new_token(), self.answer.due
@@ -239,8 +239,9 @@ class Attempt:
         """Keep the body; return False if another attempt has the event by now.
 
         Args:
-            claim: what the attempt runs under.
-            until: until when the sender may bring the event again; None if it will not.
+            claim: the attempt's claim.
+            until: until when the sender may deliver the event again, in Unix time; None if it will
+                not.
 
         """
         store = self.dependencies.store
@@ -252,7 +253,7 @@ class Attempt:
         return ownership is Ownership.HELD
 
     async def _quarantine(self) -> None:
-        """Bury a genuine delivery that cannot be read, with its bytes, for a person to look at."""
+        """Make a genuine delivery that cannot be read a dead letter with its raw bytes."""
         settlement = Bury(_QUARANTINED, self.fault, _NONE, DeadReason.UNREADABLE)
         ownership = await self._settle(settlement)
         if ownership is None:
@@ -263,7 +264,7 @@ class Attempt:
     async def _succeed(self, outcome: Outcome) -> None:
         """Have the store record the success, and answer.
 
-        A success that cannot be recorded is answered 200 as well: a 5xx would repeat it.
+        The answer is 200 even if the store fails: after a 5xx the handlers would run again.
         """
         self.phase, self._success = SUCCEEDED, outcome
         if self._queued is not None:
@@ -295,9 +296,9 @@ class Attempt:
             await self.handling.forget_waiting()
         ownership = await self.lease.settle(settlement, self._store_failed)
         if self.phase is LATE or ownership is None:
-            pass  # the answer was given when the store failed
+            pass  # `_store_failed` has answered already
         elif ownership is Ownership.LOST:
-            # Another attempt has begun or even succeeded; its outcome is the one that counts.
+            # Another attempt has begun, or has even succeeded: its outcome counts.
             self.answer.give(later(Reason.IN_FLIGHT))
             self._notify_settled(later(Reason.IN_FLIGHT))
         else:
@@ -324,12 +325,12 @@ class Attempt:
             observers.tell(EventSettled(self.delivery, self.lease.number, outcome))
 
     def _store_failed(self, error: StoreError) -> bool:
-        """Answer what is true while the store fails; return whether to ask it again."""
+        """Answer while the store fails; return whether to call the store again."""
         is_over = self.lease.is_over
         if self.fault and self.phase is FAILED:
             _log.error("cannot bury %s: %s", self.key, error)
             self.answer.give(later(Reason.STORE_UNAVAILABLE))
-            return False  # released, the event is free for the sender's next attempt
+            return False  # the event is released, so the sender's next attempt can claim it
         if self.is_busy or self.phase is RETURNING:
             if is_over:
                 _log.error("could not release %s; its lease will run out: %s", self.key, error)
@@ -352,15 +353,15 @@ class Attempt:
         return True
 
     async def _give_up(self) -> None:
-        """Release what a failed call to the store may have claimed; nobody waits for that."""
+        """Release the claim that a failed call may have made; nobody waits for this."""
         self._leave(RETURNING)
         await asyncio.sleep(_FIRST_PAUSE_SECONDS)
         await self._give_back()
 
     async def _give_back(self) -> None:
-        """Release the claim of an attempt that stops, or that has begun no handler."""
+        """Release the claim of an attempt that stops, or that began no handler."""
         if self.lease.claim is None and self._token is not None:
-            # The store may have granted the claim without being heard.
+            # The store may have granted a claim whose reply was lost.
             lease = self.dependencies.limits.lease_seconds
             self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
         await self.lease.settle(GiveBack(self.handling.calls.under_way), self._store_failed)
@@ -369,12 +370,12 @@ class Attempt:
         """Log the failures, and call the error hooks."""
         if report.absent:
             _log.error(
-                "%s owes handlers that are not registered for it here and is left to a process"
-                " that has them: %s",
+                "%s still needs handlers that are not registered here; a process that has them must"
+                " handle it: %s",
                 self.key,
                 ", ".join(sorted(report.absent)),
             )
-        # A retry that a handler asked for is no failure, unless it asked in vain.
+        # A `Retry` is a failure only if the event becomes a dead letter all the same.
         failures = report.failures if is_buried else report.errors
         if not failures:
             return
@@ -393,7 +394,7 @@ class Attempt:
             await self.handling.call_hooks(hooks, group, names)
 
     def look(self, now: float) -> None:
-        """Do what is due: called by the loop monitor every now and then."""
+        """Extend the lease, answer a late request and cancel late handlers, as far as due."""
         self.lease.look(now)
         if now >= self.answer.due and self.lease.claim is not None:
             self.answer.due = inf
@@ -401,9 +402,10 @@ class Attempt:
         self.handling.calls.look(now)
 
     def adopt(self, claim: Claimed) -> bool:
-        """Go on under a new claim, which the store has granted after this lease was lost.
+        """Continue under a new claim, which the store granted after this lease was lost.
 
-        Return False for an attempt that cannot have one: it still asks for a claim itself.
+        Returns:
+            False if the attempt cannot use it, because it still asks for a claim itself.
         """
         if self.lease.claim is None or not self.has_the_event:
             return False
@@ -415,16 +417,16 @@ class Attempt:
         return True
 
     def refuse(self) -> None:
-        """Begin no handler, unless the attempt has claimed the event already."""
+        """Do not begin handlers, unless the attempt has claimed the event already."""
         self.handling.is_refused = True
 
     def stop(self) -> None:
-        """Cancel its handlers, and release its claim with what has succeeded."""
+        """Cancel the handlers; the cancelled task then releases the claim."""
         self.handling.calls.is_stopping = True
         self.task.cancel()
 
     async def stopped(self) -> None:
-        """Give the event back after a cancellation, with what has succeeded."""
+        """Release the event after a cancellation, and record which handlers have succeeded."""
         self.lease.accept_cancellation()
         if self.phase is SUCCEEDED:
             self.answer.give(self._success)
@@ -434,12 +436,12 @@ class Attempt:
                 await self._give_back()
 
     def broke_off(self, error: Exception) -> None:
-        """Answer after an error of ours: a router or an observer that breaks its contract."""
+        """Answer after an unexpected error, for example of a router that breaks its contract."""
         _log.error("an attempt at %s broke off", self.key, exc_info=error)
         self.answer.give(BROKEN)
 
     def end(self) -> None:
-        """Let nobody wait for it any longer, however its task has ended."""
+        """Answer and wake everybody who waits, however the task has ended."""
         if self.phase is not ENDED:
             self.lease.stop_extending()
             self._leave()
@@ -447,11 +449,11 @@ class Attempt:
             self.answer.give(later(Reason.SHUTTING_DOWN))
 
     def _leave(self, phase: Phase = ENDED) -> None:
-        """Let others have the event."""
+        """Let other attempts of this process have the event."""
         if (queued := self._queued) is not None:
             queued.room.set()
             if self.phase is not SUCCEEDED:
-                queued.work.set()  # nobody else wakes an idle worker when the event is due again
+                queued.work.set()  # wake an idle worker: the event becomes due again
         self.phase = phase
         if self.answer.joined is not None:
             self.answer.wake()

@@ -1,7 +1,7 @@
-"""Calls users' functions: handlers and error hooks, each on its own.
+"""Calls the user's functions: handlers and error hooks.
 
-Async functions run on the event loop, sync ones in a bounded pool of threads. Whatever a function
-raises ends here as its failure. What follows from it is decided elsewhere.
+Async functions run on the event loop, sync functions in a bounded pool of threads. Each exception
+of a function becomes its failure here; other modules decide what follows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _log = get_logger("hookonce.dispatch")
 
 THREAD_NAME_PREFIX = "hookonce-handler"
 
-# A cancelled handler may have to clean up; one that goes on for longer ignores its cancellation.
+# A cancelled handler may have to clean up. If it takes longer, it ignores the cancellation.
 _CLEAN_UP_SECONDS = 5.0
 
-# What a function in a thread has returned, or raised. It is taken out of the list it is put into: a
-# future would keep the error, whose traceback leads to the future: a circle, with the body in it.
+# What a function in a thread returned or raised. A list carries the pair out of the thread, since a
+# future would keep the error, whose traceback holds the future: a reference cycle with the body.
 _ValueOrError: TypeAlias = tuple[Any, BaseException | None]
 
 
 class Threads:
-    """The threads of sync handlers, started when the first of them is called.
+    """The threads of sync handlers, started at the first call.
 
     Args:
         most: how many sync handlers run at once.
@@ -44,13 +44,13 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, work: Callable[[], bool]) -> Future[bool]:
-        """Call a function in a thread as soon as one is free, in the context of the caller."""
+        """Call a function in the next free thread, with the context variables of the caller."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._most, thread_name_prefix=THREAD_NAME_PREFIX)
         return self._pool.submit(contextvars.copy_context().run, work)
 
     def close(self) -> None:
-        """Take on no more sync handlers; those that run are not waited for."""
+        """Accept no more sync handlers; do not wait for those that run."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
@@ -58,15 +58,15 @@ class Threads:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """A call of a user's function that is under way.
+    """A running call of a user's function.
 
     Attributes:
         name: the handler's name.
-        task: the task it runs in, or is waited for in.
-        started: when it began, in the event loop's time; None while it waits for a thread.
-        thread: the end of its thread, if it has one: whether it succeeded.
-        is_late: whether it was cancelled, since its time was over.
-        is_overdue: whether it goes on all the same.
+        task: the task that runs the function, or waits for its thread.
+        started: when the function began, in the event loop's time; None until a thread is free.
+        thread: the result of its thread, True after a success; None for an async function.
+        is_late: whether the call was cancelled because its time was over.
+        is_overdue: whether it still runs after that.
 
     """
 
@@ -78,7 +78,7 @@ class Call:
     is_overdue: bool = False
 
     def look(self, now: float, seconds: float) -> None:
-        """Cancel it when its time is over, and say so when that ends nothing."""
+        """Cancel the call when its time is over; log it if the call ignores that."""
         if self.started is None or now < self.started + seconds or self.is_overdue:
             return
         if self.thread is not None:
@@ -103,34 +103,34 @@ class Call:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether its task has been cancelled, by the function itself or by its time limit."""
+        """Whether the task was cancelled, by the function itself or by the time limit."""
         return self.task is not None and self.task.cancelling() > 0
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it is a thread that nobody waited for, and that has succeeded."""
+        """Whether the function ran in a thread that has succeeded."""
         thread = self.thread
         return thread is not None and thread.done() and not thread.cancelled() and thread.result()
 
     @property
     def thread_goes_on(self) -> bool:
-        """Whether it is still running in a thread, which no cancellation can end."""
+        """Whether the function still runs in a thread, which nothing can cancel."""
         return self.thread is not None and not self.thread.done()
 
 
 class Calls:
-    """The calls that one run has under way.
+    """The running calls of one attempt.
 
     Args:
         threads: where sync functions run.
         timeout_seconds: after this an async function is cancelled and counts as failed. A thread
-            cannot be cancelled, and an event must not run beside itself: a sync function goes on
-            until it ends, and is only reported as overdue.
+            cannot be cancelled, and an event must not be handled twice at the same time, so a sync
+            function is only logged as overdue.
 
     Attributes:
-        under_way: those that have not ended, or were stopped.
-        is_stopping: whether they were cancelled at a shutdown, or with their loop while a thread
-            goes on.
+        under_way: the calls that have not ended, or were stopped.
+        is_stopping: whether the calls were cancelled at a shutdown, or at the end of their event
+            loop while a thread still runs.
 
     """
 
@@ -143,7 +143,7 @@ class Calls:
         self.is_stopping = False
 
     def look(self, now: float) -> None:
-        """Cancel those whose time is over; ``now`` in the event loop's time."""
+        """Cancel the calls whose time is over; ``now`` is in the event loop's time."""
         for call in self.under_way:
             call.look(now, self._timeout_seconds)
 
@@ -155,17 +155,18 @@ class Calls:
         arguments: tuple[Any, ...],
         task: asyncio.Task[Any] | None = None,
     ) -> Exception | None:
-        """Call a user's function, wait for all it began, and return what it raised.
+        """Call a user's function, await what it returns, and return the exception it raised.
 
-        Only a cancellation at a shutdown passes; one that came out of the function is a failure
-        like any other, and so are SystemExit and KeyboardInterrupt: servers learn of a signal from
-        a handler of their own, and no event may end one.
+        Only a cancellation at a shutdown is raised. A cancellation by the function itself is a
+        failure, and so are SystemExit and KeyboardInterrupt: an event must not end the server,
+        which learns of signals by its own handlers.
         """
         loop = asyncio.get_running_loop()
         call = Call(name, task or asyncio.current_task(), loop.time() if is_async else None)
-        del task  # a traceback would lead to it
+        del task  # a traceback would keep the task alive
         self.under_way.append(call)
-        # No error is put into a variable: its traceback leads here, and here it would lead back.
+        # Binding an exception to a name that stays would make a reference cycle that keeps the body
+        # alive.
         try:
             if is_async:
                 result = function(*arguments)
@@ -175,11 +176,11 @@ class Calls:
                     return as_exception(raised)
             if result.__class__ is CoroutineType:
                 result = await result
-            # A wrapper, or a forgotten `await`, has only begun something.
+            # A wrapper, or a forgotten `await`, may return another awaitable.
             while result is not None and inspect.isawaitable(result):
                 result = await result
             if result is not None and _is_only_begun(result):
-                return TypeError("it returned a generator, so nothing of it has run")
+                return TypeError("it returned a generator, so none of its code has run")
         except asyncio.CancelledError as cancelled:
             if self.is_stopping:
                 raise
@@ -188,26 +189,26 @@ class Calls:
             return as_exception(cancelled)
         except BaseException as failed:
             if isinstance(failed, GeneratorExit) and not loop.is_running():
-                raise  # the loop has ended, and this is put away
+                raise  # the loop has ended, and the interpreter closes this coroutine
             return as_exception(failed)
         finally:
             if not self.is_stopping:
                 self.under_way.remove(call)
                 if call.is_cancelled:
                     await self._take_back_cancellation(call)
-                call.task = None  # a traceback would lead to it
+                call.task = None  # a traceback would keep the task alive
         return None
 
     async def _take_back_cancellation(self, call: Call) -> None:
-        """Let a cancellation end that was the function's own, or that of its time limit.
+        """Undo a cancellation by the function itself or by its time limit.
 
-        It may still be pending, and would end whatever the task waits for next.
+        A pending cancellation would end the task's next wait.
         """
         while call.task is not None and call.task.uncancel():
             pass
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-        if self.is_stopping and call.task is not None:  # meanwhile: that is for the next wait
+        if self.is_stopping and call.task is not None:  # a shutdown began in the meantime
             call.task.cancel()
 
     async def _in_thread(
@@ -215,11 +216,11 @@ class Calls:
     ) -> _ValueOrError:
         results: list[_ValueOrError] = []
         call.thread = self._threads.submit(partial(_in_this_thread, call, loop.time, work, results))
-        # Cancelling it takes back what waits for a thread, and leaves alone what runs.
+        # Cancelling this future drops work that waits for a thread; running work continues.
         try:
             await asyncio.wrap_future(call.thread)
         except asyncio.CancelledError:
-            if call.thread_goes_on:  # a stop, or the end of a loop whose receiver was not closed
+            if call.thread_goes_on:  # a shutdown, or the loop ended before the receiver was closed
                 self.is_stopping = True
             raise
         return results.pop()
@@ -228,11 +229,11 @@ class Calls:
 def _in_this_thread(
     call: Call, now: Callable[[], float], work: Callable[[], Any], results: list[_ValueOrError]
 ) -> bool:
-    """Call a function, put down what comes of it, and return whether it has succeeded."""
+    """Call a function, store its result in the list, and return whether it succeeded."""
     call.started = now()
     try:
         result = work()
-    except BaseException as error:  # noqa: BLE001 - it is handed on
+    except BaseException as error:  # noqa: BLE001 - the caller returns it
         results.append((None, error))
         return False
     results.append((result, None))
@@ -240,12 +241,12 @@ def _in_this_thread(
 
 
 def _is_only_begun(result: object) -> bool:
-    """Return whether this stands for work that has still to be done."""
+    """Return whether a result is an awaitable or a generator, whose work has not begun."""
     return inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return what a user's function has raised, as a failure like any other."""
+    """Return an ``Exception`` for whatever a user's function raised."""
     if isinstance(error, Exception):
         return error
     wrapped = RuntimeError(f"the handler raised {type(error).__name__}")
@@ -254,7 +255,7 @@ def as_exception(error: BaseException) -> Exception:
 
 
 def add_note(error: Exception, note: str) -> None:
-    """Add a note to an exception of a user's, whatever its class makes of attributes."""
+    """Add a note to a user's exception, even if its class refuses attributes."""
     with contextlib.suppress(Exception):
         notes = getattr(error, "__notes__", None)
         notes = notes if isinstance(notes, list) else []

@@ -1,4 +1,4 @@
-"""What a receiver's rooms share, as one frozen value."""
+"""The dependencies that all attempts of a receiver share."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from .calls import Threads
 from .limits import Limits
 
 
-class RunStore(Claims, KeyLocks, Protocol):
-    """What runs ask of a store."""
+class AttemptStore(Claims, KeyLocks, Protocol):
+    """The part of a store that attempts use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What a receiver's rooms share.
+    """The dependencies that all attempts of a receiver share.
 
     Attributes:
-        endpoint: the name that scopes what is handled once.
-        store: what remembers.
-        inbox: the same store, where events wait in it.
+        endpoint: the name of the endpoint; part of every deduplication key.
+        store: remembers claims, key locks and results.
+        inbox: the same store if events wait in it for workers; otherwise None.
         router: the handlers.
         limits: time limits.
         clock: Unix time in seconds.
-        observers: who is told of every step.
+        observers: notified of every step.
         threads: where sync handlers run.
-        unrecorded: the handlers that have succeeded in an attempt which could not be recorded
-            while its lease lived; the next attempt in this process leaves them out.
-        watermarks: of each gate the newest event that has succeeded in this process, while the
+        unrecorded: for each event the handlers that succeeded in an attempt whose lease ended
+            before the store knew it; the next attempt in this process skips them.
+        watermarks: for each key lock the newest event that succeeded in this process, while the
             store may not know it.
 
     """
 
     endpoint: str
-    store: RunStore
+    store: AttemptStore
     inbox: Queue | None
     router: Router
     limits: Limits

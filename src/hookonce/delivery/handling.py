@@ -1,4 +1,4 @@
-"""The handlers of one event: run side by side, and in turns where they ask for that."""
+"""Runs the handlers of one event: side by side, each under its key lock if it has a key."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ pauses are short, since most handlers are quick."""
 
 @dataclass(slots=True, eq=False, repr=False)
 class Handling:
-    """The handlers of one attempt: it runs those that have not succeeded, and reports.
+    """The handlers of one attempt: runs those that have not succeeded, and reports.
 
     Attributes:
-        dependencies: what it works with.
-        lease: what the attempt holds; each success is noted there.
-        event: what was read from the delivery.
+        dependencies: what all attempts of the receiver share.
+        lease: the attempt's lease; remembers each success.
+        event: the parsed event.
         origin: where the attempt comes from.
-        last_chance: whether nobody may bring the event again if this attempt fails.
-        calls: the handlers under way.
-        is_stale: whether the event came too late for every handler, so that none was run.
-        is_refused: whether no handler may be begun any more that still waits for its key.
+        calls: the handlers that run now.
+        last_chance: whether the event may not be delivered again if this attempt fails.
+        is_refused: whether handlers that still wait for a key lock must not begin.
+        is_stale: whether every handler was skipped, because a newer event has succeeded.
 
     """
 
@@ -71,7 +71,7 @@ class Handling:
         return isinstance(self.origin, Replay)
 
     async def run(self, absent: frozenset[str]) -> Report | None:
-        """Run every handler that has not succeeded; return what is missing then, if anything is.
+        """Run every handler that has not succeeded; return a report unless all succeed.
 
         Args:
             absent: the outstanding handlers that this process does not have.
@@ -85,7 +85,7 @@ class Handling:
             run = self._run if handlers[0].keyed is None else self._run_with_key_lock
             failure = await run(handlers[0], lease.task)
             failures = [] if failure is None else [failure]
-            del failure  # from Python 3.12 on its traceback leads here: a circle
+            del failure  # its traceback holds this frame from Python 3.12 on: a reference cycle
         else:
             failures = await self._run_all(handlers)
         self.is_stale = self._stale > 0 and self._stale == len(handlers)
@@ -116,7 +116,7 @@ class Handling:
         task: asyncio.Task[Any] | None = None,
         holder: KeyLockHolder | None = None,
     ) -> Failure | None:
-        """Run one handler in this task, unless another process may have the event by now."""
+        """Run one handler in this task, if no other process can have the event by now."""
         name, delivery, observers = handler.name, self.lease.delivery, self.dependencies.observers
         if time.monotonic() >= self.lease.sure_until and not await self.lease.extend():
             return Failure(name, LeaseLost())
@@ -124,7 +124,7 @@ class Handling:
         arguments = (self.event, self.context(name)) if handler.takes_context else (self.event,)
         if observers.look_closely and observers.wants(HandlerStarted, delivery.event_id):
             observers.tell(HandlerStarted(delivery, name, self.lease.number, self.is_replay))
-        started = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
+        started = time.perf_counter()  # uvloop's clock counts whole milliseconds
         try:
             error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
         except asyncio.CancelledError:
@@ -139,7 +139,7 @@ class Handling:
             try:
                 return self._failed(name, error, seconds)
             finally:
-                del error  # from Python 3.12 on its traceback leads here: a circle
+                del error  # its traceback holds this frame from Python 3.12 on: a reference cycle
         if holder is not None:
             holder.succeed()
             await holder.end(gives_up=lambda: self.lease.is_over)
@@ -160,7 +160,7 @@ class Handling:
         return Failure(handler, error)
 
     def _skip(self, handler: str, reason: str) -> None:
-        """Count a handler as finished that is not run."""
+        """Count a handler as finished without running it."""
         observers, delivery = self.dependencies.observers, self.lease.delivery
         self._stale += reason == "stale"
         why = "a newer event" if reason == "stale" else "it"
@@ -183,9 +183,9 @@ class Handling:
             raise RuntimeError(f"{name} has no key function")
         try:
             key_lock = keyed.key_lock(self.event, self.lease.delivery.endpoint, name)
-        except BaseException as raised:  # noqa: BLE001 - of the user's own, like a handler's
+        except BaseException as raised:  # noqa: BLE001 - a key function's error is a failure
             self.lease.has_begun = True
-            # Not in a variable: its traceback leads here, a circle with the body in it.
+            # Bound to a name, the failure would make a reference cycle that keeps the body alive.
             return self._failed(name, as_exception(raised), 0.0, "while its key was asked for")
         if key_lock is None:
             return await self._run(handler, task)
@@ -201,7 +201,7 @@ class Handling:
         why_not = await self._acquire(holder)
         if isinstance(why_not, Stale):
             if queued is not None:
-                await holder.end()  # it may have been called: then the next one is
+                await holder.end()  # this event may have been made due: now the next one is
             self._skip(name, "done" if why_not.watermark.event_id == self.event.id else "stale")
             return None
         if isinstance(why_not, NotAcquired):
@@ -221,17 +221,17 @@ class Handling:
         if waits_on:
             by = now() + limits.handler_timeout_seconds
         elif isinstance(origin, Request):
-            # The event is released before the answer is due, so that the answer says why.
+            # Stop before the answer is due, so that the answer can name the reason.
             by = origin.answer_by - min(0.1, limits.answer_seconds / 10)
         elif isinstance(origin, Replay):
             by = now() + limits.answer_seconds
         else:
-            by = 0.0  # the event is deferred, and made due when the key is free
+            by = 0.0  # do not wait: the event is deferred, and made due when the lock is free
         while waits_on or not self.is_refused:
             try:
                 result = await holder.acquire()
                 if isinstance(result, Acquired) and holder.key_lock in self.dependencies.watermarks:
-                    # A newer event has succeeded here while the store granted the key.
+                    # A newer event has succeeded here while the store granted the lock.
                     await holder.release()
                     continue
             except StoreError as error:
@@ -249,15 +249,15 @@ class Handling:
                     return NotAcquired(Reason.IN_FLIGHT, holder.busy_seconds(result))
                 await asyncio.sleep(min(look, left))
                 look = min(2 * look, LONGEST_LOOK_SECONDS)
-            elif holder.is_held:  # else this process has stood still, and another may have it
+            elif holder.is_held:  # otherwise this process was blocked for longer than the lease
                 return None
         return NotAcquired(Reason.SHUTTING_DOWN)
 
     def _waits_on(self) -> bool:
         """Return whether a handler waits for its key lock for the whole time limit of a handler.
 
-        On the last chance it does, where nobody would bring the event again, or where another of
-        its handlers could use up the attempt.
+        It does on the last chance if the event would not be delivered again, or if another handler
+        of the event could use up the attempt.
         """
         if not self.last_chance or isinstance(self.origin, Replay):
             return False
@@ -282,19 +282,19 @@ class Handling:
             await holder.end()
 
     async def forget_waiting(self) -> None:
-        """Forget the notes of an earlier attempt: who was called would not wait after a failure."""
+        """Remove the event from the locks' waiting lists: after a failure it waits by the clock."""
         for holder in self._waiting or ():
             await holder.end()
 
     async def note_waiting(self) -> None:
-        """Note the event as waiting: only now, since nobody could call it while it was held."""
+        """Note the deferred event as waiting; before it was deferred, nobody could make it due."""
         for holder in self._waiting or ():
             try:
                 if not isinstance(await holder.acquire(self.lease.key), Busy):
                     await holder.end()
                     await holder.call(self.lease.key)
             except StoreError as error:
-                _log.warning("%s is tried again when a lease ends: %s", self.lease.key, error)
+                _log.warning("%s waits until a lease ends: %s", self.lease.key, error)
 
     async def call_hooks(
         self, hooks: Sequence[ErrorHook], group: ExceptionGroup[Exception], names: str
@@ -306,10 +306,10 @@ class Handling:
             raised = await self.calls.call("on_error", hook.function, hook.is_async, arguments)
             if raised is not None:
                 _log.error("an on_error function failed", exc_info=raised)
-            del raised  # its traceback may lead here: a circle
+            del raised  # its traceback may hold this frame: a reference cycle
 
     def context(self, handler: str) -> Context:
-        """Return what a handler is told about the attempt."""
+        """Return the context that a handler receives."""
         return Context(
             key=self.lease.key,
             endpoint=self.lease.delivery.endpoint,

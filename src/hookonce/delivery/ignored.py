@@ -1,7 +1,7 @@
-"""Writes down when deliveries were ignored for want of a handler, so that they are no gaps later.
+"""Records when deliveries were ignored for lack of a handler, so that `reconcile` excuses them.
 
-No answer waits for it: what was noted is written by a task of its own, once in a while. What a
-crash or an outage of the store loses makes gaps where there are none, never the other way round.
+No answer waits for a record: a task of its own writes the notes now and then. If a crash or an
+outage loses notes, `reconcile` reports gaps that are none; a lost note never hides a gap.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _log = get_logger("hookonce")
 
 _Spans: TypeAlias = dict[str, list[Span]]
 
-# A type that was written is not written again for so long. It is less than the seconds that
-# ``reconcile`` grants after the end of a span, so that what is left unwritten is excused as well.
+# How long to wait before writing the same type again. It is less than the margin that ``reconcile``
+# grants after a span, so that the unwritten part of the span is excused, too.
 _PAUSE_SECONDS = 5.0
 
-# So many calls of the store may be under way; more are made only when one of these has ended.
+# The number of calls to the store that may run at the same time.
 _MOST_CALLS = 16
 
 
 class IgnoredTypes:
     """Notes which event types one receiver ignores, and when, and writes it to the store.
 
-    It has no timer: whoever closes the store does not find it open again later.
+    There is no timer, which could open the store again after it was closed.
 
     Args:
-        store: where it is written; None where the store cannot remember it.
-        endpoint: the name that scopes what is handled once.
-        store_seconds: how long a call of the store may take.
+        store: where to write; None if the store has no such calls.
+        endpoint: the name of the receiving endpoint.
+        store_seconds: the time limit of a call to the store.
 
     """
 
@@ -60,15 +60,15 @@ class IgnoredTypes:
         """Note that a delivery was ignored.
 
         Args:
-            event_type: of its event.
-            signed_at: when it was signed, by the sender's clock.
-            received_at: when it arrived, by this receiver's clock. The log goes by a clock of the
-                sender, which need not be the one it signs by, so both moments count.
+            event_type: the type of the event.
+            signed_at: the signed time of the delivery, in Unix seconds.
+            received_at: when it arrived, by this receiver's clock. The sender's delivery log may go
+                by another clock than its signatures, so the span covers both moments.
 
         """
         if (
             self._store is None
-            or self._count >= MOST_SPANS  # of the sender's choice, while the store does not answer
+            or self._count >= MOST_SPANS  # bounded: the sender chooses the types
             or len(event_type) > MOST_TYPE_CHARACTERS
             or not event_type.isprintable()
             or not (isfinite(signed_at) and isfinite(received_at))
@@ -87,7 +87,7 @@ class IgnoredTypes:
         call.add_done_callback(self._calls.discard)
 
     async def write(self) -> None:
-        """Write what was noted now; what the store does not take is kept for the next time."""
+        """Write all notes; keep those that the store does not accept for the next time."""
         store, spans = self._store, self._unwritten
         if store is None or not spans:
             return
@@ -106,10 +106,10 @@ class IgnoredTypes:
             self._has_failed = False
 
     async def stop(self) -> None:
-        """Write what is left; to be called before the store is closed."""
+        """Write the remaining notes; call this before the store is closed."""
         if calls := [*self._calls]:
             for call in calls:
-                call.cancel()  # what it breaks off is written again below
+                call.cancel()  # `write` below repeats what this interrupts
             await asyncio.wait(calls)
         await self.write()
 

@@ -43,7 +43,7 @@ class KeyLockHolder:
     """Holds the key lock of one call of a handler: acquires, extends and releases it.
 
     Attributes:
-        dependencies: what the call works with.
+        dependencies: what all attempts of the receiver share.
         key_lock: which lock.
         watermark: the event's, if the handler skips events that come too late.
         drop_ties: whether another event with the same time makes this one late, too.

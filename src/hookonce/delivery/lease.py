@@ -38,17 +38,17 @@ class Lease:
     """What an attempt holds: its claim, extended for as long as the attempt needs it.
 
     Attributes:
-        dependencies: what it works with.
+        dependencies: what all attempts of the receiver share.
         delivery: what was delivered.
-        key: what is handled once.
-        handlers: every handler that the event is for, also those that have succeeded.
+        key: the deduplication key of the event.
+        handlers: every handler that the event is for, including those that have succeeded.
         loop: the event loop of the attempt.
-        task: the attempt's; the lease cancels it to end a call that the store does not answer.
-        claim: what the attempt runs under, once it has a claim.
-        number: which attempt at the event it is, from 1.
-        sure_until: until when no other process can have the event, by ``time.monotonic``.
+        task: the attempt's task; the lease cancels it to end a call that the store does not answer.
+        claim: the claim; None until the store grants it.
+        number: the number of the attempt at this event, from 1.
+        sure_until: until when no other process can claim the event, by ``time.monotonic``.
         finished: the handlers known to have succeeded.
-        has_begun: whether a handler was begun under it; only then the attempt counts.
+        has_begun: whether a handler has begun; the attempt counts only then.
 
     """
 
@@ -97,7 +97,7 @@ class Lease:
         return frozenset(handler.name for handler in self.handlers) - self.finished
 
     def look(self, now: float) -> None:
-        """Extend the claim, or end a late call to the store, when that is due."""
+        """Extend the claim, and cancel a call that the store answers too late."""
         if now >= self._answer_store_by:
             self._answer_store_by, self._store_is_late = inf, True
             self.task.cancel()
@@ -110,8 +110,8 @@ class Lease:
         """Begin the lease of a claim.
 
         Args:
-            claim: what was granted.
-            asked_at: when the store was asked for it, by ``time.monotonic``.
+            claim: the granted claim.
+            asked_at: when the process asked the store for it, by ``time.monotonic``.
             since: the same moment, in the event loop's time.
 
         """
@@ -129,21 +129,21 @@ class Lease:
         self._locks = [*(self._locks or ()), lock]
 
     def adopt(self, claim: Claimed) -> None:
-        """Go on under a claim that the store has granted after this lease was lost."""
+        """Continue under a claim that the store granted after this lease was lost."""
         self.hold(claim, time.monotonic(), self.loop.time())
 
     def checkpoint_soon(self) -> None:
-        """Record soon what has succeeded, so that only the rest runs after a crash."""
+        """Record soon which handlers have succeeded, so that a crash repeats only the others."""
         self._extend_at = min(self._extend_at, self.loop.time() + _CHECKPOINT_SECONDS)
 
     def stop_extending(self) -> None:
-        """Let the claim end by itself unless it is settled."""
+        """Stop extending: the claim expires unless it is settled before."""
         self._extend_at = inf
         if self._extension is not None:
             self._extension.cancel()
 
     async def extend(self) -> bool:
-        """Begin the lease again, and record what has succeeded; return False if that failed."""
+        """Renew the claim and record which handlers have succeeded; return False on failure."""
         claim, finished = self._claimed(), frozenset(self.finished)
         asked_at, monotonic = self.loop.time(), time.monotonic()
         outstanding = self.outstanding if finished else _NONE
@@ -159,7 +159,7 @@ class Lease:
                 self._extend_at = self.loop.time() + again
             return False
         if claim is not self.claim:
-            return True  # the attempt has adopted another claim meanwhile
+            return True  # the attempt has adopted another claim in the meantime
         if ownership is Ownership.LOST:
             if self._extend_at < inf:
                 _log.error("the lease of %s was lost; another attempt may have begun", self.key)
@@ -173,20 +173,20 @@ class Lease:
     async def settle(
         self, settlement: Settlement, goes_on: Callable[[StoreError], bool]
     ) -> Ownership | None:
-        """Record what becomes of the event: ask the store again until it answers.
+        """Have the store record a settlement; call it again until it answers.
 
         Args:
-            settlement: what to record.
-            goes_on: called after each failure of the store; returns whether to ask it again.
+            settlement: what becomes of the event.
+            goes_on: called after each failure of the store; returns whether to call it again.
 
         Returns:
-            Whether this attempt still owned the event; None where nothing was recorded.
+            Whether this attempt still owned the event; None if nothing was recorded.
 
         """
         pause = _FIRST_PAUSE_SECONDS
         if settlement is not COMPLETE:
-            # Extended for ever, a claim that cannot be released would never be free. A success
-            # keeps its claim until it is recorded, so that no other process runs it again.
+            # If the store cannot release the claim, the claim must expire. The claim of a success
+            # is extended until it is recorded, so that no other process runs the handlers again.
             self.stop_extending()
         while True:
             claim = self._claimed()
@@ -201,14 +201,14 @@ class Lease:
                     if self._is_left:
                         self._forget_unrecorded()
                     return ownership or Ownership.HELD
-                continue  # the attempt has adopted another claim, which is to be settled as well
+                continue  # the attempt has adopted another claim: settle that one, too
             await asyncio.sleep(pause)
             if self._is_left and self.dependencies.unrecorded.get(self.key) is not self.finished:
-                return None  # another attempt of this process has taken over what has succeeded
+                return None  # the next attempt of this process has taken the successes over
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def leave_unrecorded(self) -> None:
-        """Hand what has succeeded to the next attempt of this process: the lease is over."""
+        """Leave the successes to the next attempt of this process, since the lease is over."""
         self.stop_extending()
         self._is_left = True
         self.dependencies.unrecorded[self.key] = self.finished
@@ -218,7 +218,7 @@ class Lease:
             del self.dependencies.unrecorded[self.key]
 
     def _step(self, settlement: Settlement, claim: Claimed) -> Awaitable[Ownership | None]:
-        """Return the call to the store that records a settlement."""
+        """Call the store's method for this kind of settlement."""
         store, inbox = self.dependencies.store, self.dependencies.inbox
         if isinstance(settlement, Complete):
             return store.complete(claim)
@@ -241,11 +241,11 @@ class Lease:
         return store.release(claim, finished, error, outstanding=outstanding, began=self.has_begun)
 
     async def _give_back(self, calls: Sequence[Call], claim: Claimed) -> Ownership:
-        """Release the claim, unless a thread goes on, which no cancellation can end.
+        """Release the claim, unless a thread still runs, which nothing can cancel.
 
-        No other attempt may run beside that thread, so the claim is left to its lease.
+        No other attempt may run beside that thread, so the claim is extended and then expires.
         """
-        # In this order: a thread may end at any moment, and its success must not be missed.
+        # Ask in this order: a thread that ends between the two lines must not be missed.
         thread_goes_on = any(call.thread_goes_on for call in calls)
         succeeded = {call.name for call in calls if call.has_succeeded}
         for lock in self._locks or ():
@@ -265,7 +265,7 @@ class Lease:
         return await store.release(claim, finished, error, outstanding=self.outstanding)
 
     async def ask(self, call: Awaitable[T], seconds: float | None = None) -> T:
-        """Return what the store answers; raise StoreError if it fails, or is late."""
+        """Return the store's answer; raise StoreError if the store fails or is late."""
         if seconds is None:
             seconds = self.dependencies.limits.store_seconds
         self._answer_store_by = self.loop.time() + seconds
@@ -276,7 +276,7 @@ class Lease:
         except asyncio.CancelledError as error:
             is_late = self._take_back_lateness()
             if self.task.cancelling() > self._cancelled:
-                raise  # a shutdown, which the store's lateness does not undo
+                raise  # a shutdown has cancelled the attempt, too
             if is_late:
                 raise StoreError(f"the store did not answer within {seconds:g} s") from None
             raise store_error(error) from error
@@ -288,11 +288,11 @@ class Lease:
                 self._take_back_lateness()
 
     def accept_cancellation(self) -> None:
-        """Take the cancellation of the attempt so far for known: only a further one ends a call."""
+        """Remember how often the attempt was cancelled: only a further one ends a call."""
         self._cancelled = self.task.cancelling()
 
     def _take_back_lateness(self) -> bool:
-        """Return whether the lease has cancelled the call, and undo that cancellation."""
+        """Undo the lease's own cancellation; return whether there was one."""
         is_late, self._store_is_late = self._store_is_late, False
         if is_late:
             self.task.uncancel()

@@ -7,11 +7,11 @@ from typing import NamedTuple, TypeAlias
 
 
 class Request(NamedTuple):
-    """The sender waits for an answer, and brings the event again after a failure.
+    """The sender waits for an answer, and delivers the event again after a failure.
 
     Attributes:
         answer_by: when the request must have its answer, in the event loop's time.
-        delivery_attempt: the sender's own count of attempts, from 1; unsigned, so only a hint.
+        delivery_attempt: the sender's count of attempts, from 1; only a hint, since it is unsigned.
         sent_at: when the sender signed the delivery, in Unix time.
 
     """
@@ -28,7 +28,7 @@ class Queued(NamedTuple):
         backoff_seconds: how long the event waits if this attempt fails.
         is_last: whether the event becomes a dead letter if this attempt fails.
         room: set when the worker may begin another event.
-        work: set when the event, or one behind its key, is due again.
+        work: set when this event, or one that waits for its key lock, becomes due.
 
     """
 
@@ -42,7 +42,7 @@ class Replay(NamedTuple):
     """An operator replays a dead letter, which stays one until the attempt succeeds.
 
     Attributes:
-        is_last: whether nobody else brings the event; false for one that is only kept.
+        is_last: whether nobody else can deliver the event; False for a delivery that is only kept.
 
     """
 

@@ -1,8 +1,8 @@
-"""The way of a delivery: verify, read, begin its run, answer. No HTTP, no framework.
+"""The path of a delivery: verify, parse, begin an attempt, answer. No HTTP, no framework.
 
-The invariant: a 2xx means handled, durably stored, or deliberately ignored; there is never a 3xx
-and never a 410. The sender asks again after anything else, for about a day, and gives a receiver
-ten seconds (interface, Events: Delivery behaviour), so every path ends within the answer budget.
+Invariant: a 2xx means handled, durably stored, or deliberately ignored; the answer is never a 3xx
+and never a 410. After any other answer the sender tries again for about a day. It waits ten seconds
+for an answer (interface, Events: Delivery behaviour), so every path ends within the answer budget.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _NO_SECRETS = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.SECRETS_UNAVAILAB
 
 
 class Intake(Protocol):
-    """Where deliveries are stored instead of handled."""
+    """Stores deliveries for the workers."""
 
     async def enqueue(self, delivery: Delivery) -> EnqueueResult:
-        """Store a delivery durably, unless its event is known or there is no room."""
+        """Store a delivery durably, unless its event is known or the inbox is full."""
         ...
 
 
 class Pipeline:
-    """Takes deliveries from bytes to an outcome.
+    """Turns the bytes of a delivery into an outcome.
 
     Args:
-        dependencies: what it works with.
-        verifier: tells genuine deliveries from others.
+        dependencies: what all attempts of the receiver share.
+        verifier: checks signatures.
         service: the sender's name in its own headers, if it is known.
         attempts: the attempts in flight.
         intake: where deliveries are stored instead of handled, if there is an inbox.
@@ -91,7 +91,7 @@ class Pipeline:
         started: float | None = None,
         is_backfill: bool = False,
     ) -> Outcome:
-        """Return what to answer to a delivery.
+        """Return the answer to a delivery.
 
         Args:
             body: the raw request body, exactly as received.
@@ -103,7 +103,7 @@ class Pipeline:
         now = asyncio.get_running_loop().time()
         if started is None:
             started = now
-        entered = time.perf_counter()  # the time of uvloop's loop has whole milliseconds
+        entered = time.perf_counter()  # uvloop's clock counts whole milliseconds
         dependencies, observers = self._dependencies, self._dependencies.observers
         if headers.__class__ is not list:
             headers = _readable_twice(headers)
@@ -116,7 +116,7 @@ class Pipeline:
             signed, said = read_headers(headers, self._service)
             verified = self._verifier.verify_parts(body, signed, now=received.at_unix)
         except VerificationError as error:
-            # Its traceback leads back to this frame: a circle, with the body in it.
+            # With its traceback the error would hold this frame: a reference cycle with the body.
             refusal = error.with_traceback(None)
             observers.tell(DeliveryRefused(received, refusal))
             outcome = Outcome(error.status_hint, error.reason)
@@ -149,7 +149,7 @@ class Pipeline:
     async def _receive(
         self, verified: VerifiedDelivery, hints: DeliveryHints, at: float, deadline: float
     ) -> tuple[str | None, Outcome]:
-        """Return the event's type, if it could be read, and the outcome."""
+        """Return the type of the event (None if it cannot be read) and the outcome."""
         dependencies, attempts = self._dependencies, self._attempts
         if not attempts.accepting:
             return None, later(Reason.SHUTTING_DOWN)
@@ -165,7 +165,7 @@ class Pipeline:
         except PayloadError as error:
             fault = str(error)
         except Exception:  # noqa: BLE001 - pydantic cannot build an event class, for example
-            _log.exception("no delivery can be read, %s among them", message_id)
+            _log.exception("cannot parse deliveries; the first is %s", message_id)
             return None, BROKEN
         arrived = Delivery(dependencies.endpoint, message_id, event_type, at, body)
         if event is None:
@@ -176,11 +176,11 @@ class Pipeline:
                 return None, _UNREADABLE
         elif not handlers:
             ignored = self._ignored(arrived.key, event)
-            # One that was brought before may be outstanding to a handler of another process.
+            # At a later attempt, a handler of another process may still be outstanding.
             if attempt == 1 or self._intake is not None:
                 return event_type, ignored
         elif self._intake is not None:
-            return event_type, await self._put(self._intake, arrived, deadline)
+            return event_type, await self._enqueue(self._intake, arrived, deadline)
         origin = Request(deadline, attempt, verified.timestamp)
         own = Attempt(dependencies, arrived, origin, event, handlers, fault, ignored)
         if attempts.find(own.key) is None:
@@ -206,7 +206,7 @@ class Pipeline:
         return await attempts.begin(own).answer.future
 
     def _ignored(self, key: DeliveryKey, event: Event[Any]) -> Outcome:
-        """Return the answer to an event that nobody here is registered for, and say so."""
+        """Log an event without a handler, and return the answer to it."""
         if isinstance(event, UnknownEvent):
             _log.warning("%s is of the unknown type %r; ignored", key, event.type)
             return _UNKNOWN_TYPE
@@ -215,8 +215,8 @@ class Pipeline:
             _log.warning("there is no handler for %s; such events are ignored", event.type)
         return _NO_HANDLER
 
-    async def _put(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
-        """Store the delivery for the workers, and return the answer that is true after that."""
+    async def _enqueue(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
+        """Store the delivery for the workers, and return the answer."""
         limits, left = self._dependencies.limits, deadline - asyncio.get_running_loop().time()
         seconds = limits.store_seconds_within(left)
         try:
@@ -232,13 +232,15 @@ class Pipeline:
             case Dead():
                 return ALREADY_DEAD
             case Full():
-                _log.error("the inbox is full, so %s is left to a retry", arrived.key)
+                _log.error("the inbox is full; the sender must deliver %s again", arrived.key)
                 return later(Reason.INBOX_FULL)
 
     async def _keep_in_flight(self, arrived: Delivery, until: float | None) -> None:
-        """Keep the last delivery of an event that is in flight: its attempt may yet fail.
+        """Keep the last delivery of an event in flight, since its attempt may still fail.
 
-        Until then the sender may bring it again; None if it will not.
+        Args:
+            arrived: the delivery.
+            until: until when the sender may deliver it again, in Unix time; None if it will not.
         """
         store = self._dependencies.store
         if not store.keeps_bodies:
@@ -251,7 +253,7 @@ class Pipeline:
 
 
 def _readable_twice(headers: RawHeaders) -> RawHeaders:
-    """Return the headers in a form that can be read for the signature and again for the hints."""
+    """Return headers that can be iterated twice: for the signature and for observers."""
     if isinstance(headers, Collection):
         return headers
     return cast("RawHeaders", list(header_pairs(headers)))

@@ -1,6 +1,6 @@
-"""What follows from an attempt: pure functions over what became of its handlers.
+"""What follows from an attempt: pure functions over the results of its handlers.
 
-Nothing here waits, writes or answers; a run does what is decided here.
+Nothing here waits, writes or answers; the attempt carries out the decision.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..stores.time_limit import BrokenStoreError
 from ..stores.values import Claimed, DeadReason
 from .calls import Call
 
-# Own attempts can be fewer than the sender's, because a copy that finds the event in flight counts
-# as one of the sender's only; giving up one earlier leaves room for that.
+# One fewer than the sender's attempts: a copy that meets the event in flight counts as an attempt
+# for the sender, but not here.
 _LAST_OWN_ATTEMPT = ATTEMPTS - 1
 
 _REJECTED = Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED)
@@ -27,54 +27,54 @@ _FAILED = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED)
 
 
 def is_last_delivery(delivery_attempt: int | None) -> bool:
-    """Return whether the sender, by its own unsigned count, will not bring the event again."""
+    """Return whether this is the sender's last attempt by its own count, which is unsigned."""
     return delivery_attempt is not None and delivery_attempt >= ATTEMPTS
 
 
 def may_be_last(claim: Claimed, delivery_attempt: int | None) -> bool:
-    """Return whether this may be the sender's last attempt, by counts that nobody has signed.
+    """Return whether this may be the sender's last attempt, by unsigned counts.
 
-    Anybody can set the header of a copy, and anybody's copies count as attempts.
+    Anybody can replay a delivery with another header, and each copy counts as an attempt.
     """
     return claim.attempt >= _LAST_OWN_ATTEMPT or is_last_delivery(delivery_attempt)
 
 
 def comes_until(event: Event[Any] | None, sent_at: float) -> float | None:
-    """Return until when the sender may bring an event again, in Unix time.
+    """Return until when the sender may deliver an event again, in Unix time.
 
-    None where it will not, by what it has signed: the event is so old that only the last attempt of
-    the schedule can bring it.
+    None if it will not: by the signed times, the event is so old that this is the last attempt of
+    the schedule.
 
     Args:
-        event: None if it cannot be read; then it counts as created when it was sent.
-        sent_at: the signed time of this attempt.
+        event: the event; None if it cannot be read, which then counts as created when it was sent.
+        sent_at: the signed time of this delivery, in Unix time.
 
     """
     created_at = sent_at if event is None else event.created_at.timestamp()
     if sent_at - created_at >= LAST_ATTEMPT_SECONDS:
         return None
-    # Nothing was created after it was sent, whatever the sender's clocks say.
+    # `min`, because the sender's two clocks may differ.
     return min(created_at, sent_at) + SCHEDULE_SECONDS
 
 
 def unavailable(error: StoreError) -> Outcome:
-    """Return what to answer where a store has failed."""
+    """Return the answer after a failure of the store."""
     return BROKEN if isinstance(error, BrokenStoreError) else later(Reason.STORE_UNAVAILABLE)
 
 
 class LeaseLost(Retry):
-    """A handler was not begun: another process may have the event by now."""
+    """A handler was not begun, because another process may have the event by now."""
 
     def __str__(self) -> str:
         return "not begun, since the lease was over"
 
 
 class NotAcquired(Retry):
-    """A handler was not begun: another run has its key, or the store could not say.
+    """A handler was not begun, because its key lock could not be acquired.
 
     Args:
-        reason: what the sender is told.
-        after: in how many seconds it may have its turn at the latest, if that is known.
+        reason: the reason in the answer to the sender.
+        after: seconds until the lock is free at the latest; None if that is unknown.
 
     """
 
@@ -83,18 +83,18 @@ class NotAcquired(Retry):
         self.reason = reason
 
     def __str__(self) -> str:
-        return "not begun, since it waits for its turn"
+        return "not begun, since it waits for its key lock"
 
 
 class Failure(NamedTuple):
-    """A handler that has not succeeded, and what it raised."""
+    """A handler that has not succeeded, and the error it raised."""
 
     handler: str
     error: Exception
 
 
 class Report(NamedTuple):
-    """What is missing after an attempt.
+    """The handlers that have not succeeded in an attempt.
 
     Attributes:
         failures: the handlers that have not succeeded, in the order of registration.
@@ -113,7 +113,7 @@ class Report(NamedTuple):
 
     @property
     def errors(self) -> tuple[Failure, ...]:
-        """The failures that nobody asked for: all but ``Retry``."""
+        """All failures but ``Retry``, which a handler raises on purpose."""
         return tuple(f for f in self.failures if not isinstance(f.error, Retry))
 
     @property
@@ -124,7 +124,7 @@ class Report(NamedTuple):
 
     @property
     def only_waits(self) -> bool:
-        """Whether nothing has failed, and handlers only wait for their holder."""
+        """Whether no handler has failed, and all that are missing wait for a key lock."""
         waits = [isinstance(failure.error, NotAcquired) for failure in self.failures]
         return bool(waits) and all(waits) and not self.absent
 
@@ -134,7 +134,7 @@ class Report(NamedTuple):
         return self.absent.union(failure.handler for failure in self.failures)
 
     def describe(self) -> str:
-        """Return what is missing as text for an operator, one line for each handler."""
+        """Return the missing handlers as text for an operator, one line for each."""
         lines = [f"{failure.handler}: {_one_line(failure.error)}" for failure in self.failures]
         lines += [
             f"{name}: no handler of this name is registered for it here"
@@ -147,7 +147,7 @@ def _one_line(error: Exception) -> str:
     try:
         text = " ".join(str(error).split())
     except BaseException:  # noqa: BLE001 - a broken __str__ must not break the report of it
-        text = "(its text cannot be made)"
+        text = "(str() of this error failed)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -159,11 +159,11 @@ COMPLETE = Complete()
 
 
 class Release(NamedTuple):
-    """The event is free: the sender brings it again.
+    """The event is free, and the sender delivers it again.
 
     Attributes:
         outcome: the answer.
-        error: what failed, one line for each handler; empty where nothing did.
+        error: what failed, one line for each handler; empty if nothing failed.
         outstanding: the handlers that have still to succeed.
 
     """
@@ -177,11 +177,11 @@ class Defer(NamedTuple):
     """The event waits in the inbox for another attempt.
 
     Attributes:
-        outcome: what became of the attempt; nobody waits for the answer.
-        error: what failed, one line for each handler; empty where nothing did.
+        outcome: the result of the attempt; no request waits for it.
+        error: what failed, one line for each handler; empty if nothing failed.
         outstanding: the handlers that have still to succeed.
         after_seconds: how long the event waits.
-        counts: whether the attempt counts; one that only waited for a key does not.
+        counts: whether the attempt counts; an attempt that only waited for a key lock does not.
 
     """
 
@@ -210,10 +210,10 @@ class Bury(NamedTuple):
 
 
 class GiveBack(NamedTuple):
-    """The attempt stops before its handlers have ended: at a shutdown, or before it began any.
+    """The attempt stops before its handlers have ended, or before it began any.
 
     Attributes:
-        calls: the handlers that were under way.
+        calls: the handlers that were running.
 
     """
 
@@ -232,15 +232,15 @@ def decide(
 ) -> Failed:
     """Return what follows from an attempt that has not succeeded.
 
-    A rejection counts only when nothing else is missing: as long as another handler may still
-    succeed, the event comes again, and the rejecting handler will reject it then.
+    A rejection counts only if every missing handler rejects the event. While another handler may
+    still succeed, the event comes again, and the rejecting handler rejects it then.
 
     Args:
-        report: what became of the handlers.
-        last_chance: whether nobody may bring the event again.
+        report: the handlers that have not succeeded.
+        last_chance: whether the event may not be delivered again.
         keeps_bodies: whether the store can keep a dead letter.
         backoff_seconds: how long an event of the inbox waits after a failure; None for an event
-            that the sender brings again.
+            that the sender delivers again.
 
     """
     only_waits = report.only_waits
@@ -258,20 +258,20 @@ def decide(
 
 
 def _outcome(report: Report) -> Outcome:
-    """Return the answer to an event that is to come again."""
+    """Return the answer for an event that is to be delivered again."""
     errors = [failure.error for failure in report.failures]
     if report.errors:
         return _FAILED
     if any(isinstance(error, LeaseLost) for error in errors):
         return later(Reason.IN_FLIGHT)
     if waits := [error for error in errors if isinstance(error, NotAcquired)]:
-        return _until_its_turn(waits)
+        return _until_acquired(waits)
     if errors:
         return later(Reason.RETRY_REQUESTED, report.retry_after)
     return later(Reason.HANDLER_ABSENT)
 
 
-def _until_its_turn(waits: Sequence[NotAcquired]) -> Outcome:
+def _until_acquired(waits: Sequence[NotAcquired]) -> Outcome:
     known = [error.after_seconds for error in waits if error.after_seconds is not None]
     return later(waits[0].reason, max(known, default=None))
 
@@ -279,7 +279,7 @@ def _until_its_turn(waits: Sequence[NotAcquired]) -> Outcome:
 def wait_seconds(report: Report, backoff_seconds: float) -> float:
     """Return how long an event of the inbox waits after a failure.
 
-    A wait that a handler asked for is its own affair; others' failures wait as long at least.
+    A `Retry(after=…)` may wait less than the backoff, unless another handler has failed.
     """
     least = backoff_seconds if report.errors or report.absent else 0.0
     asked = backoff_seconds if report.retry_after is None else report.retry_after
