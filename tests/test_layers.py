@@ -1,4 +1,4 @@
-"""The layout the guide draws is the one the code has."""
+"""The code has the layers that the guide's design page draws."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "hookonce"
 
-# Only these may import them: a backend, a framework or a tool is one file's affair.
+# Which files may import a backend, a framework or a tool.
 HOMES = {
     "apsw": {"stores/sqlite/"},
     "redis": {"stores/redis/"},
@@ -36,7 +36,7 @@ HOMES = {
     "rich": {"cli/"},
     "httpx2": {"cli/", "client/", "emulator/over_http.py"},
 }
-# They decide, and leave it to others to wait.
+# Modules that decide and do no input or output.
 PURE = {
     "errors.py",
     "clock.py",
@@ -72,14 +72,14 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 FOLDERS = sorted({f"{file.rpartition('/')[0]}/" for file in FILES if "/" in file})
 
 
-def room_of(file: str) -> str:
+def package_of(file: str) -> str:
     """Return the folder at the top that a file is in, or the file itself."""
     folder, slash, _ = file.partition("/")
     return folder + slash
 
 
 def layer_of(file: str) -> int:
-    return LAYERS[room_of(file)]
+    return LAYERS[package_of(file)]
 
 
 @cache
@@ -114,7 +114,7 @@ def own_file(module: str) -> str | None:
 
 
 def test_the_picture_shows_every_file_and_nothing_else() -> None:
-    assert {room_of(file) for file in FILES} == set(LAYERS)
+    assert {package_of(file) for file in FILES} == set(LAYERS)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -123,7 +123,7 @@ def test_a_file_imports_only_from_lower_layers(file: str) -> None:
     wrong = {
         target
         for target in targets - {file}
-        if layer_of(target) >= layer_of(file) and room_of(target) != room_of(file)
+        if layer_of(target) >= layer_of(file) and package_of(target) != package_of(file)
     }
     assert not wrong
 
@@ -135,30 +135,30 @@ def test_the_root_is_small_enough_to_be_read_at_a_glance() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [f for f in FILES if room_of(f) in {"delivery/", "watching/", "inbox/", "http/"}]
+    "file", [f for f in FILES if package_of(f) in {"delivery/", "watching/", "inbox/", "http/"}]
 )
-def test_a_room_names_the_part_of_a_store_that_it_uses(file: str) -> None:
+def test_a_package_imports_only_the_part_of_a_store_that_it_uses(file: str) -> None:
     whole = {"hookonce.stores.contract.Store", "hookonce.stores.contract.InboxStore"}
     assert not whole & set(imports(file))
 
 
-def test_no_floor_of_the_picture_could_be_left_out() -> None:
-    # Each room stands as low as what it imports lets it.
+def test_no_layer_of_the_picture_is_superfluous() -> None:
+    # The lowest layer that the imports of a package allow.
     needs = {
-        room: {
-            room_of(t)
+        package: {
+            package_of(t)
             for f in FILES
-            if room_of(f) == room
+            if package_of(f) == package
             for n in imports(f)
             if (t := own_file(n))
         }
-        - {room}
-        for room in LAYERS
+        - {package}
+        for package in LAYERS
     }
-    floors: dict[str, int] = {}
-    for room in TopologicalSorter(needs).static_order():
-        floors[room] = 1 + max((floors[need] for need in needs[room]), default=-1)
-    assert max(LAYERS.values()) == max(floors.values())
+    lowest: dict[str, int] = {}
+    for package in TopologicalSorter(needs).static_order():
+        lowest[package] = 1 + max((lowest[need] for need in needs[package]), default=-1)
+    assert max(LAYERS.values()) == max(lowest.values())
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -175,7 +175,7 @@ def test_a_dependency_is_imported_only_where_it_belongs(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [f for f in FILES if {f, room_of(f)} & PURE and f not in READS_FILES | LOGS]
+    "file", [f for f in FILES if {f, package_of(f)} & PURE and f not in READS_FILES | LOGS]
 )
 def test_what_only_decides_does_no_input_or_output_and_waits_for_nothing(file: str) -> None:
     assert not {name.split(".")[0] for name in imports(file)} & INPUT_OUTPUT
@@ -197,9 +197,9 @@ def test_no_part_of_a_folder_imports_itself_by_way_of_others(folder: str) -> Non
     # A part is a file, or a folder with all that is in it.
     arrows: dict[str, set[str]] = {}
     for file in [file for file in FILES if file.startswith(folder)]:
-        part = room_of(file.removeprefix(folder))
+        part = package_of(file.removeprefix(folder))
         targets = {target for name in imports(file) if (target := own_file(name))}
-        within = {room_of(t.removeprefix(folder)) for t in targets if t.startswith(folder)}
+        within = {package_of(t.removeprefix(folder)) for t in targets if t.startswith(folder)}
         arrows.setdefault(part, set()).update(within - {part})
     TopologicalSorter(arrows).prepare()  # raises CycleError
 
