@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import pytest
 
 from hookonce.stores import key_locks
-from hookonce.stores.key_locks import FREE, Passage
+from hookonce.stores.key_locks import FREE, KeyLockRecord
 from hookonce.stores.life import Moment
 from hookonce.stores.values import (
     Acquired,
@@ -82,7 +82,7 @@ class World(NamedTuple):
 
     """
 
-    passage: Passage
+    passage: KeyLockRecord
     events: tuple[Event, ...]
     hands: frozenset[Hand]
     value: int
@@ -411,7 +411,7 @@ def test_nothing_promised_is_broken_in_any_world(
     assert worlds > 1_000
 
 
-def acquire_a_busy_key_lock(passage: Passage, *given: Any, **named: Any) -> Any:
+def acquire_a_busy_key_lock(passage: KeyLockRecord, *given: Any, **named: Any) -> Any:
     return key_locks.acquire(passage._replace(token=None), *given, **named)
 
 
@@ -430,16 +430,16 @@ def enter_that_marks(*given: Any, **named: Any) -> Any:
     ) if is_higher else passage
 
 
-def leave_of_anybodys(passage: Passage, *given: Any, **named: Any) -> Any:
+def leave_of_anybodys(passage: KeyLockRecord, *given: Any, **named: Any) -> Any:
     return key_locks.release(passage._replace(token=None), *given, **named)
 
 
-def leave_that_marks_what_comes_last(passage: Passage, *given: Any, **named: Any) -> Any:
+def leave_that_marks_what_comes_last(passage: KeyLockRecord, *given: Any, **named: Any) -> Any:
     watermark = None if named["watermark"] else passage.watermark
     return key_locks.release(passage._replace(watermark=watermark), *given, **named)
 
 
-def leave_that_calls_nobody(*given: Any, **named: Any) -> tuple[DeliveryKey | None, Passage]:
+def leave_that_calls_nobody(*given: Any, **named: Any) -> tuple[DeliveryKey | None, KeyLockRecord]:
     return None, key_locks.release(*given, **named)[1]
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ..errors import StoreError
 from ..logs import get_logger
-from ..stores.contract import Listing
+from ..stores.contract import InboxListing
 from ..stores.time_limit import within
 from ..stores.values import (
     Acquired,
@@ -193,7 +193,7 @@ class KeyLockHolder:
     async def call(self, event: DeliveryKey) -> bool:
         """Make an event of the inbox due now; return False if it does not wait there."""
         store = self.dependencies.store
-        if not isinstance(store, Listing):
+        if not isinstance(store, InboxListing):
             return False
         waited = await within(self.dependencies.limits.store_seconds, store.make_due(event))
         if waited and self.work is not None:

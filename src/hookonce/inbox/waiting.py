@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
-from ..stores.contract import Listing
+from ..stores.contract import InboxListing
 from ..stores.values import Entry, StoreStats, delivery_key
 
 
@@ -44,7 +44,7 @@ class WaitingEvents:
 
     """
 
-    def __init__(self, *, store: Listing, endpoint: str) -> None:
+    def __init__(self, *, store: InboxListing, endpoint: str) -> None:
         self._store = store
         self._endpoint = endpoint
 

@@ -1,30 +1,30 @@
-"""The store contract: what a backend must do, and the values that pass.
+"""The store contract: the calls that every backend must have.
 
-Each step is atomic. A claim is a lease with an owner (its token); only the owner may extend,
-release or bury it (fencing), while ``complete`` is a fact that anybody who has seen it may record.
-A claim that expires counts as an attempt, so a crash loop shows in ``attempt``; one that is given
-back and began no handler does not.
+Each call is atomic. A claim is a lease with an owner, who is named by a token. Only the owner may
+extend, release or bury the claim (fencing). Anybody who has seen the event succeed may ``complete``
+it, since a success is a fact. A claim whose lease expires counts as an attempt, so that a crash
+loop shows in ``attempt``; a claim that is released before a handler began does not count.
 
-What has succeeded is a fact as well: ``finished`` is remembered also where the claim is lost, in
-the event's record and its dead letter, unless the event is done. ``outstanding`` are the handlers
-known to have failed or not run. A store remembers them until they have finished or the event is
-done, so that a process that lacks one of these handlers cannot complete the event.
+``finished`` names the handlers that have succeeded. This too is a fact: a store remembers it from a
+lost claim as well, in the event's record and in its dead letter, unless the event is done.
+``outstanding`` names the handlers known to have failed or not run. A store remembers them until
+they have finished or the event is done, so that a process that lacks one of these handlers cannot
+complete the event.
 
-A lease ends by a clock that nobody sets, where there is one: on one machine that of its uptime,
-with a server the server's own. A clock given by the caller, in a test, serves for everything.
+Leases are timed by a clock that nobody can set, if there is one: the uptime of the machine, or the
+clock of the server. A clock that the caller passes, in a test, times everything.
 
-Every call may raise ``StoreError``; then the caller cannot know whether it was done.
+Every call may raise ``StoreError``; then the caller cannot know whether the store did the step.
 
-The contract of stores that have an inbox: what waits there is handled, whatever restarts.
+Stores with an inbox: an event in the inbox survives every restart until it is done or dead, and the
+inbox holds its body. Fetching an event claims it; the event is due again when the lease ends.
+``Store.complete`` and ``Store.bury`` remove it from the inbox, ``Store.extend`` moves the time at
+which it is due, and ``Store.release`` makes it due at once. ``Store.claim`` answers that the event
+is in flight, since a worker will handle it. ``Store.keep`` changes nothing, since the inbox holds
+the delivery already.
 
-An event in the inbox has its body there from the put until it is done or dead. Taking it claims it,
-and it is due again by itself when the claim's lease runs out. ``Store.complete`` and ``Store.bury``
-take it out, ``Store.extend`` moves the time it is due, ``Store.release`` makes it due at once.
-``Store.claim`` finds it in flight, since a worker will handle it, and ``Store.keep`` has nothing to
-add to it.
-
-A store may also have the calls of ``applications``, ``activity`` and ``reconciling``. Each of these
-is optional.
+A store may also have the calls of ``applications``, ``activity`` and ``reconciling``. Each of the
+three is optional.
 """
 
 from __future__ import annotations
@@ -62,15 +62,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_RETENTION = timedelta(days=15)
-"""The sender's delivery log is kept 14 days (interface, Limits); one more for clocks and care."""
-
+"""The sender keeps its delivery log for 14 days (interface, Limits); one more day is reserve."""
 
 WORKER_SECONDS = 30.0
-"""How long after it last asked for work a worker counts as running."""
+"""A worker counts as running for this long after it last asked for work."""
 
 
 def check_retention(retention: float | timedelta) -> float:
-    """Return the retention of done records in seconds; refuse one that ends too early."""
+    """Return the retention of done records in seconds; ValueError if it is too short."""
     seconds = span_seconds("retention", retention)
     if seconds < SCHEDULE_SECONDS:
         raise ValueError(
@@ -81,36 +80,36 @@ def check_retention(retention: float | timedelta) -> float:
 
 
 class Flushes:
-    """Who is told how many calls a store has made lasting in one step.
+    """The listeners that a store notifies after it has committed a batch of calls.
 
-    It is called in the event loop of one of the callers.
+    A listener is called in the event loop of one of the callers.
     """
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[int, float], object]] = []
 
     def add(self, listener: Callable[[int, float], object]) -> None:
-        """Tell this one too: the number of calls, and the seconds that the step took."""
+        """Notify this listener of the number of calls, and of the seconds that the commit took."""
         self._listeners.append(listener)
 
     def tell(self, calls: int, seconds: float) -> None:
-        """Tell all of them."""
+        """Notify all listeners."""
         for listener in self._listeners:
             listener(calls, seconds)
 
 
 @runtime_checkable
 class BatchingStore(Protocol):
-    """A store that makes calls that wait together lasting in one step."""
+    """A store that commits waiting calls together, as a batch."""
 
     @property
     def flushes(self) -> Flushes:
-        """Who is told of these steps."""
+        """The listeners for commits."""
         ...
 
 
 class Claims(Protocol):
-    """Who handles what: one owner at a time, and what becomes of it."""
+    """Claims on events, one owner at a time, and how a claim ends."""
 
     @property
     def keeps_bodies(self) -> bool:
@@ -118,7 +117,7 @@ class Claims(Protocol):
         ...
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
-        """Claim an event for ``lease`` seconds; with the token of the live claim, get it again."""
+        """Claim an event for ``lease`` seconds; the token of a live claim gets it again."""
         ...
 
     async def extend(
@@ -127,11 +126,11 @@ class Claims(Protocol):
         finished: frozenset[str] = frozenset(),
         outstanding: frozenset[str] = frozenset(),
     ) -> Ownership:
-        """Start the lease anew, and remember what has succeeded so far and what has not."""
+        """Restart the lease, and remember the finished and the outstanding handlers."""
         ...
 
     async def complete(self, claim: Claimed) -> None:
-        """Record that the event is handled, whoever holds the claim by now."""
+        """Record that the event is handled, also if the claim was lost."""
         ...
 
     async def release(
@@ -143,31 +142,39 @@ class Claims(Protocol):
         outstanding: frozenset[str] = frozenset(),
         began: bool = True,
     ) -> Ownership:
-        """Give the event back for another attempt, with what has succeeded and what went wrong.
+        """End the attempt without success, so that the event can be claimed again.
 
-        If its delivery was kept and nobody will bring it again, it is a dead letter
-        (``EXHAUSTED``).
-        Unless a handler ``began``, the attempt does not count: the next one has its number.
+        If the delivery was kept and the sender will not send it again, the event becomes a dead
+        letter (``EXHAUSTED``).
+
+        Args:
+            claim: the owner's claim.
+            finished: the handlers that have succeeded.
+            error: what failed, for the event's history.
+            outstanding: the handlers that failed or did not run.
+            began: whether a handler began. If none did, the attempt does not count, and the next
+                attempt gets the same number.
+
         """
         ...
 
     async def keep(
         self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
     ) -> Ownership:
-        """Keep the delivery beside its claim, for the case that the claim ends unsettled.
+        """Keep the delivery during its claim, in case the claim ends without success.
 
         Args:
-            claim: the owner's.
-            delivery: what to keep.
-            dead_at: Unix time until which the sender may bring the event again; None if it will
-                not. From then on an event that is not settled, and that nobody holds, is a dead
-                letter (``INTERRUPTED``). Before, it can be claimed as ever.
+            claim: the owner's claim.
+            delivery: the delivery to keep.
+            dead_at: Unix time until which the sender may send the event again; None if the sender
+                will not. After that time an event that is neither done nor claimed is a dead letter
+                (``INTERRUPTED``). Before that time the event can be claimed as usual.
 
         """
         ...
 
     async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
-        """Keep a delivery whose event somebody else has claimed; the rest is as in ``keep``."""
+        """Keep a delivery whose event another caller has claimed; otherwise like ``keep``."""
         ...
 
     async def bury(
@@ -180,16 +187,17 @@ class Claims(Protocol):
         outstanding: frozenset[str] = frozenset(),
         delivery: Delivery | None = None,
     ) -> Ownership:
-        """Make the event a dead letter, with the delivery given now or kept before."""
+        """Make the event a dead letter, with the delivery passed here or kept before."""
         ...
 
 
 class KeyLocks(Protocol):
-    """What lets through one run at a time for a handler and a key, and the newest that succeeded.
+    """Key locks, which let one handler work on one key at a time, and their watermarks.
 
-    A gate knows nothing of the records of events, and no step touches both. One that is free, has
-    no mark and nobody waiting leaves nothing behind; a mark is forgotten when the retention of done
-    records has passed since it last rose.
+    The watermark of a key lock is the newest event that has succeeded under it. Key locks and the
+    records of events are independent: no call changes both. The store deletes a key lock that is
+    free, has no watermark and no waiting events. It forgets a watermark when the retention of done
+    records has passed since the watermark last rose.
     """
 
     async def acquire_key_lock(
@@ -202,20 +210,22 @@ class KeyLocks(Protocol):
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
     ) -> AcquireResult:
-        """Pass a gate for ``lease`` seconds, or learn why not.
+        """Acquire a key lock for ``lease`` seconds, or return why that is impossible.
 
-        With the token that has it, again, with the lease begun anew: this is how one is extended,
-        and why a call may be repeated.
+        The token that holds the key lock acquires it again, with a new lease. So this call also
+        extends a lease, and it may be repeated after an error.
 
         Args:
-            gate: which.
+            key_lock: the key lock.
             token: made once for a run of a handler.
-            lease: seconds until it is free again, unless it is entered again or left.
-            mark: of an event that is to be left out if it comes too late: ``Stale`` where a newer
-                event or this one itself has succeeded, also while somebody has the gate.
-            drop_ties: whether another event of the same time makes it late as well.
-            waiting: an event of the inbox to be noted as waiting where somebody else has the gate;
-                once, in the order of arrival. The note is forgotten when that lease ends.
+            lease: seconds until the key lock is free, unless it is acquired again or released.
+            watermark: the event's place in time, if events that come too late are to be dropped:
+                the answer is ``Stale`` if a newer event or this event has succeeded, also while
+                another caller holds the key lock.
+            drop_ties: whether an event is stale as well if another event of the same time has
+                succeeded.
+            waiting: an event of the inbox that joins the queue of the key lock, once, if another
+                caller holds it. The queue is forgotten when that caller's lease ends.
 
         """
         ...
@@ -228,14 +238,19 @@ class KeyLocks(Protocol):
         watermark: Watermark | None = None,
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
-        """Give a gate back, if this token has it, and return who is to come next.
+        """Release a key lock, if this token holds it, and return the event that comes next.
 
-        ``event`` names an event of the inbox that has had its turn, or needs none: it waits here no
-        more, if it was noted. Called later, it would use up the call without entering.
+        If the key lock is free after that, the event that has waited longest leaves the queue and
+        is returned. The caller makes it due (``InboxListing.make_due``).
 
-        ``mark`` says that the run has succeeded: the gate's mark rises to it, if it was lower,
-        whoever has the gate by now. If nobody has it after that, the event that has waited longest
-        is taken off the list and returned, for the caller to make it due (``Listing.make_due``).
+        Args:
+            key_lock: the key lock.
+            token: the token that acquired it.
+            watermark: given if the handler succeeded: the watermark of the key lock rises to it, if
+                it was lower, also if another caller holds the key lock by now.
+            event: an event of the inbox that need not wait any more; it leaves the queue. If it
+                stayed there, it would be called next for nothing.
+
         """
         ...
 
@@ -246,17 +261,16 @@ class DeadLetterQueue(Protocol):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, and what may become one (``is_kept``), with empty bodies.
-
-        They come in the order in which they were made, the oldest first.
+        """Return dead letters and saved deliveries (``is_kept``), oldest first, with empty bodies.
 
         Args:
-            after: the ``place`` of one that was listed: only those behind it, wherever it is now.
-            limit: how many at the most.
-            wanted: which; all where nothing is given.
+            after: the ``place`` of a listed dead letter; the listing goes on after it, also if that
+                dead letter is gone.
+            limit: the largest number to return.
+            wanted: filters; without any, all are returned.
 
         Raises:
-            ValueError: ``after`` is no place in this store's listings.
+            ValueError: ``after`` is not a place that this store has returned.
 
         """
         ...
@@ -266,39 +280,39 @@ class DeadLetterQueue(Protocol):
         ...
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
-        """Claim a dead letter for another attempt; it stays one until that is completed.
+        """Claim a dead letter, or a saved delivery, for another attempt.
 
-        One that is only kept stays so. None where there is no such letter.
+        It stays a dead letter, or saved, until the attempt succeeds. Return None if there is none.
         """
         ...
 
     async def discard(self, key: DeliveryKey) -> bool:
-        """Forget a dead letter and remember the event as done; False where there is none."""
+        """Delete a dead letter and remember the event as done; return False if there is none."""
         ...
 
 
 class Reports(Protocol):
-    """What a person or a probe asks for, and upkeep."""
+    """Calls for operators and health checks, and the removal of old records."""
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should mend though the store works; raise if it does not."""
+        """Return what an operator should correct although the store works; raise if it does not."""
         ...
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how much the store holds, of one endpoint or of all."""
+        """Return how much the store holds for one endpoint, or for all."""
         ...
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return what is known of these events of an endpoint; unknown ones are left out."""
+        """Return the states of these events of an endpoint; unknown events are left out."""
         ...
 
     async def prune(self) -> int:
-        """Remove records whose retention is over, and return how many."""
+        """Delete records whose retention is over, and return their number."""
         ...
 
 
 class Queue(Protocol):
-    """The inbox as intake and workers use it."""
+    """The inbox, as the receiver and the workers use it."""
 
     async def enqueue(
         self,
@@ -308,17 +322,18 @@ class Queue(Protocol):
         max_depth: int | None = None,
         max_bytes: int | None = None,
     ) -> EnqueueResult:
-        """Store a delivery durably, unless its event is known; by its own token, ``Stored`` again.
+        """Store a delivery durably, unless its event is known.
 
-        An event whose attempt runs inside a request, in a process that has no inbox, is stored as
-        well and is due when that attempt's lease ends. One whose delivery was kept since nobody
-        will bring it again is ``Waiting``; else the inbox has it from now on.
+        A call repeated with the same token returns ``Stored`` again. If an attempt at the event
+        runs inside a request, in a process without an inbox, the event is stored too, and is due
+        when the lease of that attempt ends. If the delivery of that attempt was kept because the
+        sender will not send it again, the answer is ``Waiting``.
 
         Args:
-            delivery: what was delivered.
+            delivery: the delivery to store.
             token: made once per request.
-            max_depth: how many events of the endpoint the inbox may hold.
-            max_bytes: how many bytes their bodies may add up to.
+            max_depth: the largest number of events of the endpoint that the inbox may hold.
+            max_bytes: the largest sum of the sizes of their bodies.
 
         """
         ...
@@ -328,17 +343,18 @@ class Queue(Protocol):
     ) -> Batch:
         """Claim the events of an endpoint that are due, the longest due first.
 
-        Each counts an attempt, and one that ended without a word goes down in the history.
+        Each event counts an attempt. If the last attempt ended because its lease ran out, the
+        event's history says so.
 
         Args:
-            limit: how many events at the most, fewer if they are large; with 0 the worker only
-                says that it is there.
-            lease: seconds until they are due again, unless the claim is extended or settled.
-            endpoint: whose events.
+            limit: the largest number of events; fewer are returned if they are large. With 0 the
+                call only shows that the worker runs.
+            lease: seconds until the events are due again, unless a claim is extended or settled.
+            endpoint: the name of the receiving endpoint.
             worker: a name that no other worker has.
-            token: made once per call. A call repeated with the worker's last token returns what
-                that call has taken and still holds, with the lease begun anew, so that a lost reply
-                costs no event its attempt.
+            token: made once per call. A call repeated with the worker's last token returns the
+                events of that call whose claims still hold, with a new lease, so that a lost reply
+                does not use up an attempt.
 
         """
         ...
@@ -353,22 +369,22 @@ class Queue(Protocol):
         outstanding: frozenset[str] = frozenset(),
         began: bool = True,
     ) -> Ownership:
-        """Give an event back to the inbox, due after so many seconds; only as the owner.
+        """Return a claimed event to the inbox, due after this many seconds.
 
-        ``error`` goes into the event's history; the rest is as in ``Store.release``.
+        The other arguments are those of ``Store.release``.
         """
         ...
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Return when there may be something new to take, after ``seconds`` at the latest.
+        """Return when there may be something new to fetch, after ``seconds`` at the latest.
 
-        A put wakes it within tens of milliseconds, also one by another process or machine. It may
-        return without a reason.
+        A delivery that is enqueued wakes the call within tens of milliseconds, also from another
+        process or machine. The call may also return without a reason.
         """
         ...
 
     async def retire(self, worker: str) -> None:
-        """Forget a worker that ends."""
+        """Remove a worker that stops."""
         ...
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
@@ -377,15 +393,15 @@ class Queue(Protocol):
 
 
 @runtime_checkable
-class Listing(Reports, Protocol):
-    """The inbox as a person looks at it."""
+class InboxListing(Reports, Protocol):
+    """The inbox, as an operator sees it."""
 
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies.
+        """Return the events of the inbox, oldest first, with empty bodies.
 
-        The arguments and the ValueError are those of ``Letters.dead_letters``.
+        The arguments and the ValueError are those of ``DeadLetterQueue.dead_letters``.
         """
         ...
 
@@ -394,37 +410,38 @@ class Listing(Reports, Protocol):
         ...
 
     async def make_due(self, key: DeliveryKey) -> bool:
-        """Make an event that waits for a later attempt due now; False where none of it waits."""
+        """Make a waiting event of the inbox due now; return False if it is not waiting."""
         ...
 
 
 class Openable(Protocol):
-    """What opens by itself at its first use, so that a mounted app without a lifespan works.
+    """A resource that opens at its first use, so that a mounted app without a lifespan works.
 
-    ``open`` only makes a fault show at start.
+    Calling ``open`` is optional: it makes a fault show at start.
     """
 
     async def open(self) -> None:
-        """Connect and prepare, so that what cannot work fails now."""
+        """Connect and prepare, so that a wrong configuration fails now."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections and threads; a later call opens again."""
+        """Close connections and end threads; a later call opens them again."""
         ...
 
 
 @runtime_checkable
 class Store(Claims, KeyLocks, DeadLetterQueue, Reports, Openable, Protocol):
-    """What remembers which events are in flight, done or dead.
+    """A store of which events are in flight, done or dead.
 
-    Whoever uses one names the part it uses: ``Claims``, ``Gates``, ``Letters``, ``Reports``,
-    ``Openable``, and of one with an inbox ``Queue`` and ``Listing``.
+    A function that needs only some of the calls names their protocol: ``Claims``, ``KeyLocks``,
+    ``DeadLetterQueue``, ``Reports`` or ``Openable``, and for the inbox ``Queue`` or
+    ``InboxListing``.
     """
 
 
 @runtime_checkable
-class InboxStore(Store, Queue, Listing, Protocol):
-    """A store that can hold events until workers have handled them."""
+class InboxStore(Store, Queue, InboxListing, Protocol):
+    """A store with an inbox, which holds events until workers have handled them."""
 
 
 def _passed(
@@ -441,7 +458,7 @@ def _passed(
 
 @shows_half_built
 class Wrapped:
-    """A store around another: every call of the contract goes through ``call``.
+    """A store that passes every call of the contract on to another store, through ``call``.
 
     Args:
         inner: the other store.
@@ -455,18 +472,18 @@ class Wrapped:
         return f"{type(self).__name__}({type(self.inner).__name__})"
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - for subclasses
-        """Pass one call on; a subclass says here what comes before and after it.
+        """Pass one call on; a subclass overrides this to act before and after it.
 
         Args:
-            name: the method of the contract.
-            call: asks the other store.
+            name: the name of the method of the contract.
+            call: calls that method of the other store.
 
         """
         return await call()
 
     @property
     def keeps_bodies(self) -> bool:
-        """As the other store says."""
+        """Whether the other store keeps bodies."""
         return self.inner.keeps_bodies
 
     open = _passed(Store.open)
@@ -491,7 +508,7 @@ class Wrapped:
 
 
 class WrappedInbox(Wrapped):
-    """The same around a store that has an inbox."""
+    """A ``Wrapped`` around a store with an inbox."""
 
     inner: InboxStore
 

@@ -1,7 +1,7 @@
-"""A store in this process's memory: for tests, and where handling twice after a restart is fine.
+"""A store in memory: for tests, and for programs that may handle an event twice after a restart.
 
-It forgets everything at a restart, and the oldest done events when it is full; it says so in the
-log. It keeps no bodies: an event that would need a dead letter with bytes is answered 500 instead.
+It forgets everything at a restart, and when it is full, the oldest done events, with a warning in
+the log. It keeps no bodies: the receiver answers 500 where the body would have to be kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..logs import get_logger
 from . import key_locks, life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from .contract import DEFAULT_RETENTION, check_retention
-from .key_locks import FREE, Passage
+from .key_locks import FREE, KeyLockRecord
 from .life import NEW, Moment, Record
 from .reconciling import MOST_SPANS, Span, joined
 from .steps import KeyLockStep, LifeStep, StepStore
@@ -50,12 +50,12 @@ _NONE: frozenset[str] = frozenset()
 
 
 class MemoryStore(StepStore):
-    """Remembers events in memory, a bounded number of them; for one event loop.
+    """A store in memory, of a bounded number of events; for one event loop.
 
     Args:
         retention: how long a done event is remembered; at least 26 hours.
-        max_records: how many events are remembered at the most. Beyond it the oldest done ones are
-            forgotten early, with a warning; with nothing left to forget a claim raises StoreError.
+        max_records: the largest number of events. A full store forgets the oldest done events
+            early, with a warning; if no event is done, a claim raises StoreError.
         clock: Unix time in seconds.
 
     """
@@ -74,15 +74,15 @@ class MemoryStore(StepStore):
         self.retention_seconds = check_retention(retention)
         self._max_records = max_records
         self._clock = clock
-        # In the order of their last change. Events are over in that order as well, since all of a
-        # kind live equally long from then on.
+        # Each in the order of the last change. Records expire in that order too, since all records
+        # of a kind live equally long.
         self._done: OrderedDict[DeliveryKey, float] = OrderedDict()
         self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
         self._dead: dict[DeliveryKey, tuple[int, Delivery, Record]] = {}
         self._buried = 0
-        self._key_locks: OrderedDict[KeyLock, Passage] = OrderedDict()
+        self._key_locks: OrderedDict[KeyLock, KeyLockRecord] = OrderedDict()
         self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
-        # Each with the time at which one of its values is over.
+        # Each with a function that returns when a value expires.
         self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
             (self._done, float),
             (self._records, lambda record: max(record.expires, record.until)),
@@ -95,14 +95,14 @@ class MemoryStore(StepStore):
         self._prune_at = 0.0
 
     async def open(self) -> None:
-        """Do nothing: memory is open."""
+        """Do nothing: memory needs no connection."""
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return nothing: this store has no settings to mend."""
+        """Return nothing: this store has no settings to correct."""
         return ()
 
     async def aclose(self) -> None:
-        """Do nothing: what is remembered lasts as long as the object."""
+        """Do nothing: the records last as long as the object."""
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
@@ -116,7 +116,7 @@ class MemoryStore(StepStore):
             self._records[key] = Record(token, now + lease, lease, 1, _NONE, _NONE, (), expires)
             return Claimed(key, token, 1, _NONE, lease)
         result, record = life.claim(known, Moment(now, now, expires), key, token, lease)
-        if record.expires != known.expires:  # granted anew, it is the last to expire
+        if record.expires != known.expires:  # granted again: it now expires last
             del self._records[key]
         self._write(key, known, record)
         return result
@@ -138,7 +138,7 @@ class MemoryStore(StepStore):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first; see ``Letters.dead_letters``."""
+        """Return dead letters, oldest first; see ``DeadLetterQueue.dead_letters``."""
         moment, behind = self._moment(), number_behind(after)
         handler, since = wanted.get("handler"), wanted.get("since")
         letters = (
@@ -156,20 +156,20 @@ class MemoryStore(StepStore):
         return list(islice(letters, limit))
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter; its body is empty, since this store keeps none."""
+        """Return one dead letter; its body is empty, since this store keeps no bodies."""
         if key not in self._dead:
             return None
         _, delivery, record = self._dead[key]
         return life.dead_letter(record, self._moment(), delivery)
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
-        """Refuse: without the body there is nothing to run; see ``Store.replay``."""
+        """Refuse: a replay needs the body; see ``Store.replay``."""
         if key not in self._dead:
             return None
         raise StoreError("the memory store keeps no bodies, so there is nothing to replay")
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return what is known of these events; see ``Store.known``."""
+        """Return the states of these events; see ``Store.known``."""
         moment = self._moment()
         found = {}
         for event_id in event_ids:
@@ -181,11 +181,11 @@ class MemoryStore(StepStore):
         return found
 
     async def prune(self) -> int:
-        """Remove records whose retention is over, and return how many."""
+        """Delete records whose retention is over, and return their number."""
         return self._prune(self._clock(), at_most=self._max_records)
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how much is in flight and dead, of one endpoint or of all."""
+        """Return how many events are in flight and dead, for one endpoint or for all."""
         now = self._clock()
         live = (key for key, record in self._records.items() if now < record.until)
         return StoreStats(
@@ -195,7 +195,7 @@ class MemoryStore(StepStore):
 
     @property
     def place(self) -> MemoryStore:
-        """The store itself: no other object stands for it; see ``RegisteringStore.place``."""
+        """The store itself: no two objects share one memory; see ``RegisteringStore.place``."""
         return self
 
     async def register(
@@ -260,7 +260,7 @@ class MemoryStore(StepStore):
         return Moment(now, now, now + self.retention_seconds)
 
     def _known(self, key: DeliveryKey) -> Record:
-        """Return what is known of an event that is not done."""
+        """Return the record of an event that is not done."""
         if key in self._dead:
             return self._dead[key][-1]
         return self._records.get(key, NEW)
@@ -276,7 +276,7 @@ class MemoryStore(StepStore):
     def _write(
         self, key: DeliveryKey, known: Record, record: Record, delivery: Delivery | None = None
     ) -> None:
-        """Write what a step has changed of an event."""
+        """Write the record of an event, if a step has changed it."""
         if record is known:
             return
         if record.done_until:
@@ -300,16 +300,16 @@ class MemoryStore(StepStore):
         self._done.pop(key, None)
         self._done[key] = self._clock() + self.retention_seconds
 
-    async def _pass(
+    async def _key_lock_step(
         self,
         key_lock: KeyLock,
         step: KeyLockStep[T],
         *,
-        is_entering: bool,
+        is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> T:
         moment, known = self._moment(), self._key_locks.get(key_lock, FREE)
-        if is_entering and known is FREE:
+        if is_acquiring and known is FREE:
             self._make_room(moment.unix)
         answer, passage = step(known, moment)
         self._key_locks.pop(key_lock, None)
@@ -319,7 +319,7 @@ class MemoryStore(StepStore):
 
     def _make_room(self, now: float) -> None:
         if now >= self._prune_at:
-            self._prune(now, at_most=2)  # two for each that is added: it keeps up, and never stalls
+            self._prune(now, at_most=2)  # two per new record: enough to keep up, and no long pause
             self._prune_at = self._oldest_end(now)
         held = len(self._done) + len(self._records) + len(self._dead) + len(self._key_locks)
         if held < self._max_records:
@@ -328,10 +328,10 @@ class MemoryStore(StepStore):
             raise StoreError("the memory store is full of events that are not done yet")
         self._forget_the_oldest(now)
         self._forgotten += 1
-        if self._forgotten & (self._forgotten - 1) == 0:  # at 1, 2, 4, 8 …: said, but no flood
+        if self._forgotten & (self._forgotten - 1) == 0:  # warn at 1, 2, 4, 8 …
             _log.warning(
-                "the memory store is full (%d records) and has forgotten %d done events or marks"
-                " before their time; a late duplicate of one would be handled again",
+                "the memory store is full (%d records) and has forgotten %d done events or"
+                " watermarks early; a late duplicate of one of them would be handled again",
                 self._max_records,
                 self._forgotten,
             )
@@ -346,7 +346,7 @@ class MemoryStore(StepStore):
         self._done.popitem(last=False)
 
     def _oldest_end(self, now: float) -> float:
-        """Return a time before which no retention is over, of what there is and what will come."""
+        """Return a time before which no record expires, neither those here nor later ones."""
         ends = (end_of(next(iter(kept.values()))) for kept, end_of in self._kept if kept)
         return min([now + self.retention_seconds, *ends])
 

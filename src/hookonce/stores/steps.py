@@ -1,7 +1,7 @@
-"""The calls of the contract that are steps of ``life`` and ``gates``, for stores in Python.
+"""The calls of the contract that are one step of ``life`` or ``key_locks``, for stores in Python.
 
-A store says how a step is taken: it reads what is known, takes the step, and writes what it gets
-back, all at one moment.
+A store implements ``_step`` and ``_key_lock_step``: each reads a record, calls the step with it,
+and writes the record that the step returns, all in one atomic change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
 from . import key_locks, life
-from .key_locks import Passage
+from .key_locks import KeyLockRecord
 from .life import Moment, Record
 from .values import (
     AcquireResult,
@@ -27,37 +27,37 @@ from .values import (
 
 T = TypeVar("T")
 LifeStep: TypeAlias = Callable[[Record, Moment], tuple[T, Record]]
-"""A step of ``life``: from what is known of an event, and the moment, to an answer and a record."""
-KeyLockStep: TypeAlias = Callable[[Passage, Moment], tuple[T, Passage]]
-"""The same of ``gates``."""
+"""A step of ``life``: takes a record and the moment, returns an answer and the next record."""
+KeyLockStep: TypeAlias = Callable[[KeyLockRecord, Moment], tuple[T, KeyLockRecord]]
+"""A step of ``key_locks``."""
 
 _NONE: frozenset[str] = frozenset()
 
 
 class StepStore(ABC):
-    """A store, as far as its calls are steps."""
+    """The calls of a store that are one step each."""
 
     @abstractmethod
     def _step(
         self, key: DeliveryKey, step: LifeStep[T], delivery: Delivery | None = None
     ) -> Awaitable[T]:
-        """Take a step of an event's life; the delivery is for a letter that the step may make."""
+        """Do a step; ``delivery`` is stored if the step makes a dead letter."""
 
     @abstractmethod
-    def _pass(
+    def _key_lock_step(
         self,
         key_lock: KeyLock,
         step: KeyLockStep[T],
         *,
-        is_entering: bool,
+        is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> Awaitable[T]:
-        """Take a step at a gate, where an event waits no more."""
+        """Do a step of a key lock; ``event`` leaves its queue."""
 
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, outstanding: frozenset[str] = _NONE
     ) -> Ownership:
-        """Start the lease anew; see ``Claims.extend``."""
+        """Restart the lease; see ``Claims.extend``."""
         return await self._step(
             claim.key,
             lambda record, moment: life.extend(record, moment, claim, finished, outstanding),
@@ -72,7 +72,7 @@ class StepStore(ABC):
         outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
-        """Give the event back; see ``Claims.release``."""
+        """End the attempt without success; see ``Claims.release``."""
         return await self._step(
             claim.key,
             lambda record, moment: life.release(
@@ -83,13 +83,13 @@ class StepStore(ABC):
     async def keep(
         self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
     ) -> Ownership:
-        """Keep the delivery beside its claim; see ``Claims.keep``."""
+        """Keep the delivery during its claim; see ``Claims.keep``."""
         return await self._step(
             claim.key, lambda record, moment: life.keep(record, moment, claim, dead_at), delivery
         )
 
     async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
-        """Keep a delivery beside somebody else's claim; see ``Claims.keep_in_flight``."""
+        """Keep a delivery during another caller's claim; see ``Claims.keep_in_flight``."""
         await self._step(
             delivery.key,
             lambda record, moment: (None, life.keep_in_flight(record, moment, dead_at)),
@@ -116,7 +116,7 @@ class StepStore(ABC):
         )
 
     async def discard(self, key: DeliveryKey) -> bool:
-        """Forget a dead letter and remember the event as done; see ``Letters.discard``."""
+        """Delete a dead letter; see ``DeadLetterQueue.discard``."""
         return await self._step(key, life.discard)
 
     async def acquire_key_lock(
@@ -129,8 +129,8 @@ class StepStore(ABC):
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
     ) -> AcquireResult:
-        """Pass a gate, or learn why not; see ``Gates.enter``."""
-        return await self._pass(
+        """Acquire a key lock; see ``KeyLocks.acquire_key_lock``."""
+        return await self._key_lock_step(
             key_lock,
             lambda passage, moment: key_locks.acquire(
                 passage,
@@ -141,7 +141,7 @@ class StepStore(ABC):
                 drop_ties=drop_ties,
                 waiting=waiting,
             ),
-            is_entering=True,
+            is_acquiring=True,
         )
 
     async def release_key_lock(
@@ -152,12 +152,12 @@ class StepStore(ABC):
         watermark: Watermark | None = None,
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
-        """Give a gate back, and return who is to come next; see ``Gates.leave``."""
-        return await self._pass(
+        """Release a key lock; see ``KeyLocks.release_key_lock``."""
+        return await self._key_lock_step(
             key_lock,
             lambda passage, moment: key_locks.release(
                 passage, moment, token, watermark=watermark, event=event
             ),
-            is_entering=False,
+            is_acquiring=False,
             event=event,
         )

@@ -1,4 +1,4 @@
-"""The values that pass between a store and who uses it."""
+"""The arguments and results of a store's calls."""
 
 from __future__ import annotations
 
@@ -11,44 +11,43 @@ from random import Random
 from typing import NamedTuple, NewType, TypeAlias, TypedDict
 
 DeliveryKey = NewType("DeliveryKey", str)
-"""What is handled once: the endpoint's name and the webhook-id, as ``endpoint:id``."""
-
+"""The key under which an event is handled once: ``endpoint:webhook-id``."""
 
 Token = NewType("Token", str)
-"""Made once per request. A store that finds a caller's own token says "yours", never "taken"."""
+"""A random name made once per request. A store that finds it again repeats its first answer."""
 
 
-# A system call for each token would let go of the interpreter's lock in the middle of a request,
-# and the thread of a SQLite store would take it and keep the event loop waiting.
-_random = Random()  # noqa: S311 - a token is no secret; it only has to be another one
+# Not `secrets`: its system call releases the interpreter's lock in the middle of a request. The
+# thread of a SQLite store would take the lock, and the event loop would wait for it.
+_random = Random()  # noqa: S311 - a token is not secret, only unique
 os.register_at_fork(after_in_child=_random.seed)
 
 
 def new_token() -> Token:
     """Return a token that no other request has."""
-    # The time too, since a restored snapshot of a machine draws what another one draws.
+    # With the time: two machines restored from one snapshot draw the same random numbers.
     return Token(hex(_random.getrandbits(64) << 64 | time.time_ns()))
 
 
 INTERRUPTED = "the process ended, or its lease ran out"
-"""What a history says of an attempt that nobody settled."""
+"""The error in the history of an attempt whose lease ran out."""
 
 
 def delivery_key(endpoint: str, event_id: str) -> DeliveryKey:
-    """Return what an event is handled once under.
+    """Return the key under which an event is handled once.
 
-    Two endpoints of one workspace receive the same webhook-id, so the endpoint is part of it.
+    The endpoint is part of the key: two endpoints of one workspace receive the same webhook-id.
     """
     return DeliveryKey(f"{endpoint}:{event_id}")
 
 
 class Claimed(NamedTuple):
-    """The event is the caller's to handle, until the lease ends.
+    """The caller owns the event until the lease ends, and handles it.
 
     Attributes:
-        key: what was claimed.
+        key: the event that was claimed.
         token: the owner's token.
-        attempt: how often it has been claimed, from 1; crashed attempts count.
+        attempt: the number of this attempt, from 1; crashed attempts count.
         finished: the handlers that have succeeded in earlier attempts.
         lease: seconds a claim or an extension lasts.
         outstanding: the handlers that an earlier attempt has recorded as failed or not run.
@@ -65,7 +64,7 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Somebody else holds the claim, at the longest until this Unix time."""
+    """Another caller holds the claim; unless extended, it ends at this Unix time."""
 
     until: float
 
@@ -77,29 +76,29 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The event is a dead letter and waits for a person."""
+    """The event is a dead letter: an operator replays or discards it."""
 
 
 ClaimResult: TypeAlias = Claimed | InFlight | Done | Dead
 
 
 class Known(StrEnum):
-    """What a store knows of an event."""
+    """The state of an event, as operators see it."""
 
     DONE = "done"
     DEAD = "dead"
-    """A dead letter; a replay of it may be running."""
+    """A dead letter; a replay may be running."""
     WAITING = "waiting"
-    """In the inbox, which will have it handled; an attempt may be running."""
+    """In the inbox; an attempt may be running."""
     IN_FLIGHT = "in_flight"
     """An attempt runs inside a request."""
     FAILED = "failed"
-    """It was tried and given back: it is handled only if the sender brings it again. Its body may
-    be kept; then it is a dead letter when the sender's schedule is over."""
+    """The last attempt failed; the event is tried again if the sender sends it again. If its
+    delivery was saved, it becomes a dead letter when the sender's retries are over."""
 
 
 class Ownership(Enum):
-    """Whether a step that only the owner may take was taken."""
+    """Whether the caller still owned the claim, so that the store did the step."""
 
     HELD = "held"
     LOST = "lost"
@@ -111,7 +110,7 @@ class Delivery(NamedTuple):
     Attributes:
         endpoint: the name of the receiving endpoint.
         event_id: the webhook-id.
-        event_type: the type named in the signed body, or None where it could not be read.
+        event_type: the type in the signed body, or None if the body could not be read.
         received_at: Unix seconds.
         body: the raw bytes that were signed.
 
@@ -125,7 +124,7 @@ class Delivery(NamedTuple):
 
     @property
     def key(self) -> DeliveryKey:
-        """What it is handled once under."""
+        """The key under which the event is handled once."""
         return delivery_key(self.endpoint, self.event_id)
 
     def __repr__(self) -> str:
@@ -140,16 +139,16 @@ class DeadReason(StrEnum):
     REJECTED = "rejected"
     EXHAUSTED = "exhausted"
     INTERRUPTED = "interrupted"
-    """The process ended while an attempt ran after which nobody would bring the event again."""
+    """The process ended during an attempt, and the sender will not send the event again."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """An attempt that did not lead to success.
+    """An attempt that did not succeed.
 
     Attributes:
-        number: which attempt it was, from 1.
-        ended_at: Unix seconds; of an attempt whose process ended, when its lease ran out.
+        number: the number of the attempt, from 1.
+        ended_at: Unix seconds; if the process ended, the time at which the lease ran out.
         error: what failed, as text.
 
     """
@@ -161,20 +160,20 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that was given up, with all a person needs to decide about it.
+    """An event that is not tried again, with all that an operator needs to decide about it.
 
     Attributes:
-        delivery: what was delivered; its body is empty in listings.
-        reason: why it was buried.
+        delivery: the delivery; its body is empty in listings.
+        reason: why the event became a dead letter.
         error: what failed, as text.
-        attempts: how often it was tried.
-        finished: the handlers that have succeeded; a replay leaves them out.
-        buried_at: Unix seconds; of a kept one, from when on it is a dead letter.
-        history: its last failed attempts, oldest first; a bounded number of them.
+        attempts: the number of attempts.
+        finished: the handlers that have succeeded; a replay does not run them.
+        buried_at: Unix seconds at which it became, or will become, a dead letter.
+        history: the last failed attempts, oldest first; a bounded number of them.
         outstanding: the handlers recorded as failed or not run.
-        is_kept: whether it is only kept, since the sender may still bring the event: it is not
-            counted as dead before ``buried_at``.
-        place: of one that was listed, where it stands there; a listing can go on behind it.
+        is_kept: whether the delivery is only saved, since the sender may still send the event
+            again: it does not count as dead before ``buried_at``.
+        place: the place in a listing; pass it as ``after`` to go on after this dead letter.
 
     """
 
@@ -192,17 +191,17 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """How much a store holds at this moment.
+    """How much a store holds now.
 
     Attributes:
         in_flight: live claims.
-        dead: dead letters; not what is only kept.
-        depth: events in the inbox, those being handled among them.
-        bytes: what their bodies add up to.
-        oldest_age: seconds since the oldest of them was received, or None.
+        dead: dead letters, without saved deliveries.
+        depth: events in the inbox, with those being handled.
+        bytes: the sum of the sizes of their bodies.
+        oldest_age: seconds since the oldest of these events was received; None if there is none.
         workers: workers that have asked for work within ``WORKER_SECONDS``.
-        kept: deliveries that are kept since the sender may not bring them again, without those that
-            an attempt runs for.
+        kept: saved deliveries: the sender may or may not send them again. Deliveries with a running
+            attempt are not counted.
 
     """
 
@@ -217,36 +216,36 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The event is in the inbox now, put there by this caller."""
+    """This caller has put the event into the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The event was in the inbox already, waiting or being handled."""
+    """The event was in the inbox before, waiting or being handled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The inbox has no room for one event more; nothing was stored."""
+    """The inbox is full; nothing was stored."""
 
 
 EnqueueResult: TypeAlias = Stored | Waiting | Full | Done | Dead
 
 
 class Fetched(NamedTuple):
-    """An event taken from the inbox: the claim it is handled under, and what was delivered."""
+    """An event fetched from the inbox: its claim and its delivery."""
 
     claim: Claimed
     delivery: Delivery
 
 
 class Batch(NamedTuple):
-    """What a worker was given.
+    """The events that a worker has fetched.
 
     Attributes:
         taken: events to handle now.
-        next_due: seconds until another event of the endpoint is due, 0 if one is; None if none
-            waits.
+        next_due: seconds until another event of the endpoint is due, 0 if one is due now; None if
+            no event waits.
 
     """
 
@@ -256,15 +255,15 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event in the inbox, for a person to look at.
+    """An event in the inbox, as an operator sees it.
 
     Attributes:
-        delivery: what was delivered; its body is empty in listings.
-        due_at: Unix seconds at which it may be taken (again).
-        in_flight: whether an attempt at it runs.
-        attempts: how often it was tried, the running attempt included.
+        delivery: the delivery; its body is empty in listings.
+        due_at: Unix seconds from which a worker may fetch the event.
+        in_flight: whether an attempt runs.
+        attempts: the number of attempts, including a running attempt.
         finished: the handlers that have succeeded.
-        history: its last failed attempts, oldest first; a bounded number of them.
+        history: the last failed attempts, oldest first; a bounded number of them.
         outstanding: the handlers recorded as failed or not run.
         place: as in ``DeadLetter``.
 
@@ -280,21 +279,22 @@ class Entry:
     place: str = field(default="", compare=False, repr=False)
 
     def state(self, now: float) -> str:
-        """Return ``in flight``, ``waiting`` until it is due, or ``ready``, at this Unix time."""
+        """Return ``in flight``, ``waiting`` (not due yet) or ``ready`` at this Unix time."""
         if self.in_flight:
             return "in flight"
         return "waiting" if self.due_at > now else "ready"
 
 
 class Wanted(TypedDict, total=False):
-    """What a listing is to show only; None is as good as left out.
+    """Filters of a listing; None is the same as leaving a filter out.
 
     Attributes:
-        endpoint: events of this endpoint.
-        event_type: of this type.
-        event_id: with this webhook-id.
-        handler: that owe this handler.
-        since: received then or later, in Unix seconds; of dead letters, buried.
+        endpoint: the name of the receiving endpoint.
+        event_type: the event type.
+        event_id: the webhook-id.
+        handler: a handler that is outstanding.
+        since: Unix seconds; events received at that time or later, or for dead letters, those that
+            became dead letters at that time or later.
 
     """
 
@@ -306,10 +306,10 @@ class Wanted(TypedDict, total=False):
 
 
 class WantedDeadLetters(Wanted, total=False):
-    """The same of dead letters.
+    """Filters of a listing of dead letters.
 
     Attributes:
-        reason: given up for this reason.
+        reason: why an event became a dead letter.
 
     """
 
@@ -317,12 +317,12 @@ class WantedDeadLetters(Wanted, total=False):
 
 
 class KeyLock(NamedTuple):
-    """What one run at a time may pass: a handler's, with one key.
+    """The lock that lets one handler work on one key at a time.
 
     Attributes:
         endpoint: the name of the receiving endpoint.
         handler: the handler's name.
-        key: what it works on, as its key function says.
+        key: the key that the handler's key function returned.
 
     """
 
@@ -332,16 +332,16 @@ class KeyLock(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A text that no other gate has."""
+        """A text that no other key lock has."""
         lengths = f"{len(self.endpoint)}.{len(self.handler)}"
         return f"{lengths}:{self.endpoint}:{self.handler}:{self.key}"
 
 
 class Watermark(NamedTuple):
-    """An event's place in time; as tuples, the newer mark is the higher one.
+    """An event's place in time. Compared as tuples, the newer event is the greater.
 
     Attributes:
-        created_at: when the event came to be, in Unix microseconds.
+        created_at: when the event was created, in Unix microseconds.
         event_id: the webhook-id.
 
     """
@@ -352,19 +352,19 @@ class Watermark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """The gate is the caller's, until the lease ends."""
+    """The caller holds the key lock until the lease ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else has the gate, at the longest until this Unix time."""
+    """Another caller holds the key lock; unless extended, its lease ends at this Unix time."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The event comes too late: this one, a newer one or the same, has succeeded there."""
+    """The event comes too late: the event of this watermark, newer or the same, has succeeded."""
 
     watermark: Watermark
 
@@ -377,9 +377,9 @@ _NUMBER = re.compile("[0-9]{1,18}")
 
 
 def number_behind(after: str | None) -> int:
-    """Return the number that a listing goes on behind, where places are numbers from 1 on.
+    """Return the number after which a listing goes on, in stores whose places are numbers from 1.
 
-    Raises ValueError for what is no such place.
+    Raises ValueError if ``after`` is not such a place.
     """
     if after is None:
         return 0
@@ -389,7 +389,7 @@ def number_behind(after: str | None) -> int:
 
 
 def no_place(after: object) -> ValueError:
-    """Return the error of a listing that is to go on behind what is no place in it."""
+    """Return the error for an invalid ``after``."""
     given = repr(after) if isinstance(after, str) else f"a value of type {type(after).__name__}"
     return ValueError(
         f"after must be the `place` of an event that was listed here, not {given:.100}"

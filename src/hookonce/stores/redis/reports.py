@@ -53,7 +53,7 @@ class RedisReports(ABC):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
+        """Return dead letters, oldest first; see ``DeadLetterQueue.dead_letters``."""
         behind = codec.write_cursor(after)
         asked = (wanted.get("endpoint") or "", *codec.write_wanted(wanted, wanted.get("reason")))
         lists = await asyncio.gather(
@@ -66,14 +66,14 @@ class RedisReports(ABC):
         return [replace(codec.read_dead_letter(row), place=str(Cursor.of(row))) for row in found]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter with its body; see ``Letters.dead_letter``."""
+        """Return one dead letter with its body; see ``DeadLetterQueue.dead_letter``."""
         reply = await self._session.ask(key, "dead_letter")
         return None if reply == b"N" else codec.read_dead_letter(reply)
 
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
+        """Return the events of the inbox, oldest first; see ``InboxListing.entries``."""
         rows: list[Any] = []
         behind, asked = codec.write_cursor(after), codec.write_wanted(wanted)
         endpoint = wanted.get("endpoint")
@@ -89,7 +89,7 @@ class RedisReports(ABC):
         return [replace(codec.read_entry(row, offset), place=str(Cursor.of(row))) for row in found]
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
-        """Return one event of the inbox with its body; see ``Listing.entry``."""
+        """Return one event of the inbox with its body; see ``InboxListing.entry``."""
         reply = await self._session.ask(key, "entry")
         offset = self._session.shard_of(key).clock_offset
         return None if reply == b"N" else codec.read_entry(reply, offset)

@@ -230,7 +230,7 @@ class RedisStore(RedisReports, RedisReconciling):
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
     ) -> AcquireResult:
-        """Pass a gate, or learn why not; see ``Gates.enter``."""
+        """Acquire a key lock; see ``KeyLocks.acquire_key_lock``."""
         shard, ties = self._session.shard_of(key_lock.name), "1" if drop_ties else "0"
         asked = step(
             "acquire_key_lock",
@@ -252,7 +252,7 @@ class RedisStore(RedisReports, RedisReconciling):
         watermark: Watermark | None = None,
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
-        """Give a gate back, and return who is to come next; see ``Gates.leave``."""
+        """Release a key lock; see ``KeyLocks.release_key_lock``."""
         called = await self._session.ask(
             key_lock.name,
             "release_key_lock",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import apsw
 
 from .. import key_locks
-from ..key_locks import FREE, Passage
+from ..key_locks import FREE, KeyLockRecord
 from ..life import Moment
 from ..steps import KeyLockStep
 from ..values import DeliveryKey, KeyLock, Watermark
@@ -66,7 +66,7 @@ def fetch_step(
     return answer
 
 
-def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> Passage:
+def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> KeyLockRecord:
     """Return what is known of a gate, with the first two of those who wait."""
     row: Any = connection.execute(_READ, (digest,)).get
     if row is None:
@@ -74,7 +74,7 @@ def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> Passage
     token, until, lease, created_at, event_id, expires, *first_two = row
     watermark = None if event_id is None else Watermark(created_at, event_id)
     notes = tuple(event for event in first_two if event is not None)
-    passage = Passage(token, until, lease, notes, watermark, expires)
+    passage = KeyLockRecord(token, until, lease, notes, watermark, expires)
     if notes and key_locks.has_ended(passage, moment):
         connection.execute(_FORGET_NOTES, (digest,))
         return passage._replace(waiting=())

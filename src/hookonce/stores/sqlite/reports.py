@@ -136,12 +136,12 @@ class SQLiteReports(ABC):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first, with empty bodies; see ``Letters.dead_letters``."""
+        """Return dead letters, oldest first; see ``DeadLetterQueue.dead_letters``."""
         letters = await self._rows(_LETTERS, self._letter, **_listing(after, limit, wanted))
         return [letter for letter in letters if letter is not None]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter with its body; see ``Letters.dead_letter``."""
+        """Return one dead letter with its body; see ``DeadLetterQueue.dead_letter``."""
         return _first(await self._rows(_ONE_LETTER, self._letter, key=digest_of(key)))
 
     def _letter(self, row: tuple[Any, ...]) -> DeadLetter | None:
@@ -152,11 +152,11 @@ class SQLiteReports(ABC):
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
-        """Return what is in the inbox, oldest first, with empty bodies; see ``Listing.entries``."""
+        """Return the events of the inbox, oldest first; see ``InboxListing.entries``."""
         return await self._rows(_ENTRIES, self._entry, **_listing(after, limit, wanted))
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
-        """Return one event of the inbox with its body; see ``Listing.entry``."""
+        """Return one event of the inbox with its body; see ``InboxListing.entry``."""
         return _first(await self._rows(_ONE_ENTRY, self._entry, key=digest_of(key)))
 
     def _entry(self, row: tuple[Any, ...]) -> Entry:

@@ -216,12 +216,12 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
             lambda connection: self._claims.step(connection, key, step, delivery), **allowed
         )
 
-    def _pass(
+    def _key_lock_step(
         self,
         key_lock: KeyLock,
         step: KeyLockStep[T],
         *,
-        is_entering: bool,
+        is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> asyncio.Future[T]:
         # Nobody else would leave a gate that nobody waits to enter. A power cut may undo the step:
@@ -229,7 +229,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         # recorded, by a later commit that waits for the disk and takes the mark along.
         return self._run(
             lambda connection: fetch_step(connection, self._claims.moment(), key_lock, step, event),
-            may_be_dropped=is_entering,
+            may_be_dropped=is_acquiring,
             may_be_lost=True,
         )
 
