@@ -13,7 +13,7 @@ from datetime import datetime
 from chaos.combinations import STORES, silence
 from hookonce import Receiver
 from hookonce.events import ChannelDisconnected, ChannelUnhealthy
-from hookonce.simulation import Mode, Report, simulate
+from hookonce.simulation import Mode, SimulationReport, simulate
 from hookonce.verification.secrets import new_secret
 
 __all__ = ["CHANNELS", "PLACES", "Channels", "Place"]
@@ -71,7 +71,7 @@ class Channels:
         self._held: dict[str, _Status] = {}
         self._told: defaultdict[str, set[_Status]] = defaultdict(set)
         with silence():
-            self.report: Report = simulate(
+            self.report: SimulationReport = simulate(
                 self._receiver(),
                 events=int(events / _CHANNEL_EVENTS),
                 seed=seed,

@@ -17,7 +17,7 @@ from support.redis_servers import redis_server
 
 from hookonce import Receiver
 from hookonce.cli.loading import stand_in_secrets
-from hookonce.simulation import Mode, Report, simulate
+from hookonce.simulation import Mode, SimulationReport, simulate
 
 __all__ = ["COMBINATIONS", "EXAMPLES", "STORES", "Combination", "example", "silence", "store_url"]
 
@@ -38,7 +38,7 @@ class Combination:
     def __str__(self) -> str:
         return f"{self.example}, {self.store}, {self.mode.value}"
 
-    def simulate(self, url: str, *, events: int, seed: int) -> Report:
+    def simulate(self, url: str, *, events: int, seed: int) -> SimulationReport:
         """Simulate without what its handlers print and the library logs: every fault is meant."""
         with silence():
             return simulate(

@@ -8,7 +8,7 @@ import time
 
 from chaos.channels import PLACES, Channels
 from chaos.combinations import COMBINATIONS, store_url
-from hookonce.simulation import Report
+from hookonce.simulation import SimulationReport
 
 HEADING = "| Example, store, mode | Events | Requests | Handler runs | Restarts | Lost | Other |"
 RULE = "|---|---|---|---|---|---|---|"
@@ -43,7 +43,7 @@ def _examples(events: int, seed: int, only: str) -> int:
             report = combination.simulate(url, events=events, seed=seed)
         lost = sum(finding.breach == "lost" for finding in report.findings)
         print(
-            f"| {combination} | {report.events:,} | {report.requests:,} | {report.runs:,}"
+            f"| {combination} | {report.events:,} | {report.requests:,} | {report.calls:,}"
             f" | {report.restarts} | {lost} | {len(report.findings) - lost} |",
             flush=True,
         )
@@ -73,7 +73,7 @@ def _channels(events: int, seed: int, only: str) -> int:
     return wrong
 
 
-def _tell(report: Report) -> None:
+def _tell(report: SimulationReport) -> None:
     for finding in report.findings[:3]:
         print(finding.breach, finding.event_id, *finding.story, sep="\n  ", file=sys.stderr)
 

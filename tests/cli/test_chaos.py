@@ -58,7 +58,7 @@ def test_a_right_receiver_passes_and_nothing_else_is_printed_or_left_behind(
     first, second, third = result.output.splitlines()
     assert first.startswith("60 events: ")
     assert "requests" in second
-    assert third.startswith("0 lost, 0 given up, 0 handled twice, 0 run after a newer one")
+    assert third.startswith("0 lost, 0 given up, 0 handled twice, 0 handled after a newer event")
     assert third.endswith("--seed 5")
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"app.py"}
 
@@ -68,7 +68,7 @@ def test_one_that_loses_events_fails_and_tells_the_story_of_each(tmp_path: Path)
     assert (result.status, result.errors) == (1, "")
     lines = result.output.splitlines()
     assert lines[0].startswith("lost: comment.received evt_")
-    assert "app.greet run 1: failed" in result.output
+    assert "app.greet call 1: failed" in result.output
     assert not lines[-1].startswith("0 lost")
 
 

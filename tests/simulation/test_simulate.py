@@ -13,9 +13,9 @@ import pytest
 from hookonce import Context, Event, Inbox, Limits, Outcome, Reason, Receiver, Reject, Retry
 from hookonce.events import CommentReceived, PostTargetFailed
 from hookonce.http.app import Receive, Scope, Send
-from hookonce.simulation import Breach, Mode, Report, simulate, virtual_loop
-from hookonce.simulation.ledger import HandlerRun, Ledger, RunOutcome
-from hookonce.simulation.report import Emitted, judged
+from hookonce.simulation import Breach, Mode, SimulationReport, simulate, virtual_loop
+from hookonce.simulation.calls import CallLog, CallOutcome, HandlerCall
+from hookonce.simulation.report import Emitted, violations
 from hookonce.stores.values import DeadReason
 from hookonce.verification.headers import RawHeaders
 from hookonce.verification.secrets import new_secret
@@ -38,7 +38,7 @@ def right(receiver_class: type[Receiver] = Receiver, *, inbox: Inbox | None = No
     return receiver
 
 
-def simulated(receiver: Receiver, **arguments: object) -> Report:
+def simulated(receiver: Receiver, **arguments: object) -> SimulationReport:
     settings: dict[str, object] = {"events": 100, "seed": 7, "store": "memory://", **arguments}
     return simulate(receiver, **settings)  # type: ignore[arg-type] # put together by the test
 
@@ -53,7 +53,7 @@ def test_a_right_receiver_passes(store: str | None) -> None:
     assert report.requests > report.events
     assert report.disturbed
     assert report.injected
-    assert report.runs > report.injected
+    assert report.calls > report.injected
     assert not report.dead_letters
 
 
@@ -89,14 +89,14 @@ def test_the_same_seed_brings_the_same_faults() -> None:
 def test_the_same_seed_brings_the_same_also_with_a_store_outside_the_process() -> None:
     reports = [simulated(right(inbox=Inbox()), store=None, seed=3, events=150) for _ in range(3)]
     assert all(report.passed for report in reports)
-    assert len({(r.runs, r.injected, r.handled) for r in reports}) == 1
+    assert len({(r.calls, r.injected, r.handled) for r in reports}) == 1
 
 
 def test_without_chaos_nothing_is_disturbed_and_each_handler_runs_once() -> None:
     report = simulated(right(), chaos=0)
     assert report.passed
     assert (report.requests, report.disturbed, report.injected) == (100, 0, 0)
-    assert report.runs == report.handled
+    assert report.calls == report.handled
 
 
 @pytest.mark.parametrize("is_long", [True, False])
@@ -211,7 +211,7 @@ def test_a_failure_that_is_answered_200_loses_the_event() -> None:
     lost = [finding for finding in report.findings if finding.breach is Breach.LOST]
     assert len(lost) == report.count(Breach.LOST) == len(report.findings)
     story = "\n".join(lost[0].story)
-    assert f"{lost[0].handler} run 1: failed" in story
+    assert f"{lost[0].handler} call 1: failed" in story
     assert "delivery 1: 200 handled" in story
 
 
@@ -331,17 +331,17 @@ def test_an_event_that_is_handled_and_never_acknowledged_is_found() -> None:
 
 
 def test_a_handler_that_runs_for_a_forged_event_is_found() -> None:
-    ledger = Ledger()
-    ledger.record(HandlerRun("evt_forged", "greet", 1, 0.0, 0.1, RunOutcome.SUCCEEDED, None, False))
-    (finding,) = judged([Emitted("evt_1", "comment.received", ())], [], ledger, {})
+    log = CallLog()
+    log.record(HandlerCall("evt_forged", "greet", 1, 0.0, 0.1, CallOutcome.SUCCEEDED, None, False))
+    (finding,) = violations([Emitted("evt_1", "comment.received", ())], [], log, {})
     assert (finding.breach, finding.event_id) == (Breach.FORGED, "evt_forged")
 
 
 def test_an_event_that_could_not_be_read_is_found() -> None:
     event = Emitted("evt_1", "comment.received", ("greet",))
-    (finding,) = judged([event], [], Ledger(), {"evt_1": DeadReason.UNREADABLE})
+    (finding,) = violations([event], [], CallLog(), {"evt_1": DeadReason.UNREADABLE})
     assert (finding.breach, finding.handler) == (Breach.GIVEN_UP, "greet")
-    assert judged([event], [], Ledger(), {"evt_1": DeadReason.REJECTED}) == ()
+    assert violations([event], [], CallLog(), {"evt_1": DeadReason.REJECTED}) == ()
 
 
 def test_a_receiver_without_a_handler_for_a_documented_type_is_refused() -> None:

@@ -12,7 +12,7 @@ from secrets import randbelow
 import click
 
 from hookonce.errors import StoreError
-from hookonce.simulation import Breach, Mode, Report, simulate
+from hookonce.simulation import Breach, Mode, SimulationReport, simulate
 from hookonce.simulation.simulation import DEFAULT_CHAOS, DEFAULT_EVENTS
 
 from .ending import terminated_as_interrupted
@@ -22,15 +22,15 @@ from .output import Output, json_option
 from .statuses import CannotBegin, Status
 from .stores import check_store, chosen_url, store_file_option
 
-# How many findings people see with their story, and how many at all. Programs get all.
+# People see this many findings with their story, and this many in total. Programs get all.
 _WITH_STORY, _LISTED = 3, 20
 
 _COUNTED = {
     Breach.LOST: "lost",
     Breach.GIVEN_UP: "given up",
     Breach.TWICE: "handled twice",
-    Breach.STALE: "run after a newer event",
-    Breach.OVERLAP: "run at the same time as another of their key",
+    Breach.STALE: "handled after a newer event",
+    Breach.OVERLAP: "handled at the same time as another event of their key",
     Breach.LATE: "answered late",
     Breach.FORGED: "forgeries accepted",
     Breach.PUNISHED: "answers that can disable the endpoint",
@@ -52,7 +52,7 @@ _COUNTED = {
     default=DEFAULT_CHAOS,
     show_default=True,
     type=FiniteRange(0, 1),
-    help="The probability of a fault, at each attempt and at each run of a handler.",
+    help="The probability of a fault, at each request and at each call of a handler.",
 )
 @click.option("--seed", type=int, help="Repeat the faults of the run with this seed.")
 @click.option(
@@ -93,7 +93,7 @@ def chaos(
     not use the receiver's own store and secrets.
 
     The same --seed repeats the events and the faults. Files and servers answer in real time, so
-    that the numbers of requests and runs may differ by a few. With --store memory:// and async
+    that the numbers of requests and calls may differ by a few. With --store memory:// and async
     handlers, runs with the same seed are identical.
 
     Exits 0 only if no event was lost, given up or handled twice, no handler with latest_by ran
@@ -104,13 +104,13 @@ def chaos(
     """
     store_url = chosen_url(store_url, store_file)
     if store_url is not None:
-        check_store(store_url)  # not in virtual time, where waiting for a store takes far longer
+        check_store(store_url)  # a simulation would wait far longer for an unreachable store
     with stand_in_secrets():
         targets = load_receivers(receiver, factory=factory)
     output = Output(as_json=as_json)
     seed = randbelow(2**31) if seed is None else seed
     mode = {None: Mode.AS_IT_IS, True: Mode.INBOX, False: Mode.INLINE}[with_inbox]
-    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # every fault is on purpose
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # the faults are injected
     passed = True
     with terminated_as_interrupted(), output.progress("chaos") as moved:
         for target in targets:
@@ -163,7 +163,7 @@ def _show_stopped(done: _Done, seed: int, output: Output) -> None:
     )
 
 
-def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> None:
+def _show(report: SimulationReport, endpoint: str, output: Output, *, as_json: bool) -> None:
     for number, finding in enumerate(report.findings):
         record = {
             "breach": finding.breach,
@@ -195,7 +195,7 @@ def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> No
             "waiting": report.waiting,
             "requests": report.requests,
             "disturbed": report.disturbed,
-            "handler_runs": report.runs,
+            "handler_calls": report.calls,
             "injected_faults": report.injected,
             "restarts": report.restarts,
             "virtual_hours": round(report.hours, 1),
@@ -203,12 +203,12 @@ def _show(report: Report, endpoint: str, output: Output, *, as_json: bool) -> No
             "passed": report.passed,
         },
         f"{report.events} events: {report.handled} handled,"
-        f"{f' {report.stale} left out for a newer event,' if report.stale else ''}"
+        f"{f' {report.stale} skipped for a newer event,' if report.stale else ''}"
         f" {report.ignored} without a handler,"
         f" {dead_letters} dead letters{f' ({why})' if why else ''}"
         f"{f', {report.waiting} still waiting in the inbox' if report.waiting else ''}\n"
-        f"{report.requests} requests, {report.disturbed} of them disturbed; {report.runs} runs of"
-        f" handlers, {report.injected} with a fault on purpose; {report.restarts}"
+        f"{report.requests} requests, {report.disturbed} of them disturbed; {report.calls} calls"
+        f" of handlers, {report.injected} of them with an injected fault; {report.restarts}"
         f" restart{'' if report.restarts == 1 else 's'} in"
         f" {report.hours:.1f} virtual hours\n"
         + ", ".join(f"{count} {_COUNTED[breach]}" for breach, count in breaches.items())

@@ -17,7 +17,7 @@ import click
 from hookonce import Receiver
 from hookonce.errors import SecretError
 from hookonce.operations.doctor.subjects import subjects_in
-from hookonce.simulation.places import own_frames
+from hookonce.simulation.calls import own_frames
 from hookonce.verification.providers import (
     SECRETS_VARIABLE,
     EnvironmentSecrets,

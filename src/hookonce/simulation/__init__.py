@@ -1,6 +1,6 @@
-"""A receiver's own handlers, run under chaos in virtual time, with faults on purpose, and counted.
+"""Simulations of a receiver: its own handlers in virtual time, with faults on purpose.
 
-``simulate`` is the whole of it::
+``simulate`` runs a simulation and returns a report::
 
     report = simulate(receiver, events=1000, seed=7)
     assert report.passed, report.findings
@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from .report import Breach, Finding, Report
+from .report import Breach, SimulationReport, Violation
 from .simulation import Mode, simulate
 
-__all__ = ["Breach", "Finding", "Mode", "Report", "simulate"]
+__all__ = ["Breach", "Mode", "SimulationReport", "Violation", "simulate"]

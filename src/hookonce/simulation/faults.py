@@ -1,4 +1,4 @@
-"""Which runs of which handlers go wrong on purpose: decided by a seed, whatever the timing."""
+"""The plan of injected faults: a seed decides which handler calls go wrong, and how."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from enum import StrEnum
 
 from ..errors import Retry
 
-# Across the answer budget (8 s) and the lease (30 s).
+# Some sleeps are shorter and some are longer than the answer budget (8 s) and the lease (30 s).
 _SHORTEST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS = 0.1, 45.0
 _SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1.0, 600.0
 
 
 class Fault(StrEnum):
-    """What is done to a run of a handler."""
+    """A fault that is injected into a call of a handler."""
 
     FAILS_BEFORE = "fails_before"
-    """It fails, and the handler's own code has not run."""
+    """The call fails before the handler's own code runs."""
     FAILS_AFTER = "fails_after"
-    """It fails after the handler's own code has run: the effect is there, and no success."""
+    """The call fails after the handler's own code has run, so the effect exists."""
     SLOW = "slow"
-    """The handler's own code begins late."""
+    """The handler's own code starts after a sleep."""
     FAILS_LATE = "fails_late"
-    """It fails after a while, in which other deliveries of the event find it in flight."""
+    """The call fails after a sleep; other deliveries of the event meet it in flight."""
     ASKS_RETRY = "asks_retry"
-    """``Retry`` is raised, and the handler's own code has not run."""
+    """The call raises ``Retry`` before the handler's own code runs."""
 
 
 class InjectedError(Exception):
-    """A failure that a simulation injected; the receiver is expected to cope with it."""
+    """An injected failure of a handler."""
 
 
 class InjectedRetry(Retry):
-    """A ``Retry`` that no handler asked for."""
+    """An injected ``Retry``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A fault, and how many seconds it sleeps or asks to wait."""
+    """A fault, and the seconds that it sleeps or asks to wait."""
 
     fault: Fault
     seconds: float = 0.0
@@ -46,14 +46,14 @@ class Injection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """Decides for each run whether a fault is injected; the same seed decides the same.
+    """Decides for each call of a handler whether it gets a fault; timing has no influence.
 
     Attributes:
-        seed: names the plan.
-        rate: the part of runs that go wrong, from 0 to 1.
+        seed: the same seed gives the same faults.
+        rate: the probability of a fault at each call, from 0 to 1.
         kinds: the faults to choose from.
-        most: faults of one handler and one event at the most, so that a right receiver succeeds
-            with every event. Keep it below the number of attempts an event has.
+        most: the maximum number of faults for one handler and one event. Keep it below the number
+            of attempts that an event has, so that a correct receiver handles every event.
 
     """
 
@@ -66,20 +66,27 @@ class FaultPlan:
         if not 0 <= self.rate <= 1:
             raise ValueError(f"rate takes a number from 0 to 1, not {self.rate!r}")
         if self.most < 0:
-            raise ValueError(f"most takes a number from 0 on, not {self.most!r}")
+            raise ValueError(f"most takes a number from 0, not {self.most!r}")
         if not self.kinds:
-            raise ValueError("kinds takes one fault at least; for none, set rate to 0")
+            raise ValueError("kinds takes at least one fault; to inject no faults, set rate to 0")
 
-    def injection(self, event_id: str, handler: str, run_number: int) -> Injection | None:
-        """Return the fault of this run (of this handler for this event, from 1), if it has one."""
-        drawn = self._draw(event_id, handler, run_number)
+    def injection(self, event_id: str, handler: str, number: int) -> Injection | None:
+        """Return the fault of a call, or None.
+
+        Args:
+            event_id: the event.
+            handler: the handler's name.
+            number: counts the calls of this handler for this event, from 1.
+
+        """
+        drawn = self._draw(event_id, handler, number)
         if drawn is None:
             return None
-        earlier = (self._draw(event_id, handler, number) for number in range(1, run_number))
+        earlier = (self._draw(event_id, handler, before) for before in range(1, number))
         return drawn if sum(one is not None for one in earlier) < self.most else None
 
-    def _draw(self, event_id: str, handler: str, run_number: int) -> Injection | None:
-        chance = random.Random(f"{self.seed}:{event_id}:{handler}:{run_number}")  # noqa: S311 - no secret depends on it
+    def _draw(self, event_id: str, handler: str, number: int) -> Injection | None:
+        chance = random.Random(f"{self.seed}:{event_id}:{handler}:{number}")  # noqa: S311 - no secret depends on it
         if chance.random() >= self.rate:
             return None
         fault = chance.choice(self.kinds)

@@ -1,4 +1,4 @@
-"""What a simulation found, judged by what was emitted, answered, run and kept."""
+"""The report of a simulation: its counts, and the rules that the receiver broke."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ from ..emulator.records import DeliveryAttempt
 from ..outcome import is_punished
 from ..sender import ANSWER_SECONDS, TOLERANCE_SECONDS
 from ..stores.values import DeadReason
-from .ledger import HandlerRun, Ledger, RunOutcome
-from .turns import Turns
+from .calls import CallLog, CallOutcome, HandlerCall
+from .keyed_calls import KeyedCalls
 
-_ROUNDING_SECONDS = 1.0  # what a second that is cut off may add
+_ROUNDING_SECONDS = 1.0  # webhook-timestamp holds whole seconds
 
 
 class Breach(StrEnum):
-    """What a receiver must never do."""
+    """A rule that a receiver must not break."""
 
     LOST = "lost"
-    """An event is over for the sender, a handler has not succeeded, and nobody has it any more:
-    it is no dead letter, nor does it wait in the inbox for an attempt that is still to come."""
+    """A handler has not succeeded with an event, and nobody will retry it: the sender has stopped,
+    the event is not a dead letter, and no attempt is due in the inbox."""
     GIVEN_UP = "given_up"
-    """It is a dead letter: the event could not be read, or the handler failed by itself."""
+    """An event became a dead letter because the receiver could not read it, or because the
+    handler's own code failed."""
     TWICE = "handled_twice"
     """A handler succeeded more than once with one event."""
     STALE = "stale_overwrite"
-    """A handler with ``latest_by`` ran for an event after it had succeeded with a newer one of the
-    same key."""
+    """A handler with ``latest_by`` was called for an event after it had succeeded with a newer
+    event of the same key."""
     OVERLAP = "overlap"
-    """Two runs of a handler with ``latest_by`` or ``serial_by`` were under way with one key."""
+    """Two calls of a handler with ``latest_by`` or ``serial_by`` for one key overlapped."""
     LATE = "answered_late"
-    """The sender had no answer within ten seconds."""
+    """The sender got no answer within ten seconds."""
     FORGED = "accepted_forgery"
-    """A request that was changed, forged or too old was answered 2xx, or handled."""
+    """A changed, forged or outdated request was answered 2xx, or a handler was called for it."""
     PUNISHED = "punished_answer"
-    """A redirect; a 410, which disables the endpoint; or nothing but failures until the sender gave
-    up, although nothing is lost: that disables it in the end."""
+    """The sender can disable the endpoint for the answer: a redirect, a 410, or only failures until
+    the sender gave up an event that was not lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that went wrong with one event.
+class Violation:
+    """A rule that the receiver broke with one event.
 
     Attributes:
-        breach: what.
-        event_id: with which event.
-        event_type: its type.
-        handler: with which handler, if it was one.
-        story: what happened to the event, a line for each request and each run, in order.
+        breach: the rule.
+        event_id: the event.
+        event_type: its type; ``unknown`` if the emulated service did not send the event.
+        handler: the name of the handler, or None if the breach is not about a handler.
+        story: a line for each request and each call of a handler for the event, in the order of
+            time.
 
     """
 
@@ -64,27 +66,26 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a simulation came to.
+class SimulationReport:
+    """The result of a simulation.
 
     Attributes:
-        seed: the same seed brings the same events and faults again, but not always the same number
-            of requests: that depends on when a file or a server answers, too.
-        events: how many were emitted.
-        requests: how many requests were made, forged ones and copies among them.
-        disturbed: how many of them chaos has done something to.
-        runs: how often a handler ran.
-        injected: how many of these runs were made to fail.
-        handled: the events with which every handler has succeeded.
-        stale: the events that a handler with ``latest_by`` was left out for, since it had succeeded
-            with a newer one; every other handler has succeeded with them.
-        ignored: the events that no handler is for.
-        dead_letters: how many events are dead letters, by why.
-        waiting: how many events wait in the inbox for an attempt that comes later than a simulation
-            takes: the wait was asked for, or the back-off is that long.
-        restarts: how often the receiver was stopped and started.
-        hours: how long it took in virtual time.
-        findings: what went wrong.
+        seed: the seed of the events and faults; see ``simulate`` for what it repeats.
+        events: the number of emitted events.
+        requests: the number of requests, including forgeries and copies.
+        disturbed: the number of requests that chaos disturbed.
+        calls: the number of handler calls.
+        injected: the number of handler calls with an injected fault.
+        handled: the number of events with which every handler succeeded.
+        stale: the number of events that a handler with ``latest_by`` skipped for a newer event, and
+            with which every other handler succeeded.
+        ignored: the number of events without a handler.
+        dead_letters: the number of dead letters by reason.
+        waiting: the number of events that still wait in the inbox for a later attempt. Their retry
+            time lies after the end of the simulation.
+        restarts: the number of restarts of the receiver.
+        hours: the duration in virtual time.
+        findings: the violations; empty if there are none.
 
     """
 
@@ -92,7 +93,7 @@ class Report:
     events: int
     requests: int
     disturbed: int
-    runs: int
+    calls: int
     injected: int
     handled: int
     stale: int
@@ -101,21 +102,21 @@ class Report:
     waiting: int
     restarts: int
     hours: float
-    findings: tuple[Finding, ...]
+    findings: tuple[Violation, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether nothing went wrong."""
+        """Whether the receiver broke no rule."""
         return not self.findings
 
     def count(self, breach: Breach) -> int:
-        """Return how often this went wrong."""
+        """Return the number of violations of one rule."""
         return sum(finding.breach is breach for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """An event that was emitted, and the names of the handlers it is for."""
+    """An emitted event, and the names of its handlers."""
 
     event_id: str
     event_type: str
@@ -123,93 +124,93 @@ class Emitted:
 
 
 class Settled(NamedTuple):
-    """How many events every handler has succeeded with, and how many came too late for some."""
+    """The fields ``handled`` and ``stale`` of ``SimulationReport``."""
 
     handled: int
     stale: int
 
 
-def settled(emitted: Sequence[Emitted], ledger: Ledger, turns: Turns) -> Settled:
-    """Count the events that no handler has to see any more; see ``Report``."""
-    successes = ledger.successes()
+def settled(emitted: Sequence[Emitted], log: CallLog, keyed: KeyedCalls) -> Settled:
+    """Count the events that need no further call of a handler."""
+    successes = log.successes()
     handled = stale = 0
     for event in emitted:
         left = [name for name in event.handlers if not successes.get((event.event_id, name))]
         if event.handlers and not left:
             handled += 1
-        elif event.handlers and all(turns.left_out(event.event_id, name) for name in left):
+        elif event.handlers and all(keyed.is_superseded(event.event_id, name) for name in left):
             stale += 1
     return Settled(handled, stale)
 
 
-def judged(
+def violations(
     emitted: Sequence[Emitted],
     attempts: Sequence[DeliveryAttempt],
-    ledger: Ledger,
-    letters: Mapping[str, DeadReason],
+    log: CallLog,
+    dead_letters: Mapping[str, DeadReason],
     waiting: Collection[str] = (),
     *,
-    turns: Turns | None = None,
-) -> tuple[Finding, ...]:
-    """Return what went wrong.
+    keyed: KeyedCalls | None = None,
+) -> tuple[Violation, ...]:
+    """Return the rules that the receiver broke.
 
     Args:
-        emitted: every event.
-        attempts: every request.
-        ledger: every run of a handler.
-        letters: why which events are dead letters, by their ids.
-        waiting: the ids of the events whose next attempt in an inbox lies ahead.
-        turns: the runs of handlers that take turns, if there are any.
+        emitted: the emitted events.
+        attempts: the requests.
+        log: the calls of all handlers.
+        dead_letters: the reasons of the dead letters, by event id.
+        waiting: the ids of events whose next attempt in the inbox is not due yet.
+        keyed: the calls of handlers with ``latest_by`` or ``serial_by``.
 
     """
-    turns = turns or Turns({}, ())
-    stories = _Stories(attempts, ledger.runs)
-    successes = ledger.successes()
+    keyed = keyed or KeyedCalls({}, ())
+    stories = _Stories(attempts, log.calls)
+    successes = log.successes()
     never_accepted = _never_accepted(attempts)
     failing = {
-        (run.event_id, run.handler)
-        for run in ledger.runs
-        if run.outcome is RunOutcome.FAILED and not run.failure_injected
+        (call.event_id, call.handler)
+        for call in log.calls
+        if call.outcome is CallOutcome.FAILED and not call.failure_injected
     }
-    findings = []
+    found = []
     for event in emitted:
         is_lost = False
         for handler in event.handlers:
             count = successes.get((event.event_id, handler), 0)
             if count > 1:
-                findings.append(stories.finding(Breach.TWICE, event, handler))
-            elif turns.left_out(event.event_id, handler):
+                found.append(stories.violation(Breach.TWICE, event, handler))
+            elif keyed.is_superseded(event.event_id, handler):
                 continue
-            elif count == 0 and (reason := letters.get(event.event_id)) is not None:
-                by_itself = (event.event_id, handler) in failing
-                if by_itself or reason is DeadReason.UNREADABLE:
-                    findings.append(stories.finding(Breach.GIVEN_UP, event, handler))
+            elif count == 0 and (reason := dead_letters.get(event.event_id)) is not None:
+                has_failed = (event.event_id, handler) in failing
+                if has_failed or reason is DeadReason.UNREADABLE:
+                    found.append(stories.violation(Breach.GIVEN_UP, event, handler))
             elif count == 0 and event.event_id not in waiting:
                 is_lost = True
-                findings.append(stories.finding(Breach.LOST, event, handler))
+                found.append(stories.violation(Breach.LOST, event, handler))
         if event.event_id in never_accepted and not is_lost:
-            findings.append(stories.finding(Breach.PUNISHED, event, None))
+            found.append(stories.violation(Breach.PUNISHED, event, None))
     known = {event.event_id: event for event in emitted}
-    for run in ledger.runs:
-        if run.event_id not in known:
-            stranger = Emitted(run.event_id, "unknown", ())
-            findings.append(stories.finding(Breach.FORGED, stranger, run.handler))
-    pairs = [(Breach.STALE, *pair) for pair in turns.stale()]
-    pairs += [(Breach.OVERLAP, *pair) for pair in turns.overlapping()]
-    findings += [
-        stories.finding(breach, known[run.event_id], run.handler, beside=other)
-        for breach, run, other in pairs
+    for call in log.calls:
+        if call.event_id not in known:
+            unknown = Emitted(call.event_id, "unknown", ())
+            found.append(stories.violation(Breach.FORGED, unknown, call.handler))
+    pairs = [(Breach.STALE, *pair) for pair in keyed.stale()]
+    pairs += [(Breach.OVERLAP, *pair) for pair in keyed.overlapping()]
+    found += [
+        stories.violation(breach, known[call.event_id], call.handler, other=other)
+        for breach, call, other in pairs
     ]
-    findings += [
-        stories.finding(breach, Emitted(attempt.event_id, attempt.event_type, ()), None)
+    found += [
+        stories.violation(breach, Emitted(attempt.event_id, attempt.event_type, ()), None)
         for attempt in attempts
         if (breach := _breach_of(attempt)) is not None
     ]
-    return tuple(findings)
+    return tuple(found)
 
 
 def _never_accepted(attempts: Sequence[DeliveryAttempt]) -> set[str]:
-    """Return the events none of whose scheduled attempts was answered 2xx."""
+    """Return the ids of events that got no 2xx at any scheduled attempt."""
     scheduled = [attempt for attempt in attempts if not attempt.is_extra]
     accepted = {attempt.event_id for attempt in scheduled if attempt.failure is None}
     return {attempt.event_id for attempt in scheduled} - accepted
@@ -218,8 +219,8 @@ def _never_accepted(attempts: Sequence[DeliveryAttempt]) -> set[str]:
 def _breach_of(attempt: DeliveryAttempt) -> Breach | None:
     status = attempt.status or 0
     is_accepted = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-    off = abs(attempt.at - attempt.timestamp)
-    if is_accepted and (not attempt.is_genuine or off > TOLERANCE_SECONDS + _ROUNDING_SECONDS):
+    skew = abs(attempt.at - attempt.timestamp)
+    if is_accepted and (not attempt.is_genuine or skew > TOLERANCE_SECONDS + _ROUNDING_SECONDS):
         return Breach.FORGED
     if is_punished(status):
         return Breach.PUNISHED
@@ -229,42 +230,41 @@ def _breach_of(attempt: DeliveryAttempt) -> Breach | None:
 
 
 class _Stories:
-    """Tells what happened to an event."""
+    """The requests and handler calls of each event, as lines of text."""
 
-    def __init__(self, attempts: Sequence[DeliveryAttempt], runs: Sequence[HandlerRun]) -> None:
-        self._begin = attempts[0].at if attempts else 0.0
+    def __init__(self, attempts: Sequence[DeliveryAttempt], calls: Sequence[HandlerCall]) -> None:
+        self._started_at = attempts[0].at if attempts else 0.0
         self._lines: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         for attempt in attempts:
-            line = f"delivery {attempt.number}: {_said(attempt)}"
+            line = f"delivery {attempt.number}: {_answer_text(attempt)}"
             self._lines[attempt.event_id].append((attempt.at, line))
-        for run in runs:
-            line = f"{run.handler} run {run.number}: {_done(run)}"
-            self._lines[run.event_id].append((run.started_at, line))
+        for call in calls:
+            line = f"{call.handler} call {call.number}: {_outcome_text(call)}"
+            self._lines[call.event_id].append((call.started_at, line))
 
-    def finding(
+    def violation(
         self,
         breach: Breach,
         event: Emitted,
         handler: str | None,
         *,
-        beside: HandlerRun | None = None,
-    ) -> Finding:
+        other: HandlerCall | None = None,
+    ) -> Violation:
         lines = list(self._lines.get(event.event_id, ()))
-        if beside is not None and beside.event_id != event.event_id:
-            told = f"run {beside.number} for {beside.event_id}, of the same key: {_done(beside)}"
-            lines.append((beside.started_at, f"{beside.handler} {told}"))
-        story = tuple(f"{moment - self._begin:+.1f} s  {line}" for moment, line in sorted(lines))
-        return Finding(breach, event.event_id, event.event_type, handler, story)
+        if other is not None and other.event_id != event.event_id:
+            text = f"call {other.number} for {other.event_id}, same key: {_outcome_text(other)}"
+            lines.append((other.started_at, f"{other.handler} {text}"))
+        story = tuple(f"{at - self._started_at:+.1f} s  {line}" for at, line in sorted(lines))
+        return Violation(breach, event.event_id, event.event_type, handler, story)
 
 
-def _said(attempt: DeliveryAttempt) -> str:
+def _answer_text(attempt: DeliveryAttempt) -> str:
     answer = f"{attempt.status} {attempt.reason}" if attempt.status else str(attempt.failure)
     return f"{answer} ({attempt.disturbance})" if attempt.disturbance else answer
 
 
-def _done(run: HandlerRun) -> str:
-    seconds = run.ended_at - run.started_at
-    how = f"{run.outcome} after {seconds:.1f} s"
-    if run.raised is not None:
-        how += f": {run.raised}"
-    return f"{how} (injected: {run.fault})" if run.fault else how
+def _outcome_text(call: HandlerCall) -> str:
+    text = f"{call.outcome} after {call.ended_at - call.started_at:.1f} s"
+    if call.error is not None:
+        text += f": {call.error}"
+    return f"{text} (injected: {call.fault})" if call.fault else text

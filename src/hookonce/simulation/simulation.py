@@ -1,4 +1,4 @@
-"""A simulation: a receiver's own handlers under an emulated sender, chaos, and virtual time."""
+"""The simulation: an emulated service sends events to a copy of a receiver, in virtual time."""
 
 from __future__ import annotations
 
@@ -31,40 +31,43 @@ from ..stores import open_store
 from ..stores.contract import InboxStore, Store
 from ..stores.values import DeadReason
 from ..verification.secrets import new_secret
-from .counted import counted
+from .calls import CallLog
 from .faults import FaultPlan
-from .ledger import Ledger
-from .report import Emitted, Report, judged, settled
-from .turns import Turn, Turns
+from .handlers import instrumented
+from .keyed_calls import EventKey, KeyedCalls
+from .report import Emitted, SimulationReport, settled, violations
 from .virtual_loop import VirtualLoop, run_virtually
 from .watched_store import watched
 
 DEFAULT_EVENTS = 500
 DEFAULT_CHAOS = 0.3
 
-# Emitted in a virtual second: near to what one process can take, so that much happens at once.
+# Close to the limit of one process, so that many deliveries are in flight at the same time.
 _EVENTS_PER_SECOND = 200.0
 
-# One event in ten is of a type that may have no handler.
+# The share of events whose type may have no handler.
 _OTHER_TYPES = 0.1
 
-# Comments on the same few posts, so that handlers that take turns by the post have to.
+# Most comments belong to a few recent posts, so that handlers keyed by post compete for key locks.
 _SAME_POST, _POSTS = 0.7, 5
 
-_EVENTS_IN_A_RUSH = 250
+_EVENTS_PER_BURST = 250
 _LONGEST_PAUSE_SECONDS = 3 * 3600.0
 
-# The inbox's own retries end after about 27 hours.
+# The retries of an inbox end after about 27 hours.
 _LONGEST_HOURS = 40.0
-_LOOK_SECONDS = 60.0
+_POLL_SECONDS = 60.0
 
 
 class Mode(Enum):
-    """Where handlers run."""
+    """Whether handlers run inside the request or from an inbox."""
 
     AS_IT_IS = "as it is"
+    """As the receiver is configured."""
     INLINE = "inline"
+    """Inside the request."""
     INBOX = "inbox"
+    """From the receiver's inbox; a receiver without an inbox gets ``Inbox()``."""
 
 
 def simulate(
@@ -77,29 +80,42 @@ def simulate(
     mode: Mode = Mode.AS_IT_IS,
     channels: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
-    """Run a receiver's own handlers under chaos in virtual time, and return what went wrong.
+) -> SimulationReport:
+    """Run a receiver's handlers under chaos in virtual time, and report the rules it broke.
 
-    A day of retries takes seconds. The handlers really run, so what they call should be made for
-    tests. The receiver itself stays as it is: a copy of it, with secrets, a store and a clock of
-    its own, receives the events of an emulated service; every run of a handler is counted, and some
-    are made to fail, to be slow, or to ask for a retry. Now and then the receiver is stopped and
-    started again. It runs an event loop of its own, so call it where none runs.
+    An emulated service sends events to a copy of the receiver. The copy has its own secrets, store
+    and clock; the original does not change. Chaos disturbs requests, injects faults into calls of
+    handlers (they fail, become slow or raise ``Retry``), rotates secrets and restarts the copy.
+    Virtual time makes a day of retries take seconds.
+
+    The handlers and error hooks really run: connect them to test systems. The function starts its
+    own event loop, so call it from synchronous code.
 
     Args:
-        receiver: whose handlers.
-        events: how many events.
-        chaos: how probable it is that something goes wrong with an attempt, and with a run.
-        seed: what everything is drawn by; a new one by default. The same brings the same events and
-            faults; on a file or a server the number of requests may differ by a few.
-        store: the URL of a store; by default a new SQLite file, which is removed.
-        mode: run handlers inside the request, or from an inbox; as the receiver does by default.
-        channels: how many channels the events are of; as many as the emulator has by default.
-        progress: told how many events have been emitted, and how many there are.
+        receiver: the receiver to simulate; it needs a handler for a documented event type.
+        events: the number of events, from 1.
+        chaos: the probability of a disturbance at each request, and of a fault at each call of a
+            handler, from 0 to 1.
+        seed: repeats the events and faults of the simulation with this seed; random by default.
+            Stores outside the process and handlers in threads answer in real time, so the numbers
+            of requests and calls may differ slightly.
+        store: the URL of a store, such as ``memory://`` or ``redis://localhost/0``. The simulation
+            uses a new endpoint in it. By default it uses SQLite in a temporary folder.
+        mode: where handlers run.
+        channels: the number of channels to which the events belong, from 1; by default, the
+            channels of the emulated service.
+        progress: called during the simulation with the number of emitted events and ``events``.
+
+    Returns:
+        The report. ``report.passed`` is true if ``report.findings`` is empty.
 
     Raises:
-        ValueError: an argument cannot be used, or no documented event type has a handler.
+        ValueError: an argument is out of range, the store has no inbox and ``mode`` needs one, or
+            the receiver has no handler for a documented event type.
+        ImportError: the store needs a package that is not installed.
         StoreError: the store cannot be opened.
+        LedgerError: the ledger of a handler with ``within=`` is not usable.
+        RuntimeError: an event loop is running in this thread.
 
     """
     if not 0 <= chaos <= 1:
@@ -124,7 +140,7 @@ def _channels(count: int) -> list[Channel]:
 
 
 class _Secrets:
-    """The secrets of the receiver, to which a new one is added some time after a rotation."""
+    """The secrets of the receiver, which learns of a rotation some time after it."""
 
     def __init__(self, first: str) -> None:
         self._secrets = [first]
@@ -137,7 +153,7 @@ class _Secrets:
 
 
 class _Deployment:
-    """An ASGI application that is the receiver deployed last."""
+    """An ASGI application that passes requests to the receiver that was deployed last."""
 
     def __init__(self, receiver: Receiver, loop: VirtualLoop) -> None:
         self.receiver = receiver
@@ -147,33 +163,33 @@ class _Deployment:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError("receivers are opened when they are deployed")
+            raise RuntimeError("the deployment runs the lifespan of its receivers itself")
         await self.receiver(scope, receive, send)
 
     async def deploy(self, receiver: Receiver) -> None:
-        """Send requests to a receiver from now on, then stop the one before."""
+        """Open a receiver, send new requests to it, then close the previous receiver."""
         async with AsyncExitStack() as opening:
-            # A ledger is tried at the start, and its database is as fast as it is.
+            # Opening a receiver checks its ledgers, and a database answers in real time.
             has_ledger = any(handler.ledger is not None for handler in receiver.handlers)
             with self._loop.real_time() if has_ledger else nullcontext():
                 await opening.enter_async_context(receiver)
-            # Where other processes work on the inbox, this one does it for them.
+            # Run the workers here if the receiver expects them in other processes.
             with suppress(LookupError, RuntimeError):
                 await opening.enter_async_context(receiver.working())
-            before, self._open = self._open, opening.pop_all()
+            previous, self._open = self._open, opening.pop_all()
         self.receiver = receiver
         self.count += 1
-        if before is not None:
-            await before.aclose()
+        if previous is not None:
+            await previous.aclose()
 
-    async def end(self) -> None:
-        """Stop the receiver."""
+    async def aclose(self) -> None:
+        """Close the receiver."""
         if self._open is not None:
             await self._open.aclose()
 
 
 class _Simulation:
-    """One receiver, one loop, one seed."""
+    """The state of one call of ``simulate``."""
 
     def __init__(
         self,
@@ -191,8 +207,8 @@ class _Simulation:
         self._mode = mode
         self._seed = seed
         self._chaos = Chaos(chaos)
-        # One for what is drawn in order, and one for what happens between at its own time: whether
-        # a rotation or the next event comes first depends on how fast the machine is.
+        # Rotations have their own generator: whether a rotation or the next event comes first
+        # depends on the speed of the machine, and must not change the events.
         self._random = Random(f"{seed}:simulation")  # noqa: S311 - chaos is no secret
         self._random_learning = Random(f"{seed}:learning")  # noqa: S311 - chaos is no secret
         self._generator = EventGenerator(
@@ -200,16 +216,16 @@ class _Simulation:
         )
         self._random_posts = Random(f"{seed}:posts")  # noqa: S311 - chaos is no secret
         self._posts: list[JsonValue] = []
-        # As they were registered, whatever the receiver makes of it.
+        # The registered options: a subclass may override `find` and drop them by mistake.
         self._keyed = {handler.name: handler.keyed for handler in receiver.handlers}
-        self._turns: dict[tuple[str, str], Turn] = {}
-        self._ledger = Ledger()
-        self._handlers = counted(
-            receiver, ledger=self._ledger, plan=FaultPlan(seed=seed, rate=chaos), loop=loop
+        self._event_keys: dict[tuple[str, str], EventKey] = {}
+        self._log = CallLog()
+        self._handlers = instrumented(
+            receiver, log=self._log, plan=FaultPlan(seed=seed, rate=chaos), loop=loop
         )
         self._secret = new_secret()
         self._secrets = _Secrets(self._secret)
-        # In a store that others use, the events of a simulation are nobody else's.
+        # A new endpoint, so that a shared store keeps the simulation apart from other events.
         self._endpoint = f"chaos-{token_hex(4)}"
         self._store = self._opened_store()
         self._emitted: list[Emitted] = []
@@ -217,8 +233,10 @@ class _Simulation:
         if not self._types:
             raise ValueError("this receiver has no handler for any documented event type")
 
-    async def run(self, events: int, progress: Callable[[int, int], None] | None) -> Report:
-        """Simulate, and return what it came to."""
+    async def run(
+        self, events: int, progress: Callable[[int, int], None] | None
+    ) -> SimulationReport:
+        """Run the simulation, and return its report."""
         started = self._loop.time()
         attempts: list[DeliveryAttempt] = []
         deployment = _Deployment(self._original, self._loop)
@@ -240,34 +258,36 @@ class _Simulation:
                 await service.settle()
             await self._until_quiet()
             waiting = await self._waiting()
-            letters = await self._discard_dead_letters(deployment.receiver)
+            dead_letters = await self._discard_dead_letters(deployment.receiver)
         finally:
-            await deployment.end()
-        turns = Turns(self._turns, self._ledger.runs)
-        counts = settled(self._emitted, self._ledger, turns)
-        return Report(
+            await deployment.aclose()
+        keyed = KeyedCalls(self._event_keys, self._log.calls)
+        counts = settled(self._emitted, self._log, keyed)
+        return SimulationReport(
             seed=self._seed,
             events=len(self._emitted),
             requests=len(attempts),
             disturbed=sum(attempt.disturbance is not None for attempt in attempts),
-            runs=len(self._ledger.runs),
-            injected=sum(run.fault is not None for run in self._ledger.runs),
+            calls=len(self._log.calls),
+            injected=sum(call.fault is not None for call in self._log.calls),
             handled=counts.handled,
             stale=counts.stale,
             ignored=sum(not event.handlers for event in self._emitted),
-            dead_letters=Counter(letters.values()),
+            dead_letters=Counter(dead_letters.values()),
             waiting=len(waiting),
             restarts=deployment.count - 1,
             hours=(self._loop.time() - started) / 3600,
-            findings=judged(self._emitted, attempts, self._ledger, letters, waiting, turns=turns),
+            findings=violations(
+                self._emitted, attempts, self._log, dead_letters, waiting, keyed=keyed
+            ),
         )
 
     def _opened_store(self) -> Store:
         return watched(open_store(self._store_url, clock=self._loop.unix_clock), self._loop)
 
     def _copy(self) -> Receiver:
-        """Return the receiver as a process would have it that has just started."""
-        if not self._store_url.startswith("memory:"):  # which would not survive
+        """Return the receiver of a newly started process, with a new connection to the store."""
+        if not self._store_url.startswith("memory:"):  # a new memory store would be empty
             self._store = self._opened_store()
         copy = partial(
             self._original.copy,
@@ -290,9 +310,9 @@ class _Simulation:
         events: int,
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        """Emit in rushes with hours between them, and start the receiver anew in each."""
-        for begin in range(0, events, _EVENTS_IN_A_RUSH):
-            size = min(_EVENTS_IN_A_RUSH, events - begin)
+        """Emit events in bursts with pauses of up to hours, and restart the receiver in each."""
+        for begin in range(0, events, _EVENTS_PER_BURST):
+            size = min(_EVENTS_PER_BURST, events - begin)
             restart_after = self._random.randrange(size)
             started = self._loop.time()
             moments = self._chaos.moments(self._seed + begin, size, _EVENTS_PER_SECOND)
@@ -318,13 +338,15 @@ class _Simulation:
         for name in handlers:
             if (keyed := self._keyed.get(name)) is None:
                 continue
-            # What a key function raises is the handler's failure, and told as such.
+            # An error of the key function is logged as a failed call of the handler.
             with suppress(Exception):
                 if (key_lock := keyed.key_lock(event, self._endpoint, name)) is not None:
-                    self._turns[event.id, name] = Turn(key_lock.key, watermark_of(event), keyed)
+                    self._event_keys[event.id, name] = EventKey(
+                        key_lock.key, watermark_of(event), keyed
+                    )
 
     def _data(self, event_type: str) -> dict[str, JsonValue]:
-        """Return the data of an event; many comments are on a post that has one already."""
+        """Return the data of an event; many comments get the post of an earlier comment."""
         data = self._generator.data(event_type)
         post = data.get("postId")
         if post is not None:
@@ -335,23 +357,23 @@ class _Simulation:
         return data
 
     def _learn_later(self, secret: str) -> None:
-        # Whoever rotates has 24 hours to tell the receiver.
+        # The sender signs with both secrets for 24 hours, so the receiver may learn late.
         seconds = self._random_learning.uniform(0, TWO_SIGNATURES_SECONDS - 3600)
         self._loop.call_later(seconds, self._secrets.add, secret)
 
     async def _until_quiet(self) -> None:
-        """Return when no handler runs and nothing waits in the inbox any more."""
+        """Wait until no handler runs and the inbox is empty, or until the longest time is over."""
         end = self._loop.time() + _LONGEST_HOURS * 3600
         while self._loop.time() < end:
             depth = (await self._store.stats(endpoint=self._endpoint)).depth
-            if not (depth or self._ledger.under_way):
+            if not (depth or self._log.in_progress):
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _waiting(self) -> set[str]:
-        """Return the ids of the events whose next attempt in the inbox lies still ahead.
+        """Return the ids of events whose next attempt in the inbox is not due yet.
 
-        What is due already is not among them: somebody should have taken it.
+        An event that is due already is lost: a worker should have fetched it.
         """
         if not isinstance(self._store, InboxStore):
             return set()
@@ -365,8 +387,8 @@ class _Simulation:
         }
 
     async def _discard_dead_letters(self, receiver: Receiver) -> dict[str, DeadReason]:
-        """Return the ids of the dead letters with why, and leave none in somebody's store."""
-        letters = await receiver.dead.list(limit=len(self._emitted) + 1)
-        for letter in letters:
-            await receiver.dead.discard(letter.delivery.event_id)
-        return {letter.delivery.event_id: letter.reason for letter in letters}
+        """Return the reasons of the dead letters by event id, and discard the dead letters."""
+        dead_letters = await receiver.dead.list(limit=len(self._emitted) + 1)
+        for dead_letter in dead_letters:
+            await receiver.dead.discard(dead_letter.delivery.event_id)
+        return {dead_letter.delivery.event_id: dead_letter.reason for dead_letter in dead_letters}

@@ -1,4 +1,4 @@
-"""Runs that come too late, or meet, are found among those of one handler and key."""
+"""Stale and overlapping calls are found for each handler and key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import ChannelUnhealthy, CommentReceived
 from hookonce.routing.keyed import Keyed
 from hookonce.simulation import simulate
-from hookonce.simulation.ledger import HandlerRun, RunOutcome
-from hookonce.simulation.turns import Turn, Turns
+from hookonce.simulation.calls import CallOutcome, HandlerCall
+from hookonce.simulation.keyed_calls import EventKey, KeyedCalls
 from hookonce.stores.values import Watermark
 from hookonce.verification.secrets import new_secret
 
@@ -23,91 +23,104 @@ STRICT = Keyed(lambda _: "key", is_latest=True, drop_ties=True)
 SERIAL = Keyed(lambda _: "key", is_latest=False, drop_ties=False)
 
 
-def run(
+def call(
     event: str,
-    began: int,
-    ended: int,
-    outcome: RunOutcome = RunOutcome.SUCCEEDED,
+    start: int,
+    end: int,
+    outcome: CallOutcome = CallOutcome.SUCCEEDED,
     *,
     handler: str = "sync",
-) -> HandlerRun:
-    return HandlerRun(event, handler, 1, 0.0, 0.0, outcome, None, False, None, began, ended)
+) -> HandlerCall:
+    return HandlerCall(event, handler, 1, 0.0, 0.0, outcome, None, False, None, start, end)
 
 
-def turns(
-    *runs: HandlerRun, keyed: Keyed = LATEST, keys: dict[str, str] | None = None, tied: bool = False
-) -> Turns:
-    """Return turns of the events old, new and newest."""
+def keyed_calls(
+    *calls: HandlerCall,
+    keyed: Keyed = LATEST,
+    keys: dict[str, str] | None = None,
+    tied: bool = False,
+) -> KeyedCalls:
+    """Return the calls for the events old, new and newest."""
     keys, moments = keys or {}, count()
-    of = {
-        (event, handler): Turn(
+    keys_of = {
+        (event, handler): EventKey(
             keys.get(event, "key"), Watermark(7 if tied else next(moments), event), keyed
         )
         for event in ("old", "new", "newest")
         for handler in ("sync", "other")
     }
-    return Turns(of, runs)
+    return KeyedCalls(keys_of, calls)
 
 
-def stale(found: Turns) -> list[tuple[str, str]]:
-    return [(run.event_id, other.event_id) for run, other in found.stale()]
+def stale(found: KeyedCalls) -> list[tuple[str, str]]:
+    return [(call.event_id, other.event_id) for call, other in found.stale()]
 
 
-def overlapping(found: Turns) -> list[tuple[str, str]]:
-    return [(run.event_id, other.event_id) for run, other in found.overlapping()]
+def overlapping(found: KeyedCalls) -> list[tuple[str, str]]:
+    return [(call.event_id, other.event_id) for call, other in found.overlapping()]
 
 
-def test_an_older_event_that_is_run_after_the_newest_has_succeeded_is_too_late() -> None:
-    found = turns(run("newest", 0, 1), run("new", 2, 3), run("old", 4, 5, RunOutcome.FAILED))
+def test_an_older_event_is_stale_after_the_newest_event_has_succeeded() -> None:
+    found = keyed_calls(
+        call("newest", 0, 1), call("new", 2, 3), call("old", 4, 5, CallOutcome.FAILED)
+    )
     assert stale(found) == [("new", "newest"), ("old", "newest")]
     assert overlapping(found) == []
 
 
-def test_in_their_order_none_is() -> None:
-    found = turns(run("old", 0, 1), run("new", 2, 3), run("newest", 4, 5))
+def test_events_in_order_are_not_stale() -> None:
+    found = keyed_calls(call("old", 0, 1), call("new", 2, 3), call("newest", 4, 5))
     assert stale(found) == overlapping(found) == []
 
 
-def test_a_newer_event_that_has_failed_makes_none_late() -> None:
-    found = turns(run("new", 0, 1, RunOutcome.RETRY_ASKED), run("old", 2, 3), run("new", 4, 5))
+def test_a_newer_event_that_failed_makes_no_event_stale() -> None:
+    found = keyed_calls(
+        call("new", 0, 1, CallOutcome.RETRY_REQUESTED), call("old", 2, 3), call("new", 4, 5)
+    )
     assert stale(found) == []
 
 
-@pytest.mark.parametrize(("keyed", "late"), [(LATEST, 0), (STRICT, 1), (SERIAL, 0)])
-def test_of_two_of_one_time_the_second_is_late_if_ties_are_dropped(keyed: Keyed, late: int) -> None:
-    found = turns(run("new", 0, 1), run("old", 2, 3), keyed=keyed, tied=True)
-    assert len(stale(found)) == late
+@pytest.mark.parametrize(("keyed", "expected"), [(LATEST, 0), (STRICT, 1), (SERIAL, 0)])
+def test_a_tie_is_stale_only_if_ties_are_dropped(keyed: Keyed, expected: int) -> None:
+    found = keyed_calls(call("new", 0, 1), call("old", 2, 3), keyed=keyed, tied=True)
+    assert len(stale(found)) == expected
 
 
-def test_two_runs_that_meet_are_found_whatever_becomes_of_them() -> None:
-    longest = run("new", 0, 9, RunOutcome.CANCELLED)
-    found = turns(longest, run("newest", 1, 2), run("old", 3, 4), run("new", 10, 11), keyed=SERIAL)
+def test_overlapping_calls_are_found_whatever_their_outcome() -> None:
+    longest = call("new", 0, 9, CallOutcome.CANCELLED)
+    found = keyed_calls(
+        longest, call("newest", 1, 2), call("old", 3, 4), call("new", 10, 11), keyed=SERIAL
+    )
     assert overlapping(found) == [("newest", "new"), ("old", "new")]
     assert stale(found) == []
 
 
 @pytest.mark.parametrize("other", ["key", "handler", "none"])
-def test_other_keys_and_handlers_are_none_of_its_business(other: str) -> None:
-    second = run("old", 1, 4, handler="other" if other == "handler" else "sync")
+def test_other_keys_and_handlers_do_not_count(other: str) -> None:
+    second = call("old", 1, 4, handler="other" if other == "handler" else "sync")
     if other == "none":
-        found = Turns({}, [run("new", 0, 2), second])
+        found = KeyedCalls({}, [call("new", 0, 2), second])
     else:
-        found = turns(run("new", 0, 2), second, keys={"old": "its own"} if other == "key" else {})
+        found = keyed_calls(
+            call("new", 0, 2), second, keys={"old": "its own"} if other == "key" else {}
+        )
     assert stale(found) == overlapping(found) == []
 
 
-def test_an_event_is_left_out_for_a_newer_one_that_has_succeeded_and_for_no_other() -> None:
-    found = turns(run("new", 0, 1), run("newest", 2, 3, RunOutcome.FAILED))
-    assert [found.left_out(event, "sync") for event in ("old", "new", "newest", "unknown")] == [
+def test_an_event_is_superseded_by_a_newer_event_only_after_that_event_has_succeeded() -> None:
+    found = keyed_calls(call("new", 0, 1), call("newest", 2, 3, CallOutcome.FAILED))
+    assert [
+        found.is_superseded(event, "sync") for event in ("old", "new", "newest", "unknown")
+    ] == [
         True,
         True,  # it is the one that has succeeded
         False,
         False,
     ]
-    assert not found.left_out("old", "other")
+    assert not found.is_superseded("old", "other")
 
 
-def test_an_event_that_a_ledger_has_left_out_is_not_lost(tmp_path: Path) -> None:
+def test_an_event_that_a_ledger_has_is_superseded_is_not_lost(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "app.db")
     ledger.create_table()
     receiver = Receiver(secrets=new_secret(), store="memory://")
@@ -122,7 +135,7 @@ def test_an_event_that_a_ledger_has_left_out_is_not_lost(tmp_path: Path) -> None
     assert report.stale
 
 
-def test_comments_on_the_same_posts_are_told_apart_from_those_that_meet() -> None:
+def test_many_comments_share_a_post_and_calls_of_one_post_do_not_overlap() -> None:
     receiver, posts = Receiver(secrets=new_secret(), store="memory://"), list[str | None]()
 
     @receiver.on(CommentReceived, serial_by=lambda event: event.data.post_id, name="answer")
@@ -134,7 +147,7 @@ def test_comments_on_the_same_posts_are_told_apart_from_those_that_meet() -> Non
     assert len(set(posts)) < len(posts) / 2
 
 
-def test_a_key_function_that_fails_is_the_handlers_failure() -> None:
+def test_an_error_of_a_key_function_is_a_failure_of_the_handler() -> None:
     receiver = Receiver(secrets=new_secret(), store="sqlite:///unused.db")
 
     @receiver.on(CommentReceived, latest_by=lambda event: event.data.id[999], name="answer")
@@ -144,12 +157,12 @@ def test_a_key_function_that_fails_is_the_handlers_failure() -> None:
     assert {finding.breach for finding in report.findings} == {"given_up"}
 
 
-def test_there_are_as_many_channels_as_are_asked_for() -> None:
+def test_the_events_belong_to_the_given_number_of_channels() -> None:
     receiver, channels = Receiver(secrets=new_secret(), store="memory://"), set[str]()
 
     @receiver.on("channel.*", name="note")
     async def note(event: object) -> None:
-        channels.add(event.data.id)  # type: ignore[attr-defined]  # of whatever type it is
+        channels.add(event.data.id)  # type: ignore[attr-defined]  # every channel event has it
 
     simulate(receiver, events=60, seed=5, store="memory://", channels=3)
     assert len(channels) == 3

@@ -14,9 +14,9 @@ import pytest
 from hookonce import Context, Inbox, Limits, Receiver, Reject, Retry
 from hookonce.events import CommentReceived, Event
 from hookonce.simulation import virtual_loop
-from hookonce.simulation.counted import counted
+from hookonce.simulation.calls import CallLog, CallOutcome, HandlerCall
 from hookonce.simulation.faults import Fault, FaultPlan, Injection
-from hookonce.simulation.ledger import HandlerRun, Ledger, RunOutcome
+from hookonce.simulation.handlers import instrumented
 from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
 from hookonce.simulation.watched_store import watched
 from hookonce.stores import open_store
@@ -38,16 +38,16 @@ class Scripted(FaultPlan):
         return self.script[run_number - 1] if run_number <= len(self.script) else None
 
 
-def runs_of(ledger: Ledger, event_id: str, handler: str) -> list[HandlerRun]:
+def calls_of(log: CallLog, event_id: str, handler: str) -> list[HandlerCall]:
     """Return the runs of one handler for one event that have ended."""
-    return [run for run in ledger.runs if (run.event_id, run.handler) == (event_id, handler)]
+    return [run for run in log.calls if (run.event_id, run.handler) == (event_id, handler)]
 
 
-def effect_is_there(run: HandlerRun) -> bool:
+def effect_is_there(run: HandlerCall) -> bool:
     """Return whether the handler's own code ran to its end, success or not."""
     if run.failure_injected:
         return run.fault is Fault.FAILS_AFTER
-    return run.outcome is RunOutcome.SUCCEEDED
+    return run.outcome is CallOutcome.SUCCEEDED
 
 
 def receiving(**settings: Any) -> Receiver:
@@ -61,9 +61,9 @@ def simulate(
     plan: FaultPlan | None = None,
     store: str = "memory://",
     inbox: Inbox | None = None,
-) -> Ledger:
-    """Deliver to a copy of the receiver whose handlers are counted, and return the ledger."""
-    ledger = Ledger()
+) -> CallLog:
+    """Deliver to a copy of the receiver whose handlers are counted, and return the log."""
+    log = CallLog()
 
     async def simulated(loop: VirtualLoop) -> None:
         chosen = Scripted(script=script) if plan is None else plan
@@ -71,17 +71,17 @@ def simulate(
             store=watched(open_store(store, clock=loop.unix_clock), loop),
             inbox=inbox,
             clock=loop.unix_clock,
-            router=counted(receiver, ledger=ledger, plan=chosen, loop=loop),
+            router=instrumented(receiver, log=log, plan=chosen, loop=loop),
         )
         async with delivering(copied, loop) as sender:
             await main(sender, loop)
 
     run_virtually(simulated)
-    return ledger
+    return log
 
 
-def only(ledger: Ledger) -> HandlerRun:
-    [run] = ledger.runs
+def only(log: CallLog) -> HandlerCall:
+    [run] = log.calls
     return run
 
 
@@ -109,7 +109,7 @@ class TestInjection:
 
         run = only(simulate(receiver, main, Injection(Fault.SLOW, 20)))
         assert ran == [run.event_id]
-        assert run.outcome is RunOutcome.SUCCEEDED
+        assert run.outcome is CallOutcome.SUCCEEDED
         assert run.fault is Fault.SLOW
         assert not run.failure_injected
         assert 20 <= run.ended_at - run.started_at < 21
@@ -141,9 +141,9 @@ class TestInjection:
             assert not ran
             (await sender.send(event)).expect(200, "handled")
 
-        ledger = simulate(receiver, main, Injection(Fault.FAILS_LATE, 20))
-        failed, succeeded = runs_of(ledger, event.id, NAME)
-        assert (failed.outcome, failed.fault) == (RunOutcome.FAILED, Fault.FAILS_LATE)
+        log = simulate(receiver, main, Injection(Fault.FAILS_LATE, 20))
+        failed, succeeded = calls_of(log, event.id, NAME)
+        assert (failed.outcome, failed.fault) == (CallOutcome.FAILED, Fault.FAILS_LATE)
         assert not effect_is_there(failed)
         assert effect_is_there(succeeded)
 
@@ -158,18 +158,18 @@ class TestInjection:
             assert not ran
             (await sender.send(event)).expect(200, "handled")
 
-        ledger = simulate(receiver, main, Injection(Fault.FAILS_BEFORE))
-        failed, succeeded = runs_of(ledger, event.id, NAME)
+        log = simulate(receiver, main, Injection(Fault.FAILS_BEFORE))
+        failed, succeeded = calls_of(log, event.id, NAME)
         assert (failed.number, failed.outcome, failed.fault) == (
             1,
-            RunOutcome.FAILED,
+            CallOutcome.FAILED,
             Fault.FAILS_BEFORE,
         )
         assert (failed.failure_injected, effect_is_there(failed)) == (True, False)
-        assert (succeeded.number, succeeded.outcome) == (2, RunOutcome.SUCCEEDED)
+        assert (succeeded.number, succeeded.outcome) == (2, CallOutcome.SUCCEEDED)
         assert (succeeded.fault, succeeded.failure_injected) == (None, False)
         assert effect_is_there(succeeded)
-        assert ledger.successes() == {(event.id, NAME): 1}
+        assert log.successes() == {(event.id, NAME): 1}
         assert ran == [event.id]
 
     def test_a_failure_after_leaves_the_effect_and_the_handler_runs_again(self) -> None:
@@ -182,13 +182,13 @@ class TestInjection:
             (await sender.send(event)).expect(500, "handler_failed")
             (await sender.send(event)).expect(200, "handled")
 
-        ledger = simulate(receiver, main, Injection(Fault.FAILS_AFTER))
+        log = simulate(receiver, main, Injection(Fault.FAILS_AFTER))
         assert ran == [event.id, event.id]
-        failed, succeeded = runs_of(ledger, event.id, NAME)
-        assert (failed.outcome, failed.failure_injected) == (RunOutcome.FAILED, True)
+        failed, succeeded = calls_of(log, event.id, NAME)
+        assert (failed.outcome, failed.failure_injected) == (CallOutcome.FAILED, True)
         assert effect_is_there(failed)
         assert effect_is_there(succeeded)
-        assert ledger.successes() == {(event.id, NAME): 1}
+        assert log.successes() == {(event.id, NAME): 1}
 
     def test_a_retry_is_asked_for_with_its_wait(self) -> None:
         ran: list[str] = []
@@ -200,7 +200,7 @@ class TestInjection:
             assert answer.headers["retry-after"] == "77"
 
         run = only(simulate(receiver, main, Injection(Fault.ASKS_RETRY, 77)))
-        assert (run.outcome, run.failure_injected) == (RunOutcome.RETRY_ASKED, True)
+        assert (run.outcome, run.failure_injected) == (CallOutcome.RETRY_REQUESTED, True)
         assert not effect_is_there(run)
         assert not ran
 
@@ -222,9 +222,9 @@ class TestInjection:
             (await sender.send(event)).expect(500)
             (await sender.send(event)).expect(200)
 
-        ledger = simulate(receiver, main, plan=OnlyFirst())
-        assert len(runs_of(ledger, event.id, "first")) == 2
-        assert len(runs_of(ledger, event.id, "second")) == 1
+        log = simulate(receiver, main, plan=OnlyFirst())
+        assert len(calls_of(log, event.id, "first")) == 2
+        assert len(calls_of(log, event.id, "second")) == 1
 
 
 class TestOwnCode:
@@ -262,17 +262,17 @@ class TestOwnCode:
     @pytest.mark.parametrize(
         ("error", "outcome"),
         [
-            (ValueError("own"), RunOutcome.FAILED),
-            (SystemExit(1), RunOutcome.FAILED),
-            (asyncio.CancelledError(), RunOutcome.FAILED),
-            (StopIteration(), RunOutcome.FAILED),
-            (Reject("own"), RunOutcome.REJECTED),
-            (Retry(after=5), RunOutcome.RETRY_ASKED),
+            (ValueError("own"), CallOutcome.FAILED),
+            (SystemExit(1), CallOutcome.FAILED),
+            (asyncio.CancelledError(), CallOutcome.FAILED),
+            (StopIteration(), CallOutcome.FAILED),
+            (Reject("own"), CallOutcome.REJECTED),
+            (Retry(after=5), CallOutcome.RETRY_REQUESTED),
         ],
         ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
     )
     def test_its_own_failures_are_told_from_injected_ones(
-        self, error: BaseException, outcome: RunOutcome, is_async: bool
+        self, error: BaseException, outcome: CallOutcome, is_async: bool
     ) -> None:
         receiver = receiving()
 
@@ -308,7 +308,7 @@ class TestOwnCode:
         async def main(sender: Delivering, _: VirtualLoop) -> None:
             (await sender.send(comment())).expect(500, "handler_failed")
 
-        assert only(simulate(receiver, main)).outcome is RunOutcome.FAILED
+        assert only(simulate(receiver, main)).outcome is CallOutcome.FAILED
 
     def test_what_a_sync_handler_has_begun_is_awaited(self) -> None:
         ended: list[str] = []
@@ -325,9 +325,9 @@ class TestOwnCode:
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda _: None)
         # The lifespan ends 8 s after it has begun, and waits for 20 more.
-        ledger = simulate(receiver, send_once, Injection(Fault.SLOW, 44))
-        assert only(ledger).outcome is RunOutcome.CANCELLED
-        assert ledger.under_way == 0
+        log = simulate(receiver, send_once, Injection(Fault.SLOW, 44))
+        assert only(log).outcome is CallOutcome.CANCELLED
+        assert log.in_progress == 0
 
     def test_a_thread_that_cannot_be_cancelled_is_waited_for_before_its_event_is_given_back(
         self, monkeypatch: pytest.MonkeyPatch
@@ -346,7 +346,7 @@ class TestOwnCode:
             await asyncio.wait({sending}, timeout=0.01)
 
         run = only(simulate(receiver, main))
-        assert run.outcome is RunOutcome.CANCELLED
+        assert run.outcome is CallOutcome.CANCELLED
         assert ended == [run.event_id]
         assert run.ended_at - run.started_at >= 0.29  # a float of a Unix time
 
@@ -401,43 +401,43 @@ class TestLedger:
     def test_a_run_is_under_way_until_it_is_recorded(self) -> None:
         counts: list[int] = []
         receiver = receiving()
-        ledgers: list[Ledger] = []
+        logs: list[CallLog] = []
 
         async def handler(_: CommentReceived) -> None:
-            [ledger] = ledgers
-            counts.append(ledger.under_way)
+            [log] = logs
+            counts.append(log.in_progress)
 
         receiver.on(CommentReceived, name=NAME)(handler)
 
         async def main(loop: VirtualLoop) -> None:
-            ledger = Ledger()
-            ledgers.append(ledger)
-            router = counted(receiver, ledger=ledger, plan=Scripted(), loop=loop)
+            log = CallLog()
+            logs.append(log)
+            router = instrumented(receiver, log=log, plan=Scripted(), loop=loop)
             async with delivering(receiver.copy(clock=loop.unix_clock, router=router), loop) as to:
                 await to.send(comment())
-            counts.append(ledger.under_way)
+            counts.append(log.in_progress)
 
         run_virtually(main)
         assert counts == [1, 0]
 
     def test_successes_are_counted_for_each_event_and_handler_and_failures_are_not(self) -> None:
-        ledger = Ledger()
+        log = CallLog()
         for event_id, handler, outcome in [
-            ("evt_1", "a", RunOutcome.FAILED),
-            ("evt_1", "a", RunOutcome.SUCCEEDED),
-            ("evt_1", "b", RunOutcome.SUCCEEDED),
-            ("evt_2", "a", RunOutcome.SUCCEEDED),
-            ("evt_2", "a", RunOutcome.SUCCEEDED),
-            ("evt_3", "a", RunOutcome.REJECTED),
+            ("evt_1", "a", CallOutcome.FAILED),
+            ("evt_1", "a", CallOutcome.SUCCEEDED),
+            ("evt_1", "b", CallOutcome.SUCCEEDED),
+            ("evt_2", "a", CallOutcome.SUCCEEDED),
+            ("evt_2", "a", CallOutcome.SUCCEEDED),
+            ("evt_3", "a", CallOutcome.REJECTED),
         ]:
-            number = ledger.begin(event_id, handler)
-            ledger.record(
-                HandlerRun(event_id, handler, number, 0, 0, outcome, None, failure_injected=False)
+            number = log.start(event_id, handler)
+            log.record(
+                HandlerCall(event_id, handler, number, 0, 0, outcome, None, failure_injected=False)
             )
-        assert ledger.successes() == {("evt_1", "a"): 1, ("evt_1", "b"): 1, ("evt_2", "a"): 2}
-        assert ledger.successes()["evt_3", "a"] == 0
-        assert [run.number for run in runs_of(ledger, "evt_2", "a")] == [1, 2]
-        assert runs_of(ledger, "evt_9", "a") == []
+        assert log.successes() == {("evt_1", "a"): 1, ("evt_1", "b"): 1, ("evt_2", "a"): 2}
+        assert log.successes()["evt_3", "a"] == 0
+        assert [run.number for run in calls_of(log, "evt_2", "a")] == [1, 2]
+        assert calls_of(log, "evt_9", "a") == []
 
 
 @pytest.mark.parametrize("with_inbox", [True, False], ids=["inbox", "inline"])
@@ -463,7 +463,7 @@ def test_under_a_plan_of_all_faults_every_handler_succeeds_once_with_every_event
         if with_inbox:
             await asyncio.sleep(2 * HOUR)
 
-    ledger = simulate(
+    log = simulate(
         receiver,
         main,
         plan=FaultPlan(seed=1, rate=0.6),
@@ -471,8 +471,8 @@ def test_under_a_plan_of_all_faults_every_handler_succeeds_once_with_every_event
         inbox=Inbox() if with_inbox else None,
     )
     names = ("sync", "async")
-    assert ledger.successes() == {(event.id, name): 1 for event in events for name in names}
-    assert {run.fault for run in ledger.runs if run.failure_injected} == {
+    assert log.successes() == {(event.id, name): 1 for event in events for name in names}
+    assert {run.fault for run in log.calls if run.failure_injected} == {
         Fault.FAILS_BEFORE,
         Fault.FAILS_AFTER,
         Fault.FAILS_LATE,
@@ -483,8 +483,8 @@ def test_under_a_plan_of_all_faults_every_handler_succeeds_once_with_every_event
 def test_no_repr_holds_a_body_or_a_secret() -> None:
     receiver = receiving()
     receiver.on(CommentReceived, name=NAME)(lambda _: None)
-    ledger = simulate(receiver, send_once, Injection(Fault.FAILS_BEFORE))
-    shown = repr(ledger) + repr(ledger.runs)
-    assert only(ledger).event_id in shown
+    log = simulate(receiver, send_once, Injection(Fault.FAILS_BEFORE))
+    shown = repr(log) + repr(log.calls)
+    assert only(log).event_id in shown
     assert SECRET not in shown
     assert "data" not in shown

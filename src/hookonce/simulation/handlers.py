@@ -1,6 +1,6 @@
-"""Handlers as a simulation runs them: the user's own, counted, and failing on purpose.
+"""A receiver's handlers with faults injected and every call logged.
 
-Injected sleep passes in virtual time. The user's own code may do anything, so it is waited for in
+An injected sleep passes in virtual time. The user's own code may wait for anything, so it runs in
 real time.
 """
 
@@ -18,46 +18,46 @@ from ..events import Event
 from ..routing.handler import ErrorHook, Handler
 from ..routing.keyed import Keyed, TooLateError
 from ..routing.router import Router
+from .calls import CallLog, CallOutcome, HandlerCall, error_with_line
 from .faults import Fault, FaultPlan, InjectedError, InjectedRetry, Injection
-from .ledger import HandlerRun, Ledger, RunOutcome
-from .places import raised
 from .virtual_loop import VirtualLoop
 
 
-def counted(router: Router, *, ledger: Ledger, plan: FaultPlan, loop: VirtualLoop) -> Router:
-    """Return the router's handlers and error hooks for a simulation, under the same names.
+def instrumented(router: Router, *, log: CallLog, plan: FaultPlan, loop: VirtualLoop) -> Router:
+    """Return a router whose handlers log their calls and fail as planned, under the same names.
 
     Args:
-        router: whose handlers; a receiver is one. It stays as it is.
-        ledger: where every run of a handler is noted.
-        plan: which runs fail on purpose.
-        loop: where they will run.
+        router: has the original handlers and error hooks; it does not change. A receiver is a
+            router.
+        log: receives every call of a handler.
+        plan: decides which calls get a fault.
+        loop: the event loop in which the handlers will run.
 
     """
     return router.wrapped(
-        handler=lambda handler: _counted(handler, ledger, plan, loop),
+        handler=lambda handler: _instrumented(handler, log, plan, loop),
         error_hook=lambda hook: _in_real_time(hook, loop),
     )
 
 
-def _counted(handler: Handler, ledger: Ledger, plan: FaultPlan, loop: VirtualLoop) -> Handler:
+def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: VirtualLoop) -> Handler:
     async def run(event: Event[Any], *context: object) -> None:
-        number, began = ledger.begin(event.id, handler.name), ledger.place()
+        number, start_order = log.start(event.id, handler.name), log.next_position()
         injection = plan.injection(event.id, handler.name, number)
         started_at, cancellations = loop.unix_clock(), _cancellations()
-        outcome, is_injected, text = RunOutcome.SUCCEEDED, False, None
+        outcome, is_injected, text = CallOutcome.SUCCEEDED, False, None
         try:
             await _run(handler, (event, *context), injection, loop)
         except BaseException as error:
-            # Without a request to cancel, a cancellation came out of the handler's own code.
+            # Without a new request to cancel, the handler's own code raised CancelledError.
             is_cancelled = _cancellations() > cancellations
-            outcome = RunOutcome.CANCELLED if is_cancelled else _outcome_of(error)
+            outcome = CallOutcome.CANCELLED if is_cancelled else _outcome_of(error)
             is_injected = isinstance(error, InjectedError | InjectedRetry)
-            text = None if is_injected or is_cancelled else raised(error)
+            text = None if is_injected or is_cancelled else error_with_line(error)
             raise
         finally:
-            ledger.record(
-                HandlerRun(
+            log.record(
+                HandlerCall(
                     event_id=event.id,
                     handler=handler.name,
                     number=number,
@@ -66,37 +66,37 @@ def _counted(handler: Handler, ledger: Ledger, plan: FaultPlan, loop: VirtualLoo
                     outcome=outcome,
                     fault=None if injection is None else injection.fault,
                     failure_injected=is_injected,
-                    raised=text,
-                    began=began,
-                    ended=ledger.place(),
+                    error=text,
+                    start_order=start_order,
+                    end_order=log.next_position(),
                 )
             )
 
-    keyed = handler.keyed and _noting_failures(handler.keyed, handler.name, ledger, loop)
+    keyed = handler.keyed and _logging_failures(handler.keyed, handler.name, log, loop)
     return replace(handler, function=run, is_async=True, keyed=keyed)
 
 
-def _noting_failures(keyed: Keyed, handler: str, ledger: Ledger, loop: VirtualLoop) -> Keyed:
-    """Note it as a run that has failed if a handler's key cannot be had."""
+def _logging_failures(keyed: Keyed, handler: str, log: CallLog, loop: VirtualLoop) -> Keyed:
+    """Log an error of the user's key function as a failed call of the handler."""
 
     def key(event: Event[Any]) -> object:
         try:
             return keyed.function(event)
         except BaseException as error:
-            now, began = loop.unix_clock(), ledger.place()
-            ledger.record(
-                HandlerRun(
+            now, start_order = loop.unix_clock(), log.next_position()
+            log.record(
+                HandlerCall(
                     event_id=event.id,
                     handler=handler,
-                    number=ledger.begin(event.id, handler),
+                    number=log.start(event.id, handler),
                     started_at=now,
                     ended_at=now,
-                    outcome=RunOutcome.FAILED,
+                    outcome=CallOutcome.FAILED,
                     fault=None,
                     failure_injected=False,
-                    raised=raised(error),
-                    began=began,
-                    ended=ledger.place(),
+                    error=error_with_line(error),
+                    start_order=start_order,
+                    end_order=log.next_position(),
                 )
             )
             raise
@@ -105,10 +105,10 @@ def _noting_failures(keyed: Keyed, handler: str, ledger: Ledger, loop: VirtualLo
 
 
 def _in_real_time(hook: ErrorHook, loop: VirtualLoop) -> ErrorHook:
-    async def told(*arguments: object) -> None:
-        await _body(hook.function, hook.is_async, arguments, loop)
+    async def call(*arguments: object) -> None:
+        await _call(hook.function, hook.is_async, arguments, loop)
 
-    return replace(hook, function=told, is_async=True)
+    return replace(hook, function=call, is_async=True)
 
 
 def _cancellations() -> int:
@@ -116,12 +116,12 @@ def _cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
-def _outcome_of(error: BaseException) -> RunOutcome:
+def _outcome_of(error: BaseException) -> CallOutcome:
     if isinstance(error, Reject):
-        return RunOutcome.REJECTED
+        return CallOutcome.REJECTED
     if isinstance(error, TooLateError):
-        return RunOutcome.TOO_LATE
-    return RunOutcome.RETRY_ASKED if isinstance(error, Retry) else RunOutcome.FAILED
+        return CallOutcome.TOO_LATE
+    return CallOutcome.RETRY_REQUESTED if isinstance(error, Retry) else CallOutcome.FAILED
 
 
 async def _run(
@@ -135,20 +135,20 @@ async def _run(
             raise InjectedError("injected before the handler's own code")
         case Injection(Fault.FAILS_LATE, seconds):
             await asyncio.sleep(seconds)
-            raise InjectedError("injected after a while, before the handler's own code")
+            raise InjectedError("injected after a sleep, before the handler's own code")
         case Injection(Fault.ASKS_RETRY, seconds):
             raise InjectedRetry(seconds)
         case Injection(Fault.SLOW, seconds):
             await asyncio.sleep(seconds)
-    await _body(handler.function, handler.is_async, arguments, loop)
+    await _call(handler.function, handler.is_async, arguments, loop)
     if injection is not None and injection.fault is Fault.FAILS_AFTER:
-        raise InjectedError("injected after the handler's own code, whose effect is there")
+        raise InjectedError("injected after the handler's own code, whose effect remains")
 
 
-async def _body(
+async def _call(
     function: Callable[..., Any], is_async: bool, arguments: tuple[object, ...], loop: VirtualLoop
 ) -> None:
-    """Call a user's function and wait for all it began, as the dispatcher does."""
+    """Call a user's function, and await the awaitables that it returns, as the dispatcher does."""
     if is_async:
         with loop.real_time():
             result = await function(*arguments)
@@ -159,22 +159,22 @@ async def _body(
         while inspect.isawaitable(result):
             result = await result
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise TypeError("it returned a generator, so nothing of it has run")
+        raise TypeError("the handler returned a generator, so none of its code has run")
 
 
 async def _in_thread(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
     def call() -> Any:
         try:
             return function(*arguments)
-        except StopIteration as error:  # a future cannot hold one
+        except StopIteration as error:  # a future cannot hold StopIteration
             raise RuntimeError("the handler raised StopIteration") from error
 
-    # No task, as to_thread would need for the shield: one that raises SystemExit ends the loop.
+    # `to_thread` with `shield` would need a task, and SystemExit in a task ends the event loop.
     loop = asyncio.get_running_loop()
     thread = loop.run_in_executor(None, contextvars.copy_context().run, call)
     try:
         return await asyncio.shield(thread)
     except asyncio.CancelledError:
-        # A thread cannot be cancelled, and its event must not run beside it.
+        # A thread cannot be cancelled, and the event must not be retried while the thread runs.
         await asyncio.wait({thread})
         raise
