@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 TICK = 0.06
-"""How late a limit is noticed, at the most: the watchman looks every 0.05 s."""
+"""How late a limit is noticed, at the most: the timer of attempts looks every 0.05 s."""
 
 FOREVER = 1e9
 
@@ -214,7 +214,7 @@ class TestAnswers:
 
 
 class TestShortLimits:
-    """The shortest limit says how often the watchman looks: a tenth of it."""
+    """The shortest limit says how often the timer of attempts looks: a tenth of it."""
 
     SECONDS = 0.21  # the next look at the longest distance would be at 0.25
 

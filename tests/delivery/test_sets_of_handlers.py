@@ -113,7 +113,7 @@ async def test_in_the_inbox_an_event_waits_for_the_worker_that_knows_its_handler
         await deliver(old, event)
         async with new.working():
             await until(lambda: ran)
-        assert (await old.inbox.stats()).depth == 1
+        assert (await old.waiting.stats()).depth == 1
         async with old.working():
             await until_async(partial(_has_tried, old, event, 3))
         fails.clear()
@@ -123,7 +123,7 @@ async def test_in_the_inbox_an_event_waits_for_the_worker_that_knows_its_handler
 
 
 async def _has_tried(receiver: Receiver, event: Event[Any], more: int) -> bool:
-    entry = await receiver.inbox.show(event.id)
+    entry = await receiver.waiting.show(event.id)
     return entry is not None and entry.attempts >= more
 
 

@@ -131,7 +131,7 @@ class Bench:
         seen: list[str] = []
 
         async def is_empty() -> bool:
-            stats = await receiver.inbox.stats()
+            stats = await receiver.waiting.stats()
             seen[:] = [str(stats)]
             return stats.depth == 0 and stats.in_flight == 0
 

@@ -127,7 +127,7 @@ class TestAnswers:
             (await sender.send(make_event(ChannelUnhealthy))).expect(200, "no_handler")
             unknown = event_body("post.target.boosted", event_id=new_event_id())
             (await sender.send(unknown)).expect(200, "unknown_type")
-            assert (await receiver.inbox.stats()).depth == 0
+            assert (await receiver.waiting.stats()).depth == 0
 
     async def test_what_cannot_be_read_is_a_dead_letter_at_once(self, receiver: Receiver) -> None:
         Handler(receiver)
@@ -141,7 +141,7 @@ class TestAnswers:
         Handler(receiver)
         async with delivering(receiver, SECRET) as sender:
             (await sender.send(comment(), tamper=True)).expect(401)
-            assert (await receiver.inbox.stats()).depth == 0
+            assert (await receiver.waiting.stats()).depth == 0
 
     async def test_a_dead_event_is_answered_202_and_not_run_again(self, receiver: Receiver) -> None:
         handler = Handler(receiver)
@@ -266,14 +266,14 @@ class TestWorking:
             await sender.send(event)
 
             async def waits() -> bool:
-                entry = await receiver.inbox.show(event.id)
+                entry = await receiver.waiting.show(event.id)
                 return entry is not None and entry.attempts == 1 and not entry.in_flight
 
             await until_async(waits)
-            entry = await receiver.inbox.show(event.id)
+            entry = await receiver.waiting.show(event.id)
             assert entry is not None
             assert entry.due_at - entry.history[0].ended_at == pytest.approx(3600, abs=1)
-            assert await receiver.inbox.retry(event.id)
+            assert await receiver.waiting.retry(event.id)
             await handler.has_run(2)
 
     async def test_a_retry_beside_a_failure_waits_for_the_longer_of_both(
@@ -288,11 +288,11 @@ class TestWorking:
             await sender.send(event)
 
             async def waits() -> bool:
-                entry = await receiver.inbox.show(event.id)
+                entry = await receiver.waiting.show(event.id)
                 return entry is not None and bool(entry.history)
 
             await until_async(waits)
-            entry = await receiver.inbox.show(event.id)
+            entry = await receiver.waiting.show(event.id)
             assert entry is not None
             assert entry.due_at - entry.history[0].ended_at == pytest.approx(3600, abs=1)
 
@@ -305,7 +305,7 @@ class TestWorking:
         async with delivering(receiver, SECRET) as sender:
             await asyncio.gather(*(sender.send(comment()) for _ in range(10)))
             await until(lambda: len(handler.contexts) == 3)
-            stats = await receiver.inbox.stats()
+            stats = await receiver.waiting.stats()
             assert (stats.depth, stats.in_flight, stats.workers) == (10, 3, 1)
             key_lock.set()
             await empty_inbox(receiver)
@@ -450,8 +450,9 @@ class TestWorkersOfTheirOwn:
             async with receiver.working():
                 pass
         with pytest.raises(AttributeError, match="no inbox"):
-            _ = receiver.inbox
-        assert not hasattr(receiver, "inbox")
+            _ = receiver.waiting
+        assert not hasattr(receiver, "waiting")
+        assert receiver.inbox is None
 
     def test_memory_offers_no_inbox(self) -> None:
         for store in ("memory://", MemoryStore()):
@@ -794,13 +795,13 @@ class TestTrouble:
             await until(lambda: "no handler for comment.received" in caplog.text)
 
             async def waits() -> bool:
-                entry = await older.inbox.show(event.id)
+                entry = await older.waiting.show(event.id)
                 return entry is not None and not entry.in_flight and entry.attempts == 1
 
             await until_async(waits)
-            await older.inbox.retry(event.id)
+            await older.waiting.retry(event.id)
             await until_async(lambda: has_attempts(older, event, 2))
-        await older.inbox.retry(event.id)  # only now, or the older one could take it once more
+        await older.waiting.retry(event.id)  # only now, or the older one could take it once more
         async with worker_beside(make_receiver) as newer:
             await newer.has_run(1)
 
@@ -831,17 +832,17 @@ class TestTrouble:
 
 
 async def has_attempts(receiver: Receiver, event: Event[Any], number: int) -> bool:
-    entry = await receiver.inbox.show(event.id)
+    entry = await receiver.waiting.show(event.id)
     return entry is not None and not entry.in_flight and entry.attempts == number
 
 
 async def has_attempt(receiver: Receiver, event: Event[Any], number: int) -> bool:
-    entry = await receiver.inbox.show(event.id)
+    entry = await receiver.waiting.show(event.id)
     return entry is not None and entry.attempts == number
 
 
 async def has_depth(receiver: Receiver, depth: int) -> bool:
-    return (await receiver.inbox.stats()).depth == depth
+    return (await receiver.waiting.stats()).depth == depth
 
 
 class TestLooking:
@@ -855,17 +856,17 @@ class TestLooking:
             first, second = comment(), make_event(ChannelUnhealthy)
             await sender.send(first)
             await sender.send(second)
-            listed = await receiver.inbox.list()
+            listed = await receiver.waiting.list()
             assert [entry.delivery.event_id for entry in listed] == [first.id, second.id]
-            [entry] = await receiver.inbox.list(event_type="channel.unhealthy")
+            [entry] = await receiver.waiting.list(event_type="channel.unhealthy")
             assert entry.delivery.event_id == second.id
-            shown = await receiver.inbox.show(first.id)
+            shown = await receiver.waiting.show(first.id)
             assert shown is not None
             assert first.id.encode() in shown.delivery.body
-            assert await receiver.inbox.show("evt_other") is None
-            assert (await receiver.inbox.stats()).depth == 2
-            assert not await receiver.inbox.retry("evt_other")
-            assert await receiver.inbox.prune() == 0
+            assert await receiver.waiting.show("evt_other") is None
+            assert (await receiver.waiting.stats()).depth == 2
+            assert not await receiver.waiting.retry("evt_other")
+            assert await receiver.waiting.prune() == 0
 
 
 class TestConfiguration:

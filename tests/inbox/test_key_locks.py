@@ -104,7 +104,7 @@ async def test_an_event_whose_key_is_taken_goes_back_uncounted_and_is_called_whe
         await until(lambda: handler.at_once)
         await stored(receiver, second)
         await until(lambda: steps.parked)
-        entry = await receiver.inbox.show(second.id)
+        entry = await receiver.waiting.show(second.id)
         assert entry is not None
         assert (entry.attempts, len(entry.history)) == (0, 0)
         assert entry.outstanding == {"serial"}
@@ -378,7 +378,7 @@ async def test_a_real_failure_beside_a_taken_key_is_counted_and_waits_for_its_ba
         event = comment()
         await stored(receiver, event)
         await until(lambda: steps.retried)
-        entry = await receiver.inbox.show(event.id)
+        entry = await receiver.waiting.show(event.id)
         assert entry is not None
         assert entry.attempts == 1
         assert "ConnectionError" in entry.history[0].error
@@ -410,7 +410,7 @@ async def test_a_wait_that_a_handler_asked_for_is_not_cut_short_by_a_call_from_b
         await store.make_due(_key(event))
         await until(lambda: steps.retried)
         assert await store.release_key_lock(KEY_LOCK, token) is None
-        entry = await receiver.inbox.show(event.id)
+        entry = await receiver.waiting.show(event.id)
         assert entry is not None
         assert entry.due_at - entry.history[0].ended_at == pytest.approx(3_600, abs=1)
 

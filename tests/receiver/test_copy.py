@@ -74,7 +74,7 @@ class TestParts:
         assert handler.ids == [event.id]
         assert not path.exists()  # noqa: ASYNC240 - nobody else waits
         with pytest.raises(AttributeError, match="no inbox"):
-            copied.inbox  # noqa: B018 - reading it is what raises
+            copied.waiting  # noqa: B018 - reading it is what raises
 
     async def test_other_secrets_take_the_place_of_the_original_ones(
         self, production: Receiver

@@ -143,7 +143,7 @@ def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable
         async with delivering(receiver, loop) as sender:
             (await sender.send(comment())).expect(202, "stored")
             await asyncio.sleep(6 * HOUR)
-            assert (await receiver.inbox.stats()).depth == 0
+            assert (await receiver.waiting.stats()).depth == 0
 
     begun = time.monotonic()
     run_virtually(main)

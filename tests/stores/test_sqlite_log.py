@@ -100,7 +100,7 @@ async def do_everything(store: SQLiteStore, number: int) -> None:
     await store.prune()
     await store.register("default", Application(frozenset({"a"}), frozenset({"b"})))
     activity = await store.follow("default", None)
-    await store.tell("default", [b"line", b"another"])
+    await store.publish("default", [b"line", b"another"])
     await store.follow("default", activity.place)
     await store.retire("w")
 

@@ -88,7 +88,7 @@ async def empty_inbox(receiver: Receiver) -> None:
     """Return once nothing waits or runs."""
 
     async def is_empty() -> bool:
-        stats = await receiver.inbox.stats()
+        stats = await receiver.waiting.stats()
         return stats.depth == stats.in_flight == 0
 
     await until_async(is_empty, what="an empty inbox")

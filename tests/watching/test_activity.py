@@ -18,7 +18,7 @@ async def test_a_receiver_listens_to_itself_only_while_somebody_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hookonce.watching.activity._ASK_SECONDS", 0.01)
-    monkeypatch.setattr("hookonce.watching.activity._TELL_SECONDS", 0.01)
+    monkeypatch.setattr("hookonce.watching.activity._PUBLISH_SECONDS", 0.01)
     ahead = 0.0
     clock = asyncio.get_running_loop().time
     receiver = Receiver(
@@ -42,12 +42,12 @@ async def test_a_stop_that_is_cancelled_leaves_nothing_that_opens_the_store_agai
     receiver = Receiver(secrets=SECRET, store=sqlite_url(tmp_path))
     asked, gate = asyncio.Event(), asyncio.Event()
 
-    async def tell(*_: object) -> bool:
+    async def publish(*_: object) -> bool:
         asked.set()
         await gate.wait()
         return True
 
-    monkeypatch.setattr(receiver.store, "tell", tell)
+    monkeypatch.setattr(receiver.store, "publish", publish)
     reporter = receiver._wiring.lifetime.reporter
     assert reporter is not None
 

@@ -40,7 +40,7 @@ def query(event: Event[object]) -> None:  # noqa: ARG001 - what a handler calls
     """Block until that was noticed: a busy machine looks less often."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     looks = LONG / loop_monitor._LOOK_SECONDS
-    while all(pulse._looks < looks for pulse in list(loop_monitor._felt._pulses)):
+    while all(monitor._looks < looks for monitor in list(loop_monitor._monitor_thread._monitors)):
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -95,15 +95,15 @@ async def test_handlers_that_wait_or_run_in_threads_block_nothing() -> None:
 
 
 async def test_what_has_ended_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_monitor, "_IDLE_LOOKS", 1_000_000)  # the thread that feels goes on
-    felt, was_felt = loop_monitor._Felt(), threading.Event()
+    monkeypatch.setattr(loop_monitor, "_IDLE_LOOKS", 1_000_000)  # the thread keeps running
+    thread, was_checked = loop_monitor._MonitorThread(), threading.Event()
 
     def current() -> None:
-        was_felt.set()
+        was_checked.set()
 
-    pulse, ended = loop_monitor.Pulse("default", current), weakref.ref(current)
-    felt.add(pulse)
-    await until(was_felt.is_set)
-    felt.discard(pulse)
-    del pulse, current
+    monitor, ended = loop_monitor.LoopMonitor("default", current), weakref.ref(current)
+    thread.add(monitor)
+    await until(was_checked.is_set)
+    thread.discard(monitor)
+    del monitor, current
     await until(lambda: ended() is None)

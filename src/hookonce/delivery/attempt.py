@@ -215,7 +215,7 @@ class Attempt:
                 await self._give_up()
                 return None
             if observers.look_closely and observers.wants(EventClaimed, self.delivery.event_id):
-                observers.tell(EventClaimed(self.delivery, result))
+                observers.notify(EventClaimed(self.delivery, result))
             if result.__class__ is Claimed:
                 lease.hold(result, asked_at, now)
                 self.phase = HANDLING
@@ -308,21 +308,25 @@ class Attempt:
         return ownership
 
     def _notify(self, settlement: Failed) -> None:
-        delivery, number, tell = self.delivery, self.lease.number, self.dependencies.observers.tell
+        delivery, number, notify = (
+            self.delivery,
+            self.lease.number,
+            self.dependencies.observers.notify,
+        )
         match settlement:
             case Release(outcome):
                 self._notify_settled(outcome)
             case Defer(_, error, _, after_seconds, counts=True):
-                tell(EventRetried(delivery, number, after_seconds, error))
+                notify(EventRetried(delivery, number, after_seconds, error))
             case Defer(_, _, _, after_seconds):
-                tell(EventParked(delivery, number, after_seconds))
+                notify(EventParked(delivery, number, after_seconds))
             case Bury(_, error, _, reason):
-                tell(EventBuried(delivery, number, reason, error))
+                notify(EventBuried(delivery, number, reason, error))
 
     def _notify_settled(self, outcome: Outcome) -> None:
         observers = self.dependencies.observers
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
-            observers.tell(EventSettled(self.delivery, self.lease.number, outcome))
+            observers.notify(EventSettled(self.delivery, self.lease.number, outcome))
 
     def _store_failed(self, error: StoreError) -> bool:
         """Answer while the store fails; return whether to call the store again."""

@@ -1,4 +1,4 @@
-"""The events under way in this process, and the watchman that keeps their time limits."""
+"""The events under way in this process, and the timer that keeps their time limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from asyncio.tasks import _unregister_task
 from ..logs import get_logger
 from ..outcome import Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
-from ..watching.loop_monitor import Pulse
+from ..watching.loop_monitor import LoopMonitor
 from ..watching.records import LoopBlocked
 from .attempt import RETURNING, Attempt
 from .dependencies import Dependencies
@@ -16,12 +16,12 @@ from .key_locks import send_watermarks
 
 _log = get_logger("hookonce")
 
-# How often the watchman looks, and how finely that divides the shortest limit.
+# Bounds of the timer's period, and how many periods fit into the shortest time limit.
 _LONGEST_TICK_SECONDS, _SHORTEST_TICK_SECONDS = 0.05, 0.005
 _TICKS_IN_A_LIMIT = 10
 
-# So long is it told that a handler has blocked the loop: it will do it again.
-_BLOCK_TOLD_SECONDS = 600.0
+# How long the warning stays: a handler that blocks once will block again.
+_BLOCK_WARNING_SECONDS = 600.0
 
 
 _BLOCKED = (
@@ -33,8 +33,8 @@ _BLOCKED = (
 class Attempts:
     """Begins attempts, knows those in flight, watches their limits, and ends them at a shutdown.
 
-    The watchman is a timer of the loop's that lives only while there are attempts. It does for all
-    of them what a timer for each would do: hardly any of these limits is ever reached.
+    One timer of the event loop serves all attempts, because hardly any of their limits is ever
+    reached. It runs only while there are attempts.
 
     Args:
         dependencies: what attempts work with.
@@ -57,7 +57,7 @@ class Attempts:
         self._given_up: set[asyncio.Task[None]] = set()  # a second drain does not wait for them
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pulse = Pulse(dependencies.endpoint, self._current_handler)
+        self._loop_monitor = LoopMonitor(dependencies.endpoint, self._current_handler)
         self._blocked: tuple[LoopBlocked, float] | None = None
         self._sending: asyncio.Task[None] | None = None
         self.accepting = True
@@ -77,7 +77,7 @@ class Attempts:
         if self._blocked is None:
             return ()
         block, at = self._blocked
-        if asyncio.get_running_loop().time() > at + _BLOCK_TOLD_SECONDS:
+        if asyncio.get_running_loop().time() > at + _BLOCK_WARNING_SECONDS:
             return ()
         return (f"the handler {block.handler} {_BLOCKED.format(block.seconds)}",)
 
@@ -110,7 +110,7 @@ class Attempts:
             if self._watch is not None:
                 self._watch.cancel()
             self._watch = loop.call_later(self._tick, self._look)
-            self._pulse.start()
+            self._loop_monitor.start()
         return attempt
 
     async def _go(self, attempt: Attempt) -> None:
@@ -214,14 +214,14 @@ class Attempts:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if (block := self._pulse.beat()) is not None:
+        if (block := self._loop_monitor.tick()) is not None:
             self._note(block, now)
         self._look_at(now)
         if self._by_task:
             self._watch = loop.call_later(self._tick, self._look)
         else:
             self._watch = None
-            self._pulse.stop()
+            self._loop_monitor.stop()
 
     def _look_at(self, now: float) -> None:
         """Let each attempt do what is due, and forget those whose tasks have ended."""
@@ -245,7 +245,7 @@ class Attempts:
         return None
 
     def _note(self, block: LoopBlocked, now: float) -> None:
-        """Tell of a handler that has blocked the loop."""
+        """Log and report a handler that has blocked the loop."""
         self._blocked = (block, now)
         _log.error("the handler %s %s", block.handler, _BLOCKED.format(block.seconds))
-        self._dependencies.observers.tell(block)
+        self._dependencies.observers.notify(block)

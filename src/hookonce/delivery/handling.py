@@ -123,13 +123,13 @@ class Handling:
         self.lease.has_begun = True
         arguments = (self.event, self.context(name)) if handler.takes_context else (self.event,)
         if observers.look_closely and observers.wants(HandlerStarted, delivery.event_id):
-            observers.tell(HandlerStarted(delivery, name, self.lease.number, self.is_replay))
+            observers.notify(HandlerStarted(delivery, name, self.lease.number, self.is_replay))
         started = time.perf_counter()  # uvloop's clock counts whole milliseconds
         try:
             error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
         except asyncio.CancelledError:
             error, seconds = RuntimeError("cancelled at shutdown"), time.perf_counter() - started
-            observers.tell(HandlerFailed(delivery, name, self.lease.number, seconds, error))
+            observers.notify(HandlerFailed(delivery, name, self.lease.number, seconds, error))
             raise
         seconds = time.perf_counter() - started
         if error is not None and not isinstance(error, AlreadyDone):
@@ -144,7 +144,7 @@ class Handling:
             holder.succeed()
             await holder.end(gives_up=lambda: self.lease.is_over)
         if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
-            observers.tell(HandlerFinished(delivery, name, self.lease.number, seconds))
+            observers.notify(HandlerFinished(delivery, name, self.lease.number, seconds))
         self._finish(name)
         return None
 
@@ -153,7 +153,7 @@ class Handling:
     ) -> Failure:
         if note is not None:
             add_note(error, note)
-        self.dependencies.observers.tell(
+        self.dependencies.observers.notify(
             HandlerFailed(self.lease.delivery, handler, self.lease.number, seconds, error)
         )
         add_note(error, f"raised by the handler {handler!r}")
@@ -166,7 +166,7 @@ class Handling:
         why = "a newer event" if reason == "stale" else "it"
         _log.info("%s is not run for %s: %s has succeeded there", handler, self.lease.key, why)
         if observers.look_closely and observers.wants(HandlerSkipped, delivery.event_id):
-            observers.tell(HandlerSkipped(delivery, handler, self.lease.number, reason))
+            observers.notify(HandlerSkipped(delivery, handler, self.lease.number, reason))
         self._finish(handler)
 
     def _finish(self, handler: str) -> None:

@@ -110,7 +110,7 @@ class Pipeline:
         received = DeliveryReceived(
             dependencies.endpoint, body, headers, dependencies.clock(), is_backfill
         )
-        observers.tell(received)
+        observers.notify(received)
         verified = event_type = hints = refusal = None
         try:
             signed, said = read_headers(headers, self._service)
@@ -118,7 +118,7 @@ class Pipeline:
         except VerificationError as error:
             # With its traceback the error would hold this frame: a reference cycle with the body.
             refusal = error.with_traceback(None)
-            observers.tell(DeliveryRefused(received, refusal))
+            observers.notify(DeliveryRefused(received, refusal))
             outcome = Outcome(error.status_hint, error.reason)
         except SecretError as error:
             _log.error("no delivery can be verified: %s", error)
@@ -126,13 +126,13 @@ class Pipeline:
         else:
             hints = said
             if observers.wants(DeliveryAuthenticated):
-                observers.tell(DeliveryAuthenticated(received, verified, hints))
+                observers.notify(DeliveryAuthenticated(received, verified, hints))
             deadline = started + dependencies.limits.answer_seconds
             event_type, outcome = await self._receive(verified, hints, received.at_unix, deadline)
             if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_backfill:
                 self._ignored_types.note(event_type or "", verified.timestamp, received.at_unix)
         seconds = now - started + time.perf_counter() - entered
-        observers.tell(
+        observers.notify(
             DeliveryAnswered(
                 dependencies.endpoint,
                 outcome,

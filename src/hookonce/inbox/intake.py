@@ -22,7 +22,7 @@ _log = get_logger("hookonce")
 _LOOK_FOR_WORKERS_SECONDS = 30.0
 
 
-class Intake:
+class InboxIntake:
     """Puts deliveries into the inbox of one endpoint, and says where nobody works on them.
 
     Args:
@@ -71,7 +71,7 @@ class Intake:
             max_bytes=self._settings.max_bytes,
         )
         if self._dependencies.observers.wants(EventEnqueued, delivery.event_id):
-            self._dependencies.observers.tell(EventEnqueued(delivery, result))
+            self._dependencies.observers.notify(EventEnqueued(delivery, result))
         if isinstance(result, Stored):
             self.worker.nudge()
             self._look_for_workers()

@@ -155,7 +155,7 @@ class Worker:
         """Begin an attempt, or return what settles an event that cannot have one."""
         claim = taken.claim
         if self._dependencies.observers.wants(EventFetched, taken.delivery.event_id):
-            self._dependencies.observers.tell(EventFetched(taken.delivery, claim.attempt))
+            self._dependencies.observers.notify(EventFetched(taken.delivery, claim.attempt))
         if self._attempts.adopt(claim):
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
@@ -222,7 +222,7 @@ class Worker:
         _log.error("%s waits: %s", claim.key, fault)
         after = self._settings.backoff_seconds(claim.attempt)
         if await self._is_settled(taken, self._store.retry(claim, after, claim.finished, fault)):
-            self._dependencies.observers.tell(
+            self._dependencies.observers.notify(
                 EventRetried(taken.delivery, claim.attempt, after, fault)
             )
 
@@ -231,7 +231,7 @@ class Worker:
         if await self._is_settled(
             taken, self._dependencies.store.bury(taken.claim, reason, error=error)
         ):
-            self._dependencies.observers.tell(
+            self._dependencies.observers.notify(
                 EventBuried(taken.delivery, taken.claim.attempt, reason, error)
             )
 

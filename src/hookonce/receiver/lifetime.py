@@ -18,7 +18,7 @@ from pathlib import Path
 from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
 from ..delivery.ignored import IgnoredTypes
-from ..inbox.intake import Intake
+from ..inbox.intake import InboxIntake
 from ..logs import get_logger
 from ..routing.registration import Registration
 from ..stores.contract import Openable
@@ -46,7 +46,7 @@ class Lifetime:
     dependencies: Dependencies
     attempts: Attempts
     store: Openable
-    intake: Intake | None
+    intake: InboxIntake | None
     registration: Registration
     ignored: IgnoredTypes
     reporter: Reporter | None
@@ -145,7 +145,7 @@ class Lifetime:
         await check_ledgers(self.dependencies.router.handlers, retention, file)
         await self.registration.enter()
 
-    async def _end_work(self, intake: Intake) -> None:
+    async def _end_work(self, intake: InboxIntake) -> None:
         """Take nothing more out of the inbox, and let what was begun end."""
         await intake.stop()
         await self.attempts.drain()

@@ -52,7 +52,7 @@ from ..watching.records import DeliveryAnswered, Observer
 from ..watching.rotation import Rotation
 from .expecting import Expectation, Poll
 from .reconcile import GapHook, Reconciliation, after_backfill, compare, with_accepted
-from .settings import Changes, HiddenSecrets, Settings, opened_store
+from .settings import Changes, HiddenSecrets, ReceiverSettings, opened_store
 from .wiring import Wiring
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Receiver(Router):
     ) -> None:
         super().__init__()
         try:
-            settings = Settings(
+            settings = ReceiverSettings(
                 secrets=HiddenSecrets(secrets),
                 store=opened_store(store, retention, clock),
                 endpoint=endpoint,
@@ -135,7 +135,7 @@ class Receiver(Router):
         self._gap_hooks: list[GapHook] = []
         self._assemble(settings, observers)
 
-    def _assemble(self, settings: Settings, observers: Iterable[Observer] = ()) -> None:
+    def _assemble(self, settings: ReceiverSettings, observers: Iterable[Observer] = ()) -> None:
         self._wiring = Wiring(settings, self, observers)
         # Routes hold on to it, and it asks this object at each delivery.
         self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
@@ -189,13 +189,13 @@ class Receiver(Router):
         return self._wiring.settings.inbox is not None and self._wiring.settings.inbox.embedded
 
     @property
-    def inbox_settings(self) -> Inbox | None:
-        """How its inbox is worked off; None where it handles inside the request."""
+    def inbox(self) -> Inbox | None:
+        """The settings passed as ``inbox=``; None if handlers run inside the request."""
         return self._wiring.settings.inbox
 
     @property
-    def inbox(self) -> WaitingEvents:
-        """What is in the inbox; AttributeError where this receiver has none."""
+    def waiting(self) -> WaitingEvents:
+        """The events that wait in the inbox; AttributeError if this receiver has no inbox."""
         if self._wiring.waiting is None:
             raise AttributeError("this receiver has no inbox; give it Receiver(inbox=Inbox())")
         return self._wiring.waiting
@@ -524,7 +524,7 @@ class Receiver(Router):
             seconds: how long that took.
 
         """
-        self._wiring.observers.tell(DeliveryAnswered(self.endpoint, outcome, seconds))
+        self._wiring.observers.notify(DeliveryAnswered(self.endpoint, outcome, seconds))
 
     async def idle(self, seconds: float | timedelta) -> bool:
         """Return whether no handler runs any more, after waiting for that at most so long.

@@ -52,7 +52,7 @@ class Changes(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ReceiverSettings:
     """What a receiver is told to be; the arguments are those of ``Receiver``.
 
     Raises:
@@ -95,7 +95,7 @@ class Settings:
                 f"service takes the sender's name in its own two headers, or None, not {service!r}"
             )
 
-    def replaced(self, **changes: Unpack[Changes]) -> Settings:
+    def replaced(self, **changes: Unpack[Changes]) -> ReceiverSettings:
         """Return settings with these in the place of their own; raises as the constructor does."""
         changed: dict[str, Any] = {**changes}
         if "secrets" in changes:

@@ -11,7 +11,7 @@ from ..delivery.ignored import IgnoredTypes
 from ..delivery.pipeline import Pipeline
 from ..http.health import ReadinessCheck
 from ..inbox.dead_letters import DeadLetters
-from ..inbox.intake import Intake
+from ..inbox.intake import InboxIntake
 from ..inbox.waiting import WaitingEvents
 from ..routing.registration import Registration, application_of
 from ..routing.router import Router
@@ -28,7 +28,7 @@ from ..watching.records import BatchFlushed, Observer
 from ..watching.rotation import RotationWatch
 from ..watching.watch import AnswerWatch
 from .lifetime import Lifetime
-from .settings import Settings
+from .settings import ReceiverSettings
 
 
 class Wiring:
@@ -46,7 +46,7 @@ class Wiring:
     """
 
     def __init__(
-        self, settings: Settings, router: Router, observers: Iterable[Observer] = ()
+        self, settings: ReceiverSettings, router: Router, observers: Iterable[Observer] = ()
     ) -> None:
         store, limits, clock = settings.store, settings.limits, settings.clock
         self.settings = settings
@@ -73,11 +73,11 @@ class Wiring:
         if isinstance(store, BatchingStore):
             store.flushes.add(self._note_flush)
         self.attempts = Attempts(dependencies)
-        self.intake: Intake | None = None
+        self.intake: InboxIntake | None = None
         self.waiting: WaitingEvents | None = None
         if settings.inbox is not None and inbox_store is not None:
             self.waiting = WaitingEvents(store=inbox_store, endpoint=settings.endpoint)
-            self.intake = Intake(
+            self.intake = InboxIntake(
                 dependencies,
                 store=inbox_store,
                 waiting=self.waiting,
@@ -149,4 +149,4 @@ class Wiring:
     def _note_flush(self, calls: int, seconds: float) -> None:
         if self.observers.wants(BatchFlushed):
             store = type(self.settings.store).__name__
-            self.observers.tell(BatchFlushed(store, calls, seconds))
+            self.observers.notify(BatchFlushed(store, calls, seconds))

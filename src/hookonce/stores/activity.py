@@ -32,7 +32,7 @@ class Activity(NamedTuple):
 class ActivityStore(Protocol):
     """A store that several processes share, as far as they tell each other of their work."""
 
-    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
+    async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
         """Keep lines for whoever looks at an endpoint; return whether anybody does.
 
         Where nobody does the lines are dropped. Without lines it only asks.

@@ -92,7 +92,7 @@ class Flushes:
         """Notify this listener of the number of calls, and of the seconds that the commit took."""
         self._listeners.append(listener)
 
-    def tell(self, calls: int, seconds: float) -> None:
+    def notify(self, calls: int, seconds: float) -> None:
         """Notify all listeners."""
         for listener in self._listeners:
             listener(calls, seconds)

@@ -1,4 +1,4 @@
-"""Calls with a time limit of their own; the calls of a run are watched by the watchman."""
+"""Time limits for single calls; the timer of ``Attempts`` limits the calls of an attempt."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ from ..verification.headers import DeliveryHints
 from ..verification.signature import VerifiedDelivery
 from .observers import Observers
 from .records import DeliveryAnswered
-from .steps import State, Step, StepObserver, StepRecord, What, step_of
+from .steps import EventState, EventStep, StepObserver, StepRecord, What, step_of
 
 _log = get_logger("hookonce.activity")
 
 _ASK_SECONDS = 2.0
-_TELL_SECONDS = 0.5
+_PUBLISH_SECONDS = 0.5
 # As many as a page keeps itself; of others only failures are told.
 _EVENTS_EACH_SECOND = 50
 _MOST_SAMPLED = 1000
@@ -40,14 +40,14 @@ _MOST_WAITING_LINES = 1000
 _MOST_TIMES = 500
 
 
-class ToldStep(NamedTuple):
+class RemoteStep(NamedTuple):
     """A step of an event in another process."""
 
     event_id: str
-    step: Step
+    step: EventStep
 
 
-class ToldDelivery(NamedTuple):
+class RemoteDelivery(NamedTuple):
     """A genuine delivery that another process has answered; its body stays there.
 
     Attributes:
@@ -62,7 +62,7 @@ class ToldDelivery(NamedTuple):
     process: str
 
 
-class Answers(NamedTuple):
+class RemoteAnswers(NamedTuple):
     """How another process has answered for a moment.
 
     Attributes:
@@ -77,7 +77,7 @@ class Answers(NamedTuple):
     seconds: tuple[float, ...]
 
 
-Told: TypeAlias = ToldStep | ToldDelivery | Answers
+RemoteRecord: TypeAlias = RemoteStep | RemoteDelivery | RemoteAnswers
 
 
 def own_process() -> str:
@@ -142,7 +142,7 @@ class Reporter(StepObserver):
         self._sample = _Sample(clock)
         self._lines: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
         self._answers: dict[tuple[int, str], tuple[int, list[float]]] = {}
-        self._listens = self._was_told = False
+        self._listens = self._has_failed = False
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
@@ -164,27 +164,27 @@ class Reporter(StepObserver):
 
     async def _run(self) -> None:
         while not self._stop.is_set():
-            await self._tell()
-            pause = _TELL_SECONDS if self._listens else _ASK_SECONDS
+            await self._publish()
+            pause = _PUBLISH_SECONDS if self._listens else _ASK_SECONDS
             await set_within(pause, self._stop)
         if self._listens:
-            await self._tell()
+            await self._publish()
             self._listen(False)
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         lines = self._drained()
         try:
-            call = self._store.tell(self._endpoint, lines)
+            call = self._store.publish(self._endpoint, lines)
             self._listen(await within(self._store_seconds, call))
         except StoreError as error:
-            if not self._was_told:
+            if not self._has_failed:
                 _log.info("cannot tell other processes of this one's work: %s", error)
-            self._was_told = True
+            self._has_failed = True
         except Exception:  # noqa: BLE001 - whatever it is, no delivery depends on it
             _log.exception("cannot tell other processes of this one's work")
             self._listen(False)
         else:
-            self._was_told = False
+            self._has_failed = False
 
     def _listen(self, is_watched: bool) -> None:
         if is_watched and not self._listens:
@@ -232,7 +232,7 @@ def _line(kind: str, content: Sequence[object]) -> bytes:
     return json.dumps([kind, own_process(), content], separators=(",", ":")).encode()
 
 
-def read_line(line: bytes, endpoint: str) -> list[Told]:
+def read_line(line: bytes, endpoint: str) -> list[RemoteRecord]:
     """Return what a line tells; nothing of one by this process, or by a version unknown here."""
     try:
         kind, process, content = json.loads(line)
@@ -249,13 +249,13 @@ def read_line(line: bytes, endpoint: str) -> list[Told]:
         return []
 
 
-def _read_step(process: str, content: Any) -> ToldStep:
+def _read_step(process: str, content: Any) -> RemoteStep:
     event_id, at, what, attempt, text, state, *rest = content
-    step = Step(float(at), What(what), attempt, str(text), State(state), *rest)
-    return ToldStep(event_id, step._replace(process=process))
+    step = EventStep(float(at), What(what), attempt, str(text), EventState(state), *rest)
+    return RemoteStep(event_id, step._replace(process=process))
 
 
-def _read_delivery(endpoint: str, process: str, content: Any) -> ToldDelivery:
+def _read_delivery(endpoint: str, process: str, content: Any) -> RemoteDelivery:
     at, (event_id, timestamp, index, signatures), skew, hints, answer = content
     status, reason, seconds, event_type = answer
     verified = VerifiedDelivery(
@@ -274,8 +274,8 @@ def _read_delivery(endpoint: str, process: str, content: Any) -> ToldDelivery:
         event_type=event_type,
         hints=DeliveryHints(*hints),
     )
-    return ToldDelivery(float(at), answered, process)
+    return RemoteDelivery(float(at), answered, process)
 
 
-def _read_answers(status: int, reason: str, number: int, times: list[float]) -> Answers:
-    return Answers(Outcome(status, reason), int(number), tuple(map(float, times)))
+def _read_answers(status: int, reason: str, number: int, times: list[float]) -> RemoteAnswers:
+    return RemoteAnswers(Outcome(status, reason), int(number), tuple(map(float, times)))

@@ -1,10 +1,10 @@
-"""Notices a handler that blocks the event loop: an async one that waits without ``await``.
+"""Detects a handler that blocks the event loop: an async handler that waits without ``await``.
 
-The loop cannot say so itself, since nothing of it runs meanwhile. A thread looks now and then
-whether the watchman of the runs still goes round. Where it does not, the loop's current task shows
-which handler it is in. The frames of another thread are never read: that may crash the process. No
-clock is asked: a test may have stopped it, and so may a laptop's lid. The thread lives only while
-there are runs, and some seconds longer.
+A blocked loop runs nothing and so cannot report itself. Each receiver's timer in the loop counts
+its ticks, and a thread checks that the count grows. If it does not grow, the loop's current task
+shows which handler is running. The thread does not read the frames of the loop's thread, because
+that may crash the process. It measures by counting checks, not by a clock: a test may freeze a
+clock, and a laptop may sleep. The thread runs while attempts are in flight and ten seconds longer.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ from collections.abc import Callable
 from .records import LoopBlocked
 
 BLOCKED_SECONDS = 1.0
-"""From here on it is told of: as long as a sender's tenth of patience, and more than a hiccup."""
+"""Shorter blocks are not reported: this is a tenth of the sender's time-out."""
 
 _LOOK_SECONDS = 0.25
 _IDLE_LOOKS = 40
 
 
-class Pulse:
-    """Of one watchman: how often he has gone round, and in whom he was found to be stuck.
+class LoopMonitor:
+    """Counts turns of the event loop, and remembers which handler ran when the loop stopped.
 
     Args:
-        endpoint: whose events he watches.
-        current: returns the handler that the loop is in; called in another thread.
+        endpoint: the name of the receiver's endpoint.
+        current: returns the handler that the loop is running; called in another thread.
 
     """
 
-    __slots__ = ("_beats", "_current", "_endpoint", "_handler", "_looks", "_seen")
+    __slots__ = ("_current", "_endpoint", "_handler", "_looks", "_seen", "_ticks")
 
     def __init__(self, endpoint: str, current: Callable[[], str | None]) -> None:
-        self._beats = self._seen = self._looks = 0
+        self._ticks = self._seen = self._looks = 0
         self._endpoint = endpoint
         self._current = current
         self._handler: str | None = None
 
     def start(self) -> None:
-        """Have it felt from now on."""
-        _felt.add(self)
+        """Start monitoring."""
+        _monitor_thread.add(self)
 
     def stop(self) -> None:
-        """Have it felt no more: there is no run under way."""
-        _felt.discard(self)
+        """Stop monitoring: no attempt is in flight."""
+        _monitor_thread.discard(self)
 
-    def beat(self) -> LoopBlocked | None:
-        """Note that the loop turns; return what has kept it from that, if it was for long."""
-        self._beats += 1
+    def tick(self) -> LoopBlocked | None:
+        """Count a turn of the loop; return a record if a handler has just blocked it for long."""
+        self._ticks += 1
         if self._handler is None:
             return None
         handler, self._handler = self._handler, None
         seconds = self._looks * _LOOK_SECONDS
         return LoopBlocked(self._endpoint, handler, seconds) if seconds >= BLOCKED_SECONDS else None
 
-    def feel(self) -> None:
-        """Look whether it has beaten since the last look, and if not, in whom the loop is."""
-        if self._beats != self._seen:
-            self._seen, self._looks = self._beats, 0
+    def check(self) -> None:
+        """Check for a tick since the last check; if there was none, note the running handler."""
+        if self._ticks != self._seen:
+            self._seen, self._looks = self._ticks, 0
             return
         handler = self._current()
         if handler is None or handler != (self._handler or handler):
@@ -68,28 +68,28 @@ class Pulse:
         self._handler = handler
 
 
-class _Felt:
-    """The pulses of this process that are felt, and the thread that does."""
+class _MonitorThread:
+    """The active monitors of this process, and the thread that checks them."""
 
     def __init__(self) -> None:
-        self._pulses: set[Pulse] = set()
+        self._monitors: set[LoopMonitor] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, pulse: Pulse) -> None:
+    def add(self, monitor: LoopMonitor) -> None:
         with self._lock:
-            self._pulses.add(pulse)
-            if self._thread is None or not self._thread.is_alive():  # it ends with a fork
+            self._monitors.add(monitor)
+            if self._thread is None or not self._thread.is_alive():  # a fork does not copy it
                 self._thread = threading.Thread(
-                    target=self._feel, name="hookonce-pulse", daemon=True
+                    target=self._run, name="hookonce-loop-monitor", daemon=True
                 )
                 self._thread.start()
 
-    def discard(self, pulse: Pulse) -> None:
+    def discard(self, monitor: LoopMonitor) -> None:
         with self._lock:
-            self._pulses.discard(pulse)
+            self._monitors.discard(monitor)
 
-    def _feel(self) -> None:
+    def _run(self) -> None:
         pause = threading.Event()
         idle = 0
         while idle < _IDLE_LOOKS:
@@ -97,18 +97,19 @@ class _Felt:
             idle = self._look(idle)
 
     def _look(self, idle: int) -> int:
-        """Feel the pulses, and return how many looks in a row have found none.
+        """Check all monitors, and return how many checks in a row have found none.
 
-        Apart from the thread's loop, whose variables would keep a receiver that has ended.
+        This is a method of its own so that no local variable of the thread's loop keeps a
+        receiver alive after its end.
         """
         with self._lock:
-            pulses = list(self._pulses)
-            idle = 0 if pulses else idle + 1
+            monitors = list(self._monitors)
+            idle = 0 if monitors else idle + 1
             if idle == _IDLE_LOOKS:
                 self._thread = None
-        for pulse in pulses:
-            pulse.feel()
+        for monitor in monitors:
+            monitor.check()
         return idle
 
 
-_felt = _Felt()
+_monitor_thread = _MonitorThread()

@@ -65,11 +65,11 @@ class Observers:
             for _, events in self._listeners.get(record, ()):
                 if events is None or event_id in events:
                     return True
-        except Exception:  # noqa: BLE001 - a container of the user's; `tell` logs it
+        except Exception:  # noqa: BLE001 - a container of the user's; `notify` logs it
             return True
         return False
 
-    def tell(self, record: Any) -> None:
+    def notify(self, record: Any) -> None:
         """Give a record to everybody who wants it."""
         for method, events in self._listeners.get(record.__class__, ()):
             try:

@@ -62,7 +62,7 @@ class What(StrEnum):
     BURIED = "buried"
 
 
-class State(StrEnum):
+class EventState(StrEnum):
     """What an event is after a step; a step that changes nothing leaves it as it was."""
 
     UNCHANGED = ""
@@ -73,7 +73,7 @@ class State(StrEnum):
     DEAD = "dead"
 
 
-class Step(NamedTuple):
+class EventStep(NamedTuple):
     """One thing that happened to an event.
 
     Attributes:
@@ -94,7 +94,7 @@ class Step(NamedTuple):
     what: What
     attempt: int | None
     text: str
-    state: State = State.UNCHANGED
+    state: EventState = EventState.UNCHANGED
     handler: str | None = None
     seconds: float | None = None
     note: str = ""
@@ -121,38 +121,43 @@ class StepObserver(Observer):
         self.note(record)
 
 
-def step_of(record: StepRecord, at: float) -> tuple[str, Step]:
-    """Return the event that a record is about, and the step it tells of."""
+def step_of(record: StepRecord, at: float) -> tuple[str, EventStep]:
+    """Return the id of the event that a record is about, and the step that it describes."""
+    unchanged = EventState.UNCHANGED
     match record:
         case EventClaimed(delivery, result):
-            state = State.IN_FLIGHT if isinstance(result, Claimed) else State.UNCHANGED
-            step = Step(at, What.CLAIM, None, _said(result), state)
+            state = EventState.IN_FLIGHT if isinstance(result, Claimed) else unchanged
+            step = EventStep(at, What.CLAIM, None, _said(result), state)
             step = step._replace(received_at=delivery.received_at)
         case EventEnqueued(delivery, result):
-            state = State.WAITING if isinstance(result, Stored) else State.UNCHANGED
-            step = Step(at, What.ENQUEUED, None, _said(result), state)
+            state = EventState.WAITING if isinstance(result, Stored) else unchanged
+            step = EventStep(at, What.ENQUEUED, None, _said(result), state)
             step = step._replace(received_at=delivery.received_at)
         case EventFetched(delivery, attempt):
-            step = Step(at, What.FETCHED, attempt, "", State.IN_FLIGHT)
+            step = EventStep(at, What.FETCHED, attempt, "", EventState.IN_FLIGHT)
         case HandlerFinished(delivery, handler, attempt, seconds):
-            step = Step(at, What.FINISHED, attempt, "", State.UNCHANGED, handler, seconds)
+            step = EventStep(at, What.FINISHED, attempt, "", unchanged, handler, seconds)
         case HandlerSkipped(delivery, handler, attempt, why):
-            step = Step(at, What.SKIPPED, attempt, why, State.UNCHANGED, handler)
+            step = EventStep(at, What.SKIPPED, attempt, why, unchanged, handler)
         case HandlerFailed(delivery, handler, attempt, seconds, error):
             # As text: the traceback itself would keep every local of its frames alive.
             note, name = _cut("".join(traceback.format_exception(error))), type(error).__name__
-            step = Step(at, What.FAILED, attempt, name, State.UNCHANGED, handler, seconds, note)
+            step = EventStep(
+                at, What.FAILED, attempt, name, EventState.UNCHANGED, handler, seconds, note
+            )
         case EventSettled(delivery, attempt, outcome):
-            state = State.HANDLED if outcome.status < 300 else State.FAILED
+            state = EventState.HANDLED if outcome.status < 300 else EventState.FAILED
             text = f"{int(outcome.status)} {outcome.reason}"
-            step = Step(at, What.SETTLED, attempt, text, state)
+            step = EventStep(at, What.SETTLED, attempt, text, state)
         case EventRetried(delivery, attempt, seconds, error_text):
-            step = Step(at, What.RETRIED, attempt, "", State.WAITING, None, seconds)
+            step = EventStep(at, What.RETRIED, attempt, "", EventState.WAITING, None, seconds)
             step = step._replace(note=_cut(error_text))
         case EventParked(delivery, attempt, seconds):
-            step = Step(at, What.PARKED, attempt, "", State.WAITING, None, seconds)
+            step = EventStep(at, What.PARKED, attempt, "", EventState.WAITING, None, seconds)
         case EventBuried(delivery, attempt, reason, error_text):
-            step = Step(at, What.BURIED, attempt, reason, State.DEAD, note=_cut(error_text))
+            step = EventStep(
+                at, What.BURIED, attempt, reason, EventState.DEAD, note=_cut(error_text)
+            )
     return delivery.event_id, step
 
 

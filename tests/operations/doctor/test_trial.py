@@ -127,7 +127,7 @@ async def test_a_handler_of_tests_that_blocks_the_event_loop_is_named(
     @receiver.on(WebhookTest, name="blocks")
     async def blocked(_: WebhookTest) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while all(pulse._looks < 10 for pulse in list(loop_monitor._felt._pulses)):
+        while all(monitor._looks < 10 for monitor in list(loop_monitor._monitor_thread._monitors)):
             assert time.monotonic() < deadline
             time.sleep(0.005)  # noqa: ASYNC251 - what is found
 

@@ -50,8 +50,8 @@ async def examine(
     findings += type_findings(receiver.unmatched(), classes)
     findings.append(tolerance_finding(receiver.tolerance_seconds))
     findings += limit_findings(receiver.limits)
-    if receiver.inbox_settings is not None:
-        findings += inbox_limit_findings(receiver.inbox_settings, receiver.limits)
+    if receiver.inbox is not None:
+        findings += inbox_limit_findings(receiver.inbox, receiver.limits)
     skew = receiver.clock() - system_clock()
     findings.append(
         clock_finding("clock", "the receiver's clock", skew, receiver.tolerance_seconds)

@@ -105,6 +105,6 @@ class Actions:
     async def _retry(self, event_id: str) -> Result:
         if not self._receiver.has_inbox:
             return Result(HTTPStatus.NOT_FOUND, "this receiver has no inbox")
-        if not await within(_STORE_SECONDS, self._receiver.inbox.retry(event_id)):
+        if not await within(_STORE_SECONDS, self._receiver.waiting.retry(event_id)):
             return Result(HTTPStatus.NOT_FOUND, "it does not wait for a later attempt any more")
         return Result(HTTPStatus.OK, "due now", ok=True)

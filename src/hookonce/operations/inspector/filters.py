@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlencode
 
 from ...stores.values import DeadLetter, DeadReason
-from ...watching.steps import State, What
+from ...watching.steps import EventState, What
 from .seen import AnswerKind, Seen
 
 _MOST_LENGTH = 256
@@ -45,7 +45,7 @@ class Filters:
         """Return the filters in a query string; unknown values are ignored."""
         return cls(
             _one_of(AnswerKind, query.get("kind", "")),
-            _one_of(State, query.get("state", "")),
+            _one_of(EventState, query.get("state", "")),
             _one_of({FAILED}, query.get("handlers", "")),
             query.get("type", "").strip()[:_MOST_LENGTH],
             query.get("id", "").strip()[:_MOST_LENGTH],

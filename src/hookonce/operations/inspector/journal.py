@@ -14,13 +14,13 @@ from typing import NamedTuple, TypeAlias
 
 from ...clock import Clock, system_clock
 from ...verification.headers import RawHeaders, header_pairs
-from ...watching.activity import Answers, Told, ToldDelivery, ToldStep
+from ...watching.activity import RemoteAnswers, RemoteDelivery, RemoteRecord, RemoteStep
 from ...watching.records import (
     DeliveryAnswered,
     DeliveryAuthenticated,
     HandlerFailed,
 )
-from ...watching.steps import State, Step, StepObserver, StepRecord, step_of
+from ...watching.steps import EventState, EventStep, StepObserver, StepRecord, step_of
 from .bounds import Bounded, Bounds
 from .seen import AnswerKind, History, Seen, kind_of
 from .series import Series
@@ -35,7 +35,7 @@ class _Failure(NamedTuple):
     """Failure of a handler, as text."""
 
     event_id: str
-    step: Step
+    step: EventStep
 
 
 _Record: TypeAlias = DeliveryAuthenticated | DeliveryAnswered | _Failure | StepRecord
@@ -109,13 +109,13 @@ class Journal(StepObserver):
         if len(self.followed) > self._most_followed:
             self.followed.popitem(last=False)
 
-    def add_remote(self, record: Told) -> None:
+    def add_remote(self, record: RemoteRecord) -> None:
         """Add a record of another process."""
         self.version += 1
         match record:
-            case ToldStep(event_id, step):
+            case RemoteStep(event_id, step):
                 self._add_step(event_id, step, self.version)
-            case ToldDelivery(at, answered, process) if answered.verified is not None:
+            case RemoteDelivery(at, answered, process) if answered.verified is not None:
                 self._last_number += 1
                 seen = Seen(
                     self._last_number, at, None, answered.verified, answered.hints, answered
@@ -123,10 +123,10 @@ class Journal(StepObserver):
                 seen.history, seen.process = self._history(answered.verified.id), process
                 seen.version = self.version
                 self._keep(seen)
-            case Answers(outcome, number, seconds):
+            case RemoteAnswers(outcome, number, seconds):
                 self.series.note_answers(kind_of(outcome), number, seconds)
 
-    def set_stored_state(self, event_id: str, state: State) -> None:
+    def set_stored_state(self, event_id: str, state: EventState) -> None:
         """Set the state of an event that the store reports."""
         history = self.history_of(event_id)
         if history is not None and history.state is not state:
@@ -236,7 +236,7 @@ class Journal(StepObserver):
             self._histories.put(event_id, history, 0)
         return history
 
-    def _add_step(self, event_id: str, step: Step, version: int) -> None:
+    def _add_step(self, event_id: str, step: EventStep, version: int) -> None:
         history = self._history(event_id)
         history.version = version
         if grown := history.add(step):

@@ -10,7 +10,7 @@ from ...stores.activity import ActivityStore
 from ...stores.time_limit import within
 from ...stores.values import Known
 from ...watching.activity import read_line
-from ...watching.steps import State
+from ...watching.steps import EventState
 from .journal import Journal
 
 _log = get_logger("hookonce.inspector")
@@ -22,7 +22,7 @@ _STATES_SECONDS = 2.0
 _MOST_ASKED = 100
 
 # Only final states: of an event in flight, the steps say more than the store.
-_STATES = {Known.DONE: State.HANDLED, Known.DEAD: State.DEAD}
+_STATES = {Known.DONE: EventState.HANDLED, Known.DEAD: EventState.DEAD}
 
 
 class OtherProcesses:
@@ -68,7 +68,7 @@ class OtherProcesses:
             event_id = seen.event_id
             if seen.history is None or event_id is None:
                 continue
-            if seen.history.state is not State.HANDLED:
+            if seen.history.state is not EventState.HANDLED:
                 wanted[event_id] = None
             if len(wanted) == _MOST_ASKED:
                 break

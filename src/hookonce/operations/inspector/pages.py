@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ...stores.values import DeadReason
-from ...watching.steps import State
+from ...watching.steps import EventState
 from . import texts
 from .charts import HEIGHT, WIDTH
 from .filters import AGES
@@ -61,7 +61,7 @@ class Pages:
             "kinds": tuple(AnswerKind),
             "reasons": tuple(DeadReason),
             "ages": tuple(AGES),
-            "states": tuple(state for state in State if state),
+            "states": tuple(state for state in EventState if state),
             "chart_width": WIDTH,
             "chart_height": HEIGHT,
         }

@@ -12,7 +12,7 @@ from ...outcome import Outcome, Reason
 from ...verification.headers import DeliveryHints, RawHeaders, header_pairs
 from ...verification.signature import VerifiedDelivery
 from ...watching.records import DeliveryAnswered, DeliveryReceived
-from ...watching.steps import State, Step
+from ...watching.steps import EventState, EventStep
 
 # An event has twelve attempts in the inbox by default, and few have more than three handlers.
 _MOST_STEPS = 100
@@ -57,29 +57,31 @@ class History:
 
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[EventStep] = field(default_factory=list)
     version: int = 0
     is_cut: bool = False
-    stored_state: State = State.UNCHANGED
+    stored_state: EventState = EventState.UNCHANGED
 
     def copy(self) -> History:
         """Return a copy for another thread."""
         return replace(self, steps=list(self.steps))
 
     @property
-    def state(self) -> State:
+    def state(self) -> EventState:
         """State of the event, from the store or from its last step that has one."""
-        states = (step.state for step in reversed(self.steps) if step.state is not State.UNCHANGED)
-        return self.stored_state or next(states, State.UNCHANGED)
+        states = (
+            step.state for step in reversed(self.steps) if step.state is not EventState.UNCHANGED
+        )
+        return self.stored_state or next(states, EventState.UNCHANGED)
 
-    def add(self, step: Step) -> int:
+    def add(self, step: EventStep) -> int:
         """Add a step, and return by how many bytes the history has grown.
 
         Steps of other processes arrive late, so each is sorted in by its time.
         """
         steps = self.steps
         insort(steps, step, key=attrgetter("at"))
-        self.stored_state = State.UNCHANGED
+        self.stored_state = EventState.UNCHANGED
         if len(steps) <= _MOST_STEPS:
             return len(step.note)
         self.is_cut = True

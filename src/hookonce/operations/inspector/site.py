@@ -244,12 +244,12 @@ class Site:
     async def _waiting(self, request: Request) -> Response:
         if not self._receiver.has_inbox:
             return await self._missing(request, "this receiver has no inbox")
-        inbox = self._receiver.inbox
+        waiting = self._receiver.waiting
         async with self._one_at_a_time():
             now = self._receiver.clock()
-            found = await within(_STORE_SECONDS, inbox.list(limit=_MOST_STORED))
+            found = await within(_STORE_SECONDS, waiting.list(limit=_MOST_STORED))
             failed = [entry.delivery.event_id for entry in found if entry.history]
-            bodies = await within(_STORE_SECONDS, _bodies(failed, inbox.show))
+            bodies = await within(_STORE_SECONDS, _bodies(failed, waiting.show))
 
             def content() -> Mapping[str, object]:
                 body = _in_time(bodies)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from ...events import EventParser
 from ...verification.headers import RawHeaders
-from ...watching.steps import State, Step, What
+from ...watching.steps import EventState, EventStep, What
 from .bodies import LEAST_SCRUBBED, ShownBody, shown_body
 from .models import Model, model_of
 from .redaction import Redaction
@@ -239,7 +239,7 @@ def steps_of(history: History, redactor: Redactor) -> tuple[StepView, ...]:
     )
 
 
-def _step(step: Step, note: str) -> StepView:
+def _step(step: EventStep, note: str) -> StepView:
     match step.what:
         case What.CLAIM | What.ENQUEUED:
             return StepView(step.at, "store", step.text, step.attempt)
@@ -256,7 +256,7 @@ def _step(step: Step, note: str) -> StepView:
             text = f"{step.handler} failed: {step.text}"
             return StepView(step.at, "refused", text, step.attempt, step.seconds, note)
         case What.SETTLED:
-            kind = "accepted" if step.state is State.HANDLED else "retry"
+            kind = "accepted" if step.state is EventState.HANDLED else "retry"
             return StepView(step.at, kind, f"the attempt ended: {step.text}", step.attempt)
         case What.RETRIED:
             text = f"the next attempt is in {duration(step.seconds)}"

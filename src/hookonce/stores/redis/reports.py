@@ -144,9 +144,9 @@ class RedisReports(ABC):
         seen = zip(rows[::2], rows[1::2], strict=True)
         return tuple(Application.load(text, float(at)) for text, at in seen)
 
-    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
-        asked = step("tell", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
+    async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
+        """Keep lines while somebody looks; see ``ActivityStore.publish``."""
+        asked = step("publish", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
         return bool(await self._session.shards[0].run(asked) == b"1")
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:

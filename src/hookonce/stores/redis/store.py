@@ -329,7 +329,7 @@ class RedisStore(RedisReports, RedisReconciling):
     def _session(self) -> Session:
         if self._running is None or not self._running.is_ours:
             # What belongs to another loop, or to the parent process, cannot even be closed here.
-            self._running = Session(self._settings, self.flushes.tell)
+            self._running = Session(self._settings, self.flushes.notify)
         return self._running
 
     async def _own(self, claim: Claimed, name: str, *arguments: str | bytes | float) -> Ownership:

@@ -163,4 +163,4 @@ def _resolve(jobs: Sequence[Job[Any]], seconds: float) -> None:
             job.future.set_result(job.outcome)
     # Before the callers go on; should a listener fail, they have their answers.
     for flushes, calls in Counter(job.flushes for job in jobs).items():
-        flushes.tell(calls, seconds)
+        flushes.notify(calls, seconds)

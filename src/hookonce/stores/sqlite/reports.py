@@ -228,8 +228,8 @@ class SQLiteReports(ABC):
 
         return await self._run(note)
 
-    async def tell(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while somebody looks; see ``ActivityStore.tell``."""
+    async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
+        """Keep lines while somebody looks; see ``ActivityStore.publish``."""
 
         def add(connection: apsw.Connection) -> bool:
             if not connection.execute(_IS_WATCHED, (endpoint, self._file.claims.clock())).get:

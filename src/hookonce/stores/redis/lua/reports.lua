@@ -80,7 +80,7 @@ function ops.register(arg)
 end
 
 -- endpoint, seconds and number kept, lines: whether somebody looks
-function ops.tell(arg)
+function ops.publish(arg)
   local endpoint, lines = arg[1], base .. ':h:' .. arg[1]
   if redis.call('EXISTS', base .. ':g:' .. endpoint) == 0 then return '0' end
   if #arg > 3 then
