@@ -49,7 +49,7 @@ def test_it_overwrites_only_when_asked(url: str) -> None:
     assert invoke("store", "backup", url, "copy.db").status == 0
     again = invoke("store", "backup", url, "copy.db")
     assert again.status != 0
-    assert "is there already" in again.errors
+    assert "exists already" in again.errors
     assert invoke("store", "backup", url, "copy.db", "--overwrite").status == 0
 
 

@@ -132,7 +132,7 @@ async def test_a_store_that_nobody_uses_can_be_copied_and_is_left_alone(
 
 async def test_nothing_is_overwritten_unless_asked(store: SQLiteStore, copy: Path) -> None:
     await asyncio.to_thread(copy.write_text, "something else")
-    with pytest.raises(StoreError, match="there already"):
+    with pytest.raises(StoreError, match="exists already"):
         await store.backup(copy)
     assert await asyncio.to_thread(copy.read_text) == "something else"
     await store.backup(copy, overwrite=True)
@@ -147,7 +147,7 @@ async def test_what_a_link_leads_to_is_not_written(
     if exists:
         await asyncio.to_thread(other.write_text, "something else")
     os.symlink(other, copy)
-    with pytest.raises(StoreError, match="there already"):
+    with pytest.raises(StoreError, match="exists already"):
         await store.backup(copy)
     await store.backup(copy, overwrite=True)
     assert stat.S_ISREG(os.lstat(copy).st_mode)
@@ -222,7 +222,7 @@ async def test_where_it_cannot_be_written_the_error_says_why(
 async def test_what_is_no_file_is_not_replaced_by_one(store: SQLiteStore, copy: Path) -> None:
     """Else the administrator's backup to /dev/null would take that from everybody."""
     os.mkfifo(copy)
-    with pytest.raises(StoreError, match="is no plain file"):
+    with pytest.raises(StoreError, match="is not a regular file"):
         await store.backup(copy, overwrite=True)
     assert stat.S_ISFIFO(status_of(copy).st_mode)
 
@@ -236,7 +236,7 @@ async def test_where_there_are_no_hard_links_nothing_is_overwritten_either(
     monkeypatch.setattr(os, "link", refuse)
     await store.backup(copy)
     assert await events_in(copy) == {"before"}
-    with pytest.raises(StoreError, match="there already"):
+    with pytest.raises(StoreError, match="exists already"):
         await store.backup(copy)
     assert files_beside(copy) == [copy.name]
 
@@ -291,7 +291,7 @@ async def test_only_a_store_of_ours_is_copied(path: Path, copy: Path) -> None:
     with pytest.raises(StoreError, match="does its folder exist"):
         await SQLiteStore(path).backup(copy)
     create_private(path)
-    with pytest.raises(StoreError, match="nothing in this store"):
+    with pytest.raises(StoreError, match="nothing to back up"):
         await SQLiteStore(path).backup(copy)
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("CREATE TABLE others (x)")

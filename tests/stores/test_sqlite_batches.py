@@ -43,7 +43,7 @@ pytestmark = pytest.mark.anyio
 LEASE = 600.0
 PATIENCE_SECONDS = 20.0
 CHANGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
-TABLES_THAT_GROW = {"done", "attempts", "dead", "entries", "inbox_bodies", "gates", "waiting"}
+TABLES_THAT_GROW = {"done", "attempts", "dead", "entries", "inbox_bodies", "key_locks", "waiting"}
 
 
 @pytest.fixture

@@ -156,12 +156,12 @@ class TestSharedOpening:
 
 
 class TestSchema:
-    async def test_a_new_file_has_version_2_and_strict_tables(
+    async def test_a_new_file_has_version_1_and_strict_tables(
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
-        assert rows(path, "PRAGMA user_version") == [(3,)]
-        assert rows(path, "PRAGMA application_id") == [(0x686F6F6B,)]
+        assert rows(path, "PRAGMA user_version") == [(1,)]
+        assert rows(path, "PRAGMA application_id") == [(0x686B6F6E,)]
         tables = {
             name: (wr, strict)
             for _, name, _, _, wr, strict in rows(path, "PRAGMA table_list")
@@ -178,7 +178,7 @@ class TestSchema:
             "inbox_sizes": (1, 1),
             "workers": (1, 1),
             "applications": (1, 1),
-            "gates": (1, 1),
+            "key_locks": (1, 1),
             "waiting": (0, 1),
             "ignored": (1, 1),
             "accepted": (1, 1),
@@ -204,19 +204,8 @@ class TestSchema:
                     9, LEASE, endpoint="default", worker="w", token=Token("t")
                 )
                 assert [taken.delivery for taken in batch.taken] == [waiting]
-        assert rows(path, "PRAGMA user_version") == [(4,)]
+        assert rows(path, "PRAGMA user_version") == [(2,)]
         assert rows(path, "SELECT count(*), how FROM done") == [(1, "well")]
-
-    async def test_a_file_of_version_1_keeps_all_it_held(self, path: Path, clock: Clock) -> None:
-        with closing(apsw.Connection(str(path))) as connection:
-            connection.execute(schema._MIGRATIONS[0])
-            connection.execute("PRAGMA user_version = 1")
-            connection.execute(f"INSERT INTO done VALUES ({digest('evt_1')}, 9999999999)")
-        async with aclosing(SQLiteStore(path, clock=clock)) as store:
-            assert await look(store, delivery_key("default", "evt_1")) is Done
-            await store.accept("default", ["evt_2"])
-            assert await store.accepted("default", ["evt_1", "evt_2"]) == {"evt_2"}
-        assert rows(path, "PRAGMA user_version") == [(3,)]
 
     async def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(
         self, path: Path, store: SQLiteStore
@@ -228,13 +217,13 @@ class TestSchema:
             pytest.raises(StoreError, match="no such table: nowhere"),
         ):
             await store.open()
-        assert rows(path, "PRAGMA user_version") == [(3,)]
+        assert rows(path, "PRAGMA user_version") == [(1,)]
         assert rows(path, "SELECT count(*) FROM done") == [(1,)]
 
     async def test_a_new_file_takes_every_step(self, path: Path, store: SQLiteStore) -> None:
         with later_version(ADD_COLUMN):
             await store.open()
-        assert rows(path, "PRAGMA user_version") == [(4,)]
+        assert rows(path, "PRAGMA user_version") == [(2,)]
         assert rows(path, "SELECT how FROM done") == []
 
     async def test_a_done_event_costs_a_few_dozen_bytes(
@@ -305,13 +294,25 @@ class TestRefusedFiles:
         assert "belongs to another program" in refusal(path)
         assert path.read_bytes() == before
 
+    @pytest.mark.parametrize("version", [0, 1, 2, 3])
+    def test_a_file_of_an_unreleased_version(self, path: Path, version: int) -> None:
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute("CREATE TABLE gates (key BLOB PRIMARY KEY)")
+            connection.execute("PRAGMA application_id = 0x686F6F6B")
+            connection.execute(f"PRAGMA user_version = {version}")
+        before = path.read_bytes()
+        message = refusal(path)
+        assert "written by an unreleased version" in message
+        assert "choose another path" in message
+        assert path.read_bytes() == before
+
     def test_a_later_versions_file(self, path: Path) -> None:
         make_store_file(path)
         with closing(apsw.Connection(str(path))) as connection:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 3)" in message
+        assert "later version (schema 99, here 1)" in message
         assert "upgrade hookonce" in message
         assert path.read_bytes() == before
 
@@ -374,7 +375,7 @@ class TestPruning:
         assert await store.acquire_key_lock(key_lock, Token("t"), LEASE) != Acquired()
         pass_time(LEASE)
         assert await store.prune() == 1
-        assert rows(path, "SELECT 1 FROM gates UNION ALL SELECT 1 FROM waiting") == []
+        assert rows(path, "SELECT 1 FROM key_locks UNION ALL SELECT 1 FROM waiting") == []
 
     async def test_prune_reaches_all_that_is_over_and_nothing_else(
         self, store: SQLiteStore, path: Path, grown: tuple[list[DeliveryKey], list[DeliveryKey]]

@@ -341,7 +341,7 @@ class TestLockedFile:
         other.set_busy_timeout(10_000)
         with caplog.at_level(logging.WARNING, logger="hookonce.store"):
             other.execute("BEGIN IMMEDIATE")
-            await until(lambda: "upkeep is put off" in caplog.text)
+            await until(lambda: "removing expired records failed" in caplog.text)
             other.close()
         await claim(store, keys(1)[0])
 

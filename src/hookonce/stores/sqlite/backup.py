@@ -1,10 +1,10 @@
-"""A copy of a SQLite store, made while processes go on using the store.
+"""Backup of a SQLite store while processes go on using it.
 
-SQLite itself makes the copy, from one snapshot, by the library that the store uses: another library
-in this process would drop the store's locks. The copy has no free pages, and so no deleted bodies.
+VACUUM INTO copies one snapshot, through apsw: another library in this process would drop the
+store's locks. The copy has no free pages, and so no deleted bodies.
 
-A backup has a connection of its own, in a thread of its own. None may be open in a fork: SQLite
-would take the locks of the parent's connection for the child's, and the child would have none.
+A backup has its own connection and runs in its own thread. The connection must be closed before a
+fork: in the child, SQLite would believe that it holds the locks of the parent's connection.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MOST_TRIES = 10
 _PAUSE_SECONDS = 0.01
 
 
-class _Alone:
-    """Lets a process have one backup at a time, and none while it forks."""
+class _BackupLock:
+    """Allows one backup at a time in a process, and none during a fork."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # Whoever takes a lock again at once takes it from those who wait for it.
+        # Without it, a thread that retries could acquire the lock again before the waiting fork.
         self.may_begin = threading.Event()
         self.may_begin.set()
         self._statement_lock = threading.Lock()
@@ -43,7 +43,7 @@ class _Alone:
 
     @contextmanager
     def statement(self, connection: apsw.Connection) -> Iterator[None]:
-        """Let ``stop`` interrupt what the connection does in the body, and not its closing."""
+        """Allow ``stop`` to interrupt the connection in the body, but not while it closes."""
         with self._statement_lock:
             self._busy = connection
         try:
@@ -53,53 +53,53 @@ class _Alone:
                 self._busy = None
 
     def stop(self) -> None:
-        """Interrupt the backup that is being made, and let none begin until ``go_on``."""
+        """Interrupt a running backup, and let none begin until ``resume``."""
         self.may_begin.clear()
         while not self.lock.acquire(timeout=_PAUSE_SECONDS):
             with self._statement_lock:
                 if self._busy is not None:
                     self._busy.interrupt()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let backups begin again."""
         self.lock.release()
         self.may_begin.set()
 
 
-_alone = _Alone()
+_backup_lock = _BackupLock()
 
 
 def before_fork() -> None:
-    """Close the connection of a backup; the backup begins again after the fork."""
-    _alone.stop()
+    """Interrupt a running backup; it starts again after the fork."""
+    _backup_lock.stop()
 
 
 def after_fork_in_parent() -> None:
-    """Let backups go on."""
-    _alone.go_on()
+    """Let backups begin again."""
+    _backup_lock.resume()
 
 
 def after_fork_in_child() -> None:
-    """Begin without a backup: no thread that makes one is here."""
-    global _alone  # noqa: PLW0603 - a fork from C may have left its locks taken
-    _alone = _Alone()
+    """Replace the lock: the thread of a running backup does not exist in the child."""
+    global _backup_lock  # noqa: PLW0603 - after a fork from C its locks may be held for good
+    _backup_lock = _BackupLock()
 
 
 def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
     """Copy a store's file while it is in use; return the size of the copy in bytes.
 
-    The copy appears at its path complete and on the disk, or not at all.
+    The copy appears at its path complete and synced to the disk, or not at all.
 
     Args:
         source: the store's file.
-        target: where the copy is to be; its folder must exist.
-        overwrite: whether a file that is there is replaced.
+        target: path of the copy; its folder must exist.
+        overwrite: whether an existing file is replaced.
 
     Raises:
         StoreError: the backup failed; the message says why.
 
     """
-    # The folder may be changed meanwhile, and SQLite follows no link.
+    # Resolve the folder once: a link may change during the backup, and SQLite follows no links.
     target = Path(os.path.realpath(target.parent)) / target.name
     for _ in range(_MOST_TRIES):
         try:
@@ -110,7 +110,7 @@ def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
             raise _failed(target, reason_of(error)) from error
         except OSError as error:
             raise _failed(target, error.strerror or str(error)) from error
-    why = "this process forks too often; make the backup in another, by `hookonce store backup`"
+    why = "this process forks too often; run `hookonce store backup` instead"
     raise _failed(target, why)
 
 
@@ -119,11 +119,11 @@ def _failed(target: Path, why: str) -> StoreError:
 
 
 def _write(source: Path, target: Path, *, overwrite: bool) -> int:
-    """Make the copy, or raise apsw.InterruptError because somebody forks."""
+    """Make the copy; raises apsw.InterruptError if the process forks meanwhile."""
     _check_target(source, target, overwrite=overwrite)
     with _draft_beside(target) as (draft, descriptor):
-        _alone.may_begin.wait()
-        with _alone.lock:
+        _backup_lock.may_begin.wait()
+        with _backup_lock.lock:
             _copy(source, draft)
             _check_copy(draft, descriptor)
         os.fsync(descriptor)
@@ -136,24 +136,24 @@ def _write(source: Path, target: Path, *, overwrite: bool) -> int:
 def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
     own = [source, *(Path(f"{os.path.realpath(source)}{suffix}") for suffix in _BESIDE)]
     if any(is_same_file(target, file) for file in own):
-        raise StoreError(f"{str(target)!r} is a file of the store itself; choose another")
+        raise StoreError(f"{str(target)!r} is a file of the store itself; choose another path")
     if target.is_dir():
         raise StoreError(f"{str(target)!r} is a folder; name a file in it")
     if target.exists() and not target.is_file():  # root could replace /dev/null
-        raise StoreError(f"{str(target)!r} is no plain file; choose another")
+        raise StoreError(f"{str(target)!r} is not a regular file; choose another path")
     if not overwrite and os.path.lexists(target):
-        raise StoreError(f"{str(target)!r} is there already; choose another file, or overwrite it")
+        raise StoreError(f"{str(target)!r} exists already; choose another path, or overwrite it")
     for suffix in _BESIDE:
         if os.path.lexists(f"{target}{suffix}"):
             raise StoreError(
-                f"'{target}{suffix}' belongs to an earlier database, and SQLite would take it for"
-                " the backup's; choose another file"
+                f"'{target}{suffix}' belongs to an earlier database, and SQLite would use it for"
+                " the backup; choose another path"
             )
 
 
 @contextmanager
 def _draft_beside(target: Path) -> Iterator[tuple[Path, int]]:
-    """Make an empty file for its owner alone, and remove what is left of it at the end."""
+    """Create an empty file with mode 0600, and remove it at the end if it is still there."""
     draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.draft")
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(draft, flags, 0o600)
@@ -170,8 +170,8 @@ def _draft_beside(target: Path) -> Iterator[tuple[Path, int]]:
 def _copy(source: Path, draft: Path) -> None:
     file = OpenFile(source, _prepare, creates=False)
     try:
-        with _alone.statement(file.connection):
-            file.connection.execute("VACUUM INTO ?", (str(draft),))  # which must be empty
+        with _backup_lock.statement(file.connection):
+            file.connection.execute("VACUUM INTO ?", (str(draft),))  # SQLite requires an empty file
         if not file.is_in_place:
             raise StoreError("the store's file was replaced during the backup; try again")
     finally:
@@ -181,31 +181,31 @@ def _copy(source: Path, draft: Path) -> None:
 def _prepare(connection: apsw.Connection) -> None:
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     if not check_owner(connection):
-        raise StoreError("there is nothing in this store yet to back up")
+        raise StoreError("this store is empty: there is nothing to back up")
     use_write_ahead_log(connection)
 
 
 def _check_copy(draft: Path, descriptor: int) -> None:
-    """Raise StoreError if the copy is damaged, or if another file has taken its place."""
+    """Raise StoreError if the copy is damaged, or was replaced by another file."""
     status = os.fstat(descriptor)
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW
     copy = apsw.Connection(str(draft), flags=flags)
     try:
-        with _alone.statement(copy):
+        with _backup_lock.statement(copy):
             is_whole = copy.pragma("integrity_check") == "ok" and check_owner(copy)
     finally:
         copy.close()
     if not is_whole or identity_of(draft) != (status.st_dev, status.st_ino):
-        raise StoreError("the backup is damaged, and was removed; is the disk sound?")
+        raise StoreError("the copy was damaged and has been removed; check the disk")
 
 
 def _give_name(draft: Path, target: Path, *, overwrite: bool) -> None:
     if not overwrite:
         try:
-            os.link(draft, target)  # unlike a rename, this fails if a file is there by now
+            os.link(draft, target)  # unlike a rename, this fails if the file exists by now
         except FileExistsError:
             raise
-        except OSError:  # some file systems have no hard links
+        except OSError:  # not every file system has hard links
             if os.path.lexists(target):
                 raise
         else:
@@ -214,12 +214,12 @@ def _give_name(draft: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Let the copy's name outlive a power cut."""
+    """Sync the folder, so that the copy's name survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems cannot sync a folder; the copy itself is on the disk.
+        # Some network file systems cannot sync a folder. The copy itself is on the disk.
         if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
             raise
     finally:

@@ -1,7 +1,7 @@
-"""What waits together is done together: one transaction, few statements, one answer to each loop.
+"""Group commit: the calls that wait are done in one transaction, with few statements.
 
-No call is answered before the commit, and none fails for a neighbour's fault. Calls about one event
-take effect in the order they were made.
+No call is answered before the commit, and no call fails because another call of its batch does.
+Calls about the same event take effect in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from .file import MovedError, OpenFile
 
 T = TypeVar("T")
 
-# Errors that one step can cause by itself; whatever else fails, fails for every step alike.
+# Errors that the values of one job can cause. Any other error would fail every job of the batch.
 _STEP_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError)
 
 
 @dataclass(eq=False, slots=True)
 class Job(Generic[T]):
-    """What a caller waits for, done within a transaction.
+    """A call that waits to be done in a transaction.
 
-    It may be done twice if a neighbour's error undid the batch; it must only read and write the
-    database. It may raise StoreError before it has written anything.
+    A job is done twice if the error of another job rolls the batch back, so it must have no effect
+    outside the database. It may raise StoreError, but only before it has written anything.
 
     Attributes:
-        flushes: who is told that it is done: those of the store that was called.
-        key: the event it is about, if it can be done together with others of its class.
-        future: what the caller waits for.
-        outcome: what comes of it.
-        error: what it has raised, or why it was not done.
-        committed: whether it is, though others of its batch are not.
-        may_be_dropped: leave it out if the caller is gone before its turn: a claim that nobody
-            waits for would have no owner, while a completion is a fact all the same.
-        may_be_lost: do not wait for the disk on its account. Every process sees what it did at
-            once, and it outlives them; a power cut before the next commit that waits undoes it.
+        flushes: the listeners of the store that was called; they are notified of the batch.
+        key: the event, if the job can be combined with other jobs of its class; else None.
+        future: what the caller awaits.
+        outcome: the result.
+        error: the error that the caller gets in place of a result.
+        committed: whether the job was committed on its own, after its batch had failed.
+        may_be_dropped: skip the job if its caller was cancelled meanwhile: a claim would have no
+            owner. A completion is a fact, and is not skipped.
+        may_be_lost: commit without waiting for the disk. Every process sees the change at once, and
+            it survives a crash of the processes; a power cut before the next synced commit undoes
+            it.
 
     """
 
@@ -57,35 +58,35 @@ class Job(Generic[T]):
     may_be_lost: bool = field(kw_only=True, default=False)
 
     def do(self, connection: apsw.Connection) -> None:
-        """Do it, on its own."""
+        """Do this job on its own."""
         raise NotImplementedError
 
     @classmethod
     def do_all(cls, connection: apsw.Connection, jobs: Sequence[Self]) -> Iterable[Self]:  # noqa: ARG003 - for subclasses
-        """Do many, about different events; return those that are left to be done one by one."""
+        """Do jobs about different events together; return those to be done one by one."""
         return jobs
 
 
 @dataclass(eq=False, slots=True)
-class Step(Job[T]):
-    """A job that is like no other."""
+class StepJob(Job[T]):
+    """A job that runs a function, and is not combined with other jobs."""
 
     key: None = field(init=False, default=None)
     step: Callable[[apsw.Connection], T]
 
     def do(self, connection: apsw.Connection) -> None:
-        """Do it."""
+        """Run the function."""
         self.outcome = self.step(connection)
 
 
 def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
-    """Do what the jobs ask for in one transaction, or at a step's fault in one for each."""
+    """Do the jobs in one transaction; if one job's values are at fault, in one for each job."""
     try:
         _transact(file, batch)
     except Exception as error:
         if _fails_for_all(error):
             raise
-        # One of them is at fault; on their own, its neighbours succeed.
+        # The values of one job are at fault: done on their own, all the others succeed.
         for job in batch:
             job.error = None
             try:
@@ -98,19 +99,19 @@ def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
 
 
 def fail(batch: Sequence[Job[Any]], error: BaseException) -> None:
-    """Note why nothing was done of what is not committed."""
+    """Give the error to every job that is not committed."""
     for job in batch:
         if not job.committed:
             job.error = job.error or error
 
 
 def answer(batch: Sequence[Job[Any]], seconds: float) -> None:
-    """Tell the callers, in one call for each of their loops, and who counts flushes."""
+    """Answer the callers, with one call to each event loop, and notify the flush listeners."""
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[Job[Any]]] = defaultdict(list)
     for job in batch:
         by_loop[job.future.get_loop()].append(job)
     for loop, jobs in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
             loop.call_soon_threadsafe(_resolve, jobs, seconds)
 
 
@@ -130,7 +131,7 @@ def _transact(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
                 keys.add(job.key)
                 together.setdefault(type(job), []).append(job)
                 continue
-            # It may be about an event that comes before it.
+            # This job may concern an event of an earlier job, which must take effect first.
             _do_together(connection, together)
             together.clear()
             keys.clear()
@@ -161,6 +162,6 @@ def _resolve(jobs: Sequence[Job[Any]], seconds: float) -> None:
             job.future.set_exception(job.error)
         else:
             job.future.set_result(job.outcome)
-    # Before the callers go on; should a listener fail, they have their answers.
+    # Last, so that a failing listener keeps no caller from its answer.
     for flushes, calls in Counter(job.flushes for job in jobs).items():
         flushes.notify(calls, seconds)

@@ -1,8 +1,8 @@
-"""Claims and completions of one batch: for all of a kind as few statements as for one.
+"""Claims and completions of one batch: many calls take as few statements as one call.
 
-The interpreter's lock is let go of and taken again at every statement, and the event loop wants it
-meanwhile. Most events are new, and nobody else asks for them; those that something is known of are
-left to go the long way, one by one.
+Every statement releases and acquires the interpreter's lock, for which the event loop competes.
+Most events are new, so one statement claims all new events. Events that the store knows already are
+claimed one by one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import apsw
 from .. import life
 from ..values import Claimed, ClaimResult, DeliveryKey, Token
 from .batch import Job
-from .claims import Claims
+from .claims import ClaimsTable
 from .records import digest_of, execute_rows
 
-# FREE.claim of what is new.
+# FREE.claim for new events.
 _CLAIM_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
 SELECT column1, column2, column3, ?1 + column4, column4, 1, '', '', ?2
@@ -29,7 +29,7 @@ WHERE column1 IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM entries WHERE key = column1)
 ON CONFLICT (key) DO NOTHING
 """
-# One that had the same token before is no new one.
+# Finds the claims that were just inserted. An older claim with the same token is not new.
 _CLAIMED_NOW = """
 SELECT key FROM (VALUES {rows}) CROSS JOIN attempts ON key = column1
 WHERE token = column2 AND lease = column3 AND until = ?1 + lease AND attempt = 1
@@ -40,37 +40,37 @@ _NONE: frozenset[str] = frozenset()
 
 
 @dataclass(eq=False, slots=True)
-class Claim(Job[ClaimResult]):
-    """A call of ``Store.claim``."""
+class ClaimJob(Job[ClaimResult]):
+    """A call of ``Claims.claim``."""
 
     key: DeliveryKey
-    claims: Claims
+    claims: ClaimsTable
     token: Token
     lease: float
 
-    # No answer rests on a claim: what one does rest on is committed later, and takes the claim
-    # along to the disk. If a power cut comes first, the sender has no answer and repeats the
-    # delivery; it counts them as well. That saves half of the waits.
+    # A claim need not be on the disk before its handlers run: the sender is answered only after a
+    # later commit, which writes the claim to the disk as well. If the power fails before that, the
+    # sender has no answer and repeats the delivery. This saves half of the waits for the disk.
     may_be_lost: bool = field(kw_only=True, default=True)
     may_be_dropped: bool = field(kw_only=True, default=True)
 
     def do(self, connection: apsw.Connection) -> None:
-        """Claim one event, whatever is known of it."""
+        """Claim one event, new or known."""
         asked = (self.key, self.token, self.lease)
         self.outcome = self.claims.step(
             connection, self.key, lambda record, moment: life.claim(record, moment, *asked)
         )
 
     @classmethod
-    def do_all(cls, connection: apsw.Connection, jobs: Sequence[Claim]) -> Sequence[Claim]:
-        """Claim those that nothing is known of, in one statement."""
+    def do_all(cls, connection: apsw.Connection, jobs: Sequence[ClaimJob]) -> Sequence[ClaimJob]:
+        """Claim the new events in one statement; return the jobs of known events."""
         claims = jobs[0].claims
         now = claims.uptime()
         rows = [
             (digest_of(job.key), job.key.partition(":")[0], job.token, job.lease) for job in jobs
         ]
         execute_rows(connection, _CLAIM_NEW, (now, claims.expires()), rows)
-        left: list[Claim] = []
+        left: list[ClaimJob] = []
         new = None
         if connection.changes() < len(jobs):
             own = [(digest, token, lease) for digest, _, token, lease in rows]
@@ -84,11 +84,11 @@ class Claim(Job[ClaimResult]):
 
 
 @dataclass(eq=False, slots=True)
-class Completion(Job[None]):
-    """A call of ``Store.complete``."""
+class CompleteJob(Job[None]):
+    """A call of ``Claims.complete``."""
 
     key: DeliveryKey
-    claims: Claims
+    claims: ClaimsTable
 
     def do(self, connection: apsw.Connection) -> None:
         """Record that one event is handled."""
@@ -96,9 +96,9 @@ class Completion(Job[None]):
 
     @classmethod
     def do_all(
-        cls, connection: apsw.Connection, jobs: Sequence[Completion]
-    ) -> Sequence[Completion]:
-        """Record that all of them are handled."""
+        cls, connection: apsw.Connection, jobs: Sequence[CompleteJob]
+    ) -> Sequence[CompleteJob]:
+        """Record that all of the events are handled."""
         jobs[0].claims.finish(connection, [(digest_of(job.key),) for job in jobs])
         for job in jobs:
             job.outcome = None

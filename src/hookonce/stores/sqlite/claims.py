@@ -1,9 +1,11 @@
-"""Claims, done records and dead letters in SQLite, as steps of a transaction.
+"""Claims, done records and dead letters in SQLite.
 
-What a step does is in ``life``; here the record of an event is read from its rows, and what a step
-has changed is written. Leases are measured in seconds of uptime: setting the machine's clock
-neither ends a lease nor makes it last. After a restart of the machine uptime begins anew; a lease
-that ends later than it lasts is one from before.
+``life`` defines what a step does. This module reads the record of an event from its rows, and
+writes what a step has changed.
+
+Leases are measured in seconds of uptime, so setting the machine's clock neither ends nor extends a
+lease. A restart of the machine resets uptime; a lease with more time left than it lasts was granted
+before the restart, and is over.
 """
 
 from __future__ import annotations
@@ -41,18 +43,18 @@ INSERT OR REPLACE INTO attempts
     (key, endpoint, token, until, lease, attempt, finished, outstanding, history, expires)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-# COMPLETE of every state: FREE.complete, CLAIMED.complete and so on.
-# REPLACE would copy each page before it changes it, to be able to undo rows that conflict.
+# The step `complete` of every state: FREE.complete, CLAIMED.complete and so on.
+# No REPLACE: SQLite would copy each page first, to be able to undo rows that conflict.
 _FINISH = """
 INSERT OR IGNORE INTO done SELECT column1, ?1 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
 """
 _FINISH_AGAIN = "UPDATE done SET expires = ?1 WHERE key IN ({rows})"
 _FORGET_ATTEMPTS = "DELETE FROM attempts WHERE key IN ({rows})"
-_FORGET_LETTERS = "DELETE FROM dead WHERE key IN ({rows})"
+_FORGET_DEAD_LETTERS = "DELETE FROM dead WHERE key IN ({rows})"
 _KEEPS_DELIVERIES = "SELECT EXISTS (SELECT 1 FROM dead) OR EXISTS (SELECT 1 FROM entries)"
 _FORGET_ATTEMPT = "DELETE FROM attempts WHERE key = ?"
-_FORGET_LETTER = "DELETE FROM dead WHERE key = ?"
-# What each endpoint holds is counted as it changes, so that a put need not count.
+_FORGET_DEAD_LETTER = "DELETE FROM dead WHERE key = ?"
+# `inbox_sizes` changes with the inbox, so that an enqueue need not count the entries.
 _COUNT_OUT = """
 UPDATE inbox_sizes SET depth = depth - events, bytes = bytes - size FROM (
     SELECT endpoint AS held_by, count(*) AS events, sum(size) AS size
@@ -68,25 +70,25 @@ _WAITING = """
 SELECT endpoint, event_id, event_type, received_at, body
 FROM entries JOIN inbox_bodies USING (id) WHERE key = ?
 """
-_ADD_LETTER = """
+_ADD_DEAD_LETTER = """
 INSERT INTO dead (endpoint, event_id, event_type, received_at, body,
                   reason, error, buried_at, kept, attempts, finished, outstanding, history, key)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_CHANGE_LETTER = """
+_CHANGE_DEAD_LETTER = """
 UPDATE dead SET reason = ?, error = ?, buried_at = ?, kept = ?,
                 attempts = ?, finished = ?, outstanding = ?, history = ? WHERE key = ?
 """
-# A lease that ends later than it lasts was granted before uptime began anew.
+# A lease with more time left than it lasts was granted before uptime was reset.
 LIVE = "until > :now AND until <= :now + lease"
 
 
-class Claims:
-    """Reads and writes who handles what; every method runs within the caller's transaction.
+class ClaimsTable:
+    """Reads and writes the records of events; every method runs in the caller's transaction.
 
     Args:
         retention_seconds: how long a done event is remembered.
-        clock: Unix time in seconds. Given by the caller, it measures leases as well.
+        clock: Unix time in seconds. Any clock but the system's measures leases as well.
 
     """
 
@@ -96,15 +98,17 @@ class Claims:
         self.uptime = uptime if clock is system_clock else clock
 
     def moment(self) -> Moment:
-        """Return when it is now, and until when is remembered what is done now."""
+        """Return the present moment, with the expiry of an event that is done now."""
         return Moment(self.uptime(), self.clock(), self.expires())
 
     def expires(self) -> int:
-        """Return the Unix time until which what is done now is remembered."""
-        return ceil(self.clock() + self._retention_seconds)  # never forgotten early
+        """Return the Unix time until which an event that is done now is remembered."""
+        return ceil(
+            self.clock() + self._retention_seconds
+        )  # rounded up, so that none is forgotten early
 
     def remembered_since(self) -> float:
-        """Return the Unix time before which what was done is forgotten by now."""
+        """Return the Unix time before which done events are forgotten by now."""
         return self.clock() - self._retention_seconds
 
     def step(
@@ -114,16 +118,16 @@ class Claims:
         step: LifeStep[T],
         delivery: Delivery | None = None,
     ) -> T:
-        """Take a step of an event's life, and return its answer.
+        """Apply a step of ``life`` to an event, write what has changed, and return the answer.
 
         Args:
-            connection: within a transaction.
-            key: whose life.
-            step: what to do.
-            delivery: for a letter that the step may make.
+            connection: in a transaction.
+            key: of the event.
+            step: the step.
+            delivery: for a dead letter that the step may create.
 
         Raises:
-            StoreError: it makes a letter, and there is no delivery for it.
+            StoreError: the step creates a dead letter, and no delivery was given or kept.
 
         """
         digest = digest_of(key)
@@ -134,7 +138,7 @@ class Claims:
         return answer
 
     def read(self, connection: apsw.Connection, digest: bytes) -> Record:
-        """Return what is known of an event."""
+        """Return the record of an event."""
         row = cast("tuple[Any, ...]", connection.execute(_READ, (digest,)).get)
         queued = None if row[0] is None else Queued(*row[:3])
         return load_record(row[4:], queued, row[3])
@@ -148,8 +152,8 @@ class Claims:
         record: Record,
         delivery: Delivery | None = None,
     ) -> None:
-        """Write what a step has changed of an event; the arguments are as in ``step``."""
-        if record.done_until > known.done_until:  # a row that is over may still be there
+        """Write what a step has changed in a record; ``delivery`` is as in ``step``."""
+        if record.done_until > known.done_until:  # an expired row may still exist
             self.finish(connection, [(digest,)])
             return
         names = (
@@ -158,19 +162,19 @@ class Claims:
             dump_history(record.history),
         )
         if record.letter is not None:
-            letter = (*dump_dead_letter(record.letter), record.attempt, *names, digest)
+            dead_letter = (*dump_dead_letter(record.letter), record.attempt, *names, digest)
             if known.letter is not None:
-                connection.execute(_CHANGE_LETTER, letter)
+                connection.execute(_CHANGE_DEAD_LETTER, dead_letter)
             else:
                 row: Any = delivery and (*delivery,)
                 row = row or connection.execute(_WAITING, (digest,)).get
                 if row is None:
                     raise StoreError("there is no delivery to bury: none was given or kept")
-                connection.execute(_ADD_LETTER, (*row, *letter))
+                connection.execute(_ADD_DEAD_LETTER, (*row, *dead_letter))
         elif known.letter is not None:
-            connection.execute(_FORGET_LETTER, (digest,))
+            connection.execute(_FORGET_DEAD_LETTER, (digest,))
         if record.letter is not None and record.token is None:
-            connection.execute(_FORGET_ATTEMPT, (digest,))  # the letter has it all
+            connection.execute(_FORGET_ATTEMPT, (digest,))  # the dead letter's row holds all of it
         elif record[:8] != known[:8] or (known.letter is not None and record.letter is None):
             attempt = (*record[:4], *names, record.expires)
             connection.execute(_WRITE_ATTEMPT, (digest, key.partition(":")[0], *attempt))
@@ -180,20 +184,20 @@ class Claims:
             connection.execute(_SCHEDULE, (*record.queued[1:], digest))
 
     def leave_inbox(self, connection: apsw.Connection, digests: Sequence[tuple[bytes]]) -> None:
-        """Take events out of the inbox, with their bodies; those that are in it."""
+        """Remove events and their bodies from the inbox, if they are in it."""
         execute_rows(connection, _COUNT_OUT, (), digests)
         if connection.changes():
             for forget in _LEAVE_INBOX:
                 execute_rows(connection, forget, (), digests)
 
     def finish(self, connection: apsw.Connection, digests: Sequence[tuple[bytes]]) -> None:
-        """Record that events are handled; ``life.complete`` of every state."""
+        """Record that events are handled; this is ``life.complete`` for every state."""
         expires = self.expires()
         execute_rows(connection, _FINISH, (expires,), digests)
         if connection.changes() < len(digests):
             execute_rows(connection, _FINISH_AGAIN, (expires,), digests)
         execute_rows(connection, _FORGET_ATTEMPTS, (), digests)
-        # Often there is not one: then there is no need to look for each of these events.
+        # Often both tables are empty: one look saves a search for each of these events.
         if connection.execute(_KEEPS_DELIVERIES).get:
-            execute_rows(connection, _FORGET_LETTERS, (), digests)
+            execute_rows(connection, _FORGET_DEAD_LETTERS, (), digests)
             self.leave_inbox(connection, digests)

@@ -1,10 +1,10 @@
-"""The file that is open, and whether it is still the one that a restart would open.
+"""The open file, and the check that it is still the file at its path.
 
-A file that is deleted, renamed or replaced stays usable for who has it open, and what is written to
-it is gone with the last of them. The same holds for the write-ahead log beside it, and processes
-that have different indexes of one log (``-shm``) do not see each other's locks. So whoever writes
-looks, while it holds the write lock, whether all three are those at the path, and again after the
-commit. Under that lock no other process is in the middle of a commit to the same files.
+A process can go on using a file that was deleted, renamed or replaced, but everything it writes is
+lost when the last process closes that file. The same holds for the write-ahead log. Processes with
+different indexes (``-shm``) of one log do not see each other's locks. So a writer checks, while it
+holds the write lock and again after the commit, that all three open files are those at the path. No
+other process can be committing to the same files while the lock is held.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ GONE = (
 
 
 class MovedError(StoreError):
-    """The open file is not the one at the path any more."""
+    """The open file is no longer the file at its path."""
 
 
 class _Identities(NamedTuple):
-    """Which files there are; None for one that is not."""
+    """The identities of the three files; None for a file that does not exist."""
 
     file: Identity | None
     log: Identity | None
@@ -42,20 +42,19 @@ class _Identities(NamedTuple):
 
 
 class OpenFile:
-    """A connection, and which files it has open.
+    """A connection, and the identities of the files that it has open.
 
     Args:
-        path: of the file, absolute; it may be a link.
-        prepare: what is done with the connection first; it must write.
-        creates: whether the file is made where there is none.
+        path: absolute path of the file; it may be a link.
+        prepare: sets the connection up; it must write to the file.
+        creates: whether a missing file is created.
 
     Attributes:
-        connection: the connection.
-        log: where the write-ahead log is.
+        log: path of the write-ahead log.
 
     Raises:
-        apsw.Error: it cannot be opened.
-        StoreError: it cannot be used, or was replaced meanwhile.
+        apsw.Error: the file cannot be opened.
+        StoreError: the file cannot be used, or was replaced while it was opened.
 
     """
 
@@ -63,14 +62,14 @@ class OpenFile:
         self, path: Path, prepare: Callable[[apsw.Connection], None], *, creates: bool
     ) -> None:
         self._path = path
-        # SQLite puts the log beside the file that a link leads to.
+        # SQLite creates the log beside the target of a link.
         self._resolved = Path(os.path.realpath(path))
         self.log, self._index = log_of(path), Path(f"{self._resolved}-shm")
         if creates:
             _check_link(path)
             create_private(self._resolved)
-        # SQLite follows no link itself: a user who can write in the folder could swap in a link to
-        # any other file. SQLite opens what VACUUM INTO writes with the same flags.
+        # Links are not followed: a user who can write in the folder could replace the
+        # file by a link to another file. The flags also apply to the target of VACUUM INTO.
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         flags |= apsw.SQLITE_OPEN_CREATE if creates else 0
         opening = Guard(files_of(self._resolved))
@@ -89,56 +88,59 @@ class OpenFile:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether what is open is what is at the path."""
+        """Whether the open files are the files at the path."""
         return self._now() == self._own
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the body in a transaction on the files that are at the path.
+        """Run the body in a transaction on the files at the path.
 
         Raises:
-            MovedError: they were others before or after it, so that nothing in it counts.
+            MovedError: the open files were not at the path before or after the transaction, so
+                that its changes do not count.
 
         """
         with transaction(self.connection):
-            self._look()
+            self._check_in_place()
             yield
-        # Where only the index is another by now, whoever opens the file has this from the log.
+        # If only the index was replaced, the commit counts: other processes read it from the log.
         if (identity_of(self._path), identity_of(self.log)) != self._own[:2]:
-            self._look()
+            self._check_in_place()
 
-    def let_go(self) -> bool:
-        """Save what only this connection can, close it, and return whether it is closed.
+    def close_if_safe(self) -> bool:
+        """Write the log into its file and close the file; return whether it was closed.
 
-        What is in a log goes into its file, and no log or index is left at the path that belongs to
-        another file: SQLite would take them for those of the file which is there now. A file that
-        is nowhere stays open: closed, it would be lost, and it may be put back.
+        A log or index that belongs to a replaced file is removed from the path: SQLite would use
+        them for the file that is there now. A deleted file stays open, since closing would lose it,
+        and an operator may put it back.
 
         Raises:
-            apsw.Error: it could not be saved, and stays open.
+            apsw.Error: the log could not be written into the file, which stays open.
 
         """
         now = self._now()
         if now != self._own:
             if now.file != self._own.file:
-                self._save()
-                if identity_of(self._resolved) != self._own.file:  # not so, if a link was changed
-                    self._withdraw()
+                self._checkpoint()
+                if (
+                    identity_of(self._resolved) != self._own.file
+                ):  # false if only a link was changed
+                    self._remove_log()
                 if now.file is None:
                     return False
             elif now.log != self._own.log and _is_empty(self.log):
-                # What a log holds that is not ours was written by who had saved this one before.
-                self._save()
-            self._leave_the_log()
+                # A log that is not empty was written by a process that saved this log before.
+                self._checkpoint()
+            self._keep_log_on_close()
         self._close()
         return True
 
     def close(self) -> None:
-        """Let go of it, and close it even if it is nowhere; raises apsw.Error."""
+        """As ``close_if_safe``, but close a deleted file too; raises apsw.Error."""
         try:
-            is_closed = self.let_go()
+            is_closed = self.close_if_safe()
         except apsw.Error:
-            self._leave_the_log()
+            self._keep_log_on_close()
             self._close()
             raise
         if not is_closed:
@@ -148,14 +150,14 @@ class OpenFile:
         self.connection.close()
         self._guard.release()
 
-    def _look(self) -> None:
+    def _check_in_place(self) -> None:
         now, own = self._now(), self._own
         if now == own:
             return
         if now.file is None:
             raise MovedError(GONE)
         if now.file != own.file:
-            raise MovedError("it was replaced by another while in use")
+            raise MovedError("it was replaced by another file while in use")
         which = "index (-shm)" if now.log == own.log else "write-ahead log (-wal)"
         raise MovedError(f"its {which} was deleted or replaced while in use")
 
@@ -163,53 +165,54 @@ class OpenFile:
         return _Identities(identity_of(self._path), identity_of(self.log), identity_of(self._index))
 
     def _identified(self) -> _Identities:
-        """Return which files are open: those at the path, unless one was moved a moment ago."""
+        """Return the identities of the open files; raise MovedError if one was moved meanwhile."""
         now = self._now()
         moved = ctypes.c_int()
         self.connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
         if moved.value or None in now:
-            raise MovedError("it, or a file beside it, was replaced while it was opened")
+            raise MovedError("it, or its -wal or -shm file, was replaced while it was opened")
         return now
 
-    def _save(self) -> None:
-        """Write into the file what is in its log, and empty that."""
+    def _checkpoint(self) -> None:
+        """Write the log into the file, and empty the log."""
         is_busy, _, _ = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").get
         if is_busy:
-            raise apsw.BusyError("its log is in use")
+            raise apsw.BusyError("another connection is using its log")
 
-    def _withdraw(self) -> None:
-        """Take its log and its index, which are empty, from the path."""
-        with transaction(self.connection):  # so that no other process does the same now
+    def _remove_log(self) -> None:
+        """Remove the empty log and its index from the path."""
+        with transaction(self.connection):  # keeps other processes from doing the same now
             for path, own in ((self.log, self._own.log), (self._index, self._own.log_index)):
                 if identity_of(path) == own:
                     path.unlink()
 
-    def _leave_the_log(self) -> None:
-        """Let SQLite not delete the log at its path, whosever it is, when it closes."""
+    def _keep_log_on_close(self) -> None:
+        """Keep SQLite from deleting the log on close: it may belong to another file by now."""
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
 def _check_link(path: Path) -> None:
-    """Raise StoreError if a link of another user would have a file made where it leads.
+    """Raise StoreError for a dangling link that another user owns.
 
-    A store of root's in a folder of the service's user could become a file anywhere.
+    If root opens a store in a folder of the service's user, that user could make root create a file
+    anywhere.
     """
     if not path.is_symlink() or path.exists():
         return
     if path.lstat().st_uid not in {0, os.geteuid()}:
         raise StoreError(
-            "a link of another user leads from there to a file that is not there; remove the link,"
-            " or create the store as the user who runs the service"
+            "a link of another user is at this path, and its target does not exist; remove the"
+            " link, or create the store as the user who runs the service"
         )
 
 
 def log_of(path: Path) -> Path:
-    """Return where SQLite has the write-ahead log of a file: beside that which a link leads to."""
+    """Return the path of the write-ahead log; SQLite puts it beside the target of a link."""
     return Path(f"{os.path.realpath(path)}-wal")
 
 
 def _is_empty(path: Path) -> bool:
     try:
         return path.stat().st_size == 0
-    except OSError:  # there is none
+    except OSError:  # it does not exist
         return True

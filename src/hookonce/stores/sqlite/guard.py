@@ -1,15 +1,15 @@
-"""Keeps other libraries of this process away from the files of an open store.
+"""Prevents other libraries of this process from opening the files of an open store.
 
-SQLite locks by POSIX record locks, and the system drops all of a process's locks on a file when
-the process closes any descriptor of it (sqlite.org, How To Corrupt, 2.2.1). apsw allows for its own
-descriptors, and cannot know of those of another library: when ``sqlite3``, ``open()`` or
-``shutil.copyfile()`` close the store's file, the store writes without locks, and other processes
-overwrite what it has acknowledged. So the interpreter's audit events refuse such an opening before
-it happens. SQL's ATTACH and libraries in C other than ``sqlite3`` raise no audit event.
+SQLite uses POSIX record locks. The system drops all of a process's locks on a file when the
+process closes any descriptor of that file (sqlite.org, How To Corrupt, 2.2.1). apsw handles its own
+descriptors, but not those of other libraries: after ``sqlite3``, ``open()`` or
+``shutil.copyfile()`` has closed the store's file, the store writes without locks, and other
+processes overwrite its commits. So an audit hook prevents the opening. SQL's ATTACH, and libraries
+in C other than ``sqlite3``, raise no audit event and are not noticed.
 
-Locks of the descriptor (F_OFD_SETLK) would outlive such a close. SQLite takes them only if its
-``fcntl`` is replaced, from Python by a callback that waits for the interpreter's lock; apsw holds
-that lock while ``sqlite3_close`` waits for the mutex that is held around ``fcntl``: a deadlock.
+Locks of an open file description (F_OFD_SETLK) would survive such a close. SQLite uses them only if
+its ``fcntl`` is replaced. A replacement in Python waits for the interpreter's lock, which apsw
+holds while ``sqlite3_close`` waits for the mutex that is held around ``fcntl``: a deadlock.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ import apsw
 from ...errors import StoreError
 from ..paths import Identity, file_of_database, identity_of
 
-# Where systems list a process's own descriptors; Windows has no POSIX locks to lose.
+# Where the system lists the descriptors of the process. Windows has no POSIX locks to lose.
 _DESCRIPTORS = "/dev/fd"
 
 
 class Guard:
-    """Refuses files to other libraries of this process, until it is released.
+    """Prevents other libraries of this process from opening files, until it is released.
 
     Args:
-        files: which; None among them is left out.
-        connection: that has them open.
+        files: identities of the files; None is ignored.
+        connection: the connection that has the files open.
 
     """
 
@@ -50,16 +50,17 @@ class Guard:
         _guards.add(self)
 
     def release(self) -> None:
-        """Leave the files to anybody."""
+        """Allow other libraries to open the files."""
         _guards.discard(self)
 
 
-# No lock: another thread may fork at any moment, and its child would find the lock taken for good.
+# No lock protects the set: if another thread forked while it was held, the child could never
+# acquire it.
 _guards: set[Guard] = set()
 
 
 def files_of(path: str | Path) -> set[Identity]:
-    """Return which files a database has by now."""
+    """Return the identities of a database's existing files."""
     real = os.path.realpath(path)
     found = (identity_of(f"{real}{suffix}") for suffix in ("", "-wal", "-shm"))
     return {file for file in found if file is not None}
@@ -68,7 +69,7 @@ def files_of(path: str | Path) -> set[Identity]:
 def check_alone(path: str) -> None:
     """Raise StoreError if another library of this process has a guarded database open already."""
     files = files_of(path)
-    # The descriptors of apsw's own connections would be among those listed.
+    # apsw's own connections would be listed too, so the check is skipped while it has some.
     own = sum(not files.isdisjoint(guard.files) for guard in tuple(_guards))
     if own > 1 or _apsw_has_open(files):
         return
@@ -81,8 +82,8 @@ def check_alone(path: str) -> None:
             status = os.fstat(int(descriptor))
             if (status.st_dev, status.st_ino) in files:
                 raise StoreError(
-                    "another library of this process, such as sqlite3, has the file open, and would"
-                    " drop the store's locks when it closes it; close that connection first, and"
+                    "another library of this process, such as sqlite3, has the file open; closing"
+                    " it there would drop the store's locks. Close that connection first, and"
                     " keep your own tables in another file"
                 )
 
@@ -97,14 +98,16 @@ def _apsw_has_open(files: Container[Identity | None]) -> bool:
                 return True
         except apsw.ConnectionClosedError:
             continue
-        except apsw.ThreadingViolationError:  # it is busy, and cannot be asked
+        except (
+            apsw.ThreadingViolationError
+        ):  # another thread is using it: assume that it has the file
             return True
     return False
 
 
 @cache
 def _install_hook() -> None:
-    sys.addaudithook(_refuse_opening)  # for good: an audit hook cannot be removed
+    sys.addaudithook(_refuse_opening)  # an audit hook cannot be removed again
 
 
 def _refuse_opening(event: str, arguments: tuple[Any, ...]) -> None:
@@ -113,14 +116,16 @@ def _refuse_opening(event: str, arguments: tuple[Any, ...]) -> None:
     path = arguments[0]
     if event == "sqlite3.connect":
         path = file_of_database(path)
-    if not isinstance(path, str | bytes | os.PathLike):  # a descriptor, or a database in memory
+    if not isinstance(
+        path, str | bytes | os.PathLike
+    ):  # a file descriptor, or a database in memory
         return
     file = identity_of(path)
     if any(file in guard.files for guard in tuple(_guards)):
         raise PermissionError(
             errno.EPERM,
-            "this SQLite store is open in this process by hookonce: when another library closes it,"
-            " the store loses its locks, and events with them. Keep your own tables in another"
-            " file; copy the store by `hookonce store backup`, or SQLiteStore.backup()",
+            "this SQLite store is open in this process by hookonce: if another library opened and"
+            " closed the file, the store would lose its locks, and events. Keep your own tables in"
+            " another file; copy the store with `hookonce store backup` or SQLiteStore.backup()",
             os.fsdecode(path),
         )

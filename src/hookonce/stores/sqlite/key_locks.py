@@ -1,7 +1,7 @@
-"""Gates as SQLite keeps them, as steps of a transaction.
+"""Key locks in SQLite; every function runs in the caller's transaction.
 
-What a step does is in ``stores.gates``. It is given no more of those who wait than it looks at,
-since they may be many.
+``stores.key_locks`` defines what a step does. A step looks at no more than two waiting events, so
+only these are read: many events may wait.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ T = TypeVar("T")
 
 _READ = """
 SELECT token, until, lease, created_at, event_id, expires,
-       (SELECT event FROM waiting WHERE gate = ?1 ORDER BY place LIMIT 1),
-       (SELECT event FROM waiting WHERE gate = ?1 ORDER BY place LIMIT 1 OFFSET 1)
-FROM gates WHERE key = ?1
+       (SELECT event FROM waiting WHERE key_lock = ?1 ORDER BY place LIMIT 1),
+       (SELECT event FROM waiting WHERE key_lock = ?1 ORDER BY place LIMIT 1 OFFSET 1)
+FROM key_locks WHERE key = ?1
 """
 _WRITE = """
-INSERT OR REPLACE INTO gates (key, token, until, lease, created_at, event_id, expires)
+INSERT OR REPLACE INTO key_locks (key, token, until, lease, created_at, event_id, expires)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
-_FORGET = "DELETE FROM gates WHERE key = ?"
-# Once, in the order of arrival.
-_NOTE = "INSERT OR IGNORE INTO waiting (gate, event) VALUES (?, ?)"
-_FORGET_NOTE = "DELETE FROM waiting WHERE gate = ? AND event = ?"
-_FORGET_NOTES = "DELETE FROM waiting WHERE gate = ?"
+_FORGET = "DELETE FROM key_locks WHERE key = ?"
+# An event is noted once; `place` keeps the order of arrival.
+_NOTE = "INSERT OR IGNORE INTO waiting (key_lock, event) VALUES (?, ?)"
+_FORGET_NOTE = "DELETE FROM waiting WHERE key_lock = ? AND event = ?"
+_FORGET_NOTES = "DELETE FROM waiting WHERE key_lock = ?"
 
 
-def fetch_step(
+def take_step(
     connection: apsw.Connection,
     moment: Moment,
     key_lock: KeyLock,
     step: KeyLockStep[T],
     event: DeliveryKey | None = None,
 ) -> T:
-    """Take a step at a gate, which may note that an event is waiting, or forget the first.
+    """Apply a step to a key lock, write what has changed, and return the step's answer.
 
-    That one event waits no more is done here: it may be any of them.
+    A step may note a waiting event, or remove the first one. ``event`` waits no longer; it is
+    removed here, since it may be any of the waiting events.
     """
     digest = _digest_of(key_lock)
     if event is not None:
@@ -67,7 +68,7 @@ def fetch_step(
 
 
 def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> KeyLockRecord:
-    """Return what is known of a gate, with the first two of those who wait."""
+    """Return the state of a key lock, with its first two waiting events."""
     row: Any = connection.execute(_READ, (digest,)).get
     if row is None:
         return FREE
@@ -82,5 +83,5 @@ def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> KeyLock
 
 
 def _digest_of(key_lock: KeyLock) -> bytes:
-    """Return the 16 bytes a gate is found by; a key may be any text that JSON can hold."""
+    """Return the 16 bytes that identify a key lock; its name may contain lone surrogates."""
     return blake2b(key_lock.name.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""What ``reconcile`` needs of the file: which types were ignored, and which gaps were accepted."""
+"""The ignored event types and the accepted gaps that ``reconcile`` reads from the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shared import SharedFile
 
 T = TypeVar("T")
 
-# One transaction keeps claims waiting for some milliseconds.
+# Claims wait while a transaction runs, so one transaction handles no more than this.
 _MOST_AT_ONCE = 500
 
 _NEAR = """
@@ -40,7 +40,7 @@ _IS_ACCEPTED = "SELECT EXISTS (SELECT 1 FROM accepted WHERE key = ? AND expires 
 
 
 class SQLiteReconciling(ABC):
-    """A SQLite store, as far as it helps to reconcile; see ``ReconcilingStore``."""
+    """The part of a SQLite store that implements ``ReconcilingStore``."""
 
     _file: SharedFile
 
@@ -51,12 +51,12 @@ class SQLiteReconciling(ABC):
     async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
         """Remember when types were ignored; see ``ReconcilingStore.note_ignored``.
 
-        A power cut may undo it: evidence that is missing makes a gap, and hides none.
+        A power cut may undo the last call. Missing evidence can only report a gap too many.
         """
-        rows = [(event_type, span) for event_type, some in spans.items() for span in some]
+        rows = [(event_type, span) for event_type, ignored in spans.items() for span in ignored]
 
-        def note(some: Sequence[tuple[str, Span]], connection: apsw.Connection) -> None:
-            for event_type, span in some:
+        def note(batch: Sequence[tuple[str, Span]], connection: apsw.Connection) -> None:
+            for event_type, span in batch:
                 own: dict[str, Any] = {"endpoint": endpoint, "event_type": event_type}
                 given = {**own, **span._asdict()}
                 near = {**given, "apart": JOIN_SECONDS}
@@ -69,8 +69,8 @@ class SQLiteReconciling(ABC):
             connection.execute(_FORGET_MOST, (endpoint, MOST_SPANS))
 
         for start in range(0, len(rows), _MOST_AT_ONCE):
-            some = rows[start : start + _MOST_AT_ONCE]
-            await self._run(partial(note, some), may_be_lost=True)
+            batch = rows[start : start + _MOST_AT_ONCE]
+            await self._run(partial(note, batch), may_be_lost=True)
 
     async def ignored(
         self, endpoint: str, event_types: Collection[str]
@@ -90,23 +90,23 @@ class SQLiteReconciling(ABC):
     async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
         """Remember gaps as accepted; see ``ReconcilingStore.accept``."""
 
-        def note(some: Sequence[str], connection: apsw.Connection) -> None:
+        def note(batch: Sequence[str], connection: apsw.Connection) -> None:
             expires = self._file.claims.expires()
-            rows = [(digest_of(delivery_key(endpoint, event_id)), expires) for event_id in some]
+            rows = [(digest_of(delivery_key(endpoint, event_id)), expires) for event_id in batch]
             connection.executemany(_ACCEPT, rows)
 
         for start in range(0, len(event_ids), _MOST_AT_ONCE):
-            some = event_ids[start : start + _MOST_AT_ONCE]
-            await self._run(partial(note, some))
+            batch = event_ids[start : start + _MOST_AT_ONCE]
+            await self._run(partial(note, batch))
 
     async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
         """Return which events are accepted gaps; see ``ReconcilingStore.accepted``."""
 
-        def look(some: Sequence[str], connection: apsw.Connection) -> set[str]:
+        def look(batch: Sequence[str], connection: apsw.Connection) -> set[str]:
             now = self._file.claims.clock()
             return {
                 event_id
-                for event_id in some
+                for event_id in batch
                 if connection.execute(
                     _IS_ACCEPTED, (digest_of(delivery_key(endpoint, event_id)), now)
                 ).get
@@ -114,6 +114,6 @@ class SQLiteReconciling(ABC):
 
         found: set[str] = set()
         for start in range(0, len(event_ids), _MOST_AT_ONCE):
-            some = event_ids[start : start + _MOST_AT_ONCE]
-            found |= await self._run(partial(look, some))
+            batch = event_ids[start : start + _MOST_AT_ONCE]
+            found |= await self._run(partial(look, batch))
         return frozenset(found)

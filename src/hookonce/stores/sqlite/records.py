@@ -1,4 +1,4 @@
-"""How keys, names, histories and records are written into SQLite, and read again."""
+"""Conversion of keys, handler names, histories and records to SQLite's columns, and back."""
 
 from __future__ import annotations
 
@@ -18,58 +18,59 @@ COLUMNS = """
 a.token, a.until, a.lease, a.attempt, a.finished, a.outstanding, a.history, a.expires,
 l.reason, l.error, l.buried_at, l.kept, l.attempts, l.finished, l.outstanding, l.history
 """
-"""What ``load_record`` reads, of a row of attempts and one of dead."""
+"""The columns of ``attempts`` (a) and ``dead`` (l) that ``load_record`` reads."""
 
 
 def digest_of(key: DeliveryKey) -> bytes:
-    """Return the 16 bytes an event is found by."""
+    """Return the 16 bytes that identify an event."""
     return blake2b(key.encode(), digest_size=16).digest()
 
 
-def dump_names(finished: frozenset[str]) -> str:
-    """Return handlers' names as a column's text."""
-    return json.dumps(sorted(finished)) if finished else ""
+def dump_names(names: frozenset[str]) -> str:
+    """Return handlers' names as the text of a column."""
+    return json.dumps(sorted(names)) if names else ""
 
 
 def load_names(text: str | None) -> frozenset[str]:
-    """Return the handlers' names in a column's text."""
+    """Return the handlers' names from the text of a column."""
     return frozenset(json.loads(text)) if text else frozenset()
 
 
 def dump_history(history: tuple[FailedAttempt, ...]) -> str:
-    """Return failures as a column's text."""
+    """Return failed attempts as the text of a column."""
     if not history:
         return ""
     return json.dumps([[failure.number, failure.ended_at, failure.error] for failure in history])
 
 
 def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
-    """Return the failures in a column's text."""
+    """Return the failed attempts from the text of a column."""
     return tuple(FailedAttempt(*entry) for entry in json.loads(text)) if text else ()
 
 
-def dump_dead_letter(letter: Letter) -> tuple[str, str, float, int]:
-    """Return a letter as its columns; ``kept`` is 2 while the sender may bring the event."""
-    return letter.reason, letter.error, letter.buried_at, letter.is_kept + letter.is_saved
+def dump_dead_letter(dead_letter: Letter) -> tuple[str, str, float, int]:
+    """Return a dead letter as columns; ``schema`` explains the last one, ``kept``."""
+    kept = dead_letter.is_kept + dead_letter.is_saved
+    return dead_letter.reason, dead_letter.error, dead_letter.buried_at, kept
 
 
 def load_record(
     columns: tuple[Any, ...], queued: Queued | None = None, done_until: int | None = None
 ) -> Record:
-    """Return what is known of an event.
+    """Return the record of an event.
 
     Args:
-        columns: those of ``COLUMNS``, with NULL where there is no such row.
-        queued: its place in the inbox.
-        done_until: of a done one, until when that is remembered.
+        columns: the values of ``COLUMNS``; None where a table has no row of the event.
+        queued: the event's entry in the inbox.
+        done_until: Unix time until which a done event is remembered.
 
     """
     token, until, lease, *counted, expires = columns[:8]
     reason, error, buried_at, kept, *counted_with_dead_letter = columns[8:]
-    letter = None
+    dead_letter = None
     if reason is not None:
-        letter = Letter(DeadReason(reason), error, buried_at, kept > 0, kept > 1)
-    # A letter outlives the row of its attempts.
+        dead_letter = Letter(DeadReason(reason), error, buried_at, kept > 0, kept > 1)
+    # A dead letter has its own copy, since it outlives the row of its attempts.
     attempt, finished, outstanding, history = counted_with_dead_letter if until is None else counted
     return Record(
         token,
@@ -81,7 +82,7 @@ def load_record(
         load_history(history),
         expires or 0.0,
         queued,
-        letter,
+        dead_letter,
         done_until or 0.0,
     )
 
@@ -92,17 +93,18 @@ def execute_rows(
     constants: Sequence[apsw.SQLiteValue],
     rows: Sequence[tuple[apsw.SQLiteValue, ...]],
 ) -> list[Any]:
-    """Execute a statement over rows of values, and return the rows it gives.
+    """Execute a statement over rows of values, and return its results.
 
     Args:
-        connection: where.
-        statement: has ``{rows}`` for them, after VALUES or in a list. Rows of NULL can follow them.
+        connection: in a transaction.
+        statement: has ``{rows}`` in place of the rows, after VALUES or in a list. It must ignore
+            rows of NULL, which may follow.
         constants: the values of ?1, ?2 and so on.
-        rows: at least one; for 1,000 of them SQLite takes 31 columns.
+        rows: at least one; 1,000 rows may have 31 columns, by SQLite's limit on parameters.
 
     """
     width = len(rows[0])
-    # Of a power of two, so that few texts have to be compiled.
+    # The count is rounded up to a power of two, so that SQLite compiles few statements.
     count = 1 << (len(rows) - 1).bit_length()
     padding = repeat(None, (count - len(rows)) * width)
     text = _with_rows(statement, len(constants) + 1, count, width)

@@ -1,4 +1,4 @@
-"""What a person or a probe asks of the file, and what processes tell each other by it."""
+"""Listings, counts and activity of the file, for operators, probes and other processes."""
 
 from __future__ import annotations
 
@@ -28,39 +28,41 @@ from ..values import (
 from .claims import LIVE
 from .records import COLUMNS, digest_of, load_history, load_names, load_record
 from .shared import SharedFile
-from .upkeep import START, Place
+from .upkeep import START, Position
 
 T = TypeVar("T")
 
-# One look into so many records keeps claims waiting for some milliseconds.
+# Claims wait while records are read, so one transaction reads no more than this.
 _MOST_LOOKED_UP = 500
 
-# Whether a handler's name is among those of a column.
-_OWES = ":handler IN (SELECT value FROM json_each(nullif({outstanding}, '')))"
-# A delivery that was kept is no dead letter while an attempt at its event still runs.
+# Whether a handler's name is in a column of names.
+_IS_OUTSTANDING = ":handler IN (SELECT value FROM json_each(nullif({outstanding}, '')))"
+# A kept delivery is not a dead letter while an attempt at its event is running.
 _VISIBLE = f"""
 NOT (kept AND EXISTS (SELECT 1 FROM attempts WHERE attempts.key = dead.key AND {LIVE}))
 """
-_LETTER = f"""
+_DEAD_LETTER = f"""
 SELECT l.id, l.endpoint, event_id, event_type, received_at, {{body}}, {COLUMNS}
 FROM dead AS l LEFT JOIN attempts AS a USING (key)
 """
-_OWED = "coalesce((SELECT outstanding FROM attempts WHERE attempts.key = dead.key), outstanding)"
-_LETTERS = f"""
-{_LETTER.format(body="x''")}
+_OUTSTANDING = (
+    "coalesce((SELECT outstanding FROM attempts WHERE attempts.key = dead.key), outstanding)"
+)
+_DEAD_LETTERS = f"""
+{_DEAD_LETTER.format(body="x''")}
 WHERE l.id IN (
     SELECT id FROM dead
     WHERE {_VISIBLE} AND id > :after
       AND (:endpoint IS NULL OR endpoint = :endpoint)
       AND (:event_type IS NULL OR event_type = :event_type)
       AND (:event_id IS NULL OR event_id = :event_id)
-      AND (:handler IS NULL OR {_OWES.format(outstanding=_OWED)})
+      AND (:handler IS NULL OR {_IS_OUTSTANDING.format(outstanding=_OUTSTANDING)})
       AND (:since IS NULL OR buried_at >= :since)
       AND (:reason IS NULL OR reason = :reason)
     ORDER BY id LIMIT :limit
 ) ORDER BY l.id
 """
-_ONE_LETTER = _LETTER.format(body="l.body") + "WHERE l.key = :key"
+_ONE_DEAD_LETTER = _DEAD_LETTER.format(body="l.body") + "WHERE l.key = :key"
 _ENTRY = f"""
 SELECT i.id, i.endpoint, event_id, event_type, received_at, {{body}},
        due, {LIVE}, attempt, finished, history, outstanding
@@ -72,15 +74,15 @@ WHERE i.id > :after
   AND (:endpoint IS NULL OR i.endpoint = :endpoint)
   AND (:event_type IS NULL OR event_type = :event_type)
   AND (:event_id IS NULL OR event_id = :event_id)
-  AND (:handler IS NULL OR {_OWES.format(outstanding="outstanding")})
+  AND (:handler IS NULL OR {_IS_OUTSTANDING.format(outstanding="outstanding")})
   AND (:since IS NULL OR received_at >= :since)
 ORDER BY i.id LIMIT :limit
 """
 _BODY = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
 _ONE_ENTRY = _ENTRY.format(body=_BODY) + "WHERE key = :key"
 _OF_IT = "(:endpoint IS NULL OR endpoint = :endpoint)"
-# Entries are numbered as they arrive, and the first of them has waited longest. Where there is no
-# entry, those of all other endpoints would be looked through for one.
+# Ids grow in the order of arrival, so the first entry has waited longest. _STATS asks only if the
+# endpoint has entries; else this would scan the entries of all other endpoints.
 _FIRST_RECEIVED = f"SELECT received_at FROM entries WHERE {_OF_IT} ORDER BY id LIMIT 1"
 _STATS = f"""
 SELECT (SELECT count(*) FROM attempts WHERE {LIVE} AND {_OF_IT}),
@@ -105,27 +107,27 @@ SELECT application, seen FROM applications WHERE endpoint = ? AND seen > ? ORDER
 """
 _IS_WATCHED = "SELECT EXISTS (SELECT 1 FROM watched WHERE endpoint = ? AND until > ?)"
 _WATCH = "INSERT OR REPLACE INTO watched VALUES (?, ?)"
-_TELL = "INSERT INTO activity (endpoint, line) VALUES (?, ?)"
+_ADD_LINE = "INSERT INTO activity (endpoint, line) VALUES (?, ?)"
 _FORGET_LINES = """
 DELETE FROM activity WHERE endpoint = ?1 AND place <= (
     SELECT place FROM activity WHERE endpoint = ?1 ORDER BY place DESC LIMIT 1 OFFSET ?2
 )
 """
 _LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'activity'"
-_TOLD = "SELECT line FROM activity WHERE endpoint = ? AND place > ? AND place <= ? ORDER BY place"
+_LINES = "SELECT line FROM activity WHERE endpoint = ? AND place > ? AND place <= ? ORDER BY place"
 
 
 class SQLiteReports(ABC):
-    """A SQLite store, as far as it reports."""
+    """The part of a SQLite store that implements ``Reports`` and the listings."""
 
     _file: SharedFile
 
     @abstractmethod
     def _run(self, step: Callable[[apsw.Connection], T]) -> Awaitable[T]:
-        """Take a step within a transaction."""
+        """Run a step in a transaction."""
 
     def _rows(self, statement: str, load: Callable[[Any], T], **named: Any) -> Awaitable[list[T]]:
-        """Return what is made of the rows of a statement, which may ask for the time as well."""
+        """Return each row of a statement, converted by ``load``; ``:now`` is the uptime."""
 
         def read(connection: apsw.Connection) -> list[T]:
             named["now"] = self._file.claims.uptime()
@@ -136,15 +138,19 @@ class SQLiteReports(ABC):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first; see ``DeadLetterQueue.dead_letters``."""
-        letters = await self._rows(_LETTERS, self._letter, **_listing(after, limit, wanted))
-        return [letter for letter in letters if letter is not None]
+        """Return dead letters without bodies; see ``DeadLetterQueue.dead_letters``."""
+        found = await self._rows(
+            _DEAD_LETTERS, self._load_dead_letter, **_listing(after, limit, wanted)
+        )
+        return [dead_letter for dead_letter in found if dead_letter is not None]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         """Return one dead letter with its body; see ``DeadLetterQueue.dead_letter``."""
-        return _first(await self._rows(_ONE_LETTER, self._letter, key=digest_of(key)))
+        return _first(
+            await self._rows(_ONE_DEAD_LETTER, self._load_dead_letter, key=digest_of(key))
+        )
 
-    def _letter(self, row: tuple[Any, ...]) -> DeadLetter | None:
+    def _load_dead_letter(self, row: tuple[Any, ...]) -> DeadLetter | None:
         number, *delivery = row[:6]
         record, moment = load_record(row[6:]), self._file.claims.moment()
         return life.dead_letter(record, moment, Delivery(*delivery), place=str(number))
@@ -152,14 +158,14 @@ class SQLiteReports(ABC):
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
-        """Return the events of the inbox, oldest first; see ``InboxListing.entries``."""
-        return await self._rows(_ENTRIES, self._entry, **_listing(after, limit, wanted))
+        """Return the entries of the inbox without bodies; see ``InboxListing.entries``."""
+        return await self._rows(_ENTRIES, self._load_entry, **_listing(after, limit, wanted))
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
         """Return one event of the inbox with its body; see ``InboxListing.entry``."""
-        return _first(await self._rows(_ONE_ENTRY, self._entry, key=digest_of(key)))
+        return _first(await self._rows(_ONE_ENTRY, self._load_entry, key=digest_of(key)))
 
-    def _entry(self, row: tuple[Any, ...]) -> Entry:
+    def _load_entry(self, row: tuple[Any, ...]) -> Entry:
         due, in_flight, attempts, finished, history, outstanding = row[6:]
         return Entry(
             delivery=Delivery(*row[1:6]),
@@ -173,7 +179,7 @@ class SQLiteReports(ABC):
         )
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how much the file holds, of one endpoint or of all; see ``Reports.stats``."""
+        """Return counts of what the file holds; see ``Reports.stats``."""
         unix = self._file.claims.clock()
         [row] = await self._rows(
             _STATS, tuple, seconds=WORKER_SECONDS, endpoint=endpoint, unix=unix
@@ -187,15 +193,15 @@ class SQLiteReports(ABC):
         await self._rows(_FORGET_WORKER, tuple, worker=worker)
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return what is known of these events of an endpoint; see ``Reports.known``."""
+        """Return which of these events are known; see ``Reports.known``."""
         claims = self._file.claims
 
-        def look(some: Sequence[str], connection: apsw.Connection) -> dict[str, Known]:
+        def look(batch: Sequence[str], connection: apsw.Connection) -> dict[str, Known]:
             moment, found = claims.moment(), {}
-            for event_id in some:
+            for event_id in batch:
                 record = claims.read(connection, digest_of(delivery_key(endpoint, event_id)))
-                if (one := life.known_as(record, moment)) is not None:
-                    found[event_id] = one
+                if (known := life.known_as(record, moment)) is not None:
+                    found[event_id] = known
             return found
 
         found: dict[str, Known] = {}
@@ -204,11 +210,11 @@ class SQLiteReports(ABC):
         return found
 
     async def prune(self) -> int:
-        """Remove records whose retention is over, in small steps, and return how many."""
+        """Remove expired records in small steps, and return how many."""
         removed = 0
-        place: Place | None = START
-        while place is not None:
-            count, place = await self._run(partial(self._file.upkeep.prune, place))
+        position: Position | None = START
+        while position is not None:
+            count, position = await self._run(partial(self._file.upkeep.prune, position))
             removed += count
         return removed
 
@@ -229,38 +235,38 @@ class SQLiteReports(ABC):
         return await self._run(note)
 
     async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while somebody looks; see ``ActivityStore.publish``."""
+        """Keep lines while someone is following; see ``ActivityStore.publish``."""
 
         def add(connection: apsw.Connection) -> bool:
             if not connection.execute(_IS_WATCHED, (endpoint, self._file.claims.clock())).get:
                 return False
             if lines:
-                connection.executemany(_TELL, [(endpoint, line) for line in lines])
+                connection.executemany(_ADD_LINE, [(endpoint, line) for line in lines])
                 connection.execute(_FORGET_LINES, (endpoint, MOST_LINES))
             return True
 
         return await self._run(add)
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return what was told after a place; see ``ActivityStore.follow``."""
+        """Return the lines after a place; see ``ActivityStore.follow``."""
 
         def look(connection: apsw.Connection) -> Activity:
             now = self._file.claims.clock()
-            # Not at every look: what is written has to last on the disk.
+            # Not at every call, since every write costs an fsync.
             if not connection.execute(_IS_WATCHED, (endpoint, now + WATCHED_SECONDS / 2)).get:
                 connection.execute(_WATCH, (endpoint, now + WATCHED_SECONDS))
             last: Any = connection.execute(_LAST).get
             if place is None:
                 return Activity(last, ())
             since = place if place <= last else 0
-            rows: Any = connection.execute(_TOLD, (endpoint, since, last)).fetchall()
+            rows: Any = connection.execute(_LINES, (endpoint, since, last)).fetchall()
             return Activity(last, tuple(line for (line,) in rows))
 
         return await self._run(look)
 
 
 def _listing(after: str | None, limit: int, wanted: Wanted) -> dict[str, Any]:
-    """Return what the statement of a listing asks for by name."""
+    """Return the named parameters of a listing's statement."""
     named = {"after": number_behind(after), "limit": limit}
     return {**dict.fromkeys(WantedDeadLetters.__optional_keys__), **wanted, **named}
 

@@ -1,7 +1,7 @@
-"""The tables of the SQLite store, and how a file of an earlier version is brought up to date.
+"""The tables of the SQLite store, and the migration of files that an earlier version wrote.
 
-Keys are 16-byte digests: a done event costs 29 bytes, and an index on its expiry would double
-that, so pruning walks the primary key instead.
+Keys are 16-byte digests. An index on the expiry of done events would double their size, so pruning
+walks the primary key instead.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ import apsw
 
 from ...errors import StoreError
 
-_APPLICATION_ID = 0x686F6F6B  # "hook": other programs' files are recognised as such
+_APPLICATION_ID = 0x686B6F6E  # "hkon" in ASCII: tells our files from those of other programs
+# "hook" in ASCII: files of versions before the first release, whose tables were different.
+_UNRELEASED_APPLICATION_ID = 0x686F6F6B
 
-# A body is written once: of what waits, in a table of its own, since an entry changes with every
-# heartbeat. What an endpoint holds is counted by whoever changes it, so that a put need not count.
+# Bodies of the inbox have a table of their own, so that a heartbeat, which changes the entry, does
+# not write the body again. Every change of the inbox updates `inbox_sizes`, so that an enqueue need
+# not count the entries of its endpoint. In `dead`, `kept` is 0 for a dead letter, 1 for a
+# delivery that becomes one if its claim ends unsettled, and 2 for a delivery that becomes one at
+# `buried_at`, until which the sender may send the event again.
 _VERSION_1 = f"""
 PRAGMA application_id = {_APPLICATION_ID};
 
@@ -57,7 +62,7 @@ CREATE TABLE dead (
     history TEXT NOT NULL,
     body BLOB NOT NULL
 ) STRICT;
-CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, key); -- counts without reading bodies
+CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, buried_at, key); -- counts without bodies
 
 CREATE TABLE entries (
     id INTEGER PRIMARY KEY,
@@ -89,7 +94,7 @@ CREATE TABLE workers (
     endpoint TEXT NOT NULL,
     seen REAL NOT NULL,
     token TEXT NOT NULL,
-    taken TEXT NOT NULL
+    fetched TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE applications (
@@ -111,7 +116,7 @@ CREATE TABLE watched (
     until REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE gates ( -- the key is the digest of its name
+CREATE TABLE key_locks ( -- key: the digest of the lock's name
     key BLOB PRIMARY KEY,
     token TEXT,
     until REAL NOT NULL,
@@ -123,14 +128,12 @@ CREATE TABLE gates ( -- the key is the digest of its name
 
 CREATE TABLE waiting (
     place INTEGER PRIMARY KEY,
-    gate BLOB NOT NULL,
+    key_lock BLOB NOT NULL,
     event TEXT NOT NULL,
-    UNIQUE (gate, event)
+    UNIQUE (key_lock, event)
 ) STRICT;
-CREATE INDEX waiting_by_gate ON waiting (gate, place);
-"""
+CREATE INDEX waiting_by_key_lock ON waiting (key_lock, place);
 
-_VERSION_2 = """
 CREATE TABLE ignored (
     endpoint TEXT NOT NULL,
     event_type TEXT NOT NULL,
@@ -145,23 +148,17 @@ CREATE TABLE accepted (
 ) STRICT, WITHOUT ROWID;
 """
 
-# In `dead`, `kept` is 2 where the sender may bring the event again until `buried_at`. Earlier
-# versions would take it for a dead letter.
-_VERSION_3 = """
-DROP INDEX dead_by_endpoint;
-CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, buried_at, key);
-"""
-
-# The text at index n leads from version n to n + 1; a new version adds one.
-_MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+# The text at index n migrates a file from version n to n + 1. A new schema appends a text.
+_MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
 
 
 def create_private(path: Path) -> None:
-    """Make the file for its owner alone under any umask, unless it is there; it holds bodies.
+    """Create the file with mode 0600 under any umask, unless it exists; it will hold bodies.
 
-    SQLite gives the files beside it the same permissions. What cannot be made it explains itself.
+    SQLite gives the -wal and -shm files the same mode. If the file cannot be created, opening it
+    fails afterwards, and SQLite gives the reason.
     """
-    # Where a symbolic link leads to nothing yet, SQLite would make that.
+    # Create the target of a dangling symbolic link, as SQLite would.
     real = os.path.realpath(path)
     if os.path.lexists(real):
         return
@@ -177,29 +174,34 @@ def create_private(path: Path) -> None:
 def transaction(connection: apsw.Connection) -> Iterator[None]:
     """Run the body in a transaction that holds the write lock from its start.
 
-    One that only asked for it at its first write could find its snapshot outdated, and fail.
+    A transaction that asks for the lock only at its first write fails if its snapshot is outdated.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # some errors, a full disk among them, roll back themselves
+        if connection.in_transaction:  # some errors, such as a full disk, roll back themselves
             connection.execute("ROLLBACK")
         raise
 
 
 def check_owner(connection: apsw.Connection) -> int:
-    """Return the schema's version, or refuse a file that is not ours, before it is changed.
+    """Return the version of the file's schema, without changing the file.
 
     Raises:
-        StoreError: it belongs to another program, or to a later version of this one.
+        StoreError: the file belongs to another program, or to a later or an unreleased version of
+            hookonce.
 
     """
-    # The owner last: another process may create the file between these three.
+    # Read the id last: another process may create the store between these three statements.
     has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
     version = _pragma(connection, "user_version")
     owner = _pragma(connection, "application_id")
+    if owner == _UNRELEASED_APPLICATION_ID:
+        raise StoreError(
+            "this SQLite file was written by an unreleased version of hookonce; choose another path"
+        )
     if owner != _APPLICATION_ID and (owner or version or has_tables):
         raise StoreError("this SQLite file belongs to another program; choose another path")
     if version > len(_MIGRATIONS):
@@ -211,7 +213,7 @@ def check_owner(connection: apsw.Connection) -> int:
 
 
 def migrate(connection: apsw.Connection) -> None:
-    """Bring the file to this version's schema, in one transaction; raise as ``check_owner``."""
+    """Migrate the file to the current schema in one transaction; raise as ``check_owner``."""
     with transaction(connection):
         for migration in _MIGRATIONS[check_owner(connection) :]:
             connection.execute(migration)

@@ -1,4 +1,4 @@
-"""What the stores on one file share in a process, and what becomes of it in a fork."""
+"""The objects that all stores of a process on one file share, and how they survive a fork."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from ...clock import Clock
 from . import backup
-from .claims import Claims
+from .claims import ClaimsTable
 from .inbox import InboxTable
 from .upkeep import Upkeep
 from .writer import Writer
@@ -20,7 +20,7 @@ _Key: TypeAlias = tuple[Path, float, int]
 
 
 class SharedFile:
-    """The tables of a file and its writer, for stores that have one retention and one clock.
+    """The tables and the writer of a file, for all stores with the same retention and clock.
 
     Args:
         path: the file, absolute.
@@ -34,7 +34,7 @@ class SharedFile:
 
     def __init__(self, path: Path, retention_seconds: float, clock: Clock) -> None:
         self.path = path
-        self.claims = Claims(retention_seconds, clock)
+        self.claims = ClaimsTable(retention_seconds, clock)
         self.inbox = InboxTable(self.claims)
         self.upkeep = Upkeep(self.claims)
         self.writer = Writer(path, self.upkeep.continue_walk)
@@ -47,8 +47,8 @@ _closed_for_fork: list[Writer] = []
 
 
 def shared_file(path: Path, retention_seconds: float, clock: Clock) -> SharedFile:
-    """Return what there is of a file in this process already, or begin with it."""
-    # what is found has this clock, so that no other has its id
+    """Return this process's ``SharedFile`` for a file; create it for the first store."""
+    # an id is not reused: a found SharedFile keeps its clock alive
     key = path, retention_seconds, id(clock)
     with _lock:
         shared = _files.get(key)
@@ -59,7 +59,7 @@ def shared_file(path: Path, retention_seconds: float, clock: Clock) -> SharedFil
 
 
 def _before_fork() -> None:
-    _lock.acquire()  # no writer comes into being until the fork is over
+    _lock.acquire()  # no writer is created until the fork is over
     backup.before_fork()
     _closed_for_fork.extend(_writers)
     for writer in _closed_for_fork:
@@ -67,7 +67,7 @@ def _before_fork() -> None:
 
 
 def _after_fork(*, in_child: bool) -> None:
-    # A fork from C comes here, in the child, without having been announced.
+    # After a fork from C, the child arrives here without ``_before_fork``.
     for writer in _closed_for_fork or list(_writers):
         if in_child:
             writer.after_fork_in_child()

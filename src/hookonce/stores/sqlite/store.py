@@ -1,8 +1,8 @@
-"""The SQLite store: durable on one machine, shared by the processes of it.
+"""The SQLite store: durable, and shared by the processes of one machine.
 
-WAL with synchronous=FULL: what has been answered survives a power cut. Only claims do not wait for
-the disk, since no answer rests on them. The file must lie on a local disk; write-ahead logs do not
-work over network file systems.
+The file uses a write-ahead log with synchronous=FULL, so every answered change survives a power
+cut. Only claims, key locks and evidence of ignored types do not wait for the disk, since no answer
+depends on them. The file must be on a local disk: write-ahead logs fail on network file systems.
 """
 
 from __future__ import annotations
@@ -31,38 +31,37 @@ from ..values import (
     Token,
 )
 from .backup import write_backup
-from .batch import Step
-from .claiming import Claim, Completion
-from .inbox import Limits, Put
-from .key_locks import fetch_step
+from .batch import StepJob
+from .claiming import ClaimJob, CompleteJob
+from .inbox import EnqueueJob, InboxLimits
+from .key_locks import take_step
 from .reconciling import SQLiteReconciling
 from .reports import SQLiteReports
 from .shared import shared_file
 
 T = TypeVar("T")
 
-# A worker with nothing to do looks this often whether the file has changed. Such a look asks the
-# system for a file's times, and reads nothing.
+# How often an idle worker checks whether the log has changed; the check is one stat() call.
 _LOOK_SECONDS = 0.025
 
 _NONE: frozenset[str] = frozenset()
 
 
 class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
-    """Remembers events in one SQLite file.
+    """A store in one SQLite file.
 
-    Stores of one process on one file, with one retention and clock, share a connection and a
-    thread, which the last of them closes.
+    The stores of a process with the same file, retention and clock share one connection and one
+    thread. Closing the last of these stores closes both.
 
     Args:
-        path: the file; it is created where it does not exist, its folder is not.
+        path: the file; it is created if it does not exist, but its folder must exist.
         retention: how long a done event is remembered; at least 26 hours.
         clock: Unix time in seconds.
 
     Attributes:
         path: the file, resolved.
         retention_seconds: how long a done event is remembered.
-        flushes: who is told of each transaction.
+        flushes: listeners that are notified of each transaction.
 
     """
 
@@ -76,7 +75,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         clock: Clock = system_clock,
     ) -> None:
         self.retention_seconds = check_retention(retention)
-        path = Path(path).absolute()  # the folder may be changed, and so may a link
+        path = Path(path).absolute()  # the working folder may change later, and so may a link
         self._file = shared_file(path, self.retention_seconds, clock)
         self._claims, self._inbox = self._file.claims, self._file.inbox
         self._looked: dict[str, tuple[int, int] | None] = {}
@@ -84,27 +83,27 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         self.flushes = Flushes()
 
     async def open(self) -> None:
-        """Open the file and bring its schema up to date, or raise StoreError."""
+        """Open the file and migrate its schema, or raise StoreError."""
         await self._run(lambda _: None)  # the writer opens the file
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return nothing, if the file can be used: there are no settings to mend."""
+        """Return no warnings, or raise StoreError if the file cannot be used."""
         await self.open()
         return ()
 
     async def aclose(self) -> None:
-        """Finish what waits and close the file."""
+        """Finish the waiting calls and close the file."""
         await self._file.writer.leave(self.flushes)
 
     async def backup(self, file: str | Path, *, overwrite: bool = False) -> int:
-        """Copy the store into a file, while every process goes on using the store.
+        """Copy the store into a file, while processes go on using the store.
 
-        The copy has everything that was answered before the call, and mode 0600. It appears at its
-        path complete and on the disk, or not at all. The store need not be open.
+        The copy contains every call that was answered before, and has mode 0600. It appears at its
+        path complete and synced to the disk, or not at all. The store need not be open.
 
         Args:
-            file: where the copy is to be; its folder must exist.
-            overwrite: whether a file that is there is replaced.
+            file: path of the copy; its folder must exist.
+            overwrite: whether an existing file is replaced.
 
         Returns:
             The size of the copy in bytes.
@@ -117,11 +116,11 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         return await asyncio.to_thread(write_backup, source, target, overwrite=overwrite)
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
-        """Claim an event; see ``Store.claim``."""
-        return await self._file.writer.run(Claim(self.flushes, key, self._claims, token, lease))
+        """Claim an event; see ``Claims.claim``."""
+        return await self._file.writer.run(ClaimJob(self.flushes, key, self._claims, token, lease))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
-        """Claim a dead letter; see ``Store.replay``."""
+        """Claim a dead letter; see ``DeadLetterQueue.replay``."""
         return await self._step(
             key,
             lambda record, moment: life.replay(record, moment, key, token, lease),
@@ -129,8 +128,8 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         )
 
     async def complete(self, claim: Claimed) -> None:
-        """Record that the event is handled; see ``Store.complete``."""
-        await self._file.writer.run(Completion(self.flushes, claim.key, self._claims))
+        """Record that the event is handled; see ``Claims.complete``."""
+        await self._file.writer.run(CompleteJob(self.flushes, claim.key, self._claims))
 
     async def enqueue(
         self,
@@ -140,17 +139,17 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         max_depth: int | None = None,
         max_bytes: int | None = None,
     ) -> EnqueueResult:
-        """Store a delivery durably; see ``InboxStore.put``."""
-        limits = Limits(max_depth, max_bytes)
+        """Store a delivery durably; see ``Queue.enqueue``."""
+        limits = InboxLimits(max_depth, max_bytes)
         return await self._file.writer.run(
-            Put(self.flushes, delivery.key, self._claims, delivery, token, limits)
+            EnqueueJob(self.flushes, delivery.key, self._claims, delivery, token, limits)
         )
 
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        """Claim events that are due; see ``InboxStore.take``."""
-        # Noted before the look at the inbox: what is put after it shows as a change.
+        """Claim events that are due; see ``Queue.fetch``."""
+        # Read before the fetch, so that ``wait`` notices any enqueue after it.
         self._looked[endpoint] = self._log_state()
         batch: Batch = await self._run(
             lambda connection: self._inbox.fetch(connection, limit, lease, endpoint, worker, token),
@@ -169,7 +168,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
-        """Give an event back to the inbox; see ``InboxStore.retry``."""
+        """Give an event back to the inbox; see ``Queue.retry``."""
         return await self._step(
             claim.key,
             lambda record, moment: life.release(
@@ -185,9 +184,9 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         )
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Return when there may be something to take; see ``InboxStore.wait``.
+        """Return when there may be something to fetch; see ``Queue.wait``.
 
-        Every process's commits change the write-ahead log.
+        A commit by any process changes the write-ahead log, so this watches the log.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -197,12 +196,12 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
                 return
 
     async def make_due(self, key: DeliveryKey) -> bool:
-        """Make a waiting event due now; see ``InboxStore.make_due``."""
+        """Make a waiting event due now; see ``InboxListing.make_due``."""
         return await self._step(key, life.make_due)
 
     @property
     def place(self) -> Path:
-        """What is equal for two stores on one file; see ``RegisteringStore.place``."""
+        """Identifies the file: equal for two stores on it; see ``RegisteringStore.place``."""
         return self.path
 
     def _step(
@@ -224,22 +223,22 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> asyncio.Future[T]:
-        # Nobody else would leave a gate that nobody waits to enter. A power cut may undo the step:
-        # who was inside is inside no more, and the success that a mark stands for counts once it is
-        # recorded, by a later commit that waits for the disk and takes the mark along.
+        # A cancelled acquire is dropped, since nobody would release the lock. The step need not
+        # wait for the disk: after a power cut no process holds the lock any more, and a watermark
+        # reaches the disk with the later, synced commit that records its event's success.
         return self._run(
-            lambda connection: fetch_step(connection, self._claims.moment(), key_lock, step, event),
+            lambda connection: take_step(connection, self._claims.moment(), key_lock, step, event),
             may_be_dropped=is_acquiring,
             may_be_lost=True,
         )
 
     def _run(self, step: Callable[[apsw.Connection], T], **allowed: bool) -> asyncio.Future[T]:
         """Run a step in a transaction; the keyword arguments are those of ``Job``."""
-        return self._file.writer.run(Step(self.flushes, step, **allowed))
+        return self._file.writer.run(StepJob(self.flushes, step, **allowed))
 
     def _log_state(self) -> tuple[int, int] | None:
         try:
             status = self._file.writer.log.stat()
-        except OSError:  # not there yet, or not any more
+        except OSError:  # the log does not exist yet, or no longer
             return None
         return status.st_mtime_ns, status.st_size

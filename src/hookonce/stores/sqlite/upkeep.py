@@ -1,4 +1,4 @@
-"""Removal of records whose retention is over, in steps that keep no claim waiting for long."""
+"""Removal of expired records, in small steps, so that no claim waits long for the file."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ from typing import TypeAlias, cast
 
 import apsw
 
-from .claims import Claims
+from .claims import ClaimsTable
 
-# When a row of each table is to go.
-_IS_OVER = {
+# For each table, the condition under which a row has expired.
+_IS_EXPIRED = {
     "done": "expires <= :now",
     "attempts": "expires <= :now AND until <= :uptime"
     " AND NOT EXISTS (SELECT 1 FROM entries WHERE entries.key = attempts.key)",
-    "gates": "expires <= :now AND until <= :uptime",
+    "key_locks": "expires <= :now AND until <= :uptime",
     "accepted": "expires <= :now",
 }
-_TABLES = tuple(_IS_OVER)
-Place: TypeAlias = tuple[str, bytes]
-"""How far a walk through the tables has come: a table, and the last key that was looked at."""
-START: Place = (_TABLES[0], b"")
+_TABLES = tuple(_IS_EXPIRED)
+Position: TypeAlias = tuple[str, bytes]
+"""How far pruning has come: a table, and the last key that it has looked at."""
+START: Position = (_TABLES[0], b"")
 
-# One step reads this many keys: a few milliseconds in which no claim can run.
+# Keys that one step reads. No claim can run meanwhile, so a step must take only milliseconds.
 _KEYS = 2_000
 _PAUSE_SECONDS = 0.05
 _INTERVAL_SECONDS = 3_600.0
 
 _FORGET_NOTES = """
-DELETE FROM waiting WHERE gate > ? AND gate <= ?
-    AND NOT EXISTS (SELECT 1 FROM gates WHERE key = gate)
+DELETE FROM waiting WHERE key_lock > ? AND key_lock <= ?
+    AND NOT EXISTS (SELECT 1 FROM key_locks WHERE key = key_lock)
 """
-_FORGET_IGNORED = "DELETE FROM ignored WHERE last <= ?"  # of a bounded number
+_FORGET_IGNORED = "DELETE FROM ignored WHERE last <= ?"  # the number of rows is bounded
 
 
 class Upkeep:
-    """Prunes the tables of a file; a whole walk every hour keeps it from growing."""
+    """Prunes the tables of a file: all of them once an hour, so that the file does not grow."""
 
-    def __init__(self, claims: Claims) -> None:
+    def __init__(self, claims: ClaimsTable) -> None:
         self._claims = claims
-        self._place = START
+        self._position = START
 
-    def prune(self, place: Place, connection: apsw.Connection) -> tuple[int, Place | None]:
-        """Prune the next keys; return how many went, and where to go on, if anywhere."""
-        table, after = place
+    def prune(self, position: Position, connection: apsw.Connection) -> tuple[int, Position | None]:
+        """Prune the keys after a position.
+
+        Returns:
+            The number of removed rows, and the next position; None at the end of the last table.
+
+        """
+        table, after = position
         last = connection.execute(
             f"SELECT key FROM {table} WHERE key > ? ORDER BY key LIMIT 1 OFFSET ?",
             (after, _KEYS - 1),
@@ -51,13 +56,13 @@ class Upkeep:
         upto = b"\xff" * 17 if last is None else last
         now, uptime = self._claims.clock(), self._claims.uptime()
         connection.execute(
-            f"DELETE FROM {table} WHERE key > :after AND key <= :upto AND {_IS_OVER[table]}",
+            f"DELETE FROM {table} WHERE key > :after AND key <= :upto AND {_IS_EXPIRED[table]}",
             {"after": after, "upto": upto, "now": now, "uptime": uptime},
         )
         removed = connection.changes()
-        if table == "gates" and removed:
+        if table == "key_locks" and removed:
             connection.execute(_FORGET_NOTES, (after, upto))
-        if place == START:
+        if position == START:
             connection.execute(_FORGET_IGNORED, (self._claims.remembered_since(),))
             removed += connection.changes()
         if last is not None:
@@ -66,7 +71,7 @@ class Upkeep:
         return removed, (following[0], b"") if following else None
 
     def continue_walk(self, connection: apsw.Connection) -> float:
-        """Prune one step further, and return the seconds until the next."""
-        _, place = self.prune(self._place, connection)
-        self._place = place or START
-        return _PAUSE_SECONDS if place else _INTERVAL_SECONDS
+        """Prune one step, and return the seconds until the next step."""
+        _, position = self.prune(self._position, connection)
+        self._position = position or START
+        return _PAUSE_SECONDS if position else _INTERVAL_SECONDS

@@ -1,8 +1,7 @@
-"""One connection, one thread and group commit for a file, shared by the stores on it.
+"""One connection and one thread for a file, with group commit, shared by the stores on it.
 
-Every step that waits when the thread comes round is run in one transaction and shares one fsync,
-so durability costs a batch what it would cost a single call. A caller is answered only after the
-commit.
+The thread runs all waiting jobs in one transaction with one fsync, so that a batch costs about as
+much as one call. A caller is answered only after the commit.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import apsw
 from ...errors import StoreError
 from ...logs import get_logger
 from ..contract import Flushes
-from .batch import Job, Step, answer, commit, fail
+from .batch import Job, StepJob, answer, commit, fail
 from .file import GONE, MovedError, OpenFile, log_of
 from .guard import Guard, files_of
 from .schema import check_owner, migrate
@@ -31,17 +30,18 @@ _log = get_logger("hookonce.store")
 
 T = TypeVar("T")
 Maintenance: TypeAlias = Callable[[apsw.Connection], float]
-"""A small piece of upkeep in its own transaction; returns the seconds until the next."""
+"""A short task in its own transaction; returns the seconds until the next one."""
 
-# Bounds a batch's transaction to some tens of milliseconds.
+# Bounds the length of a transaction: nobody is answered before it ends.
 _MOST_STEPS = 1_000
-# Another process may hold the file; a delivery must be answered within about three seconds.
+# How long to wait while another process has the file locked. A delivery must be answered within
+# about three seconds.
 BUSY_MILLISECONDS = 2_000
 _WAL_PAUSE_MILLISECONDS = 50
 _FIRST_MAINTENANCE_SECONDS = 60.0
 _LOG_BYTES_KEPT = 64 * 1024 * 1024
-# So long a file that nobody uses may be gone before that is noticed: its log must leave the path
-# before the next process opens what is there then.
+# How often an idle writer checks whether its file was moved. It must then remove its log from the
+# path before another process opens a new file there.
 _LOOK_SECONDS = 1.0
 
 _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
@@ -58,42 +58,42 @@ _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
 
 
 class _Jobs:
-    """What waits for the writer's thread, in order; put there by the loops of any threads.
+    """The queue of the writer's thread; event loops of any thread add jobs to it.
 
-    The thread is woken once for what is asked in a turn of a loop. Woken by each call, it would
-    take the interpreter's lock in the middle of the turn, and begin a transaction with the first
-    call while the others are still being made.
+    The thread is woken once for all jobs that are added in one iteration of an event loop. If each
+    job woke it, the thread would start a transaction with the first job while the loop is still
+    adding the others.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Job[Any]] = deque()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Each loop wakes it for itself: another may be held up by what a handler does.
+        # Each loop wakes the thread by itself, since a handler may block another loop.
         self._waking: set[asyncio.AbstractEventLoop] = set()
-        self._is_full = False  # the last batch, so that more may wait
+        self._is_full = False  # whether the last batch was full, so that more jobs may wait
         self._is_closed = False
 
-    def put(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> None:
-        """Add a job, within its loop."""
+    def add(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Add a job; must be called in the job's event loop."""
         self._waiting.append(job)
-        # The thread looks at the jobs after it has cleared this, so none is overlooked.
+        # The thread clears this set before it reads the jobs, so it misses none.
         if loop not in self._waking:
             self._waking.add(loop)
             loop.call_soon(self._wake)
 
     def close(self) -> None:
-        """Let the thread end once all that waits is done; nothing may be put after that."""
+        """Let the thread end after the waiting jobs; no job may be added after this call."""
         self._is_closed = True
         self._wake()
 
     def next_batch(self, wait: float) -> tuple[list[Job[Any]], bool]:
-        """Return what waits, at the latest after ``wait`` seconds, and whether more may come."""
+        """Return the waiting jobs after at most ``wait`` seconds, and whether more may come."""
         if not self._is_full:
-            # A loop that has ended since has woken nobody; after a while its jobs are done as well.
+            # A loop that was closed meanwhile does not wake the thread; the time-out does.
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=wait)
         self._waking.clear()
-        is_closed = self._is_closed  # and then all that will ever be put is there
+        is_closed = self._is_closed  # read first: after it, no job is added
         count = min(len(self._waiting), _MOST_STEPS)
         self._is_full = count == _MOST_STEPS
         batch = [self._waiting.popleft() for _ in range(count)]
@@ -104,17 +104,17 @@ class _Jobs:
 
 
 class Writer:
-    """Runs steps on one SQLite file, in order, each batch of them in one transaction.
+    """Runs jobs on one SQLite file in order, each batch in one transaction.
 
-    It starts its thread at the first call, and ends it when the last of the stores that have called
-    is closed; a later call starts it again, also after a fork. A store is known by its flushes.
+    The first call starts the thread. It ends when the last store that has made a call is closed; a
+    later call, or a call after a fork, starts it again. A store is identified by its ``Flushes``.
 
     Args:
         path: the file.
-        maintenance: upkeep, done now and then while the file is open.
+        maintenance: run from time to time while the file is open.
 
     Attributes:
-        log: where the write-ahead log of the file is.
+        log: path of the write-ahead log.
 
     """
 
@@ -125,7 +125,7 @@ class Writer:
         self._file: OpenFile | None = None
         self._guard: Guard | None = None
         self._creates = True
-        self._told: set[str] = set()
+        self._logged_errors: set[str] = set()
         self._syncs = True
         self._begin()
 
@@ -140,18 +140,18 @@ class Writer:
         """Close the file: a connection and its locks cannot live in two processes."""
         self._connection_lock.acquire()
         if self._file is not None:
-            # So that no other library opens the file before this process does again.
+            # Keeps other libraries from opening the file until this process has opened it again.
             self._guard = Guard(files_of(self._path))
         self._close()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Allow the thread to open the file again."""
         self._connection_lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Go on with a thread and a queue of its own; what waits is the parent's to answer."""
-        # A fork that came from C, without before_fork, leaves a connection that must not even be
-        # closed here.
+        """Start with a new thread and queue; the parent answers the jobs that are waiting."""
+        # A fork from C skips before_fork, and leaves an open connection. SQLite forbids to use
+        # or close the connection in the child, so a reference keeps it open.
         if self._file is not None:
             _abandoned.append(self._file)
         self._file = None
@@ -159,10 +159,10 @@ class Writer:
         self._begin()
 
     def run(self, job: Job[T]) -> asyncio.Future[T]:
-        """Return what comes of a job, after its transaction has been committed.
+        """Queue a job, and return a future of its outcome, set after the commit.
 
         Raises:
-            StoreError: it was not done.
+            StoreError: from the future: the job was not done.
 
         """
         loop = asyncio.get_running_loop()
@@ -171,13 +171,13 @@ class Writer:
             if self._thread is None:
                 self._start()
             self._users.add(job.flushes)
-            self._jobs.put(job, loop)
+            self._jobs.add(job, loop)
         return job.future
 
     async def leave(self, user: Flushes) -> None:
-        """Finish what waits; if nobody else uses the file, close it and end the thread."""
+        """Finish the waiting jobs; if no other store uses the file, close it and end the thread."""
         loop = asyncio.get_running_loop()
-        last = Step(user, lambda _: None)  # what was asked before it is done by then
+        last = StepJob(user, lambda _: None)  # done after all jobs that were queued before it
         last.future = loop.create_future()
         with self._lock:
             thread = self._thread
@@ -186,7 +186,7 @@ class Writer:
             self._users.remove(user)
             is_used = bool(self._users)
             if is_used:
-                self._jobs.put(last, loop)
+                self._jobs.add(last, loop)
             else:
                 self._thread = None
                 self._jobs.close()
@@ -215,7 +215,7 @@ class Writer:
             self._serve(jobs)
         finally:
             with self._lock:
-                if self._jobs is jobs:  # it was not closed: something has ended the thread
+                if self._jobs is jobs:  # not closed: an error has ended the thread
                     self._thread = None
 
     def _serve(self, jobs: _Jobs) -> None:
@@ -248,21 +248,21 @@ class Writer:
         except MovedError as error:
             failed = self._failed(str(error), error)
             fail(batch, failed)
-            self._tell_once(str(failed))
+            self._log_once(str(failed))
             self._let_go()
         except apsw.Error as error:
             fail(batch, self._failed(reason_of(error), error))
             self._let_go()
-        except BaseException as error:  # noqa: BLE001 - the callers get it; the thread lives on
+        except BaseException as error:  # noqa: BLE001 - the callers get the error; the thread must go on
             fail(batch, error)
             self._let_go()
         else:
-            if self._told:
+            if self._logged_errors:
                 _log.warning("the SQLite store %r can be used again", str(self._path))
-                self._told.clear()
+                self._logged_errors.clear()
 
     def _open(self) -> OpenFile:
-        # What has been deleted is not begun anew behind the back of who will put it back.
+        # Do not create a new file in place of a deleted one: an operator may put it back.
         if not self._creates and not self._path.exists():
             raise MovedError(GONE)
         file = OpenFile(self._path, _prepare, creates=self._creates)
@@ -273,26 +273,26 @@ class Writer:
         return file
 
     def _sync_commits(self, connection: apsw.Connection, syncs: bool) -> None:
-        """Let the next commits wait for the disk, or not; one that does brings all before it along.
+        """Set whether the next commits wait for the disk.
 
-        With NORMAL the log is synced only before what it holds goes into the file, so that the file
-        stays whole.
+        A synced commit also writes all earlier commits to the disk. With NORMAL, SQLite syncs the
+        log only before a checkpoint, which keeps the file consistent.
         """
         if syncs != self._syncs:
             level = "FULL" if syncs else "NORMAL"
-            # It takes effect when it is compiled, which one out of the cache is not again.
+            # The pragma takes effect when it is compiled; a cached statement is not compiled again.
             connection.execute(f"PRAGMA synchronous = {level}", can_cache=False)
             self._syncs = syncs
 
     def _let_go(self) -> None:
-        """Close the file if nothing is lost by it."""
+        """Close the file, unless that would lose data."""
         try:
-            if self._file is not None and self._file.let_go():
+            if self._file is not None and self._file.close_if_safe():
                 self._file = None
         except apsw.BusyError:
-            pass  # another process saves the same log; the next call tries again
+            pass  # another process is checkpointing the same log; the next call tries again
         except (apsw.Error, OSError) as error:
-            self._tell_once(str(self._failed(f"it cannot be let go of: {error}", error)))
+            self._log_once(str(self._failed(f"it cannot be closed safely: {error}", error)))
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -307,10 +307,10 @@ class Writer:
             self._guard.release()
             self._guard = None
 
-    def _tell_once(self, message: str) -> None:
-        """Log what is wrong, and not again before it has been well."""
-        if message not in self._told:
-            self._told.add(message)
+    def _log_once(self, message: str) -> None:
+        """Log an error once, until the store has worked again."""
+        if message not in self._logged_errors:
+            self._logged_errors.add(message)
             _log.error("%s", message)
 
     def _maintain(self) -> float:
@@ -319,15 +319,14 @@ class Writer:
         try:
             with self._file.transaction():
                 return self._maintenance(self._file.connection)
-        except Exception as error:  # noqa: BLE001 - upkeep can wait, and the thread must live on
-            _log.warning("upkeep is put off: %s", error)
+        except Exception as error:  # noqa: BLE001 - maintenance can wait, and the thread must go on
+            _log.warning("removing expired records failed, and will be tried again: %s", error)
             return _FIRST_MAINTENANCE_SECONDS
 
     def _end_transaction(self) -> None:
-        """Reopen the connection if a transaction is open that has been committed.
+        """Reopen the file if a transaction is still open after its commit.
 
-        A cursor that somebody else keeps alive keeps its snapshot, and then no checkpoint can
-        empty the write-ahead log.
+        An open cursor keeps its snapshot, and prevents checkpoints from emptying the log.
         """
         file = self._file
         if file is not None and file.connection.txn_state() != apsw.SQLITE_TXN_NONE:
@@ -341,7 +340,7 @@ class Writer:
 
 
 def reason_of(error: apsw.Error) -> str:
-    """Return why SQLite failed, in words for an operator."""
+    """Return the reason of an SQLite error, as text for an operator."""
     return next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
 
 
@@ -350,15 +349,15 @@ def _prepare(connection: apsw.Connection) -> None:
     check_owner(connection)
     use_write_ahead_log(connection)
     connection.execute("PRAGMA synchronous = FULL")
-    # A long reader, such as a backup, lets the log grow; the next reset gives the disk its space.
+    # A long read, such as a backup, lets the log grow; the next reset of the log truncates it.
     connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
     migrate(connection)
 
 
 def use_write_ahead_log(connection: apsw.Connection) -> None:
-    """Switch to the write-ahead log, unless the file has it already."""
-    # Two processes that create the file at once: SQLite does not wait for the lock this needs, or
-    # waits its whole time-out; so the waiting is done here.
+    """Switch the file to a write-ahead log, unless it has one."""
+    # If two processes create the file at once, SQLite either does not wait for the lock or waits
+    # its whole time-out. So the waiting is done here.
     connection.set_busy_timeout(0)
     for remaining in range(BUSY_MILLISECONDS // _WAL_PAUSE_MILLISECONDS, -1, -1):
         try:
