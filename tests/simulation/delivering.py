@@ -1,4 +1,4 @@
-"""Deliveries to a receiver whose time is that of a virtual loop."""
+"""A sender of signed deliveries whose clock is a virtual loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def comment() -> CommentReceived:
 
 
 class Delivering:
-    """Signs deliveries by the loop's clock."""
+    """Sends deliveries with timestamps from the loop's clock."""
 
     def __init__(self, sender: TestSender, loop: VirtualLoop) -> None:
         self._sender = sender

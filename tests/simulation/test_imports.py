@@ -1,4 +1,4 @@
-"""Nobody pays for the simulation who wants the service alone."""
+"""The emulator works without the simulation, so that it starts faster."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A loop that skips idle time, and only that."""
+"""The virtual loop skips idle time, and no other time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from hookonce.simulation import virtual_loop
 from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
 
-# Far above what the machine needs for nothing, far below what is to be skipped.
+# Far longer than the tests compute, and far shorter than the times to be skipped.
 SOON_SECONDS = 60.0
 REAL_SECONDS = 0.2
 
@@ -28,7 +28,7 @@ def seconds_for(main: Callable[[VirtualLoop], Coroutine[Any, Any, object]]) -> f
     return time.monotonic() - begun
 
 
-def test_an_hour_of_sleep_takes_no_time_and_passes_on_both_clocks() -> None:
+def test_an_hour_of_sleep_takes_no_real_time_and_passes_on_both_clocks() -> None:
     async def main(loop: VirtualLoop) -> None:
         loop_time, unix_time = loop.time(), loop.unix_clock()
         assert abs(unix_time - time.time()) < SOON_SECONDS
@@ -39,7 +39,7 @@ def test_an_hour_of_sleep_takes_no_time_and_passes_on_both_clocks() -> None:
     assert seconds_for(main) < SOON_SECONDS
 
 
-def test_a_sleep_of_weeks_is_longer_than_one_wait_of_asyncio_and_is_skipped_as_well() -> None:
+def test_a_sleep_longer_than_the_longest_wait_of_asyncio_is_skipped_too() -> None:
     async def main(loop: VirtualLoop) -> None:
         begun = loop.time()
         await asyncio.sleep(14 * 86400)
@@ -63,7 +63,7 @@ def test_timers_fire_in_the_order_of_their_times() -> None:
 
 
 @pytest.mark.parametrize("how", ["outside", "real_time"])
-def test_while_somebody_is_at_work_outside_no_time_limit_ends_early(how: str) -> None:
+def test_no_time_limit_ends_early_while_the_loop_waits_for_work_outside(how: str) -> None:
     async def main(loop: VirtualLoop) -> str:
         ended = threading.Event()
         with getattr(loop, how)():
@@ -77,7 +77,7 @@ def test_while_somebody_is_at_work_outside_no_time_limit_ends_early(how: str) ->
     assert time.monotonic() - begun >= REAL_SECONDS
 
 
-def test_time_stands_still_while_somebody_outside_is_waited_for() -> None:
+def test_virtual_time_stands_still_while_the_loop_waits_for_work_outside() -> None:
     async def main(loop: VirtualLoop) -> float:
         begun = loop.time()
         with loop.outside():
@@ -88,7 +88,7 @@ def test_time_stands_still_while_somebody_outside_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("is_in_thread", [True, False])
-def test_long_calls_take_the_time_that_they_take_on_the_wall(
+def test_a_long_block_takes_its_real_duration(
     is_in_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", REAL_SECONDS / 2)
@@ -108,7 +108,7 @@ def test_long_calls_take_the_time_that_they_take_on_the_wall(
 
 
 @pytest.mark.parametrize("is_in_thread", [True, False])
-def test_a_rush_of_short_calls_takes_no_time(is_in_thread: bool) -> None:
+def test_many_short_blocks_take_no_virtual_time(is_in_thread: bool) -> None:
     async def main(loop: VirtualLoop) -> float:
         begun = loop.time()
         for _ in range(10):
@@ -119,7 +119,7 @@ def test_a_rush_of_short_calls_takes_no_time(is_in_thread: bool) -> None:
     assert run_virtually(main) == 0
 
 
-def test_no_time_limit_ends_a_short_call_in_a_thread() -> None:
+def test_no_time_limit_ends_a_short_block_in_a_thread() -> None:
     async def main(loop: VirtualLoop) -> float:
         begun = loop.time()
         with loop.real_time(is_in_thread=True):
@@ -130,7 +130,7 @@ def test_no_time_limit_ends_a_short_call_in_a_thread() -> None:
     assert run_virtually(main) == 0
 
 
-def test_a_short_call_that_waits_for_a_timer_waits_as_long_for_something_else() -> None:
+def test_a_short_block_waits_for_its_timer_in_real_time() -> None:
     async def main(loop: VirtualLoop) -> float:
         begun = loop.time()
         with loop.real_time():
@@ -142,7 +142,7 @@ def test_a_short_call_that_waits_for_a_timer_waits_as_long_for_something_else() 
     assert time.monotonic() - begun >= REAL_SECONDS
 
 
-def test_computing_takes_no_time_but_blocking_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computing_takes_no_virtual_time_but_blocking_does(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(loop: VirtualLoop) -> tuple[float, float]:
         begun = loop.time()
         time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - stands for computing
@@ -158,7 +158,7 @@ def test_computing_takes_no_time_but_blocking_does(monkeypatch: pytest.MonkeyPat
     assert blocked >= REAL_SECONDS
 
 
-def test_work_that_nobody_has_told_of_is_not_waited_for() -> None:
+def test_the_loop_does_not_wait_for_work_outside_of_any_block() -> None:
     ended = threading.Event()
 
     async def main(_: VirtualLoop) -> None:
@@ -172,7 +172,7 @@ def test_work_that_nobody_has_told_of_is_not_waited_for() -> None:
     assert seconds_for(main) < SOON_SECONDS
 
 
-def test_a_time_limit_still_ends_what_is_outside_for_longer(
+def test_a_time_limit_ends_a_wait_that_lasts_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", REAL_SECONDS)
@@ -190,7 +190,7 @@ def test_a_time_limit_still_ends_what_is_outside_for_longer(
     assert REAL_SECONDS <= seconds_for(main) < SOON_SECONDS
 
 
-def test_time_is_skipped_again_only_when_the_last_of_several_is_back() -> None:
+def test_the_loop_skips_time_again_after_the_last_of_several_blocks_has_ended() -> None:
     async def main(loop: VirtualLoop) -> None:
         hour_over = asyncio.ensure_future(asyncio.sleep(3600))
         first, second = threading.Event(), threading.Event()
@@ -259,7 +259,7 @@ def test_ctrl_c_ends_a_wait_for_something_outside() -> None:
         finally:
             timer.join()
             begun = loop.time()
-            await asyncio.sleep(600)  # what a shutdown does is still in virtual time
+            await asyncio.sleep(600)  # a shutdown still sleeps in virtual time
             cleaned.append(loop.time() - begun)
 
     begun = time.monotonic()
@@ -283,7 +283,7 @@ def test_ctrl_c_ends_a_loop_that_skips_from_timer_to_timer() -> None:
         run_virtually(main)
 
 
-def test_the_end_waits_for_a_thread_that_is_still_at_work() -> None:
+def test_the_loop_waits_for_a_running_thread_at_its_end() -> None:
     ended: list[str] = []
 
     def work(begun: threading.Event) -> None:
@@ -300,13 +300,13 @@ def test_the_end_waits_for_a_thread_that_is_still_at_work() -> None:
     assert ended == ["thread"]
 
 
-def test_an_error_of_main_comes_out_and_the_loop_is_closed() -> None:
+def test_an_error_of_main_is_raised_and_the_loop_is_closed() -> None:
     loops: list[VirtualLoop] = []
 
     async def main(loop: VirtualLoop) -> None:
         loops.append(loop)
-        raise LookupError("as it is")
+        raise LookupError("raised by main")
 
-    with pytest.raises(LookupError, match="as it is"):
+    with pytest.raises(LookupError, match="raised by main"):
         run_virtually(main)
     assert loops[0].is_closed()

@@ -1,4 +1,4 @@
-"""A store in a simulation: every call is passed on in real time, and idle looks ask nobody."""
+"""A watched store passes calls on in real time, and answers idle polls from its cache."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def delivery(loop: VirtualLoop, event_id: str = "evt_1") -> Delivery:
     return Delivery("default", event_id, "comment.received", loop.unix_clock(), b"{}")
 
 
-async def take(store: WatchedInboxStore, limit: int = 9, endpoint: str = "default") -> Batch:
+async def fetch(store: WatchedInboxStore, limit: int = 9, endpoint: str = "default") -> Batch:
     return await store.fetch(limit, LEASE, endpoint=endpoint, worker="w", token=new_token())
 
 
-async def taken(store: WatchedInboxStore) -> Fetched:
-    [only] = (await take(store)).taken
+async def fetch_one(store: WatchedInboxStore) -> Fetched:
+    [only] = (await fetch(store)).taken
     return only
 
 
-def test_it_has_an_inbox_exactly_if_the_store_has_one(tmp_path: Path) -> None:
+def test_it_has_an_inbox_only_if_the_store_has_an_inbox(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         assert not isinstance(watched(MemoryStore(), loop), InboxStore)
         assert isinstance(watched(SQLiteStore(tmp_path / "hooks.db"), loop), InboxStore)
@@ -62,7 +62,7 @@ def test_it_has_an_inbox_exactly_if_the_store_has_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "wait"])
-def test_every_call_is_passed_on_as_it_is_and_takes_its_real_time(call: str) -> None:
+def test_every_call_is_passed_on_unchanged_in_real_time(call: str) -> None:
     passed_on: list[tuple[str, dict[str, Any]]] = []
     answer = Batch((), 0) if call == "fetch" else object()
 
@@ -74,7 +74,7 @@ def test_every_call_is_passed_on_as_it_is_and_takes_its_real_time(call: str) -> 
                 bound = inspect.signature(getattr(InboxStore, name)).bind(self, *arguments, **named)
                 del bound.arguments["self"]
                 passed_on.append((name, bound.arguments))
-                # If the loop did not know of it, these three seconds would be skipped.
+                # Without the wrapper, the loop would skip these three seconds.
                 async with asyncio.timeout(3):
                     await asyncio.to_thread(threading.Event().wait, 0.02)
                 return answer
@@ -104,7 +104,7 @@ def test_every_call_is_passed_on_as_it_is_and_takes_its_real_time(call: str) -> 
     run_virtually(main)
 
 
-def test_a_slow_store_is_waited_for_and_not_taken_for_unreachable() -> None:
+def test_a_slow_store_does_not_count_as_unreachable() -> None:
     async def main(loop: VirtualLoop) -> None:
         store = FaultyStore(MemoryStore(clock=loop.unix_clock))
         receiver = Receiver(secrets=SECRET, store=watched(store, loop), clock=loop.unix_clock)
@@ -124,7 +124,7 @@ def test_a_slow_store_is_waited_for_and_not_taken_for_unreachable() -> None:
 
 @pytest.mark.sample(1)
 def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable_url: str) -> None:
-    runs: list[float] = []
+    called_at: list[float] = []
 
     async def main(loop: VirtualLoop) -> None:
         receiver = Receiver(
@@ -136,7 +136,7 @@ def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable
 
         @receiver.on(CommentReceived, name="handler")
         async def handler(_: CommentReceived, context: Context) -> None:
-            runs.append(loop.time())
+            called_at.append(loop.time())
             if context.attempt < 3:
                 raise ValueError("not yet")
 
@@ -148,14 +148,14 @@ def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable
     begun = time.monotonic()
     run_virtually(main)
     assert time.monotonic() - begun < SOON_SECONDS
-    first, second, third = runs
+    first, second, third = called_at
     assert second - first == pytest.approx(HOUR, abs=3)
     assert third - second == pytest.approx(2 * HOUR, abs=3)
 
 
 @pytest.mark.sample(1)
-def test_an_event_that_comes_after_idle_hours_is_handled_at_once(durable_url: str) -> None:
-    runs: list[float] = []
+def test_an_event_is_handled_at_once_after_idle_hours(durable_url: str) -> None:
+    called_at: list[float] = []
 
     async def main(loop: VirtualLoop) -> None:
         receiver = Receiver(
@@ -167,14 +167,14 @@ def test_an_event_that_comes_after_idle_hours_is_handled_at_once(durable_url: st
 
         @receiver.on(CommentReceived, name="handler")
         async def handler(_: CommentReceived) -> None:
-            runs.append(loop.time())
+            called_at.append(loop.time())
 
         async with delivering(receiver, loop) as sender:
             await asyncio.sleep(3 * HOUR)
             (await sender.send(comment())).expect(202, "stored")
             stored_at = loop.time()
             await asyncio.sleep(60)
-        assert runs[0] - stored_at < 1
+        assert called_at[0] - stored_at < 1
 
     run_virtually(main)
 
@@ -197,18 +197,18 @@ def test_an_event_whose_worker_is_gone_is_handled_when_its_lease_runs_out(durabl
         await store.enqueue(
             Delivery("default", event.id, event.type, loop.unix_clock(), body), new_token()
         )
-        taken_at = loop.time()
-        await taken(store)  # and nothing more is heard of it
+        fetched_at = loop.time()
+        await fetch_one(store)  # by a worker that then disappears
         async with receiver:
             await asyncio.sleep(600)
         [(attempt, run_at)] = attempts
         assert attempt == 2
-        assert LEASE <= run_at - taken_at < LEASE + 3
+        assert LEASE <= run_at - fetched_at < LEASE + 3
 
     run_virtually(main)
 
 
-def test_an_idle_worker_asks_the_store_about_once_a_minute(tmp_path: Path) -> None:
+def test_an_idle_worker_polls_the_store_about_once_a_minute(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = on_sqlite(tmp_path, loop)
         receiver = Receiver(
@@ -222,19 +222,19 @@ def test_an_idle_worker_asks_the_store_about_once_a_minute(tmp_path: Path) -> No
     run_virtually(main)
 
 
-def test_an_empty_inbox_is_remembered_until_something_is_due(tmp_path: Path) -> None:
+def test_the_cache_lasts_until_an_event_is_due(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         inner = on_sqlite(tmp_path, loop)
         store = WatchedInboxStore(inner, loop)
         await store.enqueue(delivery(loop), new_token())
-        first = await taken(store)
-        assert (await take(store)).next_due == pytest.approx(LEASE, abs=1)
+        first = await fetch_one(store)
+        assert (await fetch(store)).next_due == pytest.approx(LEASE, abs=1)
         asked = inner.calls["fetch"]
         await asyncio.sleep(LEASE - 10)
-        assert (await take(store)).next_due == pytest.approx(10, abs=1)
+        assert (await fetch(store)).next_due == pytest.approx(10, abs=1)
         assert inner.calls["fetch"] == asked
         await asyncio.sleep(11)
-        second = await taken(store)
+        second = await fetch_one(store)
         assert (first.claim.attempt, second.claim.attempt) == (1, 2)
         await store.aclose()
 
@@ -242,14 +242,14 @@ def test_an_empty_inbox_is_remembered_until_something_is_due(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("change", ["enqueue", "retry", "release", "make_due"])
-def test_what_becomes_due_earlier_is_found_at_once(tmp_path: Path, change: str) -> None:
+def test_an_event_that_becomes_due_earlier_is_fetched_at_once(tmp_path: Path, change: str) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
         await store.enqueue(delivery(loop), new_token())
-        claim = (await taken(store)).claim
+        claim = (await fetch_one(store)).claim
         if change == "make_due":
             await store.retry(claim, HOUR)
-        assert not (await take(store)).taken
+        assert not (await fetch(store)).taken
         match change:
             case "enqueue":
                 await store.enqueue(delivery(loop, "evt_2"), new_token())
@@ -259,76 +259,76 @@ def test_what_becomes_due_earlier_is_found_at_once(tmp_path: Path, change: str) 
                 await store.release(claim, frozenset())
             case "make_due":
                 assert await store.make_due(claim.key)
-        event_id = (await taken(store)).delivery.event_id
+        event_id = (await fetch_one(store)).delivery.event_id
         assert event_id == ("evt_2" if change == "enqueue" else "evt_1")
         await store.aclose()
 
     run_virtually(main)
 
 
-def test_what_is_put_while_an_empty_answer_is_on_its_way_is_found(tmp_path: Path) -> None:
+def test_an_event_enqueued_during_an_empty_fetch_is_fetched(tmp_path: Path) -> None:
     class LateAnswer(FaultyInboxStore):
-        looked = asyncio.Event()
-        goes_on = asyncio.Event()
+        has_fetched = asyncio.Event()
+        may_return = asyncio.Event()
 
         async def fetch(
             self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
         ) -> Batch:
             batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
-            self.looked.set()
-            await self.goes_on.wait()
+            self.has_fetched.set()
+            await self.may_return.wait()
             return batch
 
     async def main(loop: VirtualLoop) -> None:
         inner = LateAnswer(on_sqlite(tmp_path, loop))
         store = WatchedInboxStore(inner, loop)
-        empty = asyncio.ensure_future(take(store))
-        await inner.looked.wait()
+        empty = asyncio.ensure_future(fetch(store))
+        await inner.has_fetched.wait()
         assert await store.enqueue(delivery(loop), new_token()) == Stored()
-        inner.goes_on.set()
+        inner.may_return.set()
         assert (await empty).taken == ()
-        assert (await taken(store)).delivery.event_id == "evt_1"
+        assert (await fetch_one(store)).delivery.event_id == "evt_1"
         await store.aclose()
 
     run_virtually(main)
 
 
-def test_a_worker_that_has_no_room_is_not_remembered_as_an_empty_inbox(tmp_path: Path) -> None:
+def test_a_fetch_with_limit_0_does_not_fill_the_cache(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
         await store.enqueue(delivery(loop), new_token())
-        assert (await take(store, limit=0)).taken == ()
-        assert (await taken(store)).delivery.event_id == "evt_1"
+        assert (await fetch(store, limit=0)).taken == ()
+        assert (await fetch_one(store)).delivery.event_id == "evt_1"
         await store.aclose()
 
     run_virtually(main)
 
 
-def test_a_worker_without_room_says_to_the_store_that_it_is_there(tmp_path: Path) -> None:
+def test_a_fetch_with_limit_0_still_registers_the_worker(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
-        assert (await take(store)).next_due is None
+        assert (await fetch(store)).next_due is None
         await asyncio.sleep(60)
         assert (await store.stats()).workers == 0
-        await take(store, limit=0)
+        await fetch(store, limit=0)
         assert (await store.stats()).workers == 1
         await store.aclose()
 
     run_virtually(main)
 
 
-def test_what_is_known_of_one_endpoint_says_nothing_of_another(tmp_path: Path) -> None:
+def test_the_cache_belongs_to_one_endpoint(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
         await store.enqueue(delivery(loop), new_token())
-        assert (await take(store, endpoint="other")).taken == ()
-        assert (await taken(store)).delivery.event_id == "evt_1"
+        assert (await fetch(store, endpoint="other")).taken == ()
+        assert (await fetch_one(store)).delivery.event_id == "evt_1"
         await store.aclose()
 
     run_virtually(main)
 
 
-def test_a_wait_passes_in_virtual_time_and_asks_nobody(tmp_path: Path) -> None:
+def test_a_wait_passes_in_virtual_time_without_a_call_to_the_store(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         inner = on_sqlite(tmp_path, loop)
         begun = loop.time()

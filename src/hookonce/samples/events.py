@@ -1,4 +1,4 @@
-"""Realistic events of every documented type, for tests, the command line and the demo."""
+"""Sample events of every documented type, for tests, the command line and the demo."""
 
 from __future__ import annotations
 
@@ -96,17 +96,17 @@ def event_body(
     """Return the JSON body of a realistic event.
 
     Args:
-        event_type: any type; the data of an undocumented type is empty.
+        event_type: a documented type, or another one, whose sample has empty data.
         event_id: a new id by default.
         created_at: an aware datetime; now by default.
-        workspace_id: the workspace in which it happened.
-        data: fields that differ from the sample, in either spelling: ``author_username`` or
-            ``authorUsername``; objects are merged.
+        workspace_id: the id of the workspace to which the event belongs.
+        data: the fields that differ from the sample. Names may be ``author_username`` or
+            ``authorUsername``; nested objects are merged into those of the sample.
         extra: allow fields that the type does not have.
 
     Raises:
-        ValueError: the type has no such field (the message suggests a similar name); or a number is
-            not finite.
+        ValueError: the type does not have a field of ``data`` (the message suggests a similar
+            name), or a number is NaN or infinite.
 
     """
     return _body(
@@ -176,14 +176,19 @@ def make_event(
     data: Mapping[str, JsonValue] | None = None,
     extra: bool = False,
 ) -> Event[Any]:
-    """Return a realistic event of a class or type.
+    """Return a realistic event.
 
-    Your own event class gets the sample of its type; for a new type, the sample is empty.
-    ``event_id``, ``created_at``, ``workspace_id``, ``data`` and ``extra`` are those of
-    ``event_body``.
+    Args:
+        event: an event class, your own or a documented one, or an event type. A class gets the
+            sample of its first type; the sample of an undocumented type has empty data.
+        event_id: as for ``event_body``.
+        created_at: as for ``event_body``.
+        workspace_id: as for ``event_body``.
+        data: as for ``event_body``.
+        extra: as for ``event_body``.
 
     Raises:
-        ValueError: ``data`` does not fit the type; the message names the fields.
+        ValueError: ``data`` does not fit the class or type; the message names the fields.
 
     """
     own = () if isinstance(event, str) else (event,)

@@ -1,4 +1,4 @@
-"""Names of an event's fields, in both spellings: ``authorUsername`` and ``author_username``."""
+"""Field names of events in both spellings: ``authorUsername`` and ``author_username``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pydantic import BaseModel, JsonValue
 from ..events import EventClass
 from ..resources import Message, ReceivedMessage
 
-# The interface does not show their other fields (Events: Event types), so any name is allowed.
+# The interface documents only some fields of these resources (Events: Event types), so any name is
+# allowed.
 _OPEN = (Message, ReceivedMessage)
 
 
@@ -23,8 +24,8 @@ class Fields:
     """The fields of an object.
 
     Attributes:
-        names: the wire name of each field, by both spellings.
-        objects: the fields that are objects, by wire name, each with its own fields.
+        names: the wire name of each field, under both spellings.
+        objects: the fields of nested objects, by the wire name of the object.
         is_open: whether undocumented fields are allowed.
 
     """
@@ -40,25 +41,25 @@ class Fields:
 
         Args:
             name: the name in either spelling.
-            place: the names that lead to the object, for the message.
-            known: other allowed names: those of the sample.
+            place: the path to the object, for error messages.
+            known: other allowed names, from the sample.
 
         Raises:
-            ValueError: there is no such field; the message suggests a similar name.
+            ValueError: the object does not have the field; the message suggests a similar name.
 
         """
         if (wire := self.names.get(name)) is not None:
             return wire
         if self.is_open or name in known:
             return name
-        below = [f"{outer}.{name}" for outer, one in self.objects.items() if name in one.names]
-        likely = below or get_close_matches(name, self.names, n=1)
+        nested = [f"{outer}.{name}" for outer, inner in self.objects.items() if name in inner.names]
+        likely = nested or get_close_matches(name, self.names, n=1)
         hint = f" (did you mean {likely[0]!r}?)" if likely else ""
         raise ValueError(f"there is no field {'.'.join([*place, name])!r}{hint}")
 
 
 def fields_of(event_class: EventClass) -> Fields:
-    """Return the fields of an event's envelope, with the fields of its data below them."""
+    """Return the fields of an event class; those of its data are in ``objects["data"]``."""
     return _fields_of(event_class)
 
 
@@ -76,7 +77,7 @@ def _fields_of(model: type[BaseModel]) -> Fields:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of a field, if it is one model or an optional one."""
+    """Return the model class of a field annotation, if it is one model, optional or not."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) not in {Union, UnionType}:
@@ -95,17 +96,17 @@ def wire_names(
     extra: bool,
     place: tuple[str, ...] = ("data",),
 ) -> dict[str, JsonValue]:
-    """Return the data with each field under its wire name.
+    """Return the data with wire names.
 
     Args:
-        data: fields by name, in either spelling.
+        data: the fields; names in either spelling.
         fields: the allowed fields; None allows any.
-        sample: the sample that the data will change.
+        sample: the sample into which the data will be merged; its names are allowed too.
         extra: allow unknown fields.
-        place: the names that lead to the data, for messages.
+        place: the path to the data, for error messages.
 
     Raises:
-        ValueError: there is no such field, or the data has it in both spellings.
+        ValueError: a field is unknown, or is given in both spellings.
 
     """
     known = sample if isinstance(sample, Mapping) else {}

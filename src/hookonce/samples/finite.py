@@ -1,7 +1,7 @@
-"""Numbers that JSON cannot hold: NaN and the infinities.
+"""A search for NaN and infinities, which JSON cannot represent.
 
 The JSON parsers of Python and pydantic accept ``NaN`` and ``Infinity``, and so does YAML. Every
-comparison with NaN is false, so NaN passes the check ``value < least``; but NaN is not valid JSON.
+comparison with NaN is false, so NaN would pass a check such as ``if value < least: raise``.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from math import isfinite
 
 
 def non_finite(value: object) -> str | None:
-    """Return the place of the first number that is not finite, or None.
+    """Return the path to a number that is not finite, or None if all numbers are finite.
 
     Args:
         value: a number, or mappings, lists and tuples, nested to any depth.
 
     Returns:
-        The names and indexes that lead to it, such as ``data.rates.0``; an empty text for the value
-        itself; None if all numbers are finite.
+        The names and indexes on the path, such as ``data.rates.0``; an empty string for the value
+        itself.
 
     """
     waiting: list[tuple[str, object]] = [("", value)]
-    seen: set[int] = set()  # in YAML a list can contain itself
+    seen: set[int] = set()  # a list from YAML can contain itself
     while waiting:
-        place, one = waiting.pop()
-        if isinstance(one, float) and not isfinite(one):
-            return place
-        if isinstance(one, Mapping):
-            inner = list(one.items())
-        elif isinstance(one, list | tuple):
-            inner = list(enumerate(one))
+        path, item = waiting.pop()
+        if isinstance(item, float) and not isfinite(item):
+            return path
+        if isinstance(item, Mapping):
+            inner = list(item.items())
+        elif isinstance(item, list | tuple):
+            inner = list(enumerate(item))
         else:
             continue
-        if id(one) not in seen:
-            seen.add(id(one))
-            waiting += ((f"{place}.{name}" if place else str(name), part) for name, part in inner)
+        if id(item) not in seen:
+            seen.add(id(item))
+            waiting += ((f"{path}.{name}" if path else str(name), part) for name, part in inner)
     return None

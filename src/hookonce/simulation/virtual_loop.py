@@ -1,11 +1,11 @@
-"""An event loop whose time skips the stretches in which nothing happens.
+"""An event loop in virtual time: it skips waits in which nothing can happen.
 
-``asyncio.sleep(3600)`` takes no real time, so that a day of retries can be simulated in seconds.
-Time stands still while the loop itself computes, and while somebody outside of it, a store's
-thread or server, is waited for (``outside``), so that the speed of a machine changes nothing. A
-user's own code (``real_time``) is given some seconds too: a rush of short calls takes hardly any
-time, however slow the machine is at it. One that takes longer has taken all the time that it took
-on the wall, and so has whoever blocks the loop for as long.
+``asyncio.sleep(3600)`` returns at once, so a simulation of a day of retries takes seconds. So that
+the speed of the machine does not change results, virtual time stands still while the loop computes,
+and while it waits in a block of ``outside`` for a store's thread or server. In a block of
+``real_time``, the user's code runs: a short call takes no virtual time beyond its own timers. After
+a few seconds, virtual time catches up with the real duration of the call. A call that blocks the
+loop for seconds takes its real duration too.
 """
 
 from __future__ import annotations
@@ -25,85 +25,85 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# A store that answers by then has answered at once. One that does not is away, and whoever waits
-# for it must come to the end of a time limit.
+# An answer within this real time takes no virtual time. After it, virtual time passes, so that the
+# time limit of whoever waits for an unreachable store can end.
 _PATIENCE_SECONDS = 5.0
-# Longer than the loop computes at a stretch by itself, even on a busy machine; a call that blocks
-# it as long is at fault.
+# The loop itself never computes this long without a pause, even on a busy machine. A callback that
+# takes longer blocks the loop, and its real duration counts.
 _BLOCKING_SECONDS = 3.0
 
 
-class _Call:
-    """A call of somebody's own code that is under way.
+class _Block:
+    """A block of ``real_time`` that has started and not ended.
 
     Attributes:
-        is_in_thread: whether a thread runs it, so that no timer of the loop's can be its own.
-        began: when it began, by the machine's clock.
-        began_virtually: when it began, in the loop's time.
-        is_long: whether time passes for it as on the wall.
+        is_in_thread: whether a thread runs its code, so that it waits for no timer of the loop.
+        real_start: its start on the machine's monotonic clock.
+        virtual_start: its start in the loop's time.
+        is_long: whether virtual time passes for it as fast as real time.
 
     """
 
-    __slots__ = ("began", "began_virtually", "is_in_thread", "is_long")
+    __slots__ = ("is_in_thread", "is_long", "real_start", "virtual_start")
 
     def __init__(self, now: float, *, is_in_thread: bool) -> None:
-        self.began = time.monotonic()
-        self.began_virtually = now
+        self.real_start = time.monotonic()
+        self.virtual_start = now
         self.is_in_thread = is_in_thread
         self.is_long = False
 
 
 class _SkippingSelector(selectors.BaseSelector):
-    """Waits for files as another selector does, and skips waits in which nothing can happen.
+    """A selector that skips waits in which nothing can happen, and adds them to virtual time.
 
     Attributes:
-        outside: how many wait for somebody outside the loop.
+        outside: the number of ``outside`` blocks that have started and not ended.
 
     """
 
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
         self._passed = 0.0
-        self._calls: dict[_Call, None] = {}  # the oldest first
-        self._long = 0
+        self._blocks: dict[_Block, None] = {}  # the oldest first
+        self._long_blocks = 0
         self._real_since = 0.0
         self._woken_at = time.monotonic()
         self.outside = 0
 
     def now(self) -> float:
-        """Return how many seconds have passed."""
-        if self._long:
+        """Return the virtual seconds since the start."""
+        if self._long_blocks:
             return self._passed + time.monotonic() - self._real_since
         return self._passed
 
-    def begin(self, *, is_in_thread: bool) -> _Call:
-        """Note that somebody's own code is called; calls may overlap."""
-        call = _Call(self.now(), is_in_thread=is_in_thread)
-        self._calls[call] = None
-        return call
+    def begin(self, *, is_in_thread: bool) -> _Block:
+        """Start a block of ``real_time``; blocks may overlap."""
+        block = _Block(self.now(), is_in_thread=is_in_thread)
+        self._blocks[block] = None
+        return block
 
-    def end(self, call: _Call) -> None:
-        """Note that a call has ended."""
-        self._lose_patience()
-        del self._calls[call]
-        if call.is_long:
+    def end(self, block: _Block) -> None:
+        """End a block of ``real_time``."""
+        self._catch_up()
+        del self._blocks[block]
+        if block.is_long:
             self._passed, self._real_since = self.now(), time.monotonic()
-            self._woken_at = self._real_since  # what was computed until now is counted
-            self._long -= 1
+            self._woken_at = self._real_since  # the time until now is in `_passed` already
+            self._long_blocks -= 1
 
-    def _lose_patience(self) -> None:
-        """Let calls that take long have taken the time that they took on the wall."""
+    def _catch_up(self) -> None:
+        """Add the real duration of blocks that have become long, and let time pass for them."""
         real_now = time.monotonic()
-        for call in self._calls:
-            took = real_now - call.began
+        for block in self._blocks:
+            took = real_now - block.real_start
             if took < _PATIENCE_SECONDS:
                 return
-            if not call.is_long:
+            if not block.is_long:
                 now = self.now()
-                self._passed = now + max(0.0, took - (now - call.began_virtually))
+                self._passed = now + max(0.0, took - (now - block.virtual_start))
                 self._real_since = real_now
-                self._long += 1
-                call.is_long = True
+                self._long_blocks += 1
+                block.is_long = True
 
     def register(
         self, fileobj: FileDescriptorLike, events: int, data: object = None
@@ -124,30 +124,32 @@ class _SkippingSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         computed = time.monotonic() - self._woken_at
-        if computed > _BLOCKING_SECONDS and not self._long:
+        if computed > _BLOCKING_SECONDS and not self._long_blocks:
             self._passed += computed
         try:
             return self._wait(timeout)
         finally:
-            self._lose_patience()
+            self._catch_up()
             self._woken_at = time.monotonic()
 
     def _wait(self, timeout: float | None) -> list[tuple[SelectorKey, int]]:
-        # What has happened already comes before any timer. A thread or a signal that calls into the
-        # loop writes to a pipe that is registered here, so it ends a real wait too.
+        # Events that are ready come before any timer. A thread or a signal handler that wakes the
+        # loop writes to a socket that is registered here, so it ends a real wait too.
         ready = self._real.select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        if timeout is None or self._long:
+        if timeout is None or self._long_blocks:
             return self._real.select(timeout)
         if self.outside:
             ready = self._real.select(_PATIENCE_SECONDS)
             if ready:
                 return ready
-        elif self._calls:
-            left = next(iter(self._calls)).began + _PATIENCE_SECONDS - time.monotonic()
-            # An async function may wait for the timer; it waits as long for something else.
-            is_threads_only = all(call.is_in_thread for call in self._calls)
+        elif self._blocks:
+            oldest = next(iter(self._blocks))
+            left = oldest.real_start + _PATIENCE_SECONDS - time.monotonic()
+            # An async function may wait for this timer or for something outside: wait really, but
+            # no longer than the timer.
+            is_threads_only = all(block.is_in_thread for block in self._blocks)
             ready = self._real.select(max(0.0, left if is_threads_only else min(timeout, left)))
             if ready or is_threads_only or left < timeout:
                 return ready
@@ -156,7 +158,7 @@ class _SkippingSelector(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop that does not wait for its timers, unless somebody is at work outside it."""
+    """An event loop that skips to its next timer, unless it waits for work outside the loop."""
 
     def __init__(self) -> None:
         self._skipping = _SkippingSelector()
@@ -164,23 +166,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._started_at = time.time()
 
     def time(self) -> float:
-        """Return the loop's time in seconds from its start."""
+        """Return the virtual seconds since the loop's creation."""
         return self._skipping.now()
 
     def unix_clock(self) -> float:
-        """Return the Unix time at the loop's start plus the loop's time; from any thread."""
+        """Return the virtual Unix time in seconds; any thread may call this."""
         return self._started_at + self.time()
 
     async def shutdown_default_executor(self, *timeout: Any) -> None:
-        """Wait for the loop's own threads: from Python 3.12 on with a time limit, which is real."""
+        """Wait in real time for the threads of the loop's executor.
+
+        Args:
+            timeout: the time limit in seconds, from Python 3.12 on.
+
+        """
         with self.real_time(is_in_thread=True):
             await super().shutdown_default_executor(*timeout)
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Let no time pass while the block lasts: it awaits a thread, a socket or another process.
+        """Stop virtual time in a block that waits for a thread, a socket or another process.
 
-        For the loop's own thread. Blocks may overlap and nest.
+        If an answer takes longer than five real seconds, virtual time passes again, so that time
+        limits can end. Use it only in the loop's thread. Blocks may overlap and nest.
         """
         self._skipping.outside += 1
         try:
@@ -190,27 +198,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def real_time(self, *, is_in_thread: bool = False) -> Iterator[None]:
-        """Let time pass as on the wall if the block lasts long, for whatever else runs too.
+        """Let virtual time pass as fast as real time, if the block takes longer than five seconds.
 
-        A block that ends within seconds takes no more time than there was to wait in it, and none
-        at all in a thread. For the loop's own thread. Blocks may overlap and nest.
+        A shorter block takes only the virtual time of the timers that it waits for; in a thread it
+        takes none. Use it only in the loop's thread. Blocks may overlap and nest.
 
         Args:
-            is_in_thread: whether the block only awaits a thread, and no timer of the loop's.
+            is_in_thread: whether the block waits only for a thread, and for no timer of the loop.
 
         """
-        call = self._skipping.begin(is_in_thread=is_in_thread)
+        block = self._skipping.begin(is_in_thread=is_in_thread)
         try:
             yield
         finally:
-            self._skipping.end(call)
+            self._skipping.end(block)
 
 
 def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Return what ``main`` returns, run in a virtual loop of its own, as ``asyncio.run`` does."""
+    """Run ``main`` in a new virtual loop and return its result, as ``asyncio.run`` does."""
     loop = VirtualLoop()
 
-    async def run() -> T:  # what `main` raises before its first await is raised inside, too
+    async def run() -> T:  # calls `main` inside the loop, even if `main` is not an async function
         return await main(loop)
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

@@ -1,8 +1,9 @@
-"""A store in a simulation: the real one, whose calls take real time in a loop that skips time.
+"""Wrappers of a store for a simulation: calls take real time, and an idle inbox is cached.
 
-Nobody else uses the store of a simulation, but for a receiver that is just being replaced. So an
-idle worker, which looks every two seconds for a day of virtual time, is answered from memory for a
-minute, unless something can have become due.
+Virtual time must not skip a call to a real store. An idle worker polls every two seconds of virtual
+time, which would be 43,200 real calls a day. Nobody else uses the endpoint of the simulation, except
+a receiver that is being replaced. So the wrapper answers polls from memory for a minute, unless an
+event can have become due.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from .virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 
-# After these something may be due earlier. The others only take events out, or make them due later.
-_HURRYING = {"enqueue", "release", "retry", "make_due"}
+# After these calls an event may be due earlier. Other calls only remove or defer events.
+_MAKES_DUE_EARLIER = {"enqueue", "release", "retry", "make_due"}
 
-# A call that was given up may still be done by the store, later than anybody here can notice, and
-# a receiver that is being replaced gives events back through a watched store of its own.
-_LONGEST_MEMORY_SECONDS = 60.0
+# The cache must expire: the store may still complete a call that timed out here, and a receiver
+# that is being replaced releases events through another wrapper.
+_LONGEST_CACHE_SECONDS = 60.0
 
 
 def watched(store: Store, loop: VirtualLoop) -> WatchedStore:
-    """Return the store for use in this loop; it has an inbox if the store has one."""
+    """Return a wrapper of the store for this loop; it has an inbox if the store has an inbox."""
     if isinstance(store, InboxStore):
         return WatchedInboxStore(store, loop)
     return WatchedStore(store, loop)
 
 
 class WatchedStore(Wrapped):
-    """Passes every call on, and lets no time be skipped until it has returned.
+    """A store whose calls run in real time.
 
     Args:
-        store: the real one.
-        loop: where time is skipped.
+        store: the real store.
+        loop: the loop in virtual time.
 
     """
 
@@ -47,19 +48,19 @@ class WatchedStore(Wrapped):
         self._loop = loop
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Pass a call on in real time."""
+        """Pass a call on, and stop virtual time until it returns."""
         with self._loop.outside():
             return await super().call(name, call)
 
 
 @dataclass(frozen=True, slots=True)
-class _Quiet:
-    """What is known after a take that found nothing, in the loop's time.
+class _Idle:
+    """A fetch that found no event; moments are in the loop's time.
 
     Attributes:
-        endpoint: whose inbox.
-        due: when the next event is due, if one waits.
-        until: when the store is to be asked again.
+        endpoint: the endpoint of the inbox.
+        due: when the next event becomes due, or None if the inbox is empty.
+        until: when to call the store again.
 
     """
 
@@ -69,25 +70,25 @@ class _Quiet:
 
 
 class WatchedInboxStore(WatchedStore, WrappedInbox):
-    """A watched store that has an inbox.
+    """A watched store with an inbox.
 
     Args:
-        store: the real one.
-        loop: where time is skipped.
+        store: the real store.
+        loop: the loop in virtual time.
 
     """
 
     def __init__(self, store: InboxStore, loop: VirtualLoop) -> None:
         super().__init__(store, loop)
-        self._quiet: _Quiet | None = None
+        self._idle: _Idle | None = None
         self._changes = 0
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Pass a call on, and forget what is known of the inbox if it may hurry an event.
+        """Pass a call on, and clear the cache if an event may now be due earlier.
 
-        At its beginning as well as at its end, so that a take beside it is not remembered.
+        The cache is cleared before and after the call, so that a concurrent fetch does not fill it.
         """
-        if name not in _HURRYING:
+        if name not in _MAKES_DUE_EARLIER:
             return await super().call(name, call)
         self._changed()
         try:
@@ -96,28 +97,28 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
             self._changed()
 
     def _changed(self) -> None:
-        self._quiet = None
+        self._idle = None
         self._changes += 1
 
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        """Claim events that are due; see ``InboxStore.take``.
+        """Claim events that are due; see ``InboxStore.fetch``.
 
-        The store is not asked while the last answer must still be true.
+        The answer comes from the cache while no event can have become due.
         """
-        now, quiet = self._loop.time(), self._quiet
-        if limit > 0 and quiet is not None and quiet.endpoint == endpoint and now < quiet.until:
-            return Batch((), None if quiet.due is None else quiet.due - now)
+        now, idle = self._loop.time(), self._idle
+        if limit > 0 and idle is not None and idle.endpoint == endpoint and now < idle.until:
+            return Batch((), None if idle.due is None else idle.due - now)
         changes = self._changes
         batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
         if not batch.taken and changes == self._changes:
-            # Counted from before the call: rather a little too early than too late.
+            # Relative to the start of the call: an early poll is better than a late one.
             due = None if batch.next_due is None else now + batch.next_due
-            until = now + _LONGEST_MEMORY_SECONDS
-            self._quiet = _Quiet(endpoint, due, until if due is None else min(until, due))
+            until = now + _LONGEST_CACHE_SECONDS
+            self._idle = _Idle(endpoint, due, until if due is None else min(until, due))
         return batch
 
     async def wait(self, endpoint: str, seconds: float) -> None:  # noqa: ARG002 - the contract's
-        """Return after ``seconds``: only this process puts, and that wakes its worker directly."""
+        """Sleep: only this process enqueues events, and then it wakes its worker itself."""
         await asyncio.sleep(seconds)
