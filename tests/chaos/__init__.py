@@ -1,1 +1,1 @@
-"""The examples' receivers under chaos, over each store and in both modes."""
+"""Simulations of the examples with each store, in both modes."""

@@ -1,7 +1,7 @@
-"""Channel events under chaos: each channel must end with the status that it was given last.
+"""Channel events under chaos: each channel must end with its newest status.
 
-They come late, twice, and out of order, and their handlers fail; ``latest_by`` keeps what is older
-from overwriting what is newer. A second handler notes every event, to know what is newest.
+Events arrive late, twice and out of order, and their handlers fail. ``latest_by`` keeps an older
+event from overwriting a newer status. A second handler records every event to know the newest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CHANNELS", "PLACES", "Channels", "Place"]
 
 CHANNELS = 100
 
-# The other events are of types that nobody handles here: see `simulate`.
+# The other events have types without a handler here; see `_OTHER_TYPES` in `simulation.py`.
 _CHANNEL_EVENTS = 0.92
 
 
@@ -39,13 +39,13 @@ PLACES = tuple(
     Place(store, mode)
     for store in STORES
     for mode in (Mode.INLINE, Mode.INBOX)
-    if not (store == "memory" and mode is Mode.INBOX)  # it offers inline only
+    if not (store == "memory" and mode is Mode.INBOX)  # it has no inbox
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Status:
-    """A channel's status, and which event it is from."""
+    """A channel's status, and the event that set it."""
 
     created_at: datetime
     event_id: str
@@ -53,23 +53,23 @@ class _Status:
 
 
 class Channels:
-    """What became of the channels of a simulation.
+    """A simulation of channel events, and the final statuses.
 
     Args:
-        place: where it is.
-        url: of the store.
-        events: how many events of channels there are, about, and at 10,000 at the least.
-        seed: what chaos is drawn by.
+        place: the kind of store and the mode.
+        url: the URL of the store.
+        events: the approximate number of channel events.
+        seed: the seed of the simulation.
 
     Attributes:
-        report: of the simulation.
-        count: how many events of channels there were.
+        report: the report of the simulation.
+        count: the number of channel events.
 
     """
 
     def __init__(self, place: Place, url: str, *, events: int, seed: int) -> None:
-        self._held: dict[str, _Status] = {}
-        self._told: defaultdict[str, set[_Status]] = defaultdict(set)
+        self._statuses: dict[str, _Status] = {}
+        self._seen: defaultdict[str, set[_Status]] = defaultdict(set)
         with silence():
             self.report: SimulationReport = simulate(
                 self._receiver(),
@@ -79,15 +79,15 @@ class Channels:
                 mode=place.mode,
                 channels=CHANNELS,
             )
-        self.count = sum(map(len, self._told.values()))
+        self.count = sum(map(len, self._seen.values()))
 
     def wrong(self) -> list[str]:
         """Return the channels that do not have their newest status."""
         wrong = []
-        for channel, told in self._told.items():
-            newest = max(status.created_at for status in told)
-            # Of two of one time either may be the last.
-            if self._held.get(channel) not in {one for one in told if one.created_at == newest}:
+        for channel, seen in self._seen.items():
+            newest = max(status.created_at for status in seen)
+            # With a tie, either status may be the last.
+            if self._statuses.get(channel) not in {one for one in seen if one.created_at == newest}:
                 wrong.append(channel)
         return wrong
 
@@ -101,11 +101,11 @@ class Channels:
             name="follow",
         )
         async def follow(event: ChannelUnhealthy | ChannelDisconnected) -> None:
-            self._held[event.data.id] = _status(event)
+            self._statuses[event.data.id] = _status(event)
 
         @receiver.on(ChannelUnhealthy, ChannelDisconnected, name="note")
         async def note(event: ChannelUnhealthy | ChannelDisconnected) -> None:
-            self._told[event.data.id].add(_status(event))
+            self._seen[event.data.id].add(_status(event))
 
         return receiver
 

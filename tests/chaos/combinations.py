@@ -29,7 +29,7 @@ STORES = ("memory", "sqlite", "valkey")
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """An example's receiver, the kind of store it is given, and where its handlers run."""
+    """An example, the kind of its store, and where its handlers run."""
 
     example: str
     store: str
@@ -39,7 +39,7 @@ class Combination:
         return f"{self.example}, {self.store}, {self.mode.value}"
 
     def simulate(self, url: str, *, events: int, seed: int) -> SimulationReport:
-        """Simulate without what its handlers print and the library logs: every fault is meant."""
+        """Simulate, and hide the output of handlers and the log."""
         with silence():
             return simulate(
                 example(self.example), events=events, seed=seed, store=url, mode=self.mode
@@ -51,12 +51,12 @@ COMBINATIONS = tuple(
     for example in EXAMPLES
     for store in STORES
     for mode in (Mode.INLINE, Mode.INBOX)
-    if not (store == "memory" and mode is Mode.INBOX)  # it offers inline only
+    if not (store == "memory" and mode is Mode.INBOX)  # it has no inbox
 )
 
 
 def example(name: str) -> Receiver:
-    """Return the receiver of an example, made anew."""
+    """Return the receiver of an example from a fresh import."""
     spec = spec_from_file_location(f"examples.{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -70,7 +70,7 @@ def example(name: str) -> Receiver:
 
 @contextmanager
 def store_url(kind: str) -> Iterator[str]:
-    """Give the URL of a new store."""
+    """Yield the URL of a new store."""
     match kind:
         case "memory":
             yield "memory://"
@@ -84,7 +84,7 @@ def store_url(kind: str) -> Iterator[str]:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Hide what handlers print and the library logs."""
+    """Hide the output of handlers and the log."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

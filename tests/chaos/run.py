@@ -1,4 +1,4 @@
-"""The command: each combination at full size, and a table of what it came to."""
+"""The command: simulates each combination at full size, and prints tables of the results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from chaos.channels import PLACES, Channels
 from chaos.combinations import COMBINATIONS, store_url
 from hookonce.simulation import SimulationReport
 
-HEADING = "| Example, store, mode | Events | Requests | Handler runs | Restarts | Lost | Other |"
+HEADING = "| Example, store, mode | Events | Requests | Handler calls | Restarts | Lost | Other |"
 RULE = "|---|---|---|---|---|---|---|"
 
 CHANNELS_HEADING = (
-    "| Channels, store, mode | Events of channels | Requests | Left out | Not the newest | Other |"
+    "| Channels, store, mode | Events of channels | Requests | Skipped | Not the newest | Other |"
 )
 CHANNELS_RULE = "|---|---|---|---|---|---|"
 
@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--events", type=int, default=10_000, help="for each combination")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", metavar="TEXT", help="those that have it in the name")
+    parser.add_argument("--only", default="", metavar="TEXT", help="skip other names")
     arguments = parser.parse_args()
     started = time.monotonic()
     wrong = _examples(arguments.events, arguments.seed, arguments.only)
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def _examples(events: int, seed: int, only: str) -> int:
-    """Simulate the examples, and return how much was found."""
+    """Simulate the examples, and return the number of findings."""
     wrong = 0
     print(HEADING, RULE, sep="\n", flush=True)
     for combination in COMBINATIONS:
@@ -47,13 +47,13 @@ def _examples(events: int, seed: int, only: str) -> int:
             f" | {report.restarts} | {lost} | {len(report.findings) - lost} |",
             flush=True,
         )
-        _tell(report)
+        _print_findings(report)
         wrong += len(report.findings)
     return wrong
 
 
 def _channels(events: int, seed: int, only: str) -> int:
-    """Simulate a receiver of channel events, and return how many channels are wrong."""
+    """Simulate a receiver of channel events, and return the number of mistakes."""
     wrong = 0
     print(CHANNELS_HEADING, CHANNELS_RULE, sep="\n", flush=True)
     for place in PLACES:
@@ -62,18 +62,18 @@ def _channels(events: int, seed: int, only: str) -> int:
             continue
         with store_url(place.store) as url:
             channels = Channels(place, url, events=events, seed=seed)
-        report, late = channels.report, channels.wrong()
+        report, outdated = channels.report, channels.wrong()
         print(
-            f"| {name} | {channels.count:,} | {report.requests:,} | {report.stale:,} | {len(late)}"
+            f"| {name} | {channels.count:,} | {report.requests:,} | {report.stale:,} | {len(outdated)}"
             f" | {len(report.findings)} |",
             flush=True,
         )
-        _tell(report)
-        wrong += len(late) + len(report.findings)
+        _print_findings(report)
+        wrong += len(outdated) + len(report.findings)
     return wrong
 
 
-def _tell(report: SimulationReport) -> None:
+def _print_findings(report: SimulationReport) -> None:
     for finding in report.findings[:3]:
         print(finding.breach, finding.event_id, *finding.story, sep="\n  ", file=sys.stderr)
 

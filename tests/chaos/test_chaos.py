@@ -1,4 +1,4 @@
-"""The examples under chaos, at a size for every change; at full size: ``python -m tests.chaos``."""
+"""Small simulations of the examples; ``python -m tests.chaos`` runs the full size."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def check(combination: Combination, seeds: Iterable[int]) -> None:
             report = combination.simulate(url, events=EVENTS, seed=seed)
             assert report.passed, (seed, report.findings[:3])
             assert report.handled + report.ignored == EVENTS
-            assert report.injected, "nothing went wrong on purpose"
+            assert report.injected, "no fault was injected"
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
-def test_an_example_loses_nothing_and_does_nothing_twice(combination: Combination) -> None:
+def test_an_example_handles_every_event_once(combination: Combination) -> None:
     check(combination, random.sample(SEEDS, 2))
 
 
 @pytest.mark.full("up to 6 s of processor time each, 70 s together")
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
-def test_nor_does_it_with_any_seed(combination: Combination) -> None:
+def test_an_example_handles_every_event_once_with_every_seed(combination: Combination) -> None:
     check(combination, SEEDS)
 
 
@@ -42,13 +42,13 @@ def test_nor_does_it_with_any_seed(combination: Combination) -> None:
     ("mode", "events", "seeds"),
     [
         (Mode.INLINE, EVENTS, SEEDS[:4]),
-        # Fewer first attempts fail where handlers run later: only those that were not verified.
+        # With an inbox, fewer first requests fail: only those that fail verification.
         (Mode.INBOX, 300, SEEDS[:1]),
         pytest.param(Mode.INLINE, EVENTS, SEEDS, marks=pytest.mark.full("2 s")),
         pytest.param(Mode.INBOX, 300, SEEDS[:4], marks=pytest.mark.full("5 s")),
     ],
 )
-def test_the_example_that_is_wrong_on_purpose_is_found_out_by_every_seed(
+def test_every_seed_finds_the_mistake_of_the_example_that_marks_events_too_soon(
     mode: Mode, events: int, seeds: range
 ) -> None:
     wrong = Combination("seen_too_soon", "sqlite", mode)
@@ -63,14 +63,14 @@ def test_the_example_that_is_wrong_on_purpose_is_found_out_by_every_seed(
 @pytest.mark.parametrize(
     ("mode", "events", "seeds"),
     [
-        # Of 40 events no two may meet.
+        # With 40 events, possibly no two calls overlap.
         (Mode.INLINE, 100, SEEDS[:2]),
         (Mode.INBOX, 100, SEEDS[:1]),
         pytest.param(Mode.INLINE, 100, SEEDS, marks=pytest.mark.full("6 s")),
         pytest.param(Mode.INBOX, 100, SEEDS[:5], marks=pytest.mark.full("6 s")),
     ],
 )
-def test_the_example_whose_handlers_do_not_take_turns_is_found_out_by_every_seed(
+def test_every_seed_finds_the_mistake_of_the_example_without_the_key_lock(
     mode: Mode, events: int, seeds: range
 ) -> None:
     wrong = Combination("out_of_turn", "sqlite", mode)
@@ -88,7 +88,7 @@ def check_channels(place: Place, events: int, seed: int) -> None:
     assert channels.count > events / 2
     assert channels.wrong() == []
     assert channels.report.passed, (seed, channels.report.findings[:3])
-    assert channels.report.stale, "nothing came too late"
+    assert channels.report.stale, "no event was stale"
 
 
 @pytest.mark.sample(2)
@@ -99,5 +99,5 @@ def test_each_channel_ends_with_its_newest_status(place: Place) -> None:
 
 @pytest.mark.full("a minute of processor time each")
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_so_does_each_of_100_channels_after_2000_events(place: Place) -> None:
+def test_each_of_100_channels_ends_with_its_newest_status_after_2000_events(place: Place) -> None:
     check_channels(place, events=2_000, seed=random.choice(SEEDS))

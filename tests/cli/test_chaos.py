@@ -1,4 +1,4 @@
-"""`hookonce chaos` simulates a receiver, says what it found, and is of use in a pipeline."""
+"""`hookonce chaos` simulates a receiver, and reports its findings to people and programs."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_right_receiver_passes_and_nothing_else_is_printed_or_left_behind(
+def test_a_correct_receiver_passes_without_other_output_or_files(
     tmp_path: Path,
 ) -> None:
     result = run("chaos", "app:receiver", "--events", "60", "--seed", "5", here=tmp_path)
@@ -63,7 +63,7 @@ def test_a_right_receiver_passes_and_nothing_else_is_printed_or_left_behind(
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"app.py"}
 
 
-def test_one_that_loses_events_fails_and_tells_the_story_of_each(tmp_path: Path) -> None:
+def test_a_receiver_that_loses_events_fails_with_the_story_of_each_event(tmp_path: Path) -> None:
     result = run("chaos", "app:swallowing", "--events", "60", "--seed", "5", here=tmp_path)
     assert (result.status, result.errors) == (1, "")
     lines = result.output.splitlines()
@@ -84,23 +84,23 @@ def test_with_json_each_finding_is_a_record_and_the_last_is_the_report(tmp_path:
 
 
 def findings_and_report(*arguments: str, here: Path) -> tuple[list[object], dict[str, Any]]:
-    """Return which events chaos has found something about, and its report."""
+    """Return the findings and the report of a simulation."""
     words = ["chaos", "app:swallowing", "--events", "60", "--seed", "5", "--json", *arguments]
     *findings, report = [json.loads(line) for line in run(*words, here=here).output.splitlines()]
     return [(one["breach"], one["type"], one["id"], one["handler"]) for one in findings], report
 
 
-def test_in_memory_a_seed_brings_the_same_to_the_last_request(tmp_path: Path) -> None:
+def test_simulations_in_memory_with_the_same_seed_are_identical(tmp_path: Path) -> None:
     first, again = (findings_and_report("--store", "memory://", here=tmp_path) for _ in range(2))
     assert first == again
     assert first[0]
 
 
 @pytest.mark.costs("3 s")
-def test_with_a_file_or_a_server_a_seed_brings_the_same_events_and_faults(
+def test_a_seed_repeats_the_events_and_faults_with_a_file_or_a_server(
     tmp_path: Path, lasting_valkey: RedisServer
 ) -> None:
-    """How many requests there are depends on when the store answers, and on nothing else."""
+    """Only the number of requests depends on the speed of the store."""
     in_memory, expected = findings_and_report("--store", "memory://", here=tmp_path)
     for store in ([], ["--store", lasting_valkey.url]):
         found, report = findings_and_report(*store, here=tmp_path)
@@ -123,16 +123,16 @@ async def price(event):
 """
 
 
-def test_what_failed_is_told_with_the_exception_and_the_users_line(tmp_path: Path) -> None:
+def test_a_story_has_the_exception_of_a_handler_and_its_line(tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
     result = run("chaos", "failing:receiver", "--events", "5", "--json", here=tmp_path)
     *findings, report = [json.loads(line) for line in result.output.splitlines()]
     assert (result.status, report["endpoint"]) == (1, "default")
-    told = "KeyError: 'walnut bread' (failing.py, line 11: {}[\"walnut bread\"])"
-    assert all(any(told in line for line in finding["story"]) for finding in findings)
+    expected = "KeyError: 'walnut bread' (failing.py, line 11: {}[\"walnut bread\"])"
+    assert all(any(expected in line for line in finding["story"]) for finding in findings)
 
 
-def test_broken_off_it_says_how_far_it_came_and_what_brings_the_same_again(tmp_path: Path) -> None:
+def test_an_interrupted_simulation_prints_its_progress_and_its_seed(tmp_path: Path) -> None:
     slow = FAILING.replace('{}["walnut bread"]', "import time; time.sleep(0.2)")
     slow = slow.replace('    print("what', '    open("begun", "w").close()\n    print("what')
     (tmp_path / "slow.py").write_text(slow.replace("async def", "def"))
@@ -152,7 +152,7 @@ def test_it_runs_in_either_mode(name: str, mode: tuple[str, ...], tmp_path: Path
     assert (result.status, result.errors) == (0, "")
 
 
-def test_a_store_can_be_named_and_is_left_without_dead_letters(tmp_path: Path) -> None:
+def test_a_given_store_has_no_dead_letters_afterwards(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'mine.db'}"
     result = run("chaos", "app:strict", "--events", "30", "--store", url, here=tmp_path)
     assert result.status == 0
@@ -171,7 +171,7 @@ def test_a_store_can_be_named_and_is_left_without_dead_letters(tmp_path: Path) -
         (("nowhere:receiver",), "there is no module"),
     ],
 )
-def test_what_cannot_be_simulated_is_said_in_one_line(
+def test_a_receiver_or_store_that_cannot_be_simulated_gives_a_one_line_error(
     arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     run("chaos", *arguments, here=tmp_path).says(words)

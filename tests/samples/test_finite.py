@@ -1,4 +1,4 @@
-"""NaN and infinities are found at any depth of a value, and refused."""
+"""NaN and infinities are found at any depth, and refused as arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_number_that_is_not_finite_is_found(
     assert non_finite(wrap(bad)) == place
 
 
-def test_a_value_of_finite_numbers_has_none_even_if_it_holds_itself() -> None:
+def test_finite_numbers_pass_even_in_a_list_that_contains_itself() -> None:
     endless: list[object] = [1, 1e308, "NaN", None, True, {"inf": -0.0}]
     endless.append(endless)
     deep: list[object] = []
@@ -104,7 +104,7 @@ def _service(**settings: Any) -> EmulatedService:
         ),
     ],
 )
-def test_what_takes_a_number_refuses_one_that_is_not_finite(
+def test_every_argument_refuses_a_number_that_is_not_finite(
     give: Callable[[float], object], bad: float
 ) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each names its own argument
@@ -113,7 +113,7 @@ def test_what_takes_a_number_refuses_one_that_is_not_finite(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("bad", BAD)
-async def test_time_cannot_be_moved_by_no_number(bad: float) -> None:
+async def test_advancing_time_refuses_a_number_that_is_not_finite(bad: float) -> None:
     async with _service() as service:
         for units in ({"days": bad}, {"hours": bad}, {"minutes": bad}, {"seconds": bad}):
             with pytest.raises(ValueError, match="takes a finite number"):
@@ -124,7 +124,7 @@ async def test_time_cannot_be_moved_by_no_number(bad: float) -> None:
 
 
 @pytest.mark.anyio
-async def test_waiting_for_handlers_takes_a_time() -> None:
+async def test_waiting_for_handlers_refuses_a_time_that_is_not_finite() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     for bad in (nan, -1.0, -inf):
         with pytest.raises(ValueError, match="seconds takes a finite number of seconds from 0"):

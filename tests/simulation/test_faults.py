@@ -51,9 +51,7 @@ def test_no_handler_gets_more_faults_for_an_event_than_most() -> None:
     assert max(counts.values()) == 2
 
 
-def test_every_fault_occurs_and_sleeps_are_shorter_and_longer_than_the_answer_budget_and_the_lease() -> (
-    None
-):
+def test_every_fault_occurs_and_sleeps_range_beyond_the_answer_budget_and_the_lease() -> None:
     injections = [one for one in drawn(FaultPlan(seed=7, rate=1)).values() if one]
     assert {one.fault for one in injections} == set(Fault)
     sleeps = [one.seconds for one in injections if one.fault is Fault.SLOW]

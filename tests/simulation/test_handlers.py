@@ -1,4 +1,4 @@
-"""Handlers in a simulation: every run is counted, and those fail that the plan says."""
+"""Instrumented handlers log every call, and fail as the plan says."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted(FaultPlan):
-    """Does to the runs of an event what the script says, one by one, and then nothing."""
+    """Injects the faults of the script, one per call, and then none."""
 
     script: tuple[Injection | None, ...] = ()
     seed: int = 0
 
-    def injection(self, event_id: str, handler: str, run_number: int) -> Injection | None:  # noqa: ARG002 - as the base's
-        return self.script[run_number - 1] if run_number <= len(self.script) else None
+    def injection(self, event_id: str, handler: str, number: int) -> Injection | None:  # noqa: ARG002 - as the base's
+        return self.script[number - 1] if number <= len(self.script) else None
 
 
 def calls_of(log: CallLog, event_id: str, handler: str) -> list[HandlerCall]:
-    """Return the runs of one handler for one event that have ended."""
-    return [run for run in log.calls if (run.event_id, run.handler) == (event_id, handler)]
+    """Return the ended calls of a handler for an event."""
+    return [call for call in log.calls if (call.event_id, call.handler) == (event_id, handler)]
 
 
-def effect_is_there(run: HandlerCall) -> bool:
-    """Return whether the handler's own code ran to its end, success or not."""
-    if run.failure_injected:
-        return run.fault is Fault.FAILS_AFTER
-    return run.outcome is CallOutcome.SUCCEEDED
+def has_effect(call: HandlerCall) -> bool:
+    """Return whether the handler's own code ran to its end, even if the call failed."""
+    if call.failure_injected:
+        return call.fault is Fault.FAILS_AFTER
+    return call.outcome is CallOutcome.SUCCEEDED
 
 
 def receiving(**settings: Any) -> Receiver:
@@ -62,7 +62,7 @@ def simulate(
     store: str = "memory://",
     inbox: Inbox | None = None,
 ) -> CallLog:
-    """Deliver to a copy of the receiver whose handlers are counted, and return the log."""
+    """Deliver to a copy of the receiver with instrumented handlers, and return the log."""
     log = CallLog()
 
     async def simulated(loop: VirtualLoop) -> None:
@@ -81,8 +81,8 @@ def simulate(
 
 
 def only(log: CallLog) -> HandlerCall:
-    [run] = log.calls
-    return run
+    [call] = log.calls
+    return call
 
 
 async def send_once(sender: Delivering, _: VirtualLoop) -> None:
@@ -90,7 +90,7 @@ async def send_once(sender: Delivering, _: VirtualLoop) -> None:
 
 
 class TestInjection:
-    def test_a_slow_handler_is_answered_503_and_the_later_copy_200_without_a_second_run(
+    def test_a_slow_handler_gets_503_and_a_later_delivery_gets_200_without_a_second_call(
         self,
     ) -> None:
         ran: list[str] = []
@@ -107,12 +107,12 @@ class TestInjection:
             await asyncio.sleep(30)
             (await sender.send(event)).expect(200, "duplicate")
 
-        run = only(simulate(receiver, main, Injection(Fault.SLOW, 20)))
-        assert ran == [run.event_id]
-        assert run.outcome is CallOutcome.SUCCEEDED
-        assert run.fault is Fault.SLOW
-        assert not run.failure_injected
-        assert 20 <= run.ended_at - run.started_at < 21
+        call = only(simulate(receiver, main, Injection(Fault.SLOW, 20)))
+        assert ran == [call.event_id]
+        assert call.outcome is CallOutcome.SUCCEEDED
+        assert call.fault is Fault.SLOW
+        assert not call.failure_injected
+        assert 20 <= call.ended_at - call.started_at < 21
 
     def test_a_handler_slower_than_the_lease_keeps_its_event(self) -> None:
         receiver = receiving()
@@ -121,14 +121,14 @@ class TestInjection:
         async def main(sender: Delivering, _: VirtualLoop) -> None:
             event = comment()
             (await sender.send(event)).expect(503, "still_running")
-            await asyncio.sleep(25)  # now its first lease would be over
+            await asyncio.sleep(25)  # longer than the first lease
             (await sender.send(event)).expect(503, "in_flight")
             await asyncio.sleep(10)
             (await sender.send(event)).expect(200, "duplicate")
 
         only(simulate(receiver, main, Injection(Fault.SLOW, 44)))
 
-    def test_a_late_failure_leaves_no_effect_and_what_came_meanwhile_is_answered_503(self) -> None:
+    def test_a_late_failure_has_no_effect_and_a_delivery_in_the_meantime_gets_503(self) -> None:
         ran: list[str] = []
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
@@ -144,10 +144,10 @@ class TestInjection:
         log = simulate(receiver, main, Injection(Fault.FAILS_LATE, 20))
         failed, succeeded = calls_of(log, event.id, NAME)
         assert (failed.outcome, failed.fault) == (CallOutcome.FAILED, Fault.FAILS_LATE)
-        assert not effect_is_there(failed)
-        assert effect_is_there(succeeded)
+        assert not has_effect(failed)
+        assert has_effect(succeeded)
 
-    def test_a_failure_before_leaves_no_effect_and_a_later_run_succeeds(self) -> None:
+    def test_a_failure_before_the_code_has_no_effect_and_a_later_call_succeeds(self) -> None:
         ran: list[str] = []
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
@@ -165,14 +165,14 @@ class TestInjection:
             CallOutcome.FAILED,
             Fault.FAILS_BEFORE,
         )
-        assert (failed.failure_injected, effect_is_there(failed)) == (True, False)
+        assert (failed.failure_injected, has_effect(failed)) == (True, False)
         assert (succeeded.number, succeeded.outcome) == (2, CallOutcome.SUCCEEDED)
         assert (succeeded.fault, succeeded.failure_injected) == (None, False)
-        assert effect_is_there(succeeded)
+        assert has_effect(succeeded)
         assert log.successes() == {(event.id, NAME): 1}
         assert ran == [event.id]
 
-    def test_a_failure_after_leaves_the_effect_and_the_handler_runs_again(self) -> None:
+    def test_a_failure_after_the_code_has_an_effect_and_the_handler_is_called_again(self) -> None:
         ran: list[str] = []
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
@@ -186,11 +186,11 @@ class TestInjection:
         assert ran == [event.id, event.id]
         failed, succeeded = calls_of(log, event.id, NAME)
         assert (failed.outcome, failed.failure_injected) == (CallOutcome.FAILED, True)
-        assert effect_is_there(failed)
-        assert effect_is_there(succeeded)
+        assert has_effect(failed)
+        assert has_effect(succeeded)
         assert log.successes() == {(event.id, NAME): 1}
 
-    def test_a_retry_is_asked_for_with_its_wait(self) -> None:
+    def test_an_injected_retry_asks_for_its_wait(self) -> None:
         ran: list[str] = []
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda event: ran.append(event.id))
@@ -199,18 +199,18 @@ class TestInjection:
             answer = (await sender.send(comment())).expect(503, "retry_requested")
             assert answer.headers["retry-after"] == "77"
 
-        run = only(simulate(receiver, main, Injection(Fault.ASKS_RETRY, 77)))
-        assert (run.outcome, run.failure_injected) == (CallOutcome.RETRY_REQUESTED, True)
-        assert not effect_is_there(run)
+        call = only(simulate(receiver, main, Injection(Fault.ASKS_RETRY, 77)))
+        assert (call.outcome, call.failure_injected) == (CallOutcome.RETRY_REQUESTED, True)
+        assert not has_effect(call)
         assert not ran
 
-    def test_nothing_injected_into_one_handler_touches_another(self) -> None:
+    def test_a_fault_of_one_handler_does_not_affect_another(self) -> None:
         @dataclass(frozen=True, slots=True, kw_only=True)
         class OnlyFirst(FaultPlan):
             seed: int = 0
 
-            def injection(self, event_id: str, handler: str, run_number: int) -> Injection | None:  # noqa: ARG002 - as the base's
-                is_due = handler == "first" and run_number == 1
+            def injection(self, event_id: str, handler: str, number: int) -> Injection | None:  # noqa: ARG002 - as the base's
+                is_due = handler == "first" and number == 1
                 return Injection(Fault.FAILS_BEFORE) if is_due else None
 
         receiver = receiving()
@@ -230,7 +230,7 @@ class TestInjection:
 class TestOwnCode:
     @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
     @pytest.mark.parametrize("is_long", [True, False], ids=["long", "short"])
-    def test_what_takes_real_time_is_waited_for_and_no_answer_budget_is_skipped(
+    def test_the_answer_budget_is_not_skipped_while_a_handler_runs(
         self, is_async: bool, is_long: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if is_long:
@@ -249,8 +249,8 @@ class TestOwnCode:
         async def main(sender: Delivering, _: VirtualLoop) -> None:
             (await sender.send(comment())).expect(200, "handled")
 
-        run = only(simulate(receiver, main))
-        seconds = run.ended_at - run.started_at
+        call = only(simulate(receiver, main))
+        seconds = call.ended_at - call.started_at
         assert seconds < 8
         if is_long:
             assert seconds >= 0.09  # a float of a Unix time
@@ -271,7 +271,7 @@ class TestOwnCode:
         ],
         ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
     )
-    def test_its_own_failures_are_told_from_injected_ones(
+    def test_the_log_separates_own_failures_from_injected_failures(
         self, error: BaseException, outcome: CallOutcome, is_async: bool
     ) -> None:
         receiver = receiving()
@@ -283,12 +283,12 @@ class TestOwnCode:
             fail(event)
 
         receiver.on(CommentReceived, name=NAME)(fail_async if is_async else fail)
-        run = only(simulate(receiver, send_once))
-        assert run.outcome is outcome
-        assert not run.failure_injected
-        assert not effect_is_there(run)
+        call = only(simulate(receiver, send_once))
+        assert call.outcome is outcome
+        assert not call.failure_injected
+        assert not has_effect(call)
 
-    def test_its_own_failure_counts_as_its_own_although_one_was_to_be_injected_after_it(
+    def test_an_own_failure_is_logged_even_if_a_fault_was_planned_after_it(
         self,
     ) -> None:
         receiver = receiving()
@@ -297,11 +297,11 @@ class TestOwnCode:
         async def handler(_: CommentReceived) -> None:
             raise ValueError("own")
 
-        run = only(simulate(receiver, send_once, Injection(Fault.FAILS_AFTER)))
-        assert not run.failure_injected
-        assert not effect_is_there(run)
+        call = only(simulate(receiver, send_once, Injection(Fault.FAILS_AFTER)))
+        assert not call.failure_injected
+        assert not has_effect(call)
 
-    def test_a_generator_that_was_only_begun_is_no_success(self) -> None:
+    def test_a_returned_generator_is_not_a_success(self) -> None:
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda event: (part for part in event.id))
 
@@ -310,7 +310,7 @@ class TestOwnCode:
 
         assert only(simulate(receiver, main)).outcome is CallOutcome.FAILED
 
-    def test_what_a_sync_handler_has_begun_is_awaited(self) -> None:
+    def test_an_awaitable_that_a_sync_handler_returns_is_awaited(self) -> None:
         ended: list[str] = []
 
         async def effect(event_id: str) -> None:
@@ -321,15 +321,15 @@ class TestOwnCode:
         receiver.on(CommentReceived, name=NAME)(lambda event: effect(event.id))
         assert [only(simulate(receiver, send_once)).event_id] == ended
 
-    def test_a_run_that_a_shutdown_cancels_is_neither_success_nor_failure(self) -> None:
+    def test_a_call_that_a_shutdown_cancels_is_neither_success_nor_failure(self) -> None:
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda _: None)
-        # The lifespan ends 8 s after it has begun, and waits for 20 more.
+        # The lifespan ends after 8 s and waits 20 s for handlers, which is shorter than the sleep.
         log = simulate(receiver, send_once, Injection(Fault.SLOW, 44))
         assert only(log).outcome is CallOutcome.CANCELLED
         assert log.in_progress == 0
 
-    def test_a_thread_that_cannot_be_cancelled_is_waited_for_before_its_event_is_given_back(
+    def test_an_event_is_released_only_after_the_thread_of_its_handler_has_ended(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", 0.05)
@@ -345,12 +345,12 @@ class TestOwnCode:
             sending = loop.create_task(sender.send(comment()))
             await asyncio.wait({sending}, timeout=0.01)
 
-        run = only(simulate(receiver, main))
-        assert run.outcome is CallOutcome.CANCELLED
-        assert ended == [run.event_id]
-        assert run.ended_at - run.started_at >= 0.29  # a float of a Unix time
+        call = only(simulate(receiver, main))
+        assert call.outcome is CallOutcome.CANCELLED
+        assert ended == [call.event_id]
+        assert call.ended_at - call.started_at >= 0.29  # a float of a Unix time
 
-    def test_a_handler_that_takes_a_context_is_given_its_own(self) -> None:
+    def test_a_handler_gets_its_context(self) -> None:
         contexts: list[Context] = []
         receiver = receiving()
 
@@ -358,33 +358,31 @@ class TestOwnCode:
         def handler(_: CommentReceived, context: Context) -> None:
             contexts.append(context)
 
-        run = only(simulate(receiver, send_once))
-        assert [(c.handler, c.event_id) for c in contexts] == [(NAME, run.event_id)]
+        call = only(simulate(receiver, send_once))
+        assert [(c.handler, c.event_id) for c in contexts] == [(NAME, call.event_id)]
 
     @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-    def test_error_hooks_are_told_of_injected_failures_and_take_real_time(
-        self, is_async: bool
-    ) -> None:
-        told: list[BaseException] = []
+    def test_error_hooks_get_injected_failures_and_run_in_real_time(self, is_async: bool) -> None:
+        errors: list[BaseException] = []
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda _: None)
 
         def hook(error: ExceptionGroup[Exception]) -> None:
             if threading.current_thread() is not threading.main_thread():
-                told.extend(error.exceptions)
+                errors.extend(error.exceptions)
 
         async def hook_async(error: ExceptionGroup[Exception]) -> None:
-            # Were time skipped here, this would be over before the thread is.
+            # If the loop skipped time here, the time limit would end before the thread.
             async with asyncio.timeout(60):
                 await asyncio.to_thread(threading.Event().wait, 0.1)
-            told.extend(error.exceptions)
+            errors.extend(error.exceptions)
 
         receiver.on_error(hook_async if is_async else hook)
         simulate(receiver, send_once, Injection(Fault.FAILS_BEFORE))
-        [error] = told
+        [error] = errors
         assert "injected" in str(error)
 
-    def test_the_receiver_itself_stays_as_it_is(self) -> None:
+    def test_the_original_receiver_does_not_change(self) -> None:
         receiver = receiving()
 
         @receiver.on(CommentReceived, name=NAME)
@@ -397,8 +395,8 @@ class TestOwnCode:
         assert receiver.handlers[0].function is handler
 
 
-class TestLedger:
-    def test_a_run_is_under_way_until_it_is_recorded(self) -> None:
+class TestCallLog:
+    def test_a_call_is_in_progress_until_it_is_recorded(self) -> None:
         counts: list[int] = []
         receiver = receiving()
         logs: list[CallLog] = []
@@ -420,7 +418,7 @@ class TestLedger:
         run_virtually(main)
         assert counts == [1, 0]
 
-    def test_successes_are_counted_for_each_event_and_handler_and_failures_are_not(self) -> None:
+    def test_successes_are_counted_by_event_and_handler(self) -> None:
         log = CallLog()
         for event_id, handler, outcome in [
             ("evt_1", "a", CallOutcome.FAILED),
@@ -436,12 +434,12 @@ class TestLedger:
             )
         assert log.successes() == {("evt_1", "a"): 1, ("evt_1", "b"): 1, ("evt_2", "a"): 2}
         assert log.successes()["evt_3", "a"] == 0
-        assert [run.number for run in calls_of(log, "evt_2", "a")] == [1, 2]
+        assert [call.number for call in calls_of(log, "evt_2", "a")] == [1, 2]
         assert calls_of(log, "evt_9", "a") == []
 
 
 @pytest.mark.parametrize("with_inbox", [True, False], ids=["inbox", "inline"])
-def test_under_a_plan_of_all_faults_every_handler_succeeds_once_with_every_event(
+def test_with_all_faults_every_handler_succeeds_once_with_every_event(
     tmp_path: Path, with_inbox: bool
 ) -> None:
     receiver = receiving()
@@ -472,7 +470,7 @@ def test_under_a_plan_of_all_faults_every_handler_succeeds_once_with_every_event
     )
     names = ("sync", "async")
     assert log.successes() == {(event.id, name): 1 for event in events for name in names}
-    assert {run.fault for run in log.calls if run.failure_injected} == {
+    assert {call.fault for call in log.calls if call.failure_injected} == {
         Fault.FAILS_BEFORE,
         Fault.FAILS_AFTER,
         Fault.FAILS_LATE,

@@ -120,7 +120,7 @@ def test_an_event_is_superseded_by_a_newer_event_only_after_that_event_has_succe
     assert not found.is_superseded("old", "other")
 
 
-def test_an_event_that_a_ledger_has_is_superseded_is_not_lost(tmp_path: Path) -> None:
+def test_an_event_that_a_ledger_skipped_is_not_lost(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "app.db")
     ledger.create_table()
     receiver = Receiver(secrets=new_secret(), store="memory://")

@@ -1,4 +1,4 @@
-"""A simulation passes receivers that are right, and finds out those that are not."""
+"""A simulation passes correct receivers, and finds the mistakes of wrong receivers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.sample(7, of="file")
 SECRET = new_secret()
 
 
-def right(receiver_class: type[Receiver] = Receiver, *, inbox: Inbox | None = None) -> Receiver:
-    """Return a receiver with a handler that does nothing wrong."""
+def correct(receiver_class: type[Receiver] = Receiver, *, inbox: Inbox | None = None) -> Receiver:
+    """Return a receiver without a mistake."""
     receiver = receiver_class(secrets=SECRET, store="sqlite:///never-opened.db", inbox=inbox)
 
     @receiver.on(CommentReceived, name="greet")
@@ -40,12 +40,12 @@ def right(receiver_class: type[Receiver] = Receiver, *, inbox: Inbox | None = No
 
 def simulated(receiver: Receiver, **arguments: object) -> SimulationReport:
     settings: dict[str, object] = {"events": 100, "seed": 7, "store": "memory://", **arguments}
-    return simulate(receiver, **settings)  # type: ignore[arg-type] # put together by the test
+    return simulate(receiver, **settings)  # type: ignore[arg-type] # keywords from a dictionary
 
 
 @pytest.mark.parametrize("store", ["memory://", None])
-def test_a_right_receiver_passes(store: str | None) -> None:
-    report = simulated(right(), store=store, events=150)
+def test_a_correct_receiver_passes(store: str | None) -> None:
+    report = simulated(correct(), store=store, events=150)
     assert report.passed, report.findings[:3]
     assert report.events == 150
     assert report.handled + report.ignored == 150
@@ -57,50 +57,50 @@ def test_a_right_receiver_passes(store: str | None) -> None:
     assert not report.dead_letters
 
 
-def test_the_receivers_own_store_is_not_touched(
+def test_the_receivers_own_store_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    simulated(right(), events=10, store=None)
+    simulated(correct(), events=10, store=None)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_receiver_with_an_inbox_is_simulated_with_it_and_without() -> None:
-    receiver = right(inbox=Inbox(embedded=False))
+def test_a_receiver_with_an_inbox_is_simulated_in_every_mode() -> None:
+    receiver = correct(inbox=Inbox(embedded=False))
     for mode in (Mode.AS_IT_IS, Mode.INLINE, Mode.INBOX):
         report = simulated(receiver, store=None, mode=mode, events=60)
         assert report.passed, (mode, report.findings[:3])
         assert report.handled
 
 
-def test_one_without_an_inbox_can_be_simulated_with_one() -> None:
-    assert simulated(right(), store=None, mode=Mode.INBOX, events=60).passed
+def test_a_receiver_without_an_inbox_can_be_simulated_with_an_inbox() -> None:
+    assert simulated(correct(), store=None, mode=Mode.INBOX, events=60).passed
 
 
-def test_the_same_seed_brings_the_same_faults() -> None:
+def test_a_seed_repeats_the_faults() -> None:
     def findings(seed: int) -> tuple[object, ...]:
-        report = simulated(right(_Swallowing), seed=seed)
+        report = simulated(correct(_Swallowing), seed=seed)
         return tuple((f.breach, f.event_id, f.handler) for f in report.findings)
 
     assert findings(3) == findings(3)
     assert findings(3) != findings(4)
 
 
-def test_the_same_seed_brings_the_same_also_with_a_store_outside_the_process() -> None:
-    reports = [simulated(right(inbox=Inbox()), store=None, seed=3, events=150) for _ in range(3)]
+def test_a_seed_repeats_the_calls_with_a_store_outside_the_process() -> None:
+    reports = [simulated(correct(inbox=Inbox()), store=None, seed=3, events=150) for _ in range(3)]
     assert all(report.passed for report in reports)
     assert len({(r.calls, r.injected, r.handled) for r in reports}) == 1
 
 
-def test_without_chaos_nothing_is_disturbed_and_each_handler_runs_once() -> None:
-    report = simulated(right(), chaos=0)
+def test_without_chaos_nothing_is_disturbed_and_each_handler_is_called_once() -> None:
+    report = simulated(correct(), chaos=0)
     assert report.passed
     assert (report.requests, report.disturbed, report.injected) == (100, 0, 0)
     assert report.calls == report.handled
 
 
 @pytest.mark.parametrize("is_long", [True, False])
-def test_handlers_that_take_seconds_are_answered_late_and_a_slow_machine_makes_none_late(
+def test_slow_handlers_cause_retries_and_a_slow_machine_does_not(
     is_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", 0.1 if is_long else 60.0)
@@ -115,19 +115,19 @@ def test_handlers_that_take_seconds_are_answered_late_and_a_slow_machine_makes_n
     assert (report.requests > report.events) == is_long
 
 
-def test_a_receiver_is_restarted_between_the_rushes() -> None:
-    report = simulated(right(), events=600, store=None)
+def test_a_receiver_is_restarted_in_every_burst() -> None:
+    report = simulated(correct(), events=600, store=None)
     assert report.passed, report.findings[:3]
     assert report.restarts == 3
 
 
-def test_the_same_events_are_emitted_however_long_the_handlers_take() -> None:
+def test_the_duration_of_handlers_does_not_change_the_events() -> None:
     def emitted(seconds: float) -> set[tuple[str, str]]:
         receiver, seen = Receiver(secrets=SECRET, store="memory://"), set()
 
         @receiver.on("*", name="note")
         async def note(event: Event[object]) -> None:
-            time.sleep(seconds)  # noqa: ASYNC251 - holds up the loop, as a slow machine does
+            time.sleep(seconds)  # noqa: ASYNC251 - blocks the loop, as a slow machine does
             seen.add((event.id, event.type))
 
         assert simulated(receiver, events=120, seed=11).passed
@@ -136,7 +136,7 @@ def test_the_same_events_are_emitted_however_long_the_handlers_take() -> None:
     assert emitted(0) == emitted(0.01)
 
 
-def test_the_service_goes_by_the_name_that_the_receiver_was_told() -> None:
+def test_the_service_has_the_name_that_the_receiver_expects() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://", service="acme")
     numbers = set()
 
@@ -150,7 +150,7 @@ def test_the_service_goes_by_the_name_that_the_receiver_was_told() -> None:
 
 
 @pytest.mark.full("7 s")
-def test_what_waits_in_the_inbox_for_a_later_attempt_is_not_lost() -> None:
+def test_an_event_that_waits_in_the_inbox_is_not_lost() -> None:
     receiver = Receiver(secrets=SECRET, store="sqlite:///never-opened.db", inbox=Inbox())
 
     @receiver.on(CommentReceived, name="later")
@@ -162,13 +162,13 @@ def test_what_waits_in_the_inbox_for_a_later_attempt_is_not_lost() -> None:
     assert report.waiting == 10 - report.ignored > 0
 
 
-def test_progress_is_told() -> None:
-    told: list[tuple[int, int]] = []
-    simulated(right(), events=300, progress=lambda done, total: told.append((done, total)))
-    assert told == [(250, 300), (300, 300)]
+def test_progress_is_reported() -> None:
+    reported: list[tuple[int, int]] = []
+    simulated(correct(), events=300, progress=lambda done, total: reported.append((done, total)))
+    assert reported == [(250, 300), (300, 300)]
 
 
-def test_what_a_handler_rejects_is_a_dead_letter_and_not_lost() -> None:
+def test_a_rejected_event_is_a_dead_letter_and_not_lost() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
 
     @receiver.on(CommentReceived, name="refuse")
@@ -180,7 +180,7 @@ def test_what_a_handler_rejects_is_a_dead_letter_and_not_lost() -> None:
     assert report.dead_letters[DeadReason.REJECTED] == 40 - report.ignored
 
 
-def test_a_day_of_failures_is_simulated_in_no_time() -> None:
+def test_hours_of_failures_are_simulated() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
 
     @receiver.on(PostTargetFailed, name="broken")
@@ -194,7 +194,7 @@ def test_a_day_of_failures_is_simulated_in_no_time() -> None:
 
 
 class _Swallowing(Receiver):
-    """Answers 200 whatever became of the handlers."""
+    """Answers 200 even if a handler failed."""
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -205,8 +205,8 @@ class _Swallowing(Receiver):
         return outcome
 
 
-def test_a_failure_that_is_answered_200_loses_the_event() -> None:
-    report = simulated(right(_Swallowing))
+def test_an_event_is_lost_if_a_failure_is_answered_200() -> None:
+    report = simulated(correct(_Swallowing))
     assert not report.passed
     lost = [finding for finding in report.findings if finding.breach is Breach.LOST]
     assert len(lost) == report.count(Breach.LOST) == len(report.findings)
@@ -216,7 +216,7 @@ def test_a_failure_that_is_answered_200_loses_the_event() -> None:
 
 
 class _Hasty(Receiver):
-    """Takes an event that is in flight for one that is handled."""
+    """Answers an event in flight as a duplicate."""
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -227,14 +227,14 @@ class _Hasty(Receiver):
         return outcome
 
 
-def test_an_event_in_flight_that_is_answered_200_is_lost_when_its_handler_fails_late() -> None:
-    report = simulated(right(_Hasty), store=None, events=300, seed=4)
+def test_an_event_is_lost_if_it_is_answered_200_in_flight_and_its_handler_fails_later() -> None:
+    report = simulated(correct(_Hasty), store=None, events=300, seed=4)
     assert report.count(Breach.LOST) == len(report.findings) > 0
     assert "fails_late" in "\n".join(report.findings[0].story)
 
 
 class _Forgetful(Receiver):
-    """Runs the handlers at every delivery, and remembers nothing."""
+    """Calls the handlers again for a duplicate."""
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -249,13 +249,13 @@ class _Forgetful(Receiver):
 
 
 def test_a_second_success_is_found() -> None:
-    report = simulated(right(_Forgetful))
+    report = simulated(correct(_Forgetful))
     assert report.count(Breach.TWICE) > 3
     assert report.count(Breach.LOST) == 0
 
 
 class _Trusting(Receiver):
-    """Verifies nothing."""
+    """Accepts requests that fail verification."""
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -267,13 +267,13 @@ class _Trusting(Receiver):
 
 
 def test_a_forgery_that_is_accepted_is_found() -> None:
-    report = simulated(right(_Trusting))
+    report = simulated(correct(_Trusting))
     assert report.count(Breach.FORGED) > 10
     assert report.count(Breach.TWICE) == 0
 
 
 class _Dawdling(Receiver):
-    """Answers a little after the sender has gone."""
+    """Answers duplicates after the sender's time limit."""
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -284,17 +284,17 @@ class _Dawdling(Receiver):
         return outcome
 
 
-def test_an_answer_that_comes_too_late_is_found_without_waiting_for_it() -> None:
+def test_a_late_answer_is_found_without_waiting_in_real_time() -> None:
     started = time.monotonic()
-    report = simulated(right(_Dawdling))
+    report = simulated(correct(_Dawdling))
     assert report.count(Breach.LATE) > 3
-    # The sender gives up an event that was handled and is never answered in time.
+    # The sender gives up a handled event, because it never gets an answer in time.
     assert {finding.breach for finding in report.findings} == {Breach.LATE, Breach.PUNISHED}
     assert time.monotonic() - started < 11
 
 
 class _Redirecting(Receiver):
-    """Sends who comes again to another address, past the receiver's own guard."""
+    """Redirects the second attempt, and bypasses the receiver's own guard."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (b"example-delivery-attempt", b"2") in scope["headers"]:
@@ -306,12 +306,12 @@ class _Redirecting(Receiver):
 
 
 def test_an_answer_that_the_sender_punishes_is_found() -> None:
-    report = simulated(right(_Redirecting))
+    report = simulated(correct(_Redirecting))
     assert report.count(Breach.PUNISHED) > 3
 
 
 class _Thankless(Receiver):
-    """Handles everything, and never says so."""
+    """Handles every event, and answers 500."""
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -322,15 +322,15 @@ class _Thankless(Receiver):
         return outcome
 
 
-def test_an_event_that_is_handled_and_never_acknowledged_is_found() -> None:
-    """States: an endpoint that fails for 72 hours is disabled; a simulation may end before that."""
-    report = simulated(right(_Thankless), events=20)
+def test_a_handled_event_that_is_never_acknowledged_is_found() -> None:
+    """The sender disables an endpoint that fails for 72 hours; a simulation may end before."""
+    report = simulated(correct(_Thankless), events=20)
     assert report.count(Breach.PUNISHED) == len(report.findings) == 20
     assert report.handled + report.ignored == 20
     assert all("delivery 9: 500" in "\n".join(finding.story) for finding in report.findings)
 
 
-def test_a_handler_that_runs_for_a_forged_event_is_found() -> None:
+def test_a_call_for_a_forged_event_is_found() -> None:
     log = CallLog()
     log.record(HandlerCall("evt_forged", "greet", 1, 0.0, 0.1, CallOutcome.SUCCEEDED, None, False))
     (finding,) = violations([Emitted("evt_1", "comment.received", ())], [], log, {})
@@ -363,6 +363,6 @@ def test_a_receiver_without_a_handler_for_a_documented_type_is_refused() -> None
         ({"mode": Mode.INBOX}, "has no inbox"),  # the store is in memory
     ],
 )
-def test_what_cannot_be_simulated_is_refused(wrong: dict[str, object], words: str) -> None:
+def test_an_argument_that_cannot_be_used_is_refused(wrong: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        simulated(right(), **wrong)
+        simulated(correct(), **wrong)

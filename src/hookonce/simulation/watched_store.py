@@ -1,9 +1,9 @@
 """Wrappers of a store for a simulation: calls take real time, and an idle inbox is cached.
 
 Virtual time must not skip a call to a real store. An idle worker polls every two seconds of virtual
-time, which would be 43,200 real calls a day. Nobody else uses the endpoint of the simulation, except
-a receiver that is being replaced. So the wrapper answers polls from memory for a minute, unless an
-event can have become due.
+time, which would be 43,200 real calls a day. Only the receiver, and the receiver that it replaces,
+use the endpoint of the simulation. So the wrapper answers polls from a cache for a minute, unless
+an event can have become due.
 """
 
 from __future__ import annotations
