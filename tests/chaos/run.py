@@ -64,8 +64,8 @@ def _channels(events: int, seed: int, only: str) -> int:
             channels = Channels(place, url, events=events, seed=seed)
         report, outdated = channels.report, channels.wrong()
         print(
-            f"| {name} | {channels.count:,} | {report.requests:,} | {report.stale:,} | {len(outdated)}"
-            f" | {len(report.findings)} |",
+            f"| {name} | {channels.count:,} | {report.requests:,} | {report.stale:,}"
+            f" | {len(outdated)} | {len(report.findings)} |",
             flush=True,
         )
         _print_findings(report)
