@@ -510,5 +510,5 @@ def test_a_port_that_is_taken_is_said_in_one_line(server: Recorder) -> None:
 
 def test_the_help_says_what_the_real_service_would_refuse() -> None:
     shown = " ".join(invoke("emulate", "--help").output.split())
-    assert "Unlike the real service" in shown
+    assert "The real service delivers only to public https addresses" in shown
     assert "loopback" in shown

@@ -104,7 +104,7 @@ def test_what_is_published_over_the_api_is_delivered_and_counted(
     [
         ("plan: golden", "plan: "),
         ("chanels: []", "chanels: Extra inputs are not permitted"),
-        ("a: [", "it is not YAML"),
+        ("a: [", "this is not YAML"),
         ("keys: [{key: other_sk_0123456789}]", "a key is example_sk_"),
         ("channels: []\nposts: [{id: p, targets: [{channelId: c}]}]", "there is no channel 'c'"),
         ("- 1", "the workspace: "),
