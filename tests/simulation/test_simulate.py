@@ -366,3 +366,11 @@ def test_a_receiver_without_a_handler_for_a_documented_type_is_refused() -> None
 def test_an_argument_that_cannot_be_used_is_refused(wrong: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         simulated(correct(), **wrong)
+
+
+def test_a_simulation_inside_an_event_loop_is_refused() -> None:
+    async def main() -> None:
+        simulated(correct())
+
+    with pytest.raises(RuntimeError, match="call it from synchronous code"):
+        asyncio.run(main())

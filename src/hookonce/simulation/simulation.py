@@ -36,7 +36,7 @@ from .faults import FaultPlan
 from .handlers import instrumented
 from .keyed_calls import EventKey, KeyedCalls
 from .report import Emitted, SimulationReport, settled, violations
-from .virtual_loop import VirtualLoop, run_virtually
+from .virtual_loop import VirtualLoop, is_in_event_loop, run_virtually
 from .watched_store import watched
 
 DEFAULT_EVENTS = 500
@@ -118,6 +118,8 @@ def simulate(
         RuntimeError: an event loop is running in this thread.
 
     """
+    if is_in_event_loop():
+        raise RuntimeError("simulate starts its own event loop: call it from synchronous code")
     if not 0 <= chaos <= 1:
         raise ValueError(f"chaos is a probability from 0 to 1, not {chaos!r}")
     if events < 1:

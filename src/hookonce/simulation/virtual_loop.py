@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 # An answer within this real time takes no virtual time. After it, virtual time passes, so that the
-# time limit of whoever waits for an unreachable store can end.
+# time limit of a call to an unreachable store can end.
 _PATIENCE_SECONDS = 5.0
 # The loop itself never computes this long without a pause, even on a busy machine. A callback that
 # takes longer blocks the loop, and its real duration counts.
@@ -212,6 +212,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             yield
         finally:
             self._skipping.end(block)
+
+
+def is_in_event_loop() -> bool:
+    """Return whether an event loop is running in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
